@@ -76,10 +76,10 @@ check: venv ## lint, formatting, types, direction of the imports
 pull: venv ## fetch MODEL (built-in, or owner/name of the Hub) into the user's cache
 	@exec $(BIN)/eagre pull '$(MODEL)'
 
-bench: $(NATIVE_STAMP) ## measure a server under load; ARGS go to benchmarks/serve.py
+bench: $(NATIVE_STAMP) ## measure a server under load; ARGS go to benchmarks.serve
 	@exec $(BIN)/python -m benchmarks.serve $(ARGS)
 
-chaos: $(NATIVE_STAMP) ## attack a server for about a minute, beside streams that must not notice; ARGS go to benchmarks.chaos
+chaos: $(NATIVE_STAMP) ## attack a server for about a minute while streams run that must not change; ARGS go to benchmarks.chaos
 	@exec $(BIN)/python -m benchmarks.chaos --seconds 20 --seed 1 $(ARGS)
 
 native: venv ## compile the native kernels that are out of date; CXX names the compiler, ARGS=--force compiles all

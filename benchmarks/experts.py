@@ -1,17 +1,15 @@
-"""How long one layer's experts take: random weights in the shapes of known mixtures, by the number of rows.
+"""Times one layer's experts: random weights in the shapes of known mixtures, by the number of rows.
 
     python -m benchmarks.experts                        # Qwen3-30B-A3B's and OLMoE's, 1, 8, 32 and 512 rows
     python -m benchmarks.experts --shape olmoe --rows 8
 
-Each time is the best of several over layers in turn, so that few weights are still in the cache. Beside it stands the
+Each time is the best of several over layers in turn, so that few weights are still in the cache. Printed too is the
 time of a dense gated block of the same work, which has as many inner features as a token's experts together.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,10 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.microbenchmarks.timing import time_calls
+from benchmarks.serving.command import at_least_one, new_parser, run
 from engine.backends.base.operands import Activation, Picks
 from engine.backends.base.token_layout import token_layout
 from engine.backends.native.backend import NativeProducts
 from engine.weights.packing import Format, PackedMatrix, Placement
+
+PROGRAM = "benchmarks.experts"
 
 
 class Shape(NamedTuple):
@@ -48,7 +50,6 @@ def random_stack(count: int, outputs: tuple[int, ...], inputs: int, kind: Format
 
 
 def layout_of(num_rows: int) -> Any:
-    """Decode rows, or a prompt in tiles."""
     if num_rows <= 64:
         rows, num_tiles = np.array([[4, 1, 0, 0]] * num_rows, np.int32), 0
     else:
@@ -85,20 +86,17 @@ def seconds(shape: Shape, num_rows: int) -> tuple[float, float]:
         return products.add_product(total, inner, down, layer, layout)
 
     def timed(program: Any, *weights: Any) -> float:
-        times = []
-        for turn in range(1 + NUM_ROUNDS * NUM_LAYERS):
-            start = time.perf_counter()
-            program(x, x, *weights, jnp.int32(turn % NUM_LAYERS)).block_until_ready()
-            times.append(time.perf_counter() - start)
-        return min(times[1:])
+        layers = itertools.cycle(range(NUM_LAYERS))
+        calls = time_calls(lambda: program(x, x, *weights, jnp.int32(next(layers))), NUM_ROUNDS * NUM_LAYERS)
+        return min(calls)
 
     return timed(experts, gate_up, down), timed(dense, dense_up, dense_down)
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.experts", description=__doc__.split("\n")[0])
+    parser = new_parser(PROGRAM, __doc__)
     parser.add_argument("--shape", choices=SHAPES, action="append", help="all of them by default")
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 512])
+    parser.add_argument("--rows", type=at_least_one, nargs="+", default=[1, 8, 32, 512])
     options = parser.parse_args(arguments)
     for name in options.shape or SHAPES:
         for num_rows in options.rows:
@@ -108,4 +106,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(PROGRAM, main)

@@ -1,10 +1,11 @@
-"""Running streams beside a burst of long prompts: their gaps and the prompts' first tokens, for each target of the gap.
+"""Measures the gaps of running streams during a burst of long prompts, and the prompts' first tokens, by target gap.
 
     python -m benchmarks.gap
     python -m benchmarks.gap --targets 0 50 --streams 16 --prompts 16 --prompt-tokens 1024 --rounds 3
 
-The real model, in this process, without a server. Targets take turns, so that their ratios hold on a machine that
-drifts; 0 is throughput. Prompts are random, so that none is in the prefix cache.
+The real model, in this process, without a server. Targets alternate, so that their ratios hold on a machine that
+drifts; 0 is throughput. Prompts are random, so that none is in the prefix cache. The figures are of the time from the
+arrival of the prompts to the last of their first tokens; tok/s counts prompts and streams together.
 """
 
 from __future__ import annotations
@@ -12,39 +13,30 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from statistics import mean, median
 
 import numpy as np
 
+from benchmarks.serving.alternation import Measured, add_alternation_flags, alternate, finish
+from benchmarks.serving.command import at_least_one, new_parser, run
+from benchmarks.serving.engines import COMPILED, load_engine, running_client
+from benchmarks.serving.table import Turn
 from engine.client import EngineClient, TokenStream
 from engine.engine import Engine
 from engine.interface.config import EngineConfig
 from sampling.host.params import SamplingParams
 from server.cli.memory import freeze_gc
-from server.model_sources.cache_folder import cache_folder
-from server.model_sources.model_store import ensure_model
-from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 
+PROGRAM = "benchmarks.gap"
 STREAM_PROMPT_TOKENS = 32
 SETTLING_TOKENS = 8  # of each stream before the prompts come
 
 
-class Burst(NamedTuple):
-    """Of one round; all times in milliseconds."""
-
-    gaps: list[float]  # of the streams, from the arrival of the prompts to the last of their first tokens
-    first_tokens: list[float]
-    num_steps: int
-    tokens_per_second: float  # of prompts and streams together
-    step_time_error: float
-
-
-async def burst(client: EngineClient, options: argparse.Namespace, draw: random.Random) -> Burst:
+async def burst(client: EngineClient, options: argparse.Namespace, draw: random.Random) -> dict[str, float]:
     """Starts the streams, and sends the prompts when all of them run."""
     vocab_size = client.model_info.vocab_size
 
@@ -81,53 +73,51 @@ async def burst(client: EngineClient, options: argparse.Namespace, draw: random.
     gaps = [1000 * (after - before) for arrivals in marks for before, after in pairwise(arrivals)]
     num_tokens = options.prompts * options.prompt_tokens + sum(map(len, marks))
     stats = client.stats()
-    return Burst(gaps, waits, stats.num_steps - num_steps, num_tokens / (ended - began), stats.step_time_error)
+    return {
+        "gap p50": float(np.median(gaps)), "gap p99": float(np.percentile(gaps, 99)), "gap max": max(gaps),
+        "first token mean": mean(waits), "first token p50": median(waits), "first token max": max(waits),
+        "steps": stats.num_steps - num_steps, "tok/s": num_tokens / (ended - began),
+        "prediction error, %": 100 * stats.step_time_error,
+    }  # fmt: skip
 
 
-def print_burst(target: float, result: Burst) -> None:
-    gaps, waits = np.array(result.gaps), np.array(result.first_tokens)
-    print(
-        f"target {target:5g} ms: gap p50 {np.median(gaps):6.1f}  p99 {np.percentile(gaps, 99):6.1f}  "
-        f"max {gaps.max():6.1f} ms; first token mean {waits.mean():8,.0f}  p50 {np.median(waits):8,.0f}  "
-        f"max {waits.max():8,.0f} ms; {result.num_steps} steps, {result.tokens_per_second:,.0f} tokens/s, "
-        f"predictions off by {result.step_time_error:.0%}",
-        flush=True,
-    )
+def name_of(target: float) -> str:
+    return f"{target:g} ms"
 
 
-async def measure(engine: Engine, options: argparse.Namespace) -> None:
-    client, draw = EngineClient(engine), random.Random(options.seed)
-    client.start(asyncio.get_running_loop())
-    try:
-        for number in range(options.rounds + 1):
-            for target in options.targets:
+def measure(engine: Engine, options: argparse.Namespace) -> list[Turn]:
+    """The bursts of all rounds; one before them, in which the engine learns what steps cost, is left out."""
+    client = EngineClient(engine)
+    with running_client(client) as runner:
+
+        def contender(target: float) -> Callable[[int], Measured]:
+            def measured(seed: int) -> Measured:
                 engine.scheduler.pace.target_gap = target
-                result = await burst(client, options, draw)
-                if number:  # the first round is for the costs to be learned
-                    print_burst(target, result)
-    finally:
-        client.shutdown()
+                return Measured(runner.run(burst(client, options, random.Random(f"{seed} {target}"))))
+
+            return measured
+
+        contenders = {name_of(target): contender(target) for target in options.targets}
+        seeds = random.Random(options.seed)
+        turns = alternate("burst", contenders, range(options.rounds + 1), seeds=seeds, max_others=options.max_others)
+    return [turn for turn in turns if turn.round]
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gap", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(PROGRAM, __doc__)
     parser.add_argument("--model", default=DEFAULT_MODEL, help="a name or a path to a GGUF file")
     parser.add_argument("--targets", type=float, nargs="+", default=[0.0, EngineConfig.target_gap], metavar="MS")
-    parser.add_argument("--streams", type=int, default=16)
-    parser.add_argument("--prompts", type=int, default=16)
-    parser.add_argument("--prompt-tokens", type=int, default=1024)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--streams", type=at_least_one, default=16)
+    parser.add_argument("--prompts", type=at_least_one, default=16)
+    parser.add_argument("--prompt-tokens", type=at_least_one, default=1024)
+    add_alternation_flags(parser)
     options = parser.parse_args(arguments)
-    config = EngineConfig(compilation_cache=str(cache_folder() / "compiled"), seed=0)
-    with ProgressReporter() as progress:
-        engine = Engine.load(ensure_model(options.model, progress), config, progress)
+    engine = load_engine(options.model, EngineConfig(compilation_cache=COMPILED, seed=0))
     freeze_gc()  # as `eagre serve` does
-    asyncio.run(measure(engine, options))
-    return 0
+    return finish(
+        measure(engine, options), [name_of(target) for target in options.targets], options, PROGRAM, arguments
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(PROGRAM, main)

@@ -1,4 +1,4 @@
-"""Where a step's time goes: each native kernel alone, the whole step, and what memory and arithmetic allow.
+"""Times each native kernel of a step alone, the whole step, and the bounds by memory and arithmetic.
 
     python -m benchmarks.kernels                       # 1, 4, 16, 64 decode rows and a chunk of 256 tokens
     python -m benchmarks.kernels --rows 1 --context 1000
@@ -12,8 +12,6 @@ reached in the same run.
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,13 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from benchmarks.bare.memory import MemoryReader
-from benchmarks.serving.command import run, write_figures
+from benchmarks.microbenchmarks.attention import Heads, cost_of, layers_program
+from benchmarks.microbenchmarks.timing import READS, Case, MemoryReader, donating, time_calls
+from benchmarks.serving.command import new_parser, run, write_figures
+from benchmarks.serving.engines import model_path
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVPages
 from engine.backends.backends import choose_bodies, kv_dtype
 from engine.backends.base.operands import Activation, NormKind
 from engine.backends.base.token_layout import NUM_TOKENS, SLOT, START
-from engine.backends.native.attention import attention
 from engine.backends.native.products import add_product, head_product, norm_product
 from engine.backends.native.sampler import argmax
 from engine.interface.config import TILE_SIZE, EngineConfig
@@ -43,12 +42,10 @@ from engine.step.shapes import StepShape
 from engine.weights.layout import Precision
 from engine.weights.packing import PackedMatrix
 from sampling.state import Slots
-from server.model_sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 
 PROGRAM = "benchmarks.kernels"
-READS = 5  # of memory; the fastest counts
 
 
 class Timing(NamedTuple):
@@ -60,29 +57,10 @@ class Timing(NamedTuple):
     num_operations: int  # multiplications and additions
 
 
-class Case(NamedTuple):
-    """A step to be timed: decode rows, or tiles of one prompt."""
-
-    num_rows: int
-    num_tiles: int
-    context: int  # tokens of each row, the present ones included
-
-    @property
-    def num_tokens(self) -> int:
-        return self.num_rows + self.num_tiles * TILE_SIZE
-
-    @property
-    def label(self) -> str:
-        what = f"{self.num_rows} decode rows" if self.num_rows else f"{self.num_tokens} prompt tokens"
-        return f"{what}, context {self.context}"
-
-
 class Bench:
     """The model's weights and pages, and programs that run parts of a step on them."""
 
-    def __init__(
-        self, path: Path, dtype: str, kv: str, repeats: int, progress: Callable[[str, int, int], None]
-    ) -> None:
+    def __init__(self, path: Path, dtype: str, kv: str, repeats: int) -> None:
         config = EngineConfig(matmul_backend="native", attention_backend="native", dtype=dtype, kv_cache_dtype=kv)
         opened = open_model(path)
         if not isinstance(opened.model, Llama):
@@ -90,7 +68,8 @@ class Bench:
         self.model = opened.model
         self.config = opened.model.config
         self.backends = choose_bodies(config, self.config)
-        self.params = opened.load(self.backends.weights, Precision.of_engine(config), progress).params
+        with ProgressReporter() as progress:
+            self.params = opened.load(self.backends.weights, Precision.of_engine(config), progress).params
         self.kv_dtype = kv_dtype(config, self.backends)
         self._repeats = repeats
 
@@ -158,60 +137,32 @@ class Bench:
 
     def _attention(self, case: Case, batch: StepBatch, kv: KVPages, qkv: jax.Array) -> Timing:
         config = self.config
-        rotations = jnp.ones((1, case.num_tokens, config.head_dim), jnp.float32)
-        of_layers, nothing = jnp.zeros(config.num_layers, jnp.int32), jnp.zeros(0, jnp.float32)
+        heads = Heads(config.num_heads, config.num_kv_heads, config.head_dim)
         rows, table = jnp.asarray(batch.rows), jnp.asarray(batch.page_table)
-
-        def all_layers(kv: KVPages) -> tuple[jax.Array, KVPages]:
-            def layer(index: jax.Array, carry: tuple[jax.Array, KVPages]) -> tuple[jax.Array, KVPages]:
-                return attention(
-                    qkv, rotations, of_layers, of_layers, nothing, nothing, rows, table, index, carry[1],
-                    num_heads=config.num_heads, num_tiles=case.num_tiles, scale=config.head_dim**-0.5, epsilon=0.0,
-                )  # fmt: skip
-
-            start = jnp.zeros((case.num_tokens, config.q_size), jnp.float32)
-            attended, kv = lax.fori_loop(0, config.num_layers, layer, (start, kv))
-            return attended, kv
-
-        program = jax.jit(all_layers, donate_argnums=0)
-        times = []
-        for _ in range(self._repeats + 1):
-            begin = time.perf_counter()
-            out, kv = program(kv)
-            out.block_until_ready()
-            times.append(time.perf_counter() - begin)
-        sequences = case.num_rows or 1
-        num_bytes = sequences * case.context * 2 * config.kv_size * jnp.dtype(self.kv_dtype).itemsize
-        seen = case.context - (case.num_tokens / 2 if case.num_tiles else 0)  # keys, by the mean query
-        operations = int(4 * case.num_tokens * seen * config.q_size) * config.num_layers
-        return Timing("attention", median(times[1:]), num_bytes * config.num_layers, operations)
+        program = layers_program(qkv, rows, table, heads, config.num_layers, case.num_tiles)
+        seconds = median(time_calls(donating(program, kv), self._repeats))
+        num_bytes, num_operations = cost_of(case, heads, str(self.kv_dtype))
+        return Timing("attention", seconds, num_bytes * config.num_layers, num_operations * config.num_layers)
 
     def _step(self, case: Case, batch: StepBatch, kv: KVPages) -> float:
         program = jax.jit(partial(forward, model=self.model, backends=self.backends), donate_argnums=1)
-        slots, times = Slots.zeros(max(1, case.num_rows)), []
-        for _ in range(self._repeats + 1):
-            begin = time.perf_counter()
+        slots = Slots.zeros(max(1, case.num_rows))
+
+        def step(kv: KVPages) -> tuple[jax.Array, KVPages]:
             logits, kv = program(self.params, kv, slots, batch)
-            logits.block_until_ready()
-            times.append(time.perf_counter() - begin)
-        return median(times[1:])
+            return logits, kv
+
+        return median(time_calls(donating(step, kv), self._repeats))
 
     def _time(self, program: Callable[[Any], jax.Array], argument: object) -> float:
-        program(argument).block_until_ready()
-        times = []
-        for _ in range(self._repeats):
-            begin = time.perf_counter()
-            program(argument).block_until_ready()
-            times.append(time.perf_counter() - begin)
-        return median(times)
+        return median(time_calls(lambda: program(argument), self._repeats))
 
     def _padding(self, case: Case) -> StepBatch:
         shape = StepShape(case.num_rows, case.num_tiles)
-        page_size = PAGE_SIZE_BY_BACKEND["cpu"]
-        return StepBatch.padding(shape, max(1, case.num_rows), 2 * (-(-case.context // page_size)))
+        return StepBatch.padding(shape, max(1, case.num_rows), 2 * case.pages_per_sequence)
 
     def _batch(self, case: Case) -> StepBatch:
-        batch, pages = self._padding(case), -(-case.context // PAGE_SIZE_BY_BACKEND["cpu"])
+        batch, pages = self._padding(case), case.pages_per_sequence
         for row in range(case.num_rows):
             batch.rows[row, [START, NUM_TOKENS, SLOT]] = case.context - 1, 1, row
             batch.page_table[row, :pages] = 1 + row * pages + np.arange(pages)
@@ -223,9 +174,10 @@ class Bench:
         return batch
 
     def _pages(self, case: Case) -> KVPages:
-        page_size, config = PAGE_SIZE_BY_BACKEND["cpu"], self.config
-        num_pages = 1 + (case.num_rows or 1) * -(-case.context // page_size)
-        return config.kv_layout(num_pages, page_size, self.kv_dtype).allocate()  # zeros: what matters is where it lies
+        num_pages = 1 + case.num_sequences * case.pages_per_sequence
+        return self.config.kv_layout(
+            num_pages, PAGE_SIZE_BY_BACKEND["cpu"], self.kv_dtype
+        ).allocate()  # zeros: what matters is where it lies
 
 
 def _num_weights(matrix: PackedMatrix) -> int:
@@ -247,8 +199,7 @@ def report(case: Case, timings: Sequence[Timing], bytes_per_second: float, opera
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(prog=f"python -m {PROGRAM}", description=(__doc__ or "").split("\n")[0])
+    parser = new_parser(PROGRAM, __doc__)
     parser.add_argument("--model", default=DEFAULT_MODEL, help="a built-in model, or path of a model")
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 4, 16, 64], help="decode rows, one case each")
     parser.add_argument("--tiles", type=int, nargs="*", default=[4], help=f"chunks of {TILE_SIZE} prompt tokens each")
@@ -260,8 +211,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--json", type=Path, help="write the figures there as well")
     options = parser.parse_args(arguments)
-    progress = ProgressReporter()
-    bench = Bench(ensure_model(options.model, progress), options.dtype, options.kv, options.repeats, progress)
+    bench = Bench(model_path(options.model), options.dtype, options.kv, options.repeats)
     cases = [Case(rows, 0, options.context) for rows in options.rows]
     cases += [Case(0, tiles, tiles * TILE_SIZE) for tiles in options.tiles]
     measured = {case: list(bench.timings(case)) for case in cases}
@@ -272,9 +222,8 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{bench.backends.detail}; memory is read at {bytes_per_second / 1e9:.1f} GB/s")
     for case, timings in measured.items():
         report(case, timings, bytes_per_second, operations_per_second)
-    if options.json is not None:
-        figures = {case.label: [timing._asdict() for timing in timings] for case, timings in measured.items()}
-        write_figures(options.json, PROGRAM, arguments, bytes_per_second=bytes_per_second, cases=figures)
+    figures = {case.label: [timing._asdict() for timing in timings] for case, timings in measured.items()}
+    write_figures(options.json, PROGRAM, arguments, bytes_per_second=bytes_per_second, cases=figures)
     return 0
 
 

@@ -1,287 +1,63 @@
-"""Page operations per second: our pool, free queue and hashing beside vLLM's own Python classes.
+"""Measures page operations per second: our pool, free queue and hashing against vLLM's own Python classes.
 
     python -m benchmarks.pages                                            # ours alone
-    python -m benchmarks.pages --vllm-python /path/to/venv/bin/python     # both, in turn
+    python -m benchmarks.pages --vllm-python /path/to/venv/bin/python     # both, alternating
 
-vLLM is no dependency: its side runs in a process of the interpreter given, which has vLLM installed.
-Ours runs in a process of its own too; the two take turns, workload by workload, and do the same work
-on the same numbers. Both hash with SHA-256: vLLM its pickled tuples, as by default.
+vLLM is no dependency: its side runs in a process of the interpreter given, which has vLLM installed. Ours runs in a
+process of its own too; the two alternate and do the same work on the same numbers. Both hash with SHA-256: vLLM its
+pickled tuples, as by default.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import gc
-import platform
-import random
+import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from statistics import median
+from collections.abc import Sequence
+from functools import partial
 
-from benchmarks.bare.page_sides import PAGE_SIZE, SIDES, Pages, Prompt, Side
+from benchmarks.microbenchmarks.page_workloads import WORKLOADS
+from benchmarks.serving.alternation import Measured, add_alternation_flags, alternate, finish
+from benchmarks.serving.command import new_parser, run
+from benchmarks.serving.server_process import ROOT
 
-ROOT = Path(__file__).parent.parent
-PROMPT_TOKENS = 1024
-PAGES_PER_PROMPT = PROMPT_TOKENS // PAGE_SIZE
-VOCAB_SIZE = 49152
-NUM_PAGES = 8192
-FEW_PAGES = 512  # so few that every new prompt evicts an older one
-
-# A workload prepares itself, then returns what is timed and how many page operations that is.
-Timed = tuple[Callable[[], None], int]
+PROGRAM = "benchmarks.pages"
+WORKER = "benchmarks.microbenchmarks.page_workloads"
 
 
-def allocate_and_free(side: Side, draw: random.Random) -> Timed:
-    """Requests of random sizes come and go, 100 at a time."""
-    side.reset(NUM_PAGES)
-    sizes = [draw.randint(1, 64) for _ in range(4000)]
-    places = [draw.randrange(100) for _ in sizes]
+def measure_in_subprocess(python: str, side: str, workloads: Sequence[str], seed: int) -> Measured:
+    """The rates of one side in a process of the interpreter.
 
-    def run() -> None:
-        held: list[Pages] = [[] for _ in range(100)]
-        for size, place in zip(sizes, places, strict=True):
-            side.release(held[place])
-            held[place] = side.allocate(size)
-        for pages in held:
-            side.release(pages)
-
-    return run, 2 * sum(sizes)
-
-
-def allocate_one(side: Side, draw: random.Random) -> Timed:
-    """Decoding requests take a page at a time, and end."""
-    side.reset(NUM_PAGES)
-
-    def run() -> None:
-        for _ in range(200):
-            pages: Pages = []
-            for _ in range(64):
-                pages += side.allocate(1)
-            side.release(pages)
-
-    return run, 2 * 200 * 64
-
-
-def touch_and_release(side: Side, draw: random.Random) -> Timed:
-    """A remembered prefix is taken and given back, alone and shared."""
-    side.reset(NUM_PAGES)
-    prefixes = [_cached(side, _prompt(side, draw)) for _ in range(20)]
-
-    def run() -> None:
-        for _ in range(50):
-            for pages in prefixes:
-                side.touch(pages)
-                side.touch(pages)
-                side.release(pages)
-                side.release(pages)
-
-    return run, 50 * 20 * 4 * PAGES_PER_PROMPT
-
-
-def hash_prompts(side: Side, draw: random.Random) -> Timed:
-    """New prompts of 1,024 tokens are named."""
-    prompts = [side.prompt(_token_ids(draw)) for _ in range(200)]
-
-    def run() -> None:
-        for prompt in prompts:
-            side.name_pages(prompt)
-
-    return run, 200 * PAGES_PER_PROMPT
-
-
-def hash_growing(side: Side, draw: random.Random) -> Timed:
-    """A request of 1,024 tokens grows by another 1,024, and is named page by page."""
-    prompts = [_prompt(side, draw) for _ in range(50)]
-    tokens = _token_ids(draw)
-
-    def run() -> None:
-        for prompt in prompts:
-            for start in range(0, PROMPT_TOKENS, PAGE_SIZE):
-                side.append(prompt, tokens[start : start + PAGE_SIZE])
-                side.name_pages(prompt)
-
-    return run, 50 * PAGES_PER_PROMPT
-
-
-def cache_and_look_up(side: Side, draw: random.Random) -> Timed:
-    """Prompts' pages are remembered, then found."""
-    side.reset(NUM_PAGES)
-    prompts = [_prompt(side, draw) for _ in range(100)]
-    pages = [side.allocate(PAGES_PER_PROMPT) for _ in prompts]
-
-    def run() -> None:
-        for prompt, allocated in zip(prompts, pages, strict=True):
-            side.cache(prompt, allocated)
-        for prompt, allocated in zip(prompts, pages, strict=True):
-            if side.look_up(prompt) != allocated:
-                raise AssertionError("a remembered page was not found")
-
-    return run, 2 * 100 * PAGES_PER_PROMPT
-
-
-def evict(side: Side, draw: random.Random) -> Timed:
-    """Every prompt that comes evicts one that went: miss, allocate, remember, release."""
-    side.reset(FEW_PAGES)
-    prompts = [_prompt(side, draw) for _ in range(200)]
-
-    def run() -> None:
-        for prompt in prompts:
-            if side.look_up(prompt):
-                raise AssertionError("a page was found that was never remembered")
-            side.release(_cached(side, prompt, is_held=True))
-
-    return run, 3 * 200 * PAGES_PER_PROMPT
-
-
-def queue_ends(side: Side, draw: random.Random) -> Timed:
-    """The free queue by itself: taken from the front, put to the back."""
-    queue, _ = side.queue(NUM_PAGES)
-
-    def run() -> None:
-        for _ in range(1000):
-            queue.append_n(queue.popleft_n(64))
-
-    return run, 2 * 1000 * 64
-
-
-def queue_middle(side: Side, draw: random.Random) -> Timed:
-    """The free queue by itself: removed from the middle, put to the back."""
-    queue, pages = side.queue(NUM_PAGES)
-    draw.shuffle(pages)
-
-    def run() -> None:
-        for _ in range(4):
-            for page in pages:
-                queue.remove(page)
-                queue.append(page)
-
-    return run, 2 * 4 * NUM_PAGES
-
-
-WORKLOADS: dict[str, Callable[[Side, random.Random], Timed]] = {
-    workload.__name__: workload
-    for workload in (
-        allocate_and_free, allocate_one, touch_and_release, hash_prompts, hash_growing, cache_and_look_up, evict,
-        queue_ends, queue_middle,
-    )
-}  # fmt: skip
-
-
-def _token_ids(draw: random.Random) -> list[int]:
-    return draw.choices(range(VOCAB_SIZE), k=PROMPT_TOKENS)
-
-
-def _prompt(side: Side, draw: random.Random) -> Prompt:
-    """A named one."""
-    prompt = side.prompt(_token_ids(draw))
-    side.name_pages(prompt)
-    return prompt
-
-
-def _cached(side: Side, prompt: Prompt, *, is_held: bool = False) -> Pages:
-    """The pages of a prompt that is remembered from now on."""
-    pages = side.allocate(PAGES_PER_PROMPT)
-    side.cache(prompt, pages)
-    if not is_held:
-        side.release(pages)
-    return pages
-
-
-def measure(side: Side, workload: str, seed: int) -> float:
-    """Page operations per second of processor time: the machine may have other work."""
-    run, num_operations = WORKLOADS[workload](side, random.Random(seed))
-    gc.collect()
-    start = time.process_time()
-    run()
-    return num_operations / (time.process_time() - start)
-
-
-ANSWER = "answer: "
-
-
-class Worker:
-    """One side, in a process of its own."""
-
-    def __init__(self, python: str, side: str) -> None:
-        command = [python, "-m", "benchmarks.pages", "--worker", side]
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        self.version = self._read()
-
-    def measure(self, workload: str, seed: int) -> float:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{workload} {seed}\n")
-        self._process.stdin.flush()
-        return float(self._read())
-
-    def close(self) -> None:
-        self._process.communicate()
-
-    def _read(self) -> str:
-        """The next answer; whatever else the libraries print is passed over."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith(ANSWER):
-                return line.removeprefix(ANSWER).strip()
-        _, errors = self._process.communicate()
-        raise RuntimeError(errors.strip().rpartition("\n")[2] or "the worker ended")
-
-
-def work(side_name: str) -> None:
-    """The body of a worker: a workload and a seed on each line of the input, a rate on each of the output."""
-    side = SIDES[side_name]()
-    print(f"{ANSWER}{side.version}, Python {platform.python_version()}", flush=True)
-    for line in sys.stdin:
-        workload, seed = line.split()
-        print(f"{ANSWER}{measure(side, workload, int(seed))}", flush=True)
+    Raises:
+        OSError, RuntimeError: it cannot run the side.
+    """
+    command = [python, "-m", WORKER, side, str(seed), *workloads]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip().rpartition("\n")[2] or f"the worker exited with {done.returncode}")
+    return Measured(json.loads(done.stdout.splitlines()[-1]))  # libraries may print before
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pages", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(PROGRAM, __doc__)
     parser.add_argument("--vllm-python", metavar="PATH", help="an interpreter that has vLLM")
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="NAME")
-    parser.add_argument("--worker", choices=SIDES, help=argparse.SUPPRESS)
+    add_alternation_flags(parser, rounds=7)
     options = parser.parse_args(arguments)
-    if options.worker:
-        work(options.worker)
-        return 0
-    with contextlib.ExitStack() as stack:
-        workers = [Worker(sys.executable, "eagre")]
-        stack.callback(workers[0].close)
-        if options.vllm_python is None:
-            print("vLLM's side is left out: --vllm-python names an interpreter that has it")
-        else:
-            try:
-                workers.append(Worker(options.vllm_python, "vllm"))
-                stack.callback(workers[1].close)
-            except (OSError, RuntimeError) as error:
-                print(f"vLLM's side is left out: {error}")
-        _print_table(workers, options.workloads, options.rounds)
-    return 0
-
-
-def _print_table(workers: Sequence[Worker], workloads: Sequence[str], num_rounds: int) -> None:
-    print("; ".join(worker.version for worker in workers))
-    print(f"million page operations per second of processor time, median (and best) of {num_rounds} rounds")
-    for workload in workloads:
-        rates: list[list[float]] = [[] for _ in workers]
-        for seed in range(num_rounds):
-            for worker, of_worker in zip(workers, rates, strict=True):
-                of_worker.append(worker.measure(workload, seed))
-        cells = [f"{median(of_worker) / 1e6:8.2f} ({max(of_worker) / 1e6:6.2f})" for of_worker in rates]
-        if len(rates) > 1:
-            ratio = median(ours / theirs for ours, theirs in zip(*rates, strict=True))
-            cells.append(f"{ratio:8.2f} x ({max(rates[0]) / max(rates[1]):.2f} x)")
-        print(f"{workload:>20}", *cells, flush=True)
+    contenders = {"eagre": partial(measure_in_subprocess, sys.executable, "eagre", options.workloads)}
+    if options.vllm_python is None:
+        print("vLLM's side is left out: --vllm-python names an interpreter that has it")
+    else:
+        vllm = partial(measure_in_subprocess, options.vllm_python, "vllm", options.workloads)
+        try:
+            vllm(options.seed)
+            contenders["vllm"] = vllm
+        except (OSError, RuntimeError) as error:
+            print(f"vLLM's side is left out: {error}")
+    load = "million operations/s"
+    turns = alternate(load, contenders, range(options.rounds), max_others=options.max_others)
+    return finish(turns, list(contenders), options, PROGRAM, arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(PROGRAM, main)

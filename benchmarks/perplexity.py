@@ -1,4 +1,4 @@
-"""What a way of computing a model costs in quality: perplexity over a fixed English text.
+"""Measures what a way of computing a model costs in quality: perplexity over a fixed English text.
 
     python -m benchmarks.perplexity                             # the engine's defaults against float32 in XLA
     python -m benchmarks.perplexity --limit 0.5                 # the same; fails beyond 0.5 %
@@ -22,15 +22,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.bare.scorer import Scorer
-from benchmarks.bare.text_windows import NOVEL, read_text, text_windows
-from benchmarks.serving.command import run, write_figures
+from benchmarks.microbenchmarks.scorer import Scorer
+from benchmarks.microbenchmarks.text_windows import NOVEL, read_text, text_windows
+from benchmarks.serving.command import new_parser, run, write_figures
+from benchmarks.serving.engines import model_path
+from benchmarks.serving.table import print_columns
 from engine.interface.config import EngineConfig
 from engine.interface.setting import settings_of
 from engine.interface.types import Progress
 from engine.models.open_model import OpenModel, open_model
 from server.model_sources.errors import ModelStoreError
-from server.model_sources.model_store import ensure_model
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 from server.text.text_model import TextModel
@@ -46,14 +47,12 @@ LEGEND = (
 
 
 class Way(NamedTuple):
-    """A way of computing the model, and how the user wrote it."""
-
     name: str
     config: EngineConfig
 
     @classmethod
     def parse(cls, name: str) -> Way:
-        """Reads `DTYPE[,SETTING=VALUE...]`.
+        """Parses `DTYPE[,SETTING=VALUE...]`.
 
         Raises:
             argparse.ArgumentTypeError: a setting or a value that there is not.
@@ -77,8 +76,6 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What one way made of the windows."""
-
     way: str
     log_likelihoods: np.ndarray  # float64[num_windows], means over each window's predicted tokens
     num_tokens: int  # predicted in all
@@ -130,48 +127,32 @@ def score(way: Way, model: OpenModel, windows: np.ndarray, progress: Progress) -
     return Score(way.name, means, num_windows * (window_size - 1), time.perf_counter() - start)
 
 
-def row(score: Score, reference: Score) -> list[str]:
+def cells(score: Score, reference: Score) -> list[str]:
     """One line of the table, by COLUMNS."""
-    if score is reference:
-        difference, interval = "-", "-"
-    else:
+    difference, interval = "-", "-"
+    if score is not reference:
         low, high = score.difference_interval(reference)
         difference, interval = f"{score.difference(reference):+.3%}", f"{low:+.3%}..{high:+.3%}"
     return [score.way, str(score.num_tokens), f"{score.perplexity:.4f}", difference, interval, f"{score.seconds:.1f}"]
 
 
-def print_row(cells: Sequence[str], ways: Sequence[Way]) -> None:
-    widths = [max(len(way.name) for way in ways), 8, 10, 10, 18, 8]
-    print("  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)), flush=True)
-
-
-def prepare(options: argparse.Namespace) -> tuple[OpenModel, np.ndarray]:
-    """The opened model and the windows, int32[num_windows, window_size].
+def compare(options: argparse.Namespace) -> list[Score]:
+    """Scores all ways and prints their table.
 
     Raises:
         ModelStoreError, ModelError, ValueError, OSError: the model or the text cannot be had or used.
     """
-    with ProgressReporter() as progress:
-        path = ensure_model(options.model, progress)
-    text_model = TextModel.load(path)
-    if options.window_size > text_model.context_length:
-        raise ValueError(
-            f"the window size is {options.window_size}; the model was trained for {text_model.context_length} tokens"
-        )
-    windows = text_windows(
-        read_text(options.text), text_model.tokenizer, num_windows=options.windows, window_size=options.window_size
-    )
-    return open_model(path), windows
-
-
-def compare(model: OpenModel, windows: np.ndarray, ways: Sequence[Way]) -> list[Score]:
-    """Every way in turn, printing the table as it grows."""
-    print_row(COLUMNS, ways)
-    scores: list[Score] = []
-    for way in ways:
+    path = model_path(options.model)
+    text_model, size = TextModel.load(path), options.window_size
+    if size > text_model.context_length:
+        raise ValueError(f"the window size is {size}; the model was trained for {text_model.context_length} tokens")
+    text = read_text(options.text)
+    windows = text_windows(text, text_model.tokenizer, num_windows=options.windows, window_size=size)
+    model, scores = open_model(path), list[Score]()
+    for way in options.ways:
         with ProgressReporter() as progress:
             scores.append(score(way, model, windows, progress))
-        print_row(row(scores[-1], scores[0]), ways)
+    print_columns([COLUMNS, *(cells(each, scores[0]) for each in scores)])
     print(LEGEND)
     return scores
 
@@ -182,23 +163,16 @@ def ways_beyond(limit: float, scores: Sequence[Score]) -> list[str]:
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(PROGRAM, __doc__)
     parser.add_argument("--model", default=DEFAULT_MODEL, help="a name, or the path of a GGUF file or a folder")
     parser.add_argument(
-        "--ways",
-        type=Way.parse,
-        nargs="+",
-        default=[Way.parse(EXACT), Way.parse(EngineConfig.dtype)],
+        "--ways", type=Way.parse, nargs="+", default=[Way.parse(EXACT), Way.parse(EngineConfig.dtype)],
         metavar="DTYPE[,SETTING=VALUE...]",
-    )
+    )  # fmt: skip
     parser.add_argument("--text", type=Path, default=NOVEL, metavar="FILE", help="UTF-8, plain or .gz")
     parser.add_argument("--windows", type=int, default=40, metavar="N", help="spread evenly over the text")
     parser.add_argument("--window-size", type=int, default=512, metavar="N", help="in tokens")
-    parser.add_argument(
-        "--limit", type=float, default=math.inf, metavar="PERCENT", help="fail if a difference is larger"
-    )
+    parser.add_argument("--limit", type=float, default=math.inf, metavar="PERCENT", help="fail beyond this difference")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     return parser.parse_args(arguments)
 
@@ -206,12 +180,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     options = parse_arguments(arguments)
     try:
-        model, windows = prepare(options)
+        scores = compare(options)
     except (ModelStoreError, ValueError, OSError) as error:
         sys.exit(f"{PROGRAM}: {error}")
-    scores = compare(model, windows, options.ways)
-    if options.json:
-        write_figures(options.json, PROGRAM, arguments, scores=[each.to_dict(scores[0]) for each in scores])
+    write_figures(options.json, PROGRAM, arguments, scores=[each.to_dict(scores[0]) for each in scores])
     beyond = ways_beyond(options.limit, scores)
     if beyond:
         print(f"beyond the limit of {options.limit:g} %: {', '.join(beyond)}")

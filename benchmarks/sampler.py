@@ -1,17 +1,17 @@
-"""What sampling costs: its share of a step, and what structured output takes from the throughput.
+"""Measures what sampling costs: its share of a step, and what structured output takes from the throughput.
 
     python -m benchmarks.sampler                       # 64 rows
-    python -m benchmarks.sampler --rows 1 16 64 --turns 9
+    python -m benchmarks.sampler --rows 1 16 64 --rounds 9
 
 Shares: so many requests of one kind decode side by side; of each step the forward pass and the
-sampling are run one behind the other and timed apart. The kinds take turns.
+sampling are run one behind the other and timed by themselves. The kinds alternate.
 
     greedy             temperature 0
     top-p              temperature 0.8, top_p 0.95
     everything         every parameter there is, a grammar's mask and 20 logprobs
 
 Throughput: streams read by the engine's client in this process while all of them flow, none, half
-or all of them with a JSON schema; the ways take turns.
+or all of them with a JSON schema, alternating.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import argparse
 import dataclasses
 import os
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -29,9 +28,11 @@ import jax
 import numpy as np
 import orjson
 
-from benchmarks.bare.engine_streams import StreamRequest, run_requests
-from benchmarks.serving.command import run, write_figures
-from benchmarks.serving.processor import Disturbance
+from benchmarks.microbenchmarks.decoding import StreamRequest, run_requests
+from benchmarks.serving.alternation import Measured, add_alternation_flags, alternate, finish
+from benchmarks.serving.command import at_least_one, new_parser, run
+from benchmarks.serving.engines import load_engine, model_path
+from benchmarks.serving.table import Turn
 from engine.engine import Engine
 from engine.interface.types import FinishReason
 from engine.schedule.request import Request
@@ -39,14 +40,13 @@ from engine.schedule.step_plan import StepPlan
 from engine.step.grammar_masks import fill_masks
 from sampling.host.params import SamplingParams
 from server.cli.bench.load.workload import Workload
-from server.model_sources.model_store import ensure_model
 from server.protocol.structured_outputs import Grammar, GrammarKind
-from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings
 from server.structured_output.compiler import GrammarCompiler
 from server.text.text_model import TextModel
 
 PROGRAM = "benchmarks.sampler"
+Contender = Callable[[int], Measured]
 NUM_TURN_STEPS = 10  # that are timed, of one turn
 WARM_STEPS = 2  # that are not, before them
 NUM_OUTPUT_TOKENS = 100  # at most; some are decoded while prompts are still on their way
@@ -79,7 +79,6 @@ class AllowAll:
 
 
 def kinds(vocab_size: int) -> dict[str, dict[str, Any]]:
-    """Parameters by kind."""
     return {
         "greedy": {"temperature": 0.0},
         "top-p": {"temperature": 0.8, "top_p": 0.95},
@@ -96,14 +95,11 @@ def kinds(vocab_size: int) -> dict[str, dict[str, Any]]:
 
 
 def prompts_of(load: Workload, engine: Engine) -> list[list[int]]:
-    """The workload's prompts, for a vocabulary of any size."""
     vocab_size = engine.model_info.vocab_size
     return [[token_id % vocab_size for token_id in prompt] for prompt in load.token_prompts()]
 
 
 class StepTimes(NamedTuple):
-    """Of one step, in seconds."""
-
     forward: float
     sample: float
 
@@ -154,86 +150,77 @@ def time_step(engine: Engine, plan: StepPlan) -> StepTimes:
     return StepTimes(forward, sample)
 
 
-def measure_shares(engine: Engine, rows: int, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """By kind: the medians of forward pass and sampling in seconds, and the share of the two that sampling has."""
+def shares_contenders(engine: Engine, rows: int, options: argparse.Namespace) -> dict[str, Contender]:
+    """By kind: the medians of forward pass and sampling of a turn, and the share of the two that sampling has."""
     load = Workload(url="", model="", num_requests=rows, num_prompt_tokens=options.context, num_output_tokens=1)
     prompts = prompts_of(load, engine)
-    times: dict[str, list[StepTimes]] = {}
-    for _ in range(options.turns):
-        for kind, wishes in kinds(engine.model_info.vocab_size).items():
-            params = SamplingParams(max_tokens=NUM_OUTPUT_TOKENS, ignore_eos=True, **wishes)
-            times.setdefault(kind, []).extend(time_turn(engine, prompts, params, grammar=kind == "everything"))
-    figures = {}
-    for kind, steps in times.items():
-        forward, sample = (median(column) for column in zip(*steps, strict=True))
-        figures[kind] = {"forward": forward, "sample": sample, "share": sample / (forward + sample)}
-    return figures
+
+    def contender(kind: str, wishes: dict[str, Any]) -> Contender:
+        params = SamplingParams(max_tokens=NUM_OUTPUT_TOKENS, ignore_eos=True, **wishes)
+
+        def measured(seed: int) -> Measured:
+            steps = time_turn(engine, prompts, params, grammar=kind == "everything")
+            forward, sample = (1000 * median(column) for column in zip(*steps, strict=True))
+            share = 100 * sample / (forward + sample)
+            return Measured({"forward, ms": forward, "sample, ms": sample, "share of sampling, %": share})
+
+        return measured
+
+    return {kind: contender(kind, wishes) for kind, wishes in kinds(engine.model_info.vocab_size).items()}
 
 
-def measure_throughput(
+def throughput_contenders(
     engine: Engine, text_model: TextModel, rows: int, options: argparse.Namespace
-) -> dict[str, list[float]]:
-    """Tokens per second of each turn, by how many of the streams have a schema."""
+) -> dict[str, Contender]:
+    """By how many of the streams have a schema: tokens per second."""
     compiler = GrammarCompiler(text_model.tokenizer, engine.model_info.vocab_size)
     grammar = compiler.compile_here(Grammar(GrammarKind.JSON_SCHEMA, orjson.dumps(SCHEMA).decode()), "schema")
     params = SamplingParams(max_tokens=options.output_len, temperature=0.8, top_p=0.95, ignore_eos=True)
-    rates: dict[str, list[float]] = {}
-    for turn in range(options.turns):
-        load = Workload(
-            url="", model="", num_requests=rows, num_prompt_tokens=32, num_output_tokens=options.output_len, seed=turn
-        )
-        for way, num_structured in {"none": 0, "half": (rows + 1) // 2, "all": rows}.items():
+    load = Workload(url="", model="", num_requests=rows, num_prompt_tokens=32, num_output_tokens=options.output_len)
+
+    def contender(num_structured: int) -> Contender:
+        def measured(seed: int) -> Measured:
             requests = [
                 StreamRequest(
                     prompt,
                     dataclasses.replace(params, seed=index),
                     grammar.matcher() if index < num_structured else None,
                 )
-                for index, prompt in enumerate(prompts_of(load, engine))
+                for index, prompt in enumerate(prompts_of(dataclasses.replace(load, seed=seed), engine))
             ]
-            rates.setdefault(way, []).append(run_requests(engine, requests, overlap=True).tokens_per_s)
-    return rates
+            return Measured({"tok/s": run_requests(engine, requests, overlap=True).tokens_per_s})
+
+        return measured
+
+    return {"none": contender(0), "half": contender((rows + 1) // 2), "all": contender(rows)}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(PROGRAM, __doc__)
     parser.add_argument("--model", help="a built-in model, or path of a model")
-    parser.add_argument("--rows", type=int, nargs="+", default=[64])
-    parser.add_argument("--turns", type=int, default=5, help="of each kind and each way")
-    parser.add_argument("--context", type=int, default=200, help="tokens behind each row")
-    parser.add_argument("--output-len", type=int, default=96, help="tokens of each stream")
+    parser.add_argument("--rows", type=at_least_one, nargs="+", default=[64])
+    parser.add_argument("--context", type=at_least_one, default=200, help="tokens behind each row")
+    parser.add_argument("--output-len", type=at_least_one, default=96, help="tokens of each stream")
     parser.add_argument("--num-pages", type=int, default=1500, help="cache pages of the engine")
     parser.add_argument("--skip", choices=["shares", "throughput"], help="leave one part out")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    add_alternation_flags(parser, rounds=5)
     options = parser.parse_args(arguments)
     flags = {"model": options.model, "num_pages": options.num_pages, "max_num_seqs": max(options.rows)}
     settings = ServerSettings.from_sources(flags, os.environ)
-    with ProgressReporter() as progress:
-        path = ensure_model(settings.model, progress)
-        text_model = TextModel.load(path)
-        engine = Engine.load(path, settings.engine_config(), progress)
-    figures: dict[str, Any] = {}
+    text_model = TextModel.load(model_path(settings.model))
+    engine = load_engine(settings.model, settings.engine_config())
+    contenders, turns = list[str](), list[Turn]()
     for rows in options.rows:
-        disturbance = Disturbance()
+        parts = {}
         if options.skip != "shares":
-            figures[f"shares at {rows} rows"] = shares = measure_shares(engine, rows, options)
-            print(f"\n{rows} rows{'':12s}{'forward ms':>12s}{'sample ms':>12s}{'share':>8s}")
-            for kind, of in shares.items():
-                print(f"{kind:19s}{of['forward'] * 1e3:12.2f}{of['sample'] * 1e3:12.3f}{of['share']:8.1%}")
+            parts[f"{rows} rows"] = shares_contenders(engine, rows, options)
         if options.skip != "throughput":
-            figures[f"throughput at {rows} streams"] = rates = measure_throughput(engine, text_model, rows, options)
-            plain = median(rates["none"])
-            print(f"\n{rows} streams, of them with a schema{'tokens/s':>12s}{'of none':>10s}")
-            for way, turns in rates.items():
-                print(f"{way:33s}{median(turns):12,.0f}{median(turns) / plain:10.1%}")
-        others = disturbance.share()
-        print("" if others is None else f"others had {others:.1%} of the processor")
-    if options.json is not None:
-        write_figures(options.json, PROGRAM, arguments, figures=figures)
-    return 0
+            parts[f"{rows} streams, with a schema"] = throughput_contenders(engine, text_model, rows, options)
+        for load, part in parts.items():
+            turns += alternate(load, part, range(options.rounds), max_others=options.max_others)
+            contenders += [name for name in part if name not in contenders]
+    ratios = [] if options.skip == "throughput" else [("half", "none"), ("all", "none")]
+    return finish(turns, contenders, options, PROGRAM, arguments, ratios=ratios)
 
 
 if __name__ == "__main__":

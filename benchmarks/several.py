@@ -1,11 +1,11 @@
-"""Several models in one server: what they take from each other, and what a load does to the streams of another.
+"""Measures two models in one server: what they take from each other, and what loading one does to the other's streams.
 
     python -m benchmarks.several --model smollm2-135m-instruct --beside gemma-3-270m
     python -m benchmarks.several --model smollm2-135m-instruct --beside ./llama-1b.gguf --only load
 
 `together`: each model alone in a server of its own, and then both in one, with the same clients each; every answer must
 be the same. `load`: the gaps between the tokens of streams of the first model, while the second is loaded and its
-programs are compiled, beside the gaps after that. The clients run in a process of their own on the same machine.
+programs are compiled, and after that. The clients run in this process, the server in another one.
 """
 
 from __future__ import annotations
@@ -17,66 +17,30 @@ import itertools
 import shlex
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
 import aiohttp
-import numpy as np
 import orjson
 
-from benchmarks.serving.command import run, write_figures
+from benchmarks.serving.command import new_parser, run, write_figures
 from benchmarks.serving.server_process import ServerFailed, get, started_server
 from server.cli.bench.load.load import Load
+from server.cli.bench.load.report import Spread
 from server.cli.bench.load.workload import Workload
 
 PROGRAM = "benchmarks.several"
 NAMES = ("first", "second")
-POLL_S = 0.1  # between two looks at whether the second model is there
+POLL_S = 0.1  # between two looks at whether the second model is ready
 QUIET_S = 10.0  # of streams after the load, to compare with
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """What one model answered to a workload."""
-
+class Answers(NamedTuple):
     token_ids: list[list[int]]  # by request
     tokens_per_s: float  # of output, from the first request of all models to this model's last answer
 
 
-class Gaps(NamedTuple):
-    """Times between two deltas of a stream, in milliseconds."""
-
-    num: int
-    p50: float
-    p99: float
-    longest: float
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> Gaps:
-        if not seconds:
-            return cls(0, float("nan"), float("nan"), float("nan"))
-        p50, p99, longest = np.percentile(seconds, (50, 99, 100)) * 1000
-        return cls(len(seconds), float(p50), float(p99), float(longest))
-
-
-class LoadGaps(NamedTuple):
-    """Gaps of the first model's streams."""
-
-    load_s: float  # from the readiness of the first model to that of the second
-    during: Gaps
-    after: Gaps
-
-
-def ask_apart(workloads: Sequence[Workload]) -> list[Answers]:
-    """Runs workloads at the same time, in a process of their own."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(_ask_all, workloads).result()
-
-
-def _ask_all(workloads: Sequence[Workload]) -> list[Answers]:
+def ask_all(workloads: Sequence[Workload]) -> list[Answers]:
     async def ask() -> list[Answers]:
         timeout = aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
@@ -92,45 +56,32 @@ async def _ask(session: aiohttp.ClientSession, workload: Workload) -> Answers:
 
     async def client() -> None:
         for number in numbers:
-            body = orjson.dumps({**bodies[number], "return_token_ids": True})
-            headers = {"Content-Type": "application/json"}
-            async with session.post(workload.url + "/v1/completions", data=body, headers=headers) as response:
-                answer = await response.json()
-            answers[number] = answer["choices"][0]["token_ids"]
+            body = {**bodies[number], "return_token_ids": True}
+            async with session.post(workload.url + "/v1/completions", json=body) as response:
+                answers[number] = (await response.json())["choices"][0]["token_ids"]
 
     began = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(workload.concurrency)))
     return Answers(answers, sum(map(len, answers)) / (time.perf_counter() - began))
 
 
-def gaps_apart(workload: Workload, second: str) -> LoadGaps:
-    """Streams from the first model until some time after the second is there, in a process of their own."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(_gaps_beside_load, workload, second).result()
+async def stream_until_loaded(workload: Workload, second: str) -> tuple[list[list[float]], float]:
+    """Streams from the first model until QUIET_S after the second is ready.
 
-
-def _gaps_beside_load(workload: Workload, second: str) -> LoadGaps:
-    began, loaded_at = time.perf_counter(), 0.0
-    arrivals: list[list[float]] = []
+    Returns:
+        The times of arrival of each stream, and when the second model was found to be ready.
+    """
+    arrivals, loaded_at = list[list[float]](), 0.0
     while not loaded_at or time.perf_counter() < loaded_at + QUIET_S:
-        traces, loaded = asyncio.run(_stream_and_look(workload, second, is_loaded=bool(loaded_at)))
-        arrivals += traces
-        loaded_at = loaded_at or loaded
-    during, after = split_gaps(arrivals, loaded_at)
-    return LoadGaps(loaded_at - began, Gaps.of(during), Gaps.of(after))
-
-
-async def _stream_and_look(workload: Workload, second: str, *, is_loaded: bool) -> tuple[list[list[float]], float]:
-    """Runs the workload once; the arrivals of each stream, and when the second model was found to be there, or 0."""
-    load = Load(workload)
-    streaming = asyncio.ensure_future(load.run())
-    loaded_at = 0.0
-    while not streaming.done() and not is_loaded and not loaded_at:
-        await asyncio.sleep(POLL_S)
-        if await asyncio.to_thread(state_of, workload.url, second) == "ready":
-            loaded_at = time.perf_counter()
-    await streaming
-    return [[arrival.time for arrival in trace.arrivals] for trace in load.traces], loaded_at
+        load = Load(workload)
+        streaming = asyncio.ensure_future(load.run())
+        while not streaming.done() and not loaded_at:
+            await asyncio.sleep(POLL_S)
+            if await asyncio.to_thread(state_of, workload.url, second) == "ready":
+                loaded_at = time.perf_counter()
+        await streaming
+        arrivals += [[arrival.time for arrival in trace.arrivals] for trace in load.traces]
+    return arrivals, loaded_at
 
 
 def split_gaps(arrivals: Sequence[Sequence[float]], at: float) -> tuple[list[float], list[float]]:
@@ -150,13 +101,8 @@ def state_of(url: str, model: str) -> str:
     return str(entry["state"])
 
 
-def wait_until_ready(url: str, model: str) -> None:
-    while state_of(url, model) != "ready":
-        time.sleep(POLL_S)
-
-
 def measure_together(options: argparse.Namespace) -> dict[str, object]:
-    """Prints the table and returns its figures; `num_different` counts the answers that are not the same."""
+    """Prints the rates and returns the figures; `num_different` counts the answers that are not the same."""
     workload = Workload(
         url="", model="", concurrency=options.concurrency, num_requests=2 * options.concurrency,
         num_prompt_tokens=options.prompt_tokens, num_output_tokens=options.output_tokens,
@@ -165,53 +111,51 @@ def measure_together(options: argparse.Namespace) -> dict[str, object]:
     alone: dict[str, Answers] = {}
     for name, model in models.items():
         with started_server([*options.server_args, "--model", f"{name}={model}"]) as url:
-            (alone[name],) = ask_apart([dataclasses.replace(workload, url=url, model=name)])
-    flags = [part for name, model in models.items() for part in ("--model", f"{name}={model}")]
-    with started_server([*options.server_args, *flags]) as url:
-        wait_until_ready(url, NAMES[-1])
-        together = ask_apart([dataclasses.replace(workload, url=url, model=name) for name in models])
+            (alone[name],) = ask_all([dataclasses.replace(workload, url=url, model=name)])
+    with started_server([*options.server_args, *_model_flags(options)]) as url:
+        while state_of(url, NAMES[-1]) != "ready":
+            time.sleep(POLL_S)
+        together = ask_all([dataclasses.replace(workload, url=url, model=name) for name in models])
     num_different = 0
     for (name, model), both in zip(models.items(), together, strict=True):
         pairs = zip(alone[name].token_ids, both.token_ids, strict=True)
         num_different += sum(one != other for one, other in pairs)
-        print(
-            f"{model}: {alone[name].tokens_per_s:.1f} tokens/s alone, {both.tokens_per_s:.1f} beside the other",
-            flush=True,
-        )
+        print(f"{model}: {alone[name].tokens_per_s:.1f} tokens/s alone, {both.tokens_per_s:.1f} beside the other")
     total = sum(answers.tokens_per_s for answers in together)
-    best = max(answers.tokens_per_s for answers in alone.values())
     num_answers = len(models) * workload.num_requests
     print(f"together {total:.1f} tokens/s; {num_different} of {num_answers} answers differ", flush=True)
     return {
         "alone": {name: answers.tokens_per_s for name, answers in alone.items()},
         "together": [answers.tokens_per_s for answers in together],
-        "share_of_better": total / best,
+        "share_of_better": total / max(answers.tokens_per_s for answers in alone.values()),
         "num_different": num_different,
     }
 
 
 def measure_load(options: argparse.Namespace) -> dict[str, object]:
-    """Prints the gaps beside a load and after it, and returns them."""
-    flags = ["--model", f"first={options.model}", "--model", f"second={options.beside}"]
-    with started_server([*options.server_args, *flags]) as url:
+    """Prints the gaps during a load and after it, and returns them."""
+    with started_server([*options.server_args, *_model_flags(options)]) as url:
         workload = Workload(
             url=url, model="first", concurrency=options.streams, num_requests=options.streams,
             num_prompt_tokens=32, num_output_tokens=256,
         )  # fmt: skip
-        gaps = gaps_apart(workload, "second")
-    print(
-        f"the second model was there after {gaps.load_s:.1f} s; gaps of {options.streams} streams of the first in ms:"
-    )
-    for name, spread in (("during the load", gaps.during), ("after it", gaps.after)):
-        figures = f"p50 {spread.p50:.1f}, p99 {spread.p99:.1f}, longest {spread.longest:.1f}"
-        print(f"  {name}: {figures} ({spread.num} gaps)", flush=True)
-    return {"gaps": gaps._asdict()}
+        began = time.perf_counter()
+        arrivals, loaded_at = asyncio.run(stream_until_loaded(workload, "second"))
+    print(f"the second model was ready after {loaded_at - began:.1f} s; gaps of {options.streams} streams in ms:")
+    figures: dict[str, object] = {"load_s": loaded_at - began}
+    for name, gaps in zip(("during the load", "after it"), split_gaps(arrivals, loaded_at), strict=True):
+        figures[name] = spread = Spread.of(gaps)
+        shown = "none" if spread is None else f"p50 {spread.p50:.1f}, p99 {spread.p99:.1f}, longest {spread.max:.1f}"
+        print(f"  {name}: {shown} ({len(gaps)} gaps)", flush=True)
+    return {"gaps": figures}
 
 
-def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def _model_flags(options: argparse.Namespace) -> list[str]:
+    return ["--model", f"first={options.model}", "--model", f"second={options.beside}"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = new_parser(PROGRAM, __doc__)
     parser.add_argument("--model", required=True, help="the first model")
     parser.add_argument("--beside", required=True, help="the second model")
     parser.add_argument("--only", choices=("together", "load"), help="one of the two measurements")
@@ -221,18 +165,13 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--output-tokens", type=int, default=64)
     parser.add_argument("--server-args", type=shlex.split, default=[], help="further arguments, as one string")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: Sequence[str]) -> int:
-    options = parse_arguments(arguments)
+    options = parser.parse_args(arguments)
     figures: dict[str, object] = {}
     if options.only != "load":
         figures |= measure_together(options)
     if options.only != "together":
         figures |= measure_load(options)
-    if options.json:
-        write_figures(options.json, PROGRAM, arguments, **figures)
+    write_figures(options.json, PROGRAM, arguments, **figures)
     return 1 if figures.get("num_different") else 0
 
 

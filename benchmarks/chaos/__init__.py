@@ -1,1 +1,1 @@
-"""Hostile, broken and unlucky clients beside well-behaved ones, and what is left of the server afterwards."""
+"""Hostile and broken clients during well-behaved streams, cut and killed streams, and leak checks."""

@@ -1,25 +1,29 @@
-"""A server under attack, beside well-behaved streams whose texts must stay what they are.
+"""Attacks a server while reference streams run, whose texts must not change, and checks that nothing leaks.
 
-    python -m benchmarks.chaos                            # a minute
-    python -m benchmarks.chaos --seconds 3600 --seed 7    # by hand
-    python -m benchmarks.chaos --each 10                  # each attack alone, and the gaps beside it
+    python -m benchmarks.chaos                                  # a minute of all attacks
+    python -m benchmarks.chaos --seconds 3600 --seed 7          # a line for each minute
+    python -m benchmarks.chaos --each 10                        # each attack alone, and the gaps of the streams
+    python -m benchmarks.chaos --rounds resume --cuts 500       # streams that are cut, killed and resumed
+    python -m benchmarks.chaos --rounds soak --requests 50000   # an engine alone, under random requests
 
-Starts `eagre serve` with few pages, short timeouts and keys. Twenty well-behaved streams run all the time; what each
-gets is compared with what it got undisturbed. The attackers are a process of their own (benchmarks.chaos.attackers),
-which stands behind the server's threads: attackers are other machines in life, and take no cores from it.
-Exits with 1 if a text differs, pages, requests, descriptors or tasks are left, memory has grown, or an answer came that
-no attack asked for. With --each, calm and attacked times alternate, and it is also a failure where the 99th percentile
-of the gaps between a stream's pieces is more than twice the calm one. How it compares with the one beside as many
-well-behaved clients is printed too: computing more rows takes longer, whoever asks for them. Below each attack stand
-the longest pauses of the server's asyncio loop, of its interpreter lock and of the host's part of a step, each with
-the thread that computed meanwhile and where it was, the longest step and the longest garbage collection
-(benchmarks.chaos.watcher).
+The round `attacks` starts `eagre serve` with few pages, short timeouts and keys. Twenty reference streams run all the
+time; their texts are compared with undisturbed ones. The attackers are a process of their own, of the lowest priority:
+attackers are other machines in life, and take no cores from the server. It fails where a text differs, pages, requests,
+descriptors or tasks are left, memory has grown, or an attack got a response that it must not get. With --each, times
+without and with attacks alternate, and it also fails where the 99th percentile of the streams' gaps is more than twice
+that of the time before; printed too is how that compares with as many well-behaved clients ("whole answer"), because
+more rows take longer, whoever sends them. Below each attack are the longest pauses of the server's asyncio loop, of
+its interpreter lock and of the host's part of a step, each with the thread that computed meanwhile and where it was,
+the longest step and the longest garbage collection (benchmarks.chaos.watcher).
+
+What the rounds `resume` and `soak` check: benchmarks/chaos/resume.py and soak.py. Exits with 1 where a check fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import statistics
 import sys
 import tempfile
@@ -28,101 +32,93 @@ from pathlib import Path
 
 import aiohttp
 
-from benchmarks.chaos.aftermath import Remains, when_quiet
 from benchmarks.chaos.attackers import ATTACKS, STOPPING
-from benchmarks.chaos.ledger import Ledger
+from benchmarks.chaos.leaks import ServerState, when_idle
+from benchmarks.chaos.ledger import Ledger, print_rows
 from benchmarks.chaos.operators import FRIEND
 from benchmarks.chaos.pauses import Pauses, describe
+from benchmarks.chaos.reference_streams import ReferenceStream, undisturbed
 from benchmarks.chaos.rounds import Round, Stage
 from benchmarks.chaos.target import ADMIN_KEY, KEY, MAX_BODY_BYTES
-from benchmarks.chaos.witnesses import Witness, undisturbed
-from benchmarks.serving.command import run
-from benchmarks.serving.resident_memory import ResidentMemory
-from benchmarks.serving.server_process import RunningServer, eagre_command, free_port, running_server
+from benchmarks.serving.command import at_least_one, new_parser, run
+from benchmarks.serving.resources import ResidentMemory
+from benchmarks.serving.server_process import ServerProcess
 from engine.interface.config import TILE_SIZE
 
+PROGRAM = "benchmarks.chaos"
 MAX_NUM_SEQS = 48
-WITNESS_KEY = "witness-key-of-the-twenty"
+REFERENCE_KEY = "key-of-the-reference-streams"
 TARGET_GAP_MS = 15  # about what twenty streams alone take for a step
-MAX_GAP_GROWTH = 2.0  # of the 99th percentile beside an attack
+MAX_GAP_GROWTH = 2.0  # of the 99th percentile during an attack
 GOOD_CLIENTS = "whole answer"  # the attack that is none
 ROUND_SECONDS = 60.0  # between two looks at the memory
 
 
 def server_flags(folder: Path, num_pages: int) -> list[str]:
-    """A server with everything small enough to run out."""
+    """Flags of a server with everything small enough to run out."""
     keys = folder / "keys"
-    keys.write_text(f"{KEY} everybody\n{WITNESS_KEY} witness\n", encoding="utf-8")
+    keys.write_text(f"{KEY} attackers\n{REFERENCE_KEY} reference\n", encoding="utf-8")
     return [
         "--api-key-file", str(keys), "--admin-key", ADMIN_KEY, "--allowed-origins", FRIEND,
         "--max-num-seqs", str(MAX_NUM_SEQS), "--num-pages", str(num_pages),
         "--max-model-len", "2048",
-        # aiohttp closes a WebSocket whose client has not answered a ping after half the interval; a witness on a busy
-        # machine must be in time.
+        # aiohttp closes a WebSocket whose client has not answered a ping after half the interval; a reference
+        # stream on a busy machine must be in time.
         "--ping-interval", "8", "--write-timeout", "3", "--max-body-bytes", str(MAX_BODY_BYTES),
         # The least that so many requests allow, so that prompts lengthen the steps of the others as little as can be.
         "--max-num-queued-requests", "512", "--max-num-batched-tokens", str(MAX_NUM_SEQS + TILE_SIZE),
         "--target-gap", str(TARGET_GAP_MS),
-        # What is kept for clients that may come back is small, and is soon given up.
+        # The buffers of resumable streams are small, and are soon given up.
         "--resume-grace", "2", "--resume-max-bytes", str(4 << 20), "--resume-max-streams", "64",
         "--store", str(folder / "store.db"), "--store-bytes", str(16 << 20),
     ]  # fmt: skip
 
 
-async def chaos(server: RunningServer, options: argparse.Namespace, pauses: Pauses) -> int:
-    """Everything but the server's start; the process's exit status."""
-    url, witnesses = server.url, [Witness(index) for index in range(options.witnesses)]
-    headers = {"Authorization": f"Bearer {WITNESS_KEY}"}
+async def _attack(server: ServerProcess, options: argparse.Namespace, pauses: Pauses) -> list[str]:
+    url, streams = server.url, [ReferenceStream(index) for index in range(options.streams)]
+    headers = {"Authorization": f"Bearer {REFERENCE_KEY}"}
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
-        texts, calm = await undisturbed(session, url, witnesses)
-        print(f"calm: gaps of {len(witnesses)} streams p50 {calm.quantile(0.5):.1f}, p99 {calm.quantile(0.99):.1f} ms")
-        stage = Stage(url, session, witnesses, texts, options.attackers, pauses)
+        texts, calm = await undisturbed(session, url, streams)
+        print(f"calm: gaps of {len(streams)} streams p50 {calm.quantile(0.5):.1f}, p99 {calm.quantile(0.99):.1f} ms")
+        stage = Stage(url, session, streams, texts, options.attackers, pauses)
         # The first round touches what takes memory only when it is used, such as pages.
         await stage.attacked(min(options.seconds / 3, ROUND_SECONDS), options.seed)
-        before = await when_quiet(session, url, server.pid)
-        await (_each(stage, options, server.pid) if options.each else _everything(stage, options, server.pid))
-        after = await when_quiet(session, url, server.pid)
-        again, _ = await undisturbed(session, url, witnesses)
+        before = await when_idle(session, url, server.pid)
+        await (_each(stage, options, server.pid) if options.each else _all_at_once(stage, options, server.pid))
+        after = await when_idle(session, url, server.pid)
+        again, _ = await undisturbed(session, url, streams)
         if again != texts:
-            stage.ledger.fail("the witnesses' texts have changed")
+            stage.ledger.fail("the texts of the reference streams have changed")
     _print(stage.ledger, before, after)
-    failures = [*stage.ledger.failures, *after.failures_since(before)]
-    for failure in failures:
-        print(f"FAILED: {failure}")
-    return 1 if failures else 0
+    return [*stage.ledger.failures, *after.leaks_since(before)]
 
 
-async def _everything(stage: Stage, options: argparse.Namespace, pid: int) -> None:
+async def _all_at_once(stage: Stage, options: argparse.Namespace, pid: int) -> None:
     """Every attack at once, with a line for each minute."""
     left, resident = options.seconds, list[float]()
     while left > 0:
         seconds = min(left, ROUND_SECONDS)
         left -= seconds
         now = await stage.attacked(seconds, options.seed)
-        remains = await when_quiet(stage.session, stage.url, pid)
-        resident.append(remains.resident_bytes / 2**20)
+        state = await when_idle(stage.session, stage.url, pid)
+        resident.append(state.resident_bytes / 2**20)
         print(
             f"{options.seconds - left:6.0f} s  {now.num_streams} streams compared, gaps p50 {now.p50:.1f}, "
-            f"p99 {now.p99:.1f} ms, {remains.resident_bytes / 2**20:,.0f} MiB resident, "
-            f"{remains.num_descriptors} descriptors, {remains.num_tasks} tasks",
+            f"p99 {now.p99:.1f} ms, {state.resident_bytes / 2**20:,.0f} MiB resident, "
+            f"{state.num_descriptors} descriptors, {state.num_tasks} tasks",
             flush=True,
         )
         _print_pauses(now)
-    _print_slope(resident)
-
-
-def _print_slope(resident: Sequence[float]) -> None:
-    """How resident memory has grown from minute to minute, in MiB, once the first third has touched everything."""
-    settled = resident[len(resident) // 3 :]
+    settled = resident[len(resident) // 3 :]  # the first third has touched everything
     if len(settled) >= 3:
         slope = statistics.linear_regression(range(len(settled)), settled).slope
         print(f"resident memory grew by {slope:+.2f} MiB in each of the last {len(settled)} minutes", flush=True)
 
 
 async def _each(stage: Stage, options: argparse.Namespace, pid: int) -> None:
-    """Each attack alone, after a calm time of the same length."""
-    print(f"{'p99 gap in ms beside':>26}  {'calm':>7} {'attacked':>9} {'ratio':>6} {'to good clients':>16}  MiB")
+    """Each attack alone, after a time without attacks of the same length."""
+    print(f"{'p99 gap in ms during':>26}  {'calm':>7} {'attacked':>9} {'ratio':>6} {'to good clients':>16}  MiB")
     good_clients = 0.0
     names = [GOOD_CLIENTS, *(name for name in ATTACKS if name != GOOD_CLIENTS)]
     for name in names if options.only is None else [GOOD_CLIENTS, *options.only.split(",")]:
@@ -136,7 +132,7 @@ async def _each(stage: Stage, options: argparse.Namespace, pid: int) -> None:
         print(f"{name:>26}  {calm:7.1f} {attacked:9.1f} {growth:6.2f} {more:16.2f} {resident:>6}", flush=True)
         _print_pauses(outcome)
         if growth > MAX_GAP_GROWTH and name not in STOPPING:
-            stage.ledger.fail(f"beside '{name}' the p99 gap is {growth:.2f} times the calm one")
+            stage.ledger.fail(f"during '{name}' the p99 gap is {growth:.2f} times the calm one")
 
 
 def _print_pauses(outcome: Round) -> None:
@@ -144,43 +140,64 @@ def _print_pauses(outcome: Round) -> None:
         print(f"{'':>12}{describe(pause)}", flush=True)
 
 
-def _print(ledger: Ledger, before: Remains, after: Remains) -> None:
+def _print(ledger: Ledger, before: ServerState, after: ServerState) -> None:
     print(f"{ledger.num_attacks:,} outcomes of attacks:")
-    for row in ledger.rows():
-        print(row)
-    rows = {
-        "preemptions": f"{after.stats['num_preemptions']:,}",
-        "steps": f"{after.stats['num_steps']:,}",
-        "pages": f"{after.stats['num_active_pages']} held, {after.stats['num_cached_pages']} cached, "
-        f"{after.stats['num_free_pages']} free of {after.stats['num_pages']}",
+    stats = after.stats
+    print_rows(ledger.rows())
+    print_rows({
+        "preemptions": f"{stats['num_preemptions']:,}",
+        "steps": f"{stats['num_steps']:,}",
+        "pages": f"{stats['num_active_pages']} active, {stats['num_cached_pages']} cached, "
+        f"{stats['num_free_pages']} free of {stats['num_pages']}",
         "descriptors": f"{before.num_descriptors} before, {after.num_descriptors} after",
         "tasks": f"{before.num_tasks} before, {after.num_tasks} after",
         "resident MiB": f"{before.resident_bytes / 2**20:,.0f} before, {after.resident_bytes / 2**20:,.0f} after",
-    }
-    for name, value in rows.items():
-        print(f"{name:>26}  {value}")
+    })  # fmt: skip
+
+
+def run_attacks(options: argparse.Namespace) -> list[str]:
+    """Starts a server, attacks it, and returns what failed."""
+    with tempfile.TemporaryDirectory(prefix="eagre-chaos-") as folder:
+        pauses = Path(folder) / "pauses"
+        flags = [*server_flags(Path(folder), options.num_pages), *options.server_arguments]
+        watched = [sys.executable, "-m", "benchmarks.chaos.watcher", str(pauses)]
+        with ServerProcess.eagre(flags, program=watched) as server:
+            return asyncio.run(_attack(server, options, Pauses(pauses)))
+
+
+# Each is imported where it runs: the attackers' process, which imports this module too, needs no engine.
+ROUNDS = {"attacks": None, "resume": "benchmarks.chaos.resume", "soak": "benchmarks.chaos.soak"}
+
+
+def run_round(name: str, options: argparse.Namespace) -> list[str]:
+    module = ROUNDS[name]
+    run_it = run_attacks if module is None else importlib.import_module(module).run_round
+    failures: list[str] = run_it(options)
+    return failures
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--each", type=float, default=0.0, metavar="SECONDS", help="each attack alone for so long")
-    parser.add_argument("--only", metavar="NAMES", help="with --each: these attacks, comma-separated")
-    parser.add_argument("--attackers", type=int, default=24, help="attacks at once")
-    parser.add_argument("--witnesses", type=int, default=20, help="well-behaved streams")
-    parser.add_argument("--num-pages", type=int, default=256, help="of the server's cache, 16 tokens each")
+    parser = new_parser(PROGRAM, __doc__)
+    parser.add_argument("--rounds", nargs="+", choices=tuple(ROUNDS), default=["attacks"])
     parser.add_argument("--seed", type=int, default=0)
+    attacks = parser.add_argument_group("attacks")
+    attacks.add_argument("--seconds", type=float, default=60.0)
+    attacks.add_argument("--each", type=float, default=0.0, metavar="SECONDS", help="each attack alone for so long")
+    attacks.add_argument("--only", metavar="NAMES", help="with --each: these attacks, comma-separated")
+    attacks.add_argument("--attackers", type=at_least_one, default=24, help="attacks at once")
+    attacks.add_argument("--streams", type=at_least_one, default=20, help="reference streams")
+    attacks.add_argument("--num-pages", type=int, default=256, help="of the server's cache, 16 tokens each")
+    others = parser.add_argument_group("resume and soak")
+    others.add_argument("--cuts", type=int, default=500, help="of streams that are resumed")
+    others.add_argument("--kills", type=int, default=20, help="of the server, whose streams are resumed")
+    others.add_argument("--requests", type=at_least_one, default=5000, help="of the soak")
     parser.add_argument("server_arguments", nargs="*", help="more flags of `eagre serve`, after --")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="eagre-chaos-") as folder:
-        port, pauses = free_port(), Path(folder) / "pauses"
-        flags = [*server_flags(Path(folder), options.num_pages), *options.server_arguments]
-        watched = [sys.executable, "-m", "benchmarks.chaos.watched_server", str(pauses)]
-        with running_server(eagre_command(port, flags, watched), f"http://127.0.0.1:{port}") as server:
-            return asyncio.run(chaos(server, options, Pauses(pauses)))
+    failures = [failure for name in options.rounds for failure in run_round(name, options)]
+    for failure in failures:
+        print(f"FAILED: {failure}")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    run("benchmarks.chaos", main)
+    run(PROGRAM, main)

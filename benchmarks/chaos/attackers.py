@@ -1,46 +1,38 @@
-"""The attackers, in a process of their own, so that what they cost is not taken for slowness of the witnesses.
-
-    python -m benchmarks.chaos.attackers URL --seconds 10 --seed 3 --attack "slow loris"
-
-Prints the ledger as JSON. Without `--attack` every attack may come, in the order that the seed draws.
-"""
+"""The attackers, in a process of their own, so that their cost does not delay the reference streams."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
-import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import aiohttp
-import orjson
 
-from benchmarks.chaos import kept, operators, requests, sockets
+from benchmarks.chaos import operators, requests, sockets, stored_state
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.target import KEY, Target
-from benchmarks.serving.command import run
-from benchmarks.serving.server_process import ROOT
 
 Attack = Callable[[Target], Awaitable[None]]
 
 _ALL: tuple[Attack, ...] = (
     requests.cut_stream, requests.cut_before_the_answer, requests.whole_answer, requests.chat, requests.deadline,
     requests.many_answers, requests.malformed, requests.endless_lists, requests.oversized, requests.long_prompt,
-    requests.strangers_key, requests.wrong_places, sockets.slow_loris, sockets.stalled_reader, sockets.frozen_client,
+    requests.wrong_keys, requests.wrong_paths, sockets.slow_loris, sockets.stalled_reader, sockets.frozen_client,
     sockets.half_closed, sockets.garbage, sockets.socket_of_many, sockets.wrong_frames, sockets.key_in_a_protocol,
-    kept.stored_response, kept.filled_store, kept.background_flood, kept.forged_ids, kept.messages,
-    kept.lanes_of_responses, kept.resumed_by_many, kept.queries,
+    stored_state.stored_response, stored_state.filled_store, stored_state.background_flood, stored_state.forged_ids,
+    stored_state.messages, stored_state.websocket_responses, stored_state.resumed_by_many, stored_state.queries,
     operators.preflights,
 )  # fmt: skip
 ATTACKS: dict[str, Attack] = {attack.__name__.replace("_", " "): attack for attack in _ALL}
-# They stop everybody's streams for a while, because that is what operators may do; each must be asked for by its name.
+# They stop all streams for a while, as operators may; each runs only where it is named.
 STOPPING: dict[str, Attack] = {"operators race": operators.operators_race}
 
 ATTACK_TIMEOUT = 300.0  # seconds; an attack that takes longer was left hanging, however busy the machine is
-NICENESS = 19  # clients are other machines in life, and do not take the cores of the server
+NICENESS = 19
 
 
 async def attack(target: Target, attacks: dict[str, Attack], num_attackers: int, seconds: float) -> None:
@@ -63,50 +55,22 @@ async def attack(target: Target, attacks: dict[str, Attack], num_attackers: int,
 
 
 async def attackers_process(url: str, name: str | None, num_attackers: int, seconds: float, seed: int) -> Ledger:
-    """Runs the attackers; what came of them.
-
-    Raises:
-        RuntimeError: their process failed.
-    """
-    command = [sys.executable, "-m", "benchmarks.chaos.attackers", url, "--seconds", str(seconds), "--seed", str(seed)]
-    command += ["--attackers", str(num_attackers), *([] if name is None else ["--attack", name])]
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
-    try:
-        told, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    if process.returncode != 0:
-        raise RuntimeError(f"the attackers' process ended with {process.returncode}")
-    return Ledger.from_json(told)
+    """Runs one attack, or all in random order, in a new process of the lowest priority; its ledger."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(pool, _run_attackers, url, name, num_attackers, seconds, seed)
 
 
-async def _attack(options: argparse.Namespace) -> Ledger:
-    headers = {"Authorization": f"Bearer {KEY}"}
-    connector = aiohttp.TCPConnector(limit=0, force_close=True)
-    async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
-        target = Target(options.url, session, random.Random(options.seed), Ledger())
-        attacks = ATTACKS if options.attack is None else {options.attack: (ATTACKS | STOPPING)[options.attack]}
-        await attack(target, attacks, options.attackers, options.seconds)
-    return target.ledger
-
-
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.chaos.attackers",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("url")
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--attackers", type=int, default=24, help="attacks at once")
-    parser.add_argument("--attack", choices=list(ATTACKS | STOPPING), help="this one alone")
-    options = parser.parse_args(arguments)
+def _run_attackers(url: str, name: str | None, num_attackers: int, seconds: float, seed: int) -> Ledger:
     os.nice(NICENESS)
-    sys.stdout.buffer.write(orjson.dumps(asyncio.run(_attack(options)).to_dict()))
-    return 0
 
+    async def run() -> Ledger:
+        headers = {"Authorization": f"Bearer {KEY}"}
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
+            target = Target(url, session, random.Random(seed), Ledger())
+            attacks = ATTACKS if name is None else {name: (ATTACKS | STOPPING)[name]}
+            await attack(target, attacks, num_attackers, seconds)
+        return target.ledger
 
-if __name__ == "__main__":
-    run("benchmarks.chaos.attackers", main)
+    return asyncio.run(run())

@@ -1,10 +1,10 @@
-"""When the server's asyncio loop, interpreter lock, engine thread or device kept streams waiting, and why."""
+"""Pauses of the server's asyncio loop, interpreter lock, engine thread or device that delayed streams."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
@@ -24,7 +24,6 @@ class Pause(NamedTuple):
     culprit: str = ""
 
     def to_line(self) -> bytes:
-        """What `Pauses` reads."""
         return orjson.dumps(self._asdict(), option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -40,7 +39,7 @@ class Pauses:
             return []
         lines = self._path.read_bytes().splitlines(keepends=True)
         # The watcher may be in the middle of its last line.
-        read = [_read(orjson.loads(line)) for line in lines if line.endswith(b"\n")]
+        read = [Pause(**orjson.loads(line)) for line in lines if line.endswith(b"\n")]
         return longest_of_each(pause for pause in read if began <= pause.began < ended)
 
 
@@ -61,12 +60,7 @@ def longest_of_each(pauses: Iterable[Pause]) -> list[Pause]:
 
 
 def describe(pause: Pause) -> str:
-    """One line for people."""
     return f"{pause.what:>6} {1000 * pause.seconds:6.1f} ms  {pause.culprit or 'no thread of Python computed'}"
-
-
-def _read(told: dict[str, Any]) -> Pause:
-    return Pause(**told)
 
 
 def _overlap(one: Pause, other: Pause) -> bool:

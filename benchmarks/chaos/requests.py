@@ -11,6 +11,7 @@ import orjson
 from benchmarks.chaos.target import MAX_BODY_BYTES, Target
 
 _BUSY = (200, 429)  # a full queue is a right answer at any time
+_COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
 
 
 async def cut_stream(target: Target) -> None:
@@ -40,11 +41,9 @@ async def cut_before_the_answer(target: Target) -> None:
 async def whole_answer(target: Target) -> None:
     """No attack: a client that reads to the end."""
     body = target.body(stream=target.draw.random() < 0.5)
-    async with target.session.post(f"{target.url}/v1/completions", json=body) as response:
-        target.ledger.note_status("whole answer", response.status, _BUSY)
-        text = await response.text()
-        if response.status == 200 and body["stream"] and not text.endswith("data: [DONE]\n\n"):
-            target.ledger.fail("whole answer: a stream ended without [DONE]")
+    status, text = await target.ask("whole answer", "POST", _COMPLETIONS, _BUSY, json=body)
+    if status == 200 and body["stream"] and not text.endswith(b"data: [DONE]\n\n"):
+        target.ledger.fail("whole answer: a stream ended without [DONE]")
 
 
 async def chat(target: Target) -> None:
@@ -55,25 +54,19 @@ async def chat(target: Target) -> None:
         "max_tokens": target.draw.randint(1, 40),
         "stream": True,
     }
-    async with target.session.post(f"{target.url}/v1/chat/completions", json=body) as response:
-        target.ledger.note_status("chat", response.status, _BUSY)
-        await response.read()
+    await target.ask("chat", "POST", _CHAT, _BUSY, json=body)
 
 
 async def deadline(target: Target) -> None:
-    """A request whose time is over soon."""
+    """A request with a short timeout."""
     body = target.body(timeout=target.draw.choice([0.001, 0.05, 0.3]), max_tokens=200)
-    async with target.session.post(f"{target.url}/v1/completions", json=body) as response:
-        target.ledger.note_status("deadline", response.status, _BUSY)
-        await response.read()
+    await target.ask("deadline", "POST", _COMPLETIONS, _BUSY, json=body)
 
 
 async def many_answers(target: Target) -> None:
-    """As many answers as one request may ask for."""
+    """As many choices as one request may have."""
     body = target.body(n=16, max_tokens=target.draw.randint(1, 12), logprobs=5)
-    async with target.session.post(f"{target.url}/v1/completions", json=body) as response:
-        target.ledger.note_status("many answers", response.status, _BUSY)
-        await response.read()
+    await target.ask("many answers", "POST", _COMPLETIONS, _BUSY, json=body)
 
 
 _WRONG_BODIES: tuple[Any, ...] = (
@@ -89,11 +82,17 @@ _WRONG_BODIES: tuple[Any, ...] = (
 async def malformed(target: Target) -> None:
     """A body that is no request."""
     body = target.draw.choice(_WRONG_BODIES)
-    path = target.draw.choice(["/v1/completions", "/v1/chat/completions"])
+    path = target.draw.choice([_COMPLETIONS, _CHAT])
     headers = {"Content-Type": target.draw.choice(["application/json", "text/plain", "x"])}
-    async with target.session.post(target.url + path, data=body, headers=headers) as response:
-        target.ledger.note_status("malformed", response.status, (400, 404, 413, 415, 422, 429))
-        await _check_error(target, "malformed", response)
+    expected = (400, 404, 413, 415, 422, 429)
+    status, error = await target.ask("malformed", "POST", path, expected, data=body, headers=headers)
+    try:
+        message = orjson.loads(error)["error"]["message"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        target.ledger.fail(f"malformed: status {status} with the body {error[:80]!r}")
+        return
+    if not message:
+        target.ledger.fail(f"malformed: status {status} without a message")
 
 
 _LISTS: tuple[dict[str, Any], ...] = (
@@ -107,17 +106,13 @@ _LISTS: tuple[dict[str, Any], ...] = (
     {"prompt": [[1], *[["x"]] * 60]},
 )
 # Encoded once: making them takes longer than refusing them.
-_EXPENSIVE_BODIES = [
-    ("/v1/chat/completions" if "messages" in body else "/v1/completions", orjson.dumps(body)) for body in _LISTS
-]
+_EXPENSIVE_BODIES = [(_CHAT if "messages" in body else _COMPLETIONS, orjson.dumps(body)) for body in _LISTS]
 
 
 async def endless_lists(target: Target) -> None:
     """Small bodies that are expensive to check."""
     path, body = target.draw.choice(_EXPENSIVE_BODIES)
-    async with target.session.post(target.url + path, data=body) as response:
-        target.ledger.note_status("endless lists", response.status, (200, 400, 413, 429))
-        await response.read()
+    await target.ask("endless lists", "POST", path, (200, 400, 413, 429), data=body)
 
 
 async def oversized(target: Target) -> None:
@@ -132,8 +127,7 @@ async def oversized(target: Target) -> None:
 
         data = pieces()
     try:
-        async with target.session.post(f"{target.url}/v1/completions", data=data) as response:
-            target.ledger.note_status("oversized", response.status, (413, 429))
+        await target.ask("oversized", "POST", _COMPLETIONS, (413, 429), data=data)
     except (aiohttp.ClientError, ConnectionError):
         target.ledger.note("oversized", "connection closed")  # the server need not read what it refuses
 
@@ -141,40 +135,21 @@ async def oversized(target: Target) -> None:
 async def long_prompt(target: Target) -> None:
     """Text that takes long to tokenise, or is too long for the model."""
     text = target.draw.choice(["[" * 60_000, "a" * 200_000, " " * 100_000, "<|im_start|>" * 5_000, "é\u0301" * 20_000])
-    async with target.session.post(f"{target.url}/v1/completions", json=target.body(prompt=text)) as response:
-        target.ledger.note_status("long prompt", response.status, (200, 400, 429))
-        await response.read()
+    await target.ask("long prompt", "POST", _COMPLETIONS, (200, 400, 429), json=target.body(prompt=text))
 
 
-async def strangers_key(target: Target) -> None:
+async def wrong_keys(target: Target) -> None:
     """A flood of requests with wrong keys."""
     for _ in range(target.draw.randint(1, 20)):
         key = "".join(target.draw.choices("abcdef0123456789", k=target.draw.choice([0, 8, 22, 4000])))
         headers = {"Authorization": f"Bearer {key}"}
-        async with target.session.post(
-            f"{target.url}/v1/completions", json={"prompt": "a"}, headers=headers
-        ) as response:
-            target.ledger.note_status("stranger's key", response.status, (401,))
+        await target.ask("wrong keys", "POST", _COMPLETIONS, (401,), json={"prompt": "a"}, headers=headers)
 
 
-async def wrong_places(target: Target) -> None:
-    """Paths and methods that are not there."""
+async def wrong_paths(target: Target) -> None:
+    """Paths and methods that do not exist."""
     path = target.draw.choice(
         ["/v1/none", "/../../etc/passwd", "/static/../pyproject.toml", "/v1/completions", "/%00", "//"]
     )
     method = target.draw.choice(["GET", "DELETE", "PUT", "PATCH"])
-    async with target.session.request(method, target.url + path) as response:
-        target.ledger.note_status("wrong places", response.status, (200, 400, 401, 404, 405))
-        await response.read()
-
-
-async def _check_error(target: Target, attack: str, response: aiohttp.ClientResponse) -> None:
-    """An error is one JSON object that says what is wrong."""
-    body = await response.read()
-    try:
-        message = orjson.loads(body)["error"]["message"]
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        target.ledger.fail(f"{attack}: status {response.status} with the body {body[:80]!r}")
-        return
-    if not message:
-        target.ledger.fail(f"{attack}: status {response.status} without a message")
+    await target.ask("wrong paths", method, path, (200, 400, 401, 404, 405))

@@ -1,4 +1,4 @@
-"""The server under attack, as the attackers see it."""
+"""The server under attack, as an attack sees it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import aiohttp
 
 from benchmarks.chaos.ledger import Ledger
 
-KEY = "chaos-key-of-everybody"
+KEY = "chaos-key-of-the-attackers"
 ADMIN_KEY = "chaos-key-of-operators"
 MAX_BODY_BYTES = 4 << 20  # of the server
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What an attack needs: where the server is, a session with a valid key, chance, and where to note outcomes."""
+    """The server, a session with a valid key, the random numbers of the attack, and its ledger."""
 
     url: str
     session: aiohttp.ClientSession
@@ -40,7 +40,6 @@ class Target:
         return start + " ".join(self.draw.choices(words, k=self.draw.randint(1, 60)))
 
     def body(self, **more: Any) -> dict[str, Any]:
-        """A valid completion of random shape."""
         body: dict[str, Any] = {"prompt": self.prompt(), "max_tokens": self.draw.randint(1, 60), "stream": True}
         if self.draw.random() < 0.3:
             body["temperature"] = self.draw.choice([0.0, 0.5, 1.0])
@@ -54,12 +53,19 @@ class Target:
             body["priority"] = self.draw.randint(0, 5)
         return body | more
 
+    async def ask(
+        self, attack: str, method: str, path: str, expected: tuple[int, ...], **options: Any
+    ) -> tuple[int, bytes]:
+        """Sends a request and reads its response to the end; any other status than the expected ones is a failure."""
+        async with self.session.request(method, self.url + path, **options) as response:
+            self.ledger.note_status(attack, response.status, expected)
+            return response.status, await response.read()
+
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A bare connection, for what no HTTP library would send."""
+        """A TCP connection, for what no HTTP library would send."""
         return await asyncio.open_connection(*self.address)
 
     def head(self, method: str, path: str, *lines: str) -> bytes:
-        """The head of a request with a valid key."""
         host, port = self.address
         every = (f"{method} {path} HTTP/1.1", f"Host: {host}:{port}", f"Authorization: Bearer {KEY}", *lines)
         return "\r\n".join(every).encode() + b"\r\n\r\n"

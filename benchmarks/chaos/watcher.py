@@ -1,5 +1,9 @@
-"""A thread within a server that notes what keeps streams waiting: pauses of the asyncio loop, of the interpreter lock
-and of an engine thread, long steps, and garbage collections.
+"""A thread within a server that records what delays streams: pauses of the asyncio loop, of the interpreter lock and of
+an engine thread, long steps, and garbage collections.
+
+    python -m benchmarks.chaos.watcher PAUSES serve --port 8000
+
+runs `eagre` with such a thread, which writes to the file PAUSES.
 """
 
 from __future__ import annotations
@@ -11,36 +15,37 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.chaos.pauses import COLLECTOR, ENGINE, LOCK, LOOP, STEP, Pause
 from engine.loop import EngineLoop
 from engine.timeline import StepTimes, Timeline
+from server.cli import serve as serving
+from server.cli.main import main
 
 LEAST_PAUSE_S = 0.005  # that is noted
 INTERVAL_S = 0.001  # between two looks
 REST_S = 0.002  # between two beats of the loop
-MOST_FRAMES = 4  # of a culprit's stack that are told, the innermost first
+MOST_FRAMES = 4  # of a culprit's stack that are shown, the innermost first
 LEAST_SHARE = 0.2  # of a pause that a thread must have computed to be named
 _THREAD_CLOCK = 0b110  # of one thread, in nanoseconds (include/linux/posix-timers.h)
 
 
 class Watcher(threading.Thread):
-    """Asks the loop for a sign of life every few milliseconds, and writes pauses to a file.
+    """Posts a callback to the loop every few milliseconds, and writes pauses to a file.
 
-    It must take the interpreter lock as every thread does: how much later than asked it wakes up is how long the lock
-    was not to be had. The processor's clock of each thread tells who computed meanwhile. Where nobody did, the machine
-    had no core left.
+    It needs the interpreter lock as every thread does: how late it wakes up is how long the lock was taken. The clock
+    of each thread says which one computed meanwhile; where none did, the machine had no core left.
     """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, path: Path, timelines: Callable[[], list[Timeline]], main: int
     ) -> None:
         """Args:
-        path: of the file.
         timelines: those of the engines that run now.
         main: the id of the thread in which the loop runs.
         """
@@ -56,7 +61,6 @@ class Watcher(threading.Thread):
         self._collections: deque[Pause] = deque()
 
     def run(self) -> None:
-        """The body of the thread; ends with the loop."""
         gc.callbacks.append(self._note_collection)
         try:
             with self._path.open("ab", buffering=0) as file:
@@ -70,7 +74,7 @@ class Watcher(threading.Thread):
         finally:
             gc.callbacks.remove(self._note_collection)
 
-    def _note_collection(self, phase: str, told: dict[str, Any]) -> None:
+    def _note_collection(self, phase: str, info: dict[str, Any]) -> None:
         """Called in the thread that collects, at the begin and the end; one collection runs at a time."""
         if phase == "start":
             self._collection_began = time.perf_counter()
@@ -78,7 +82,7 @@ class Watcher(threading.Thread):
         seconds = time.perf_counter() - self._collection_began
         if self._collection_began and seconds >= LEAST_PAUSE_S:
             culprit = (
-                f"generation {told['generation']}, {told['collected']} objects, in {threading.current_thread().name}"
+                f"generation {info['generation']}, {info['collected']} objects, in {threading.current_thread().name}"
             )
             self._collections.append(Pause(COLLECTOR, self._collection_began, seconds, culprit))
 
@@ -104,11 +108,11 @@ class Watcher(threading.Thread):
         seconds = self._beaten - posted
         if seconds >= LEAST_PAUSE_S:
             share = (self._cpu.get(self._main, 0.0) - before.get(self._main, 0.0)) / seconds
-            told = f"computed {share:.0%} of it"
+            culprit = f"computed {share:.0%} of it"
             if places:
                 ((place, count),) = places.most_common(1)
-                told += f"; in {count} of {places.total()} looks: {place}"
-            pauses.append(Pause(LOOP, posted, seconds, told))
+                culprit += f"; in {count} of {places.total()} looks: {place}"
+            pauses.append(Pause(LOOP, posted, seconds, culprit))
         return pauses
 
     def _beat(self) -> None:
@@ -121,8 +125,8 @@ class Watcher(threading.Thread):
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         shares = {ident: (now[ident] - self._cpu.get(ident, 0.0)) / seconds for ident in now if ident != self.ident}
         busy = sorted((ident for ident in shares if shares[ident] >= LEAST_SHARE), key=lambda ident: -shares[ident])
-        told = [f"{names.get(ident, '?')} {shares[ident]:.0%}" for ident in busy]
-        return f"{', '.join(told)}: {_where(frames.get(busy[0]))}" if busy else ""
+        shown = [f"{names.get(ident, '?')} {shares[ident]:.0%}" for ident in busy]
+        return f"{', '.join(shown)}: {_where(frames.get(busy[0]))}" if busy else ""
 
     def _engine_pauses(self) -> list[Pause]:
         """The long parts of host and device in the steps that were committed since the last call."""
@@ -139,7 +143,6 @@ class Watcher(threading.Thread):
 
 
 def engine_timelines() -> list[Timeline]:
-    """The timelines of all engine threads of this process."""
     loops = [getattr(getattr(thread, "_target", None), "__self__", None) for thread in threading.enumerate()]
     return [loop.timeline for loop in loops if isinstance(loop, EngineLoop)]
 
@@ -169,10 +172,26 @@ def _processor_seconds() -> dict[int, float]:
 
 
 def _where(frame: FrameType | None) -> str:
-    """The innermost frames of a stack."""
-    told: list[str] = []
-    while frame is not None and len(told) < MOST_FRAMES:
+    shown: list[str] = []
+    while frame is not None and len(shown) < MOST_FRAMES:
         file = Path(frame.f_code.co_filename)
-        told.append(f"{file.parent.name}/{file.name}:{frame.f_lineno} {frame.f_code.co_name}")
+        shown.append(f"{file.parent.name}/{file.name}:{frame.f_lineno} {frame.f_code.co_name}")
         frame = frame.f_back
-    return " < ".join(told)
+    return " < ".join(shown)
+
+
+def watched_main(arguments: Sequence[str]) -> int:
+    """Runs the command line that follows the path of the file; its exit status."""
+    path, *rest = arguments
+    serve = serving.serve
+
+    async def watched(*options: object) -> int:
+        Watcher(asyncio.get_running_loop(), Path(path), engine_timelines, threading.get_ident()).start()
+        return await serve(*options)  # type: ignore[arg-type]
+
+    with patch.object(serving, "serve", watched):
+        return main(rest)
+
+
+if __name__ == "__main__":
+    sys.exit(watched_main(sys.argv[1:]))

@@ -1,1 +1,1 @@
-"""What a streamed token costs between an engine that emits at once and the socket, beside FastAPI doing the same."""
+"""The cost of streaming: our server and a FastAPI server over an engine that computes nothing."""

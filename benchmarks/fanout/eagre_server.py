@@ -18,7 +18,7 @@ from tests.fakes.text_model import FakeTextModel
 
 async def main(port: int, ahead: int = 1, max_model_len: int = 1 << 16) -> None:
     """Serves for ever; the engine emits `ahead` steps in a turn of the loop."""
-    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())  # nobody reads the other server's log either
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())  # FastAPI's server writes none either
     engine = InstantEngine(ahead=ahead, max_model_len=max_model_len)
     served = ServedModels(ServerSettings(host="127.0.0.1", port=port))
     runner = make_runner(build_app(served, read_keys(served.settings)))

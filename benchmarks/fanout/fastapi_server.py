@@ -21,15 +21,11 @@ ahead = int(sys.argv[2]) if len(sys.argv) > 2 else 1  # tokens of a stream in on
 
 
 class Request(BaseModel):
-    """What is read of a request."""
-
     prompt: str
     max_tokens: int
 
 
 class Choice(BaseModel):
-    """A piece of an answer."""
-
     index: int
     text: str
     logprobs: None = None
@@ -37,8 +33,6 @@ class Choice(BaseModel):
 
 
 class Chunk(BaseModel):
-    """One event of a stream."""
-
     id: str
     object: str = "text_completion"
     created: int
@@ -47,8 +41,6 @@ class Chunk(BaseModel):
 
 
 class Delta(BaseModel):
-    """One message of a socket."""
-
     type: str
     id: str
     index: int
@@ -57,7 +49,6 @@ class Delta(BaseModel):
 
 
 async def tokens(request: Request) -> AsyncIterator[str]:
-    """As from an engine that emits at once."""
     for position in range(request.max_tokens):
         if position % ahead == 0:
             await asyncio.sleep(0)
@@ -65,7 +56,6 @@ async def tokens(request: Request) -> AsyncIterator[str]:
 
 
 async def events(request: Request) -> AsyncIterator[str]:
-    """The text of the stream."""
     created = int(time.time())
     async for text in tokens(request):
         chunk = Chunk(id="cmpl-1", created=created, choices=[Choice(index=0, text=text)])
@@ -74,7 +64,6 @@ async def events(request: Request) -> AsyncIterator[str]:
 
 
 async def complete(request: Request) -> Any:
-    """POST /v1/completions."""
     return StreamingResponse(events(request), media_type="text/event-stream")
 
 

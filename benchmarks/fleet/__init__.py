@@ -1,1 +1,1 @@
-"""Several servers behind a router that others have written: what works, what it costs, and how it would scale."""
+"""Several servers behind a router, ours or another: checks, costs, and a simulation of large fleets."""

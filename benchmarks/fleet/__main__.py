@@ -1,4 +1,4 @@
-"""Several Eagres behind the routers that people use: is every stream whole, and what does the router cost or save?
+"""Checks several Eagres behind routers: is every stream whole, and what does the router cost or save?
 
     python -m benchmarks.fleet --router /path/to/sglang-router /path/to/vllm-router
     python -m benchmarks.fleet --router /path/to/sglang-router --measure --rounds 3
@@ -6,42 +6,39 @@
     python -m benchmarks.fleet --router deploy --replicas 4
     python -m benchmarks.fleet --router ray-proxy eagre --measure
 
-The router `eagre` is our own front, `deploy` the same before replicas that Ray places (`eagre deploy`), and `ray-proxy`
+The router `eagre` is our own, `deploy` the same before replicas that Ray places (`eagre deploy`), and `ray-proxy`
 the HTTP proxy of Ray Serve. The last two want the extra `ray`.
 
 Starts replicas with few pages and one thread each, and each router in front of them. Exits with 1 where a check fails.
-With --measure it prints, for a load of shared prefixes, what routing by prefixes saves against taking turns, and what
+With --measure it prints, for a load of shared prefixes, what routing by prefixes saves against round-robin, and what
 the router adds to a stream. `python -m benchmarks.fleet.simulation` goes on from there to a hundred replicas.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
 
-import aiohttp
-
-from benchmarks.fleet.checks import CHECKS, checks_of
+from benchmarks.fleet.checks import CHECKS, Server, checks_of
 from benchmarks.fleet.deployed import deployed
 from benchmarks.fleet.front_cost import instant_server, measure_front, measure_memory
-from benchmarks.fleet.replicas import DEPLOYED, RAY_PROXY, Server, replicas, router
-from benchmarks.fleet.shared_prefixes import Outcome, PrefixLoad, run_load
-from benchmarks.fleet.streams import StreamLost
-from benchmarks.serving.command import run
+from benchmarks.fleet.replicas import DEPLOYED, RAY_PROXY, replicas, router
+from benchmarks.fleet.shared_prefixes import PrefixLoad, run_load
+from benchmarks.serving.alternation import Measured, alternate
+from benchmarks.serving.command import at_least_one, new_parser, run
+from benchmarks.serving.stream_client import StreamLost, new_session
+from benchmarks.serving.table import print_table, rows_of
 
+PROGRAM = "benchmarks.fleet"
 POLICIES = ("round_robin", "cache_aware")
 
 
 async def check(front: str, servers: Sequence[Server], names: Sequence[str]) -> list[str]:
-    """Runs the checks of these names, with a line for each, and returns what failed."""
     failures = []
-    timeout = aiohttp.ClientTimeout(total=None, sock_read=120)
     for name in names:
         # A router may close an idle connection at any moment; a client of its own for each check does not meet that.
-        async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+        async with new_session() as session:
             failed = await CHECKS[name](session, front, servers)
         print(f"  {name}: {'; '.join(failed) or 'holds'}", flush=True)
         failures += failed
@@ -49,23 +46,17 @@ async def check(front: str, servers: Sequence[Server], names: Sequence[str]) -> 
 
 
 def compare_policies(program: Path, servers: Sequence[Server], rounds: int) -> None:
-    """Prints the figures of each policy; the policies take turns."""
-    load = PrefixLoad()
-    outcomes: dict[str, list[Outcome]] = {policy: [] for policy in POLICIES}
-    for seed in range(rounds):
-        for policy in POLICIES:
+    def contender(policy: str) -> Callable[[int], Measured]:
+        def measured(seed: int) -> Measured:
             with router(program, [server.url for server in servers], policy) as front:
-                # Both policies of a round have prompts of their own, and as many of each kind.
-                key = 2 * seed + POLICIES.index(policy)
-                outcomes[policy].append(asyncio.run(run_load(front.url, load, key)))
-    for policy, found in outcomes.items():
-        hits, rates, firsts = zip(*found, strict=True)
-        print(
-            f"  {policy:>12}: {median(hits):6.1%} of the prompts' tokens from the cache, "
-            f"{median(rates):5.2f} requests/s ({min(rates):.2f} to {max(rates):.2f}), "
-            f"first text {1000 * median(firsts):,.0f} ms",
-            flush=True,
-        )
+                # The policies of a round have prompts of their own, and as many of each kind.
+                own_seed = len(POLICIES) * seed + POLICIES.index(policy)
+                return Measured(asyncio.run(run_load(front.url, PrefixLoad(), own_seed)))
+
+        return measured
+
+    turns = alternate(program.name, {policy: contender(policy) for policy in POLICIES}, range(rounds))
+    print_table(rows_of(turns, POLICIES, [POLICIES]), POLICIES)
 
 
 def print_front_cost(program: Path) -> None:
@@ -96,20 +87,18 @@ def measure(program: Path, servers: Sequence[Server], rounds: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fleet", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(PROGRAM, __doc__)
     parser.add_argument("--router", type=Path, nargs="+", required=True, help="the programs of the routers")
-    parser.add_argument("--replicas", type=int, default=2)
+    parser.add_argument("--replicas", type=at_least_one, default=2)
     parser.add_argument("--num-pages", type=int, default=512, help="of each replica, 16 tokens each")
     parser.add_argument("--checks", nargs="*", choices=tuple(CHECKS), default=tuple(CHECKS))
-    parser.add_argument("--measure", action="store_true", help="measure in the place of checking")
+    parser.add_argument("--measure", action="store_true", help="measure instead of checking")
     parser.add_argument("--rounds", type=int, default=2, help="of each policy, with --measure; 0: costs alone")
     options = parser.parse_args(arguments)
     flags, failures = ["--num-pages", str(options.num_pages)], []
     alone = [program for program in options.router if program != DEPLOYED]
     if options.measure and len(alone) < len(options.router):
-        parser.error("the front of `deploy` is that of `eagre`, and is measured there")
+        parser.error("the router of `deploy` is that of `eagre`, and is measured there")
     if alone:
         has_load = not options.measure or options.rounds
         with replicas(options.replicas if has_load else 0, flags) as servers:
@@ -128,4 +117,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    run("benchmarks.fleet", main)
+    run(PROGRAM, main)

@@ -1,9 +1,9 @@
-"""Requests as a fleet meets them: when they come, how they begin, how long they are."""
+"""Arrivals of requests at a fleet: their times, prefixes and lengths."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,22 +65,11 @@ def read_arrivals(path: Path) -> list[Arrival]:
     Raises:
         ValueError: a line is no arrival; the message has its number.
     """
-    arrivals = list(_parse(path.read_bytes().splitlines()))
-    return sorted(arrivals, key=lambda arrival: arrival.at)
-
-
-def _parse(lines: Iterable[bytes]) -> Iterator[Arrival]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    arrivals = []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            fields = orjson.loads(line)
-            yield Arrival(
-                at=float(fields["at"]),
-                prefix=str(fields["prefix"]),
-                num_shared=int(fields["num_shared"]),
-                num_own=int(fields["num_own"]),
-                num_output=int(fields["num_output"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
+            if line.strip():
+                arrivals.append(Arrival(**orjson.loads(line)))
+        except (TypeError, ValueError) as error:
             raise ValueError(f"line {number} is no arrival: {error!r}") from error
+    return sorted(arrivals, key=lambda arrival: arrival.at)

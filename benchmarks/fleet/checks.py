@@ -11,12 +11,14 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.fleet.replicas import DEPLOYED, EAGRE, RAY_PROXY, Server
-from benchmarks.fleet.streams import Answer, StreamLost, ask
+from benchmarks.fleet.deployed import DeployedReplica
+from benchmarks.fleet.replicas import DEPLOYED, EAGRE, RAY_PROXY, Replica
+from benchmarks.serving.stream_client import StreamClient, StreamLost, stream_completion
 
+Server = Replica | DeployedReplica
 PROMPTS = ("Once upon a time", "Die Gezeiten", "def tide(moon):", "My favourite animal is")
 MAX_TOKENS = 24
-LONG = 1500  # tokens of a stream that somebody cuts
+LONG = 1500  # tokens of a stream that is cut
 QUIET_WITHIN = 10.0  # seconds from the cut to the last page given back
 NUM_CUT = 12
 NUM_KILLED = 50  # resumable streams under which a replica is killed
@@ -40,19 +42,19 @@ async def check_streams(session: aiohttp.ClientSession, front: str, replicas: Se
     """Every answer through the router is the one that a replica gives without it."""
     failures = []
     for body in bodies():
-        wanted = [await ask(session, replica.url, body) for replica in replicas]
-        got = await ask(session, front, body)
+        wanted = [await stream_completion(session, replica.url, body) for replica in replicas]
+        got = await stream_completion(session, front, body)
         if {got.text} != {answer.text for answer in wanted}:
             failures.append(f"{body} gives {got.text!r} through the router and {wanted[0].text!r} without it")
         if got.usage.get("completion_tokens") != MAX_TOKENS:
-            failures.append(f"{body} has the usage {got.usage} in place of {MAX_TOKENS} tokens")
+            failures.append(f"{body} has the usage {got.usage} instead of {MAX_TOKENS} tokens")
     return failures
 
 
 async def check_cuts(session: aiohttp.ClientSession, front: str, replicas: Sequence[Server]) -> list[str]:
     """A client that leaves ends its request on the replica behind the router, long before its last token."""
     body = {"prompt": "Count for ever: 1, 2, 3,", "max_tokens": LONG, "ignore_eos": True}
-    cut = [ask(session, front, {**body, "seed": number}, cut_after=3) for number in range(NUM_CUT)]
+    cut = [stream_completion(session, front, {**body, "seed": number}, cut_after=3) for number in range(NUM_CUT)]
     await asyncio.gather(*cut)
     deadline = time.monotonic() + QUIET_WITHIN
     while left := sum([await asyncio.to_thread(replica.num_streams) for replica in replicas]):
@@ -65,7 +67,8 @@ async def check_cuts(session: aiohttp.ClientSession, front: str, replicas: Seque
 async def check_hits(session: aiohttp.ClientSession, front: str, replicas: Sequence[Server]) -> list[str]:
     """Prompts with one beginning find it in the cache, so they went to the replica that has computed it."""
     answers = [
-        await ask(session, front, {"prompt": f"{SHARED}Entry {number}: the", "max_tokens": 4}) for number in range(8)
+        await stream_completion(session, front, {"prompt": f"{SHARED}Entry {number}: the", "max_tokens": 4})
+        for number in range(8)
     ]
     cached = [answer.num_cached_tokens for answer in answers]
     if min(cached[1:]) < 0.9 * answers[0].usage["prompt_tokens"] - 16:
@@ -77,7 +80,7 @@ async def check_rolling_restart(
     session: aiohttp.ClientSession, front: str, replicas: Sequence[Server], seconds_between: float = 4.0
 ) -> list[str]:
     """While each replica is stopped and started again in turn, every stream of every client is whole."""
-    wanted = {str(body): (await ask(session, front, body)).text for body in bodies()}
+    wanted = {str(body): (await stream_completion(session, front, body)).text for body in bodies()}
     is_over = asyncio.Event()
     outcomes: Counter[str] = Counter()
 
@@ -87,7 +90,7 @@ async def check_rolling_restart(
             body = bodies()[turn % len(wanted)]
             turn += 1
             try:
-                answer: Answer = await ask(session, front, body)
+                answer = await stream_completion(session, front, body)
                 outcomes["whole" if answer.text == wanted[str(body)] else f"other text: {answer.text!r}"] += 1
             except StreamLost as lost:
                 outcomes[str(lost)] += 1
@@ -96,7 +99,7 @@ async def check_rolling_restart(
     try:
         for replica in replicas:
             await asyncio.sleep(seconds_between)
-            await replica.restart()
+            await asyncio.to_thread(replica.restart)
         await asyncio.sleep(seconds_between)
     finally:
         is_over.set()
@@ -110,18 +113,20 @@ async def check_kill(session: aiohttp.ClientSession, front: str, replicas: Seque
 
     For a front that moves streams from one replica to another.
     """
-    asked = [
+    requests = [
         {"prompt": PROMPTS[seed % len(PROMPTS)], "seed": seed, "max_tokens": 2 * MAX_TOKENS, "temperature": 0.9,
          "ignore_eos": True, "resumable": True}
         for seed in range(NUM_KILLED)
     ]  # fmt: skip
-    wanted = [answer.text for answer in await asyncio.gather(*(ask(session, front, body) for body in asked))]
-    streams = [asyncio.create_task(ask(session, front, body)) for body in asked]
+    wanted = [
+        answer.text for answer in await asyncio.gather(*(stream_completion(session, front, body) for body in requests))
+    ]
+    streams = [asyncio.create_task(stream_completion(session, front, body)) for body in requests]
     await asyncio.sleep(KILL_AFTER)
     num_done = sum(stream.done() for stream in streams)
     running = [await asyncio.to_thread(replica.num_streams) for replica in replicas]
     num_lost, lost = max(zip(running, replicas, strict=True), key=lambda pair: pair[0])
-    await lost.kill()
+    await asyncio.to_thread(lost.kill)
     answers = await asyncio.gather(*streams, return_exceptions=True)
     await asyncio.to_thread(lost.start)
     print(f"  kill: {num_lost} of {NUM_KILLED} streams ran on the killed replica, {num_done} had ended before")
@@ -129,7 +134,7 @@ async def check_kill(session: aiohttp.ClientSession, front: str, replicas: Seque
     failures += [
         f"stream {seed} has another text: {answer.text!r}"
         for seed, (answer, text) in enumerate(zip(answers, wanted, strict=True))
-        if isinstance(answer, Answer) and answer.text != text
+        if isinstance(answer, StreamClient) and answer.text != text
     ]
     return failures if num_lost else ["no stream ran when the replica was killed"]
 
@@ -146,8 +151,8 @@ CHECKS = {
 def checks_of(program: Path, names: Sequence[str]) -> list[str]:
     """Those of the checks `names` that are for this router.
 
-    Only our front moves streams to another replica. The little actors before Ray's replicas know neither prefixes nor
-    which server is well, because they are there to be measured.
+    Only our router moves streams to another replica. The actors before Ray's replicas route neither by prefix nor by
+    health, because they are there to be measured.
     """
     if program == RAY_PROXY:
         return [name for name in names if name in ("streams", "cuts")]

@@ -1,23 +1,21 @@
-"""What a router adds to a stream: time to the first token, processor time for each token, memory for each stream.
+"""Measures what a router adds to a stream: time to the first token, processor time a token, memory a stream.
 
-Behind it stands Eagre over an engine that emits one token a turn of the loop, so that the router is what is measured.
+Behind it is Eagre over an engine that emits one token in each turn of the loop, so that the router is what is measured.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
 import aiohttp
 
-from benchmarks.fleet.streams import StreamLost, ask
-from benchmarks.serving.processor import family_of, time_of
-from benchmarks.serving.resident_memory import ResidentMemory
-from benchmarks.serving.server_process import RunningServer, free_port, running_server
+from benchmarks.serving.resources import ResidentMemory, process_tree, time_of
+from benchmarks.serving.server_process import ServerProcess
+from benchmarks.serving.stream_client import StreamLost, new_session, stream_completion
 
 NUM_FIRST_TOKENS = 101  # requests one after the other, directly and through the router in turn
 NUM_STREAMS = 64
@@ -39,44 +37,36 @@ class FrontMemory(NamedTuple):
     eagre_bytes: float  # and of the server behind it
 
 
-@contextlib.contextmanager
-def instant_server() -> Iterator[RunningServer]:
+def instant_server() -> ServerProcess:
     """Eagre over an engine that computes nothing."""
-    port = free_port()
-    command = [sys.executable, "-m", "benchmarks.fanout.eagre_server", str(port)]
-    with running_server(command, f"http://127.0.0.1:{port}") as server:
-        yield server
+    command = [sys.executable, "-m", "benchmarks.fanout.eagre_server"]
+    return ServerProcess("Eagre", lambda port: [*command, str(port)])
 
 
-async def measure_front(front: RunningServer, server: RunningServer) -> FrontCost:
+async def measure_front(front: ServerProcess, server: ServerProcess) -> FrontCost:
     """What a token costs.
 
     Raises:
         StreamLost: a stream was not whole.
     """
     pids = (front.pid, server.pid)
-    async with _new_session() as session:
+    async with new_session() as session:
         added = await _added_first_text(session, front.url, server.url)
         before = _processor_seconds(pids)
-        await asyncio.gather(*(ask(session, front.url, _body(NUM_TOKENS)) for _ in range(NUM_STREAMS)))
+        await asyncio.gather(*(stream_completion(session, front.url, _body(NUM_TOKENS)) for _ in range(NUM_STREAMS)))
         spent = [after - start for start, after in zip(before, _processor_seconds(pids), strict=True)]
         router_us, eagre_us = (1e6 * seconds / (NUM_STREAMS * NUM_TOKENS) for seconds in spent)
     return FrontCost(1000 * added, router_us, eagre_us)
 
 
-async def measure_memory(front: RunningServer, server: RunningServer) -> FrontMemory:
-    """What an open stream costs that nobody reads.
+async def measure_memory(front: ServerProcess, server: ServerProcess) -> FrontMemory:
+    """The memory of an open stream that is not read.
 
     Raises:
         StreamLost: not all of them have begun.
     """
-    async with _new_session() as session:
+    async with new_session() as session:
         return FrontMemory(*await _bytes_of_streams(session, front.url, (front.pid, server.pid)))
-
-
-def _new_session() -> aiohttp.ClientSession:
-    timeout = aiohttp.ClientTimeout(total=None, sock_read=120)
-    return aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
 
 
 def _body(num_tokens: int) -> dict[str, Any]:
@@ -86,8 +76,8 @@ def _body(num_tokens: int) -> dict[str, Any]:
 async def _added_first_text(session: aiohttp.ClientSession, front: str, server: str) -> float:
     differences = []
     for _ in range(NUM_FIRST_TOKENS):
-        direct = (await ask(session, server, _body(1))).first_text
-        routed = (await ask(session, front, _body(1))).first_text
+        direct = (await stream_completion(session, server, _body(1))).first_text
+        routed = (await stream_completion(session, front, _body(1))).first_text
         assert direct is not None
         assert routed is not None
         differences.append(routed - direct)
@@ -110,7 +100,7 @@ async def _bytes_of_streams(session: aiohttp.ClientSession, front: str, pids: Se
                 break
             if begun == NUM_OPEN:
                 all_begun.set()
-            await is_over.wait()  # reads nothing more, so that the stream stands still
+            await is_over.wait()  # reads nothing more, so that the stream stops
             response.close()
 
     streams = [asyncio.create_task(stream()) for _ in range(NUM_OPEN)]
@@ -130,11 +120,11 @@ async def _bytes_of_streams(session: aiohttp.ClientSession, front: str, pids: Se
 
 
 def _processor_seconds(pids: Sequence[int]) -> list[float]:
-    return [sum(time_of(each) or 0.0 for each in family_of(pid)) for pid in pids]
+    return [sum(time_of(each) or 0.0 for each in process_tree(pid)) for pid in pids]
 
 
 def _resident(pids: Sequence[int]) -> list[int]:
-    return [sum(_resident_of(each) for each in family_of(pid)) for pid in pids]
+    return [sum(_resident_of(each) for each in process_tree(pid)) for pid in pids]
 
 
 def _resident_of(pid: int) -> int:

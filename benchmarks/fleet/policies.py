@@ -40,7 +40,7 @@ def prefix_guessed() -> Policy:
     """By what the router itself has sent where: the least loaded of the replicas that have had the prefix.
 
     If that one has many more requests than the least loaded replica of all, the latter gets the request, and with it
-    the prefix. This is what cache-aware routers do that are told nothing.
+    the prefix. So do cache-aware routers that get no events.
     """
     fallback = least_queued()
     sent: dict[str, set[int]] = {}
@@ -53,8 +53,8 @@ def prefix_guessed() -> Policy:
     return choose
 
 
-def prefix_told() -> Policy:
-    """As `prefix_guessed`, but the replicas tell what they remember (`--kv-events`), so nothing evicted is believed."""
+def prefix_by_events() -> Policy:
+    """As `prefix_guessed`, but by the replicas' events (`--kv-events`), so evicted prefixes are known."""
     fallback = least_queued()
 
     def choose(arrival: Arrival, replicas: Sequence[SimulatedReplica]) -> int:
@@ -77,5 +77,5 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "round robin": round_robin,
     "least queued": least_queued,
     "prefix, guessed": prefix_guessed,
-    "prefix, told": prefix_told,
+    "prefix, by events": prefix_by_events,
 }

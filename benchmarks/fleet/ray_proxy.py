@@ -1,9 +1,9 @@
-"""The HTTP proxy of Ray Serve before servers that run already: what it costs to stream through Ray.
+"""The HTTP proxy of Ray Serve in front of servers that run already.
 
-python -m benchmarks.fleet.ray_proxy PORT URL...
+    python -m benchmarks.fleet.ray_proxy PORT URL...
 
 One actor for each server passes requests on to it, piece by piece, as a replica of Ray Serve does that streams by
-itself. It stands for any such replica: Ray's proxy and the streaming between its processes are what is measured.
+itself. So Ray's proxy and the streaming between its processes are what is measured.
 """
 
 from __future__ import annotations

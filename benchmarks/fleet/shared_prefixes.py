@@ -1,18 +1,17 @@
-"""A load whose prompts begin alike in groups, and what a routing policy makes of it."""
+"""A load whose prompts share prefixes in groups, by which routing policies are compared."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiohttp
 
-from benchmarks.fleet.streams import Answer, ask
+from benchmarks.serving.stream_client import StreamClient, new_session, stream_completion
 from server.cli.bench.load.workload import WORDS
 
 
@@ -42,32 +41,25 @@ class PrefixLoad:
         ]
 
 
-class Outcome(NamedTuple):
-    hit_rate: float  # cached tokens of the prompts' tokens
-    requests_per_s: float
-    first_text: float  # median, in seconds
-
-    @classmethod
-    def of(cls, answers: Sequence[Answer], seconds: float) -> Outcome:
-        num_prompt_tokens = sum(answer.usage["prompt_tokens"] for answer in answers)
-        num_cached = sum(answer.num_cached_tokens for answer in answers)
-        first = median(answer.first_text for answer in answers if answer.first_text is not None)
-        return cls(num_cached / num_prompt_tokens, len(answers) / seconds, first)
-
-
-async def run_load(front: str, load: PrefixLoad, seed: int) -> Outcome:
-    """One round through a router.
+async def run_load(url: str, load: PrefixLoad, seed: int) -> dict[str, float]:
+    """The figures of one round through a router.
 
     Raises:
         StreamLost: a stream was not whole.
     """
     bodies = iter(load.bodies(seed))
 
-    async def client(session: aiohttp.ClientSession) -> list[Answer]:
-        return [await ask(session, front, body) for body in bodies]
+    async def client(session: aiohttp.ClientSession) -> list[StreamClient]:
+        return [await stream_completion(session, url, body) for body in bodies]
 
-    timeout = aiohttp.ClientTimeout(total=None, sock_read=300)
-    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+    async with new_session() as session:
         began = time.perf_counter()
-        answers = await asyncio.gather(*(client(session) for _ in range(load.num_clients)))
-        return Outcome.of([answer for own in answers for answer in own], time.perf_counter() - began)
+        by_client = await asyncio.gather(*(client(session) for _ in range(load.num_clients)))
+        seconds = time.perf_counter() - began
+    answers = [answer for own in by_client for answer in own]
+    num_cached = sum(answer.num_cached_tokens for answer in answers)
+    return {
+        "cached tokens, %": 100 * num_cached / sum(answer.usage["prompt_tokens"] for answer in answers),
+        "requests/s": len(answers) / seconds,
+        "first text, ms": 1000 * median(answer.first_text for answer in answers if answer.first_text is not None),
+    }

@@ -20,7 +20,7 @@ class ReplicaSize:
     num_pages: int = NUM_PAGES
     page_size: int = 16  # tokens
     max_num_batched_tokens: int = 256  # of prompts in a step
-    target_gap: float = 50.0  # milliseconds; while somebody decodes, prompts get what fits, and one tile at least
+    target_gap: float = 50.0  # milliseconds; while requests decode, prompts get what fits, at least one tile
 
 
 @dataclass(slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""Many replicas without the machines: what a routing policy is worth, from the costs of steps measured on this one.
+"""Simulates large fleets: what a routing policy is worth, from the costs of steps measured on this machine.
 
     python -m benchmarks.fleet.simulation
     python -m benchmarks.fleet.simulation --replicas 2 8 32 100 --arrivals recorded.jsonl
@@ -10,19 +10,21 @@ Synthetic arrivals are Poisson, `--rate` for each replica; recorded ones have a 
 
 from __future__ import annotations
 
-import argparse
 import heapq
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.fleet.arrivals import SHARED_TOKENS, Arrival, Synthetic, read_arrivals
 from benchmarks.fleet.policies import POLICIES, Policy
-from benchmarks.fleet.replicas import MODEL
 from benchmarks.fleet.simulated_replica import NUM_PAGES, ReplicaSize, Served, SimulatedReplica
 from benchmarks.fleet.step_costs import MEASURED, StepCost, measure_costs
+from benchmarks.serving.command import new_parser, run
+from benchmarks.serving.table import print_columns
 from server.cli.bench.load.report import percentile
+from server.startup.settings import DEFAULT_MODEL
+
+PROGRAM = "benchmarks.fleet.simulation"
 
 
 class FleetFigures(NamedTuple):
@@ -82,49 +84,39 @@ def figures(requests: Sequence[Served], replicas: Sequence[SimulatedReplica]) ->
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fleet.simulation",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser(PROGRAM, __doc__)
     parser.add_argument("--replicas", type=int, nargs="+", default=[2, 10, 100])
     parser.add_argument("--rate", type=float, default=1.0, help="requests a second for each replica")
     parser.add_argument("--requests", type=int, default=200, help="for each replica")
     parser.add_argument("--prefixes", type=int, default=20, help="beginnings of prompts, for each replica")
     parser.add_argument("--shared-tokens", type=int, default=SHARED_TOKENS)
     parser.add_argument("--num-pages", type=int, default=NUM_PAGES, help="of each replica")
-    parser.add_argument("--arrivals", type=Path, help="recorded ones, in the place of synthetic ones")
+    parser.add_argument("--arrivals", type=Path, help="recorded ones, instead of synthetic ones")
     parser.add_argument("--measure-costs", action="store_true", help="measure steps on this machine, and print them")
-    parser.add_argument("--model", default=MODEL, help="whose steps are measured")
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="whose steps are measured")
     options = parser.parse_args(arguments)
     if options.measure_costs:
         print(measure_costs(options.model))
         return 0
     size = ReplicaSize(num_pages=options.num_pages)
-    print("| replicas | policy | tokens from the cache | requests/s | first token p50 | p99 | replicas busy |")
-    print("|---" * 7 + "|")
+    lines = [["replicas", "policy", "tokens from the cache", "requests/s", "first token p50", "p99", "replicas busy"]]
     for num_replicas in options.replicas:
         if options.arrivals is None:
-            arrivals = list(
-                Synthetic(
-                    rate=options.rate * num_replicas,
-                    num_requests=options.requests * num_replicas,
-                    num_prefixes=options.prefixes * num_replicas,
-                    num_shared=options.shared_tokens,
-                ).arrivals()
-            )
+            synthetic = Synthetic(
+                rate=options.rate * num_replicas, num_requests=options.requests * num_replicas,
+                num_prefixes=options.prefixes * num_replicas, num_shared=options.shared_tokens,
+            )  # fmt: skip
+            arrivals = list(synthetic.arrivals())
         else:
             arrivals = read_arrivals(options.arrivals)
         for name, make in POLICIES.items():
             found = figures(*simulate(arrivals, make(), num_replicas, size, MEASURED))
-            p50, p99 = found.first_token
-            print(
-                f"| {num_replicas} | {name} | {found.hit_rate:.0%} | {found.requests_per_s:.1f} | {p50:.2f} s "
-                f"| {p99:.2f} s | {found.busy:.0%} |",
-                flush=True,
-            )
+            p50, p99 = (f"{seconds:.2f} s" for seconds in found.first_token)
+            cells = [f"{found.hit_rate:.0%}", f"{found.requests_per_s:.1f}", p50, p99, f"{found.busy:.0%}"]
+            lines.append([str(num_replicas), name, *cells])
+    print_columns(lines)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(PROGRAM, main)

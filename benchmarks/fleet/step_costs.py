@@ -10,14 +10,11 @@ from itertools import product
 
 import numpy as np
 
+from benchmarks.serving.engines import COMPILED, load_engine, running_client
 from engine.client import EngineClient
-from engine.engine import Engine
 from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.schedule.step_time.step_work import StepWork
 from sampling.host.params import SamplingParams
-from server.model_sources.cache_folder import cache_folder
-from server.model_sources.model_store import ensure_model
-from server.startup.progress import ProgressReporter
 
 MAX_NUM_SEQS = 16
 MAX_MODEL_LEN = 2048
@@ -57,11 +54,12 @@ def measure_costs(model: str) -> StepCost:
         max_model_len=MAX_MODEL_LEN,
         target_gap=0.0,
         enable_prefix_caching=False,
-        compilation_cache=str(cache_folder() / "compiled"),
+        compilation_cache=COMPILED,
     )
-    with ProgressReporter() as progress:
-        engine = Engine.load(ensure_model(model, progress), config, progress)
-    asyncio.run(_teach(EngineClient(engine), engine.model_info.vocab_size))
+    engine = load_engine(model, config)
+    client = EngineClient(engine)
+    with running_client(client) as runner:
+        runner.run(_teach(client, engine.model_info.vocab_size))
     works = [
         StepWork(rows, rows * context, tiles, tiles * context)
         for rows, context, tiles in product(ROWS, CONTEXTS, (0, 1, 4))
@@ -74,7 +72,7 @@ def fit(works: Sequence[StepWork], milliseconds: Sequence[float]) -> StepCost:
     terms = np.array(
         [(1, work.num_decode_rows, work.decode_context, work.num_tiles, work.tile_context) for work in works], float
     )
-    scale = terms.max(axis=0)  # so that no term is lost beside the larger ones
+    scale = terms.max(axis=0)  # so that all terms are of one order
     found, *_ = np.linalg.lstsq(terms / scale, np.asarray(milliseconds), rcond=None)
     return StepCost(*(float(value) for value in np.maximum(found / scale, 0.0)))
 
@@ -88,10 +86,6 @@ async def _teach(client: EngineClient, vocab_size: int) -> None:
         async for _ in client.submit(prompt, params):
             pass
 
-    client.start(asyncio.get_running_loop())
-    try:
-        for context, rows in product(CONTEXTS, ROWS):
-            # Prompts of several lengths overlap with the decoding of others.
-            await asyncio.gather(*(stream(context - TILE_SIZE * (number % 2), 24) for number in range(rows)))
-    finally:
-        client.shutdown()
+    for context, rows in product(CONTEXTS, ROWS):
+        # Prompts of several lengths overlap with the decoding of others.
+        await asyncio.gather(*(stream(context - TILE_SIZE * (number % 2), 24) for number in range(rows)))

@@ -11,15 +11,14 @@ Then both servers are given the same file:
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.models.random_file import write_random
 from benchmarks.models.shapes import SHAPES
-from benchmarks.serving.command import run
-from server.model_sources.model_store import ensure_model
+from benchmarks.serving.command import at_least_one, new_parser, run
+from benchmarks.serving.engines import model_path
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 
@@ -28,26 +27,21 @@ VOCABULARY_TOKENS = 49_152  # of the default model, whose vocabulary the file ge
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(PROGRAM, __doc__)
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--layers", type=int, metavar="N", help="fewer or more than the model has")
-    parser.add_argument("--vocab-size", type=int, metavar="N", help="tokens, in the place of the model's number")
+    parser.add_argument("--layers", type=at_least_one, metavar="N", help="fewer or more than the model has")
+    parser.add_argument("--vocab-size", type=at_least_one, metavar="N", help="tokens, instead of the model's number")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    for name in ("layers", "vocab_size"):
-        if (value := vars(options)[name]) is not None and value < 1:
-            parser.error(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     shape = SHAPES[options.shape]
     shape = dataclasses.replace(
         shape, num_layers=options.layers or shape.num_layers, vocab_size=options.vocab_size or shape.vocab_size
     )
     if shape.vocab_size < VOCABULARY_TOKENS:
         parser.error(f"--vocab-size must be at least {VOCABULARY_TOKENS}, as many as the vocabulary has")
+    vocabulary = model_path(DEFAULT_MODEL)
     with ProgressReporter() as progress:
-        vocabulary = ensure_model(DEFAULT_MODEL, progress)
         write_random(
             options.file, f"random {options.shape}", shape, vocabulary,
             lambda done, total: progress("write tensors", done, total), options.seed,

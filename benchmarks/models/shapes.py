@@ -12,8 +12,6 @@ F32, Q4_K, Q6_K = GGMLQuantizationType.F32, GGMLQuantizationType.Q4_K, GGMLQuant
 
 
 class TensorShape(NamedTuple):
-    """A tensor of a file."""
-
     name: str
     shape: tuple[int, ...]  # row-major; matrices are [outputs, inputs], those of experts have one axis more in front
     kind: GGMLQuantizationType
@@ -63,7 +61,6 @@ class ModelShape:
         return sizes
 
     def tensors(self) -> Iterator[TensorShape]:
-        """All tensors, in the order of the file."""
         embedding = (self.vocab_size, self.hidden)
         yield TensorShape("token_embd.weight", embedding, Q4_K if self.has_output else Q6_K)
         for layer in range(self.num_layers):

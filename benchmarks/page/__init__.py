@@ -1,1 +1,1 @@
-"""The playground measured: how smoothly it draws what streams, and what it costs a server to be watched."""
+"""The playground: how smoothly it draws what streams, and what watching an engine costs its server."""

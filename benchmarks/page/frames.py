@@ -1,4 +1,4 @@
-"""How smoothly the playground draws a long answer with probabilities while it streams, frame by frame in Chromium.
+"""Measures how smoothly the playground draws a long answer with probabilities, frame by frame in Chromium.
 
     python -m benchmarks.page.frames                                # 5,000 tokens in each view, over SSE
     python -m benchmarks.page.frames --views tokens --transport websocket --tokens 2000
@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.page.thread_time import ThreadTime, worked_between
-from benchmarks.serving.command import run, write_figures
-from benchmarks.serving.processor import Disturbance
-from benchmarks.serving.server_process import ServerFailed, eagre_command, free_port, running_server
+from benchmarks.serving.command import at_least_one, new_parser, run, write_figures
+from benchmarks.serving.resources import OtherLoad
+from benchmarks.serving.server_process import ServerFailed, ServerProcess
 from server.cli.bench.load.report import percentile
 from tests.static.devtools import Browser, Page, find_chromium
 
@@ -88,7 +88,7 @@ async def measure(browser: Browser, url: str, view: str, options: argparse.Names
     await page.send("Performance.enable")
     thread_time = ThreadTime(page)
     await thread_time.start()
-    busy, began, disturbance = await _busy_seconds(page), time.perf_counter(), Disturbance()
+    busy, began, noise = await _busy_seconds(page), time.perf_counter(), OtherLoad()
     await _ask(page, view)
     while not await page.evaluate(_IS_OVER[view == "chat"]):
         if time.perf_counter() - began > ANSWER_TIMEOUT:
@@ -96,7 +96,7 @@ async def measure(browser: Browser, url: str, view: str, options: argparse.Names
         await asyncio.sleep(POLL_INTERVAL)
     seconds = time.perf_counter() - began
     busy = await _busy_seconds(page) - busy
-    others = disturbance.share()
+    others = noise.share()
     probe = await page.evaluate("(frameProbe.isOver = true, {gaps: frameProbe.gaps, long: frameProbe.long})")
     tasks = await thread_time.stop()
     for frame in probe["long"]:
@@ -155,26 +155,21 @@ async def _set_value(page: Page, selector: str, value: str) -> None:
 
 
 async def _busy_seconds(page: Page) -> float:
-    """For how long the page's main thread has been busy."""
     found = await page.send("Performance.getMetrics")
     return float(next(metric["value"] for metric in found["metrics"] if metric["name"] == "TaskDuration"))
 
 
 @contextlib.contextmanager
 def _server(options: argparse.Namespace) -> Iterator[str]:
-    """The URL of the server that is asked."""
     if options.url:
         yield options.url.rstrip("/")
         return
     os.environ.setdefault("EAGRE_THREADS", "1")
-    port = free_port()
-    command = ["nice", *eagre_command(port, ["--model", options.model] if options.model else [])]
-    with running_server(command, f"http://127.0.0.1:{port}") as server:
+    with ServerProcess.eagre(["--model", options.model] if options.model else [], prefix=["nice"]) as server:
         yield server.url
 
 
 async def measure_all(url: str, options: argparse.Namespace) -> list[Frames]:
-    """All views, one after the other, printing each."""
     executable = find_chromium()
     if executable is None:
         raise ServerFailed("no Chromium is installed")
@@ -191,21 +186,18 @@ async def measure_all(url: str, options: argparse.Namespace) -> list[Frames]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(PROGRAM, __doc__)
     parser.add_argument("--url", help="of a server that runs, without keys; otherwise one is started")
     parser.add_argument("--model", help="of the server that is started: a name or a path")
     parser.add_argument("--views", nargs="+", choices=VIEWS, default=list(VIEWS))
     parser.add_argument("--transport", choices=("sse", "websocket"), default="sse")
-    parser.add_argument("--tokens", type=int, default=5000, help="of each answer")
+    parser.add_argument("--tokens", type=at_least_one, default=5000, help="of each answer")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     options = parser.parse_args(arguments)
     with _server(options) as url:
         measured = asyncio.run(measure_all(url, options))
     print(LEGEND)
-    if options.json:
-        write_figures(options.json, PROGRAM, arguments, answers=[frames._asdict() for frames in measured])
+    write_figures(options.json, PROGRAM, arguments, answers=[frames._asdict() for frames in measured])
     is_whole = all(frames.num_tokens == options.tokens for frames in measured)
     if not is_whole:
         print("an answer has fewer tokens than it was to have", file=sys.stderr)

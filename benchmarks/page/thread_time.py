@@ -1,4 +1,4 @@
-"""How long a processor ran the page's thread, in contrast to how long its turns took: the thread may wait for one."""
+"""The processor time of the page's thread, from the browser's trace; its wall time includes waits for a processor."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class ThreadTime:
         await self._page.send("Tracing.start", {"traceConfig": config, "transferMode": "ReturnAsStream"})
 
     async def stop(self) -> list[Task]:
-        """Ends the trace and reads it: the tasks of the thread, in order."""
         found = await self._page.send("Performance.getMetrics")
         origin = next(float(metric["value"]) for metric in found["metrics"] if metric["name"] == "NavigationStart")
         await self._page.send("Tracing.end")
@@ -55,14 +54,13 @@ class ThreadTime:
         return tasks_of(json.loads("".join(parts))["traceEvents"], origin)
 
     async def _handle(self) -> str:
-        """Of the trace, once it is there."""
         async with asyncio.timeout(_TIMEOUT):
             while True:
                 for name, params in self._page.events:
                     if name == "Tracing.tracingComplete":
                         handle: str = params["stream"]
                         return handle
-                await asyncio.sleep(_POLL_INTERVAL)  # the page tells nobody of its events
+                await asyncio.sleep(_POLL_INTERVAL)  # the page has no callbacks for its events
 
 
 def tasks_of(events: Iterable[dict[str, Any]], origin: float) -> list[Task]:

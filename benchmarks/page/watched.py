@@ -1,62 +1,38 @@
-"""What it costs a server's streams that somebody watches its engine.
+"""Measures what it costs a server's streams that its engine is watched.
 
-    python -m benchmarks.page.watched                            # 32 streams, 12 pairs of turns
-    python -m benchmarks.page.watched --pairs 20 --page          # and a browser that draws the engine, on this machine
+    python -m benchmarks.page.watched                            # 32 streams, 12 rounds
+    python -m benchmarks.page.watched --rounds 20 --page         # and a browser that draws the engine, on this machine
 
-The same streams run in turns: alone, with a reader of `/engine/events`, and with `--page` beside the tab of the engine
-in Chromium, whose drawing takes processor time of its own from a model on the same machine. The order of the turns of
-one pair changes from pair to pair, so that a drift of the machine hits all ways.
+The same streams run alone, with a reader of `/engine/events`, and with `--page` the engine's tab in Chromium, whose
+drawing takes processor time of its own from a model on the same machine. The ways alternate.
 
-Exits with 1 where a reader costs more than 2 % of the tokens per second, by the mean over all pairs.
+Exits with 1 where a reader costs more than 2 % of the tokens per second, by the mean over all rounds.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import random
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from statistics import mean, stdev
-from typing import NamedTuple
 
-from benchmarks.serving.command import run, write_figures
-from benchmarks.serving.load import measure_apart
-from benchmarks.serving.processor import Disturbance, time_of
-from benchmarks.serving.server_process import (
-    RunningServer,
-    ServerFailed,
-    eagre_command,
-    free_port,
-    running_server,
-    served_model,
-)
+from benchmarks.serving.alternation import Measured, add_alternation_flags, alternate, finish
+from benchmarks.serving.command import at_least_one, new_parser, run
+from benchmarks.serving.loads import measure_full_rate, measure_in_subprocess
+from benchmarks.serving.resources import time_of
+from benchmarks.serving.server_process import ServerFailed, ServerProcess, served_model
+from benchmarks.serving.table import Turn
 from server.cli.bench.load.workload import Workload
 from tests.static.devtools import Browser, find_chromium
 
 PROGRAM = "benchmarks.page.watched"
 MOST_COST = 0.02
 NUM_PROMPT_TOKENS = 32
+RATE = "full tok/s"
 
 Watch = Callable[[str], contextlib.AbstractContextManager[None]]  # watches the engine of the server at a URL
-
-
-class Turn(NamedTuple):
-    """The streams in one way."""
-
-    way: str
-    tokens_per_s: float  # while every stream flowed
-    processor_us: float  # of the server for each token
-    others: float | None  # share of the processor that other processes had meanwhile, 0 to 1
-
-
-@contextlib.contextmanager
-def nobody(_: str) -> Iterator[None]:
-    """Nobody watches."""
-    yield
 
 
 @contextlib.contextmanager
@@ -83,7 +59,6 @@ def a_reader(url: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def the_page(url: str) -> Iterator[None]:
-    """A browser shows the tab of the engine."""
     executable = find_chromium()
     if executable is None:
         raise ServerFailed("no Chromium is installed")
@@ -104,87 +79,56 @@ def the_page(url: str) -> Iterator[None]:
             runner.run(browser.close())
 
 
-WAYS: dict[str, Watch] = {"alone": nobody, "reader": a_reader, "page": the_page}
+WAYS: dict[str, Watch] = {"alone": lambda _: contextlib.nullcontext(), "reader": a_reader, "page": the_page}
 
 
-def take(way: str, load: Workload, server: RunningServer) -> Turn:
-    """
-    Raises:
-        ServerFailed: a request failed, or the streams never all flowed at once.
-    """
-    with WAYS[way](server.url):
-        before, disturbance = time_of(server.pid) or 0.0, Disturbance()
-        report = measure_apart(load)
+def measure(watch: Watch, server: ServerProcess, load: Workload) -> Measured:
+    with watch(server.url):
+        before = time_of(server.pid) or 0.0
+        rate, measurement = measure_full_rate(load)
         spent = (time_of(server.pid) or 0.0) - before
-    if report.num_failed:
-        raise ServerFailed(f"{report.num_failed} of {report.num_requests} requests failed: {report.errors}")
-    if report.full_tokens_per_s is None:
-        raise ServerFailed(f"the {load.concurrency} streams never all flowed at once; take a larger --output-len")
-    return Turn(way, report.full_tokens_per_s, 1e6 * spent / report.num_output_tokens, disturbance.share())
+    return Measured({RATE: rate, "us per token": 1e6 * spent / measurement.report.num_output_tokens})
 
 
-def take_pairs(server: RunningServer, ways: Sequence[str], options: argparse.Namespace) -> list[dict[str, Turn]]:
-    """The turns of all pairs, by way; prints each pair."""
-    seeds = random.Random(options.seed)
-    model = served_model(server.url)
-
-    def load(num_output_tokens: int) -> Workload:
-        return Workload(
-            url=server.url, model=model, concurrency=options.streams, num_requests=options.streams,
-            num_prompt_tokens=NUM_PROMPT_TOKENS, num_output_tokens=num_output_tokens, seed=seeds.getrandbits(32),
-        )  # fmt: skip
-
-    measure_apart(load(16))  # a warm-up
-    pairs = []
-    for number in range(options.pairs):
-        order = ways[::-1] if number % 2 else ways
-        # Prompts of their own for each turn: the server has those of earlier ones in its prefix cache.
-        pair = {way: take(way, load(options.output_len), server) for way in order}
-        pairs.append(pair)
-        shown = [f"{way} {pair[way].tokens_per_s:,.1f} tokens/s ({_others(pair[way])})" for way in ways]
-        ratios = [f"{way}/alone {pair[way].tokens_per_s / pair['alone'].tokens_per_s:.3f}" for way in ways[1:]]
-        print(f"pair {number + 1}: {', '.join([*shown, *ratios])}", flush=True)
-    return pairs
-
-
-def _others(turn: Turn) -> str:
-    return "others -" if turn.others is None else f"others {turn.others:.0%}"
-
-
-def cost_of(way: str, pairs: Sequence[dict[str, Turn]]) -> float:
-    """The share of the tokens per second that a way costs, by the mean over the pairs; prints it."""
-    costs = [1 - pair[way].tokens_per_s / pair["alone"].tokens_per_s for pair in pairs]
+def print_cost(way: str, turns: Sequence[Turn]) -> float:
+    """The share of the tokens per second that a way costs, by the mean over the rounds."""
+    rates = {(turn.round, turn.contender): turn.figures[RATE] for turn in turns}
+    rounds = {turn.round for turn in turns}
+    costs = [1 - rates[number, way] / rates[number, "alone"] for number in rounds]
     error = 2 * stdev(costs) / len(costs) ** 0.5 if len(costs) > 1 else float("nan")
-    work = mean(pair[way].processor_us / pair["alone"].processor_us for pair in pairs) - 1
-    print(
-        f"{way}: costs {mean(costs):.2%} of the tokens per second (± {error:.2%}, two standard errors of {len(costs)} "
-        f"pairs), and {work:+.2%} of the server's processor time for each token"
-    )
+    print(f"{way}: costs {mean(costs):.2%} of the tokens per second (± {error:.2%}, two standard errors)")
     return mean(costs)
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(PROGRAM, __doc__)
     parser.add_argument("--model", help="a name or a path")
-    parser.add_argument("--streams", type=int, default=32)
-    parser.add_argument("--output-len", type=int, default=256, help="tokens of each stream")
-    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--streams", type=at_least_one, default=32)
+    parser.add_argument("--output-len", type=at_least_one, default=256, help="tokens of each stream")
     parser.add_argument("--page", action="store_true", help="measure a browser on this machine too")
-    parser.add_argument("--seed", type=int, default=0, help="of the prompts")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    add_alternation_flags(parser, rounds=12)
     options = parser.parse_args(arguments)
     ways = ["alone", "reader", *(["page"] if options.page else [])]
-    port = free_port()
-    command = eagre_command(port, ["--model", options.model] if options.model else [])
-    with running_server(command, f"http://127.0.0.1:{port}") as server:
-        pairs = take_pairs(server, ways, options)
-    costs = {way: cost_of(way, pairs) for way in ways[1:]}
-    if options.json:
-        figures = [{way: turn._asdict() for way, turn in pair.items()} for pair in pairs]
-        write_figures(options.json, PROGRAM, arguments, pairs=figures, costs=costs)
-    return 0 if costs["reader"] <= MOST_COST else 1
+    with ServerProcess.eagre(["--model", options.model] if options.model else []) as server:
+        model = served_model(server.url)
+
+        def contender(number: int, way: str) -> Callable[[int], Measured]:
+            # Each way gets prompts of its own: the server has earlier ones in its prefix cache.
+            return lambda seed: measure(WAYS[way], server, load(options.output_len, len(WAYS) * seed + number))
+
+        def load(num_output_tokens: int, seed: int) -> Workload:
+            return Workload(
+                url=server.url, model=model, concurrency=options.streams, num_requests=options.streams,
+                num_prompt_tokens=NUM_PROMPT_TOKENS, num_output_tokens=num_output_tokens, seed=seed,
+            )  # fmt: skip
+
+        measure_in_subprocess(load(16, options.seed))  # a warm-up
+        contenders = {way: contender(number, way) for number, way in enumerate(ways)}
+        turns = alternate("watched", contenders, range(options.rounds), max_others=options.max_others)
+    ratios = [(way, "alone") for way in ways[1:]]
+    status = finish(turns, ways, options, PROGRAM, arguments, ratios=ratios)
+    costs = {way: print_cost(way, turns) for way in ways[1:]}
+    return status if costs["reader"] <= MOST_COST else 1
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Tools of benchmarks that start servers, put load on them, and measure them from outside."""
+"""Tools that all benchmarks share: command lines, server processes, loads on them, alternating measurements, tables."""

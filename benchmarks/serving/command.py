@@ -1,7 +1,8 @@
-"""Common parts of the benchmark commands: how they end, and the file of their figures."""
+"""The skeleton of a benchmark command: its parser, its exit status, and the JSON file of its figures."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import shlex
@@ -15,21 +16,40 @@ from typing import Any, NoReturn
 
 import orjson
 
-from benchmarks.serving.server_process import ROOT, ServerFailed
-from engine.backends.native.sources import digest
+from benchmarks.serving.server_process import ServerFailed
+from engine.backends.native import sources
 
-KERNELS = ROOT / "engine" / "backends" / "native"
+KERNELS = Path(sources.__file__).parent
 _OF_TESTS = ("libeagre_plain.so", "libeagre_amx_emulated.so")  # no server chooses them by itself
 
 
+def new_parser(program: str, description: str | None) -> argparse.ArgumentParser:
+    """A parser for `python -m PROGRAM` that prints its description as it is written."""
+    return argparse.ArgumentParser(
+        prog=f"python -m {program}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def at_least_one(text: str) -> int:
+    """The type of an argument that counts something."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
 def run(program: str, main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Runs `main` with the arguments of the command line and ends the process with its status."""
+    """Runs `main` with the arguments of the command line and exits with its status.
+
+    Refuses to run with native kernels that were compiled from other sources: a server would then compute with XLA,
+    which is slower, and only its log would say so.
+    """
     # As with SIGINT, the servers that were started are stopped first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(os.environ.get("EAGRE_NATIVE_FOLDER") or KERNELS)
     if os.environ.get("EAGRE_NATIVE_VARIANT") != "none" and (stale := stale_kernels(folder)):
         sys.exit(
-            f"{program}: {', '.join(stale)} in {folder}: of other sources than lie in {KERNELS}; run `make native`"
+            f"{program}: {', '.join(stale)} in {folder} are older than the sources of {KERNELS}: run `make native`"
         )
     try:
         sys.exit(main(sys.argv[1:]))
@@ -40,17 +60,16 @@ def run(program: str, main: Callable[[Sequence[str]], int]) -> NoReturn:
 
 
 def stale_kernels(folder: Path) -> list[str]:
-    """The libraries in a folder that are not of these sources.
-
-    With those alone a server would compute with XLA, which is slower, and tell its log only.
-    """
-    own = digest().encode()
+    """The names of the libraries in a folder that were compiled from other sources than these."""
+    own = sources.digest().encode()
     libraries = (path for path in sorted(folder.glob("libeagre_*.so")) if path.name not in _OF_TESTS)
     return [path.name for path in libraries if own not in path.read_bytes()]
 
 
-def write_figures(path: Path, program: str, arguments: Sequence[str], **figures: Any) -> None:
-    """Writes figures as JSON, together with the command and the machine that made them."""
+def write_figures(path: Path | None, program: str, arguments: Sequence[str], **figures: Any) -> None:
+    """Writes figures as JSON, together with the command and the machine that made them; nothing without a path."""
+    if path is None:
+        return
     record = {
         "command": shlex.join(["python", "-m", program, *arguments]),
         "time": datetime.now(UTC),

@@ -1,18 +1,20 @@
-"""A server in a process of its own, for a benchmark to start, to ask and to stop."""
+"""Supervised server processes: started on a free port, paused, stopped, killed, and started again there."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import shlex
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Self
 
 import orjson
 
@@ -25,14 +27,14 @@ _PORTS = range(20_000, 32_768)
 
 
 class ServerFailed(RuntimeError):
-    """The server did not become ready."""
+    """A server did not become ready, or did not answer as it must."""
 
 
 def get(url: str, timeout: float = 5.0) -> bytes:
-    """The body of a 200 answer.
+    """The body of a response with status 200.
 
     Raises:
-        OSError: there was no such answer; urllib's errors are of this kind.
+        OSError: there was no such response; urllib's errors are of this kind.
     """
     with urllib.request.urlopen(url, timeout=timeout) as response:
         body: bytes = response.read()
@@ -40,11 +42,7 @@ def get(url: str, timeout: float = 5.0) -> bytes:
 
 
 def free_port() -> int:
-    """A port that nobody has.
-
-    It is none of those that Linux gives to connections, and to whoever asks for any port: until the server has it,
-    nobody else gets it by chance.
-    """
+    """A free port outside the range of ephemeral ports, so that no other process gets it by chance meanwhile."""
     while True:
         port = secrets.choice(_PORTS)
         with socket.socket() as sock, contextlib.suppress(OSError):
@@ -52,68 +50,117 @@ def free_port() -> int:
             return port
 
 
-class RunningServer(NamedTuple):
-    url: str
-    pid: int
-    started: float  # time.perf_counter, before there was a process
-
-
 def eagre_command(port: int, arguments: Sequence[str], program: Sequence[str] = ()) -> list[str]:
-    """`eagre serve`, without a line for each request: it keeps the tables readable.
+    """The command line of `eagre serve`, without an access log.
 
     Args:
-        program: what to run in the place of the console script.
+        program: what runs instead of the console script.
     """
     eagre = program or (sys.executable, "-c", EAGRE)
     return [*eagre, "serve", "--host", "127.0.0.1", "--port", str(port), "--log-level", "warning", *arguments]
 
 
-@contextlib.contextmanager
-def started_server(arguments: Sequence[str]) -> Iterator[str]:
-    """Runs `eagre serve` with `arguments` on a free port until the block ends; its URL.
-
-    Raises:
-        ServerFailed: as in running_server.
-    """
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    with running_server(eagre_command(port, arguments), url):
-        yield url
-
-
-@contextlib.contextmanager
-def running_server(
-    command: Sequence[str], url: str, readiness: str = "/readiness", folder: Path = ROOT
-) -> Iterator[RunningServer]:
-    """Runs `command` in `folder` until the block ends; enters the block when the server at `url` says it is ready.
+class ServerProcess:
+    """A server on a port of its own. As a context manager it runs until the block ends.
 
     Args:
-        readiness: the path that answers 200 once the server is ready.
+        command: makes the command line for a port.
+        readiness: the path that responds with 200 once the server takes requests.
+        folder: the working directory.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Callable[[int], Sequence[str]],
+        *,
+        readiness: str = "/readiness",
+        folder: Path = ROOT,
+    ) -> None:
+        port = free_port()
+        self.name = name
+        self.url = f"http://127.0.0.1:{port}"
+        self.command = list(command(port))
+        self.started = 0.0  # time.perf_counter, before there was a process
+        self._readiness = self.url + readiness
+        self.folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def eagre(cls, arguments: Sequence[str], *, prefix: Sequence[str] = (), program: Sequence[str] = ()) -> Self:
+        """`eagre serve` of this checkout, behind a prefix such as `nice`."""
+        return cls("Eagre", lambda port: [*prefix, *eagre_command(port, arguments, program)])
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Returns when the server is ready.
+
+        Raises:
+            ServerFailed: it exited before, or took longer than READY_TIMEOUT.
+        """
+        self.started = time.perf_counter()
+        self._process = subprocess.Popen(self.command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        try:
+            self._wait_until_ready(self._process)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT
+        while not responds(self._readiness):
+            if process.poll() is not None:
+                raise ServerFailed(f"{shlex.join(self.command)} exited with {process.returncode} before it was ready")
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{shlex.join(self.command)} was not ready after {READY_TIMEOUT:g} s")
+            time.sleep(POLL_INTERVAL)
+
+    def stop(self) -> None:
+        """Sends SIGTERM and returns when the process has ended, which it does when its streams have."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def pause(self) -> None:
+        """Stops all threads of the process (SIGSTOP): it keeps its memory and takes no processor time."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+@contextlib.contextmanager
+def started_server(arguments: Sequence[str]) -> Iterator[str]:
+    """Runs `eagre serve` with `arguments` until the block ends, and yields its URL.
 
     Raises:
-        ServerFailed: the server ended before it was ready, or took longer than READY_TIMEOUT.
+        ServerFailed: it did not become ready.
     """
-    started = time.perf_counter()
-    process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=sys.stderr)
-    try:
-        deadline = time.monotonic() + READY_TIMEOUT
-        while not is_ready(url + readiness):
-            if process.poll() is not None:
-                raise ServerFailed(f"{shlex.join(command)} exited with {process.returncode} before it was ready")
-            if time.monotonic() > deadline:
-                raise ServerFailed(f"{shlex.join(command)} was not ready after {READY_TIMEOUT:g} s")
-            time.sleep(POLL_INTERVAL)
-        yield RunningServer(url, process.pid, started)
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    with ServerProcess.eagre(arguments) as server:
+        yield server.url
 
 
-def is_ready(url: str) -> bool:
+def responds(url: str) -> bool:
     try:
         get(url)
     except OSError:
@@ -122,6 +169,5 @@ def is_ready(url: str) -> bool:
 
 
 def served_model(url: str) -> str:
-    """The name of the first model that the server lists."""
     name: str = orjson.loads(get(url + "/v1/models"))["data"][0]["id"]
     return name

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from benchmarks.serving import rounds
+from benchmarks.serving import alternation
 from tests.benchmarks.serving.stand_ins import Bench
 from tests.fakes.stub_server import StubServer
 
@@ -22,7 +22,7 @@ async def stub() -> AsyncIterator[StubServer]:
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     """In the place of the servers that rounds start, of the loads on them, and of what others take meanwhile."""
     bench = Bench()
-    monkeypatch.setattr(rounds, "started_peer", bench.started_peer)
-    monkeypatch.setattr(rounds, "measure_apart", bench.measure)
-    monkeypatch.setattr(rounds, "Disturbance", lambda: bench)
+    monkeypatch.setattr(alternation, "started", bench.started)
+    monkeypatch.setattr(alternation, "measure_in_subprocess", bench.measure)
+    monkeypatch.setattr(alternation, "OtherLoad", lambda: bench)
     return bench

@@ -1,12 +1,20 @@
 from __future__ import annotations
 
-import argparse
 import random
 
 import pytest
 
-from benchmarks.bare.bare_loop import greedy
-from benchmarks.overlap import PAGE_SIZE, Rate, compare, compare_all, parse_arguments, use_all_pages
+from benchmarks.microbenchmarks.decoding import greedy
+from benchmarks.overlap import (
+    PAGE_SIZE,
+    Rate,
+    compare,
+    parse_arguments,
+    ratios,
+    use_all_pages,
+    without_clients,
+)
+from benchmarks.serving.alternation import finish
 from cache.pool import PagePool
 from engine.schedule.request import Request
 from engine.schedule.scheduler import Scheduler
@@ -31,32 +39,24 @@ class StubWays:
         return Rate(SPEEDS[way] * load.concurrency, CLIENTS.get(way, 0.0))
 
 
-def test_variants_alternate_and_get_the_same_prompts() -> None:
+def test_ways_alternate_with_the_same_prompts_after_their_pages_are_filled(capsys: pytest.CaptureFixture[str]) -> None:
     stub = StubWays()
     ways = {way: lambda load, way=way: stub.decode(way, load) for way in SPEEDS}
-    loads = [Workload(url="", model="stub", concurrency=2, seed=seed) for seed in (5, 6, 7)]
-    comparison = compare(ways, loads)
-    assert stub.turns == [(way, seed) for seed in (5, 6, 7) for way in SPEEDS]
-    assert comparison.rates("overlapped") == [150.0] * 3
-    assert comparison.to_dict()["ratios_without_clients"] == {"SSE": pytest.approx(0.9 / 0.96)}
-    assert comparison.to_dict()["ratios"] == {"SSE/bare": 0.9, "overlapped/synchronous": 1.5}
-
-
-def test_table(capsys: pytest.CaptureFixture[str]) -> None:
-    stub = StubWays()
-    ways = {way: lambda load, way=way: stub.decode(way, load) for way in SPEEDS}
-    options = argparse.Namespace(streams=[1, 16], output_len=128, repeats=2, seed=0, max_others=1.0, num_pages=97)
-    comparisons = compare_all(ways, "stub", options)
-    assert [comparison.num_streams for comparison in comparisons] == [1, 16]
-    header, _, line, *_ = capsys.readouterr().out.splitlines()
-    fractions = ["SSE/bare", "overlapped/synchronous", "SSE/bare", "without", "clients"]
-    assert header.split() == ["streams", *SPEEDS, *fractions, "others"]
-    assert line.split()[:3] == ["16", "1,600.0", "(1,600.0..1,600.0)"]
-    assert line.split()[-4:-1] == ["0.900", "1.500", "0.938"]
-    # First the warm-up, then streams that fill the pages of both engines, and then each repeat with new prompts.
-    filling = [
-        load for way, load in zip((way for way, _ in stub.turns), stub.loads, strict=True) if load.concurrency == 16
+    options = parse_arguments("--streams 1 16 --output-len 128 --rounds 2 --num-pages 97".split())
+    turns = compare(ways, "stub", options)
+    assert [(turn.load, turn.contender) for turn in turns[:8]] == [
+        ("1 streams", way) for way in (*SPEEDS, *reversed(SPEEDS))
     ]
+    assert without_clients(turns, ways) == {
+        "1 streams": {"SSE": pytest.approx(0.9 / 0.96)}, "16 streams": {"SSE": pytest.approx(0.9 / 0.96)}
+    }  # fmt: skip
+    assert finish(turns, list(SPEEDS), options, "benchmarks.overlap", [], ratios=ratios(ways)) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "load figure bare synchronous overlapped SSE SSE/bare overlapped/synchronous"
+    assert "16 streams full tok/s 1,600 (1,600..1,600) 800.0 (800.0..800.0)" in " ".join(lines)
+    assert "0.900 1.500" in " ".join(lines)
+    # First the warm-up, then streams that fill the pages of both engines, and then each round with new prompts.
+    filling = [load for load in stub.loads[4:8] if load.concurrency == 16]
     assert [way for way, _ in stub.turns[4:8]] == ["overlapped", "SSE"] * 2
     assert {load.num_output_tokens for load in filling} == {128}
     assert len({seed for _, seed in stub.turns}) == 1 + 2 + 2 * 2

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from benchmarks.bare.page_sides import PAGE_SIZE, OurSide
-from benchmarks.pages import PROMPT_TOKENS, WORKLOADS, main, measure
+from benchmarks.microbenchmarks.page_sides import PAGE_SIZE, OurSide
+from benchmarks.microbenchmarks.page_workloads import PROMPT_TOKENS, WORKLOADS, measure
+from benchmarks.pages import main
 from tests.thoroughness import some
 
 

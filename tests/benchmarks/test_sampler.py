@@ -27,20 +27,23 @@ def test_the_kinds_cover_the_three_levels_and_all_features() -> None:
 @pytest.mark.skipif(not IS_FULL, reason="it compiles an engine beside the steps; EAGRE_FULL=1 runs it")
 def test_shares_and_throughput(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, figures = write_tiny_model(tmp_path / "tiny.gguf"), tmp_path / "figures.json"
-    arguments = ["--model", str(model), "--rows", "1", "--turns", "1", "--context", "12", "--output-len", "12"]
+    arguments = ["--model", str(model), "--rows", "1", "--rounds", "1", "--context", "12", "--output-len", "12"]
     assert main([*arguments, "--num-pages", "60", "--json", str(figures)]) == 0
-    found = json.loads(figures.read_text())["figures"]
-    shares = found["shares at 1 rows"]
-    assert list(shares) == ["greedy", "top-p", "everything"]
-    for of in shares.values():
-        assert of["share"] == pytest.approx(of["sample"] / (of["forward"] + of["sample"]))
-        assert of["sample"] > 0
-    rates = found["throughput at 1 streams"]
-    assert list(rates) == ["none", "half", "all"]
-    assert all(rate > 0 for turns in rates.values() for rate in turns)
+    rows = {(row["load"], row["figure"]): row for row in json.loads(figures.read_text())["table"]}
+    forward, sample, share = (
+        rows["1 rows", name]["medians"] for name in ("forward, ms", "sample, ms", "share of sampling, %")
+    )
+    assert list(share) == ["greedy", "top-p", "everything"]
+    for kind in share:
+        assert share[kind] == pytest.approx(100 * sample[kind] / (forward[kind] + sample[kind]))
+        assert sample[kind] > 0
+    rates = rows["1 streams, with a schema", "tok/s"]
+    assert list(rates["medians"]) == ["none", "half", "all"]
+    assert all(rate > 0 for rate in rates["medians"].values())
+    assert rates["ratios"].keys() == {"half/none", "all/none"}
     printed = capsys.readouterr().out
     assert "everything" in printed
-    assert "of none" in printed
+    assert "half/none" in printed
 
 
 def test_a_grammar_of_every_text_allows_all() -> None:

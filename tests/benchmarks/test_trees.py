@@ -48,11 +48,11 @@ def test_servers_of_both_take_turns(
     assert [load.url for load in bench.measured] == ["http://before", "http://after", "http://after", "http://before"]
     assert all(load.keep_alive and load.return_token_ids and load.concurrency == 2 for load in bench.measured)
     table = table_of(capsys)
-    assert "load figure before after ratio" in table
-    assert "c2 TTFT p50 1,000 (1,000..1,000) 1,000 (1,000..1,000) 1.00" in table
-    assert "c2 gap p99 250.0 (250.0..250.0) 125.0 (125.0..125.0) 2.00" in table
-    assert "c2 processor s 1.50 (1.50..1.50) 1.50 (1.50..1.50) 1.00" in table
-    assert "server ready, s 2.00 (2.00..2.00) 4.00 (4.00..4.00) 0.50" in table
+    assert "load figure before after before/after" in table
+    assert "c2 TTFT p50 1,000 (1,000..1,000) 1,000 (1,000..1,000) 1.000" in table
+    assert "c2 gap p99 250.0 (250.0..250.0) 125.0 (125.0..125.0) 2.000" in table
+    assert "c2 processor s 1.50 (1.50..1.50) 1.50 (1.50..1.50) 1.000" in table
+    assert "server ready, s 2.00 (2.00..2.00) 4.00 (4.00..4.00) 0.500" in table
     figures = orjson.loads(file.read_bytes())
     assert [tree["name"] for tree in figures["trees"]] == ["before", "after"]
     assert {row["figure"] for row in figures["table"] if row["load"] == "c2"} >= {"tok/s", "processor s"}
@@ -68,18 +68,18 @@ def test_other_loads_and_tiles(bench: Bench, checkouts: list[str], capsys: pytes
 
 
 def test_a_server_is_of_its_checkout(tmp_path: Path) -> None:
-    peer = trees.Tree("before", tmp_path, Path("python")).peer(["--max-num-seqs", "4"])
-    assert peer.folder == tmp_path
-    command = peer.command(99)
+    server = trees.Tree("before", tmp_path, Path("python")).server(["--max-num-seqs", "4"])
+    assert server.folder == tmp_path
+    command = server.command
     assert command[:4] == ["python", "-m", "server", "serve"]
-    assert command[command.index("--port") + 1] == "99"
+    assert command[command.index("--port") + 1] == server.url.rpartition(":")[2]
     assert command[-2:] == ["--max-num-seqs", "4"]
 
 
 def test_steps_of_both_take_turns(checkouts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert trees.main([*checkouts, *"--step --clients 1 16 --rounds 2".split()]) == 0
     out, err = capsys.readouterr()
-    assert "--tiles --rows 1 16 whole step, ms 2,000 (2,000..2,000) 1,000 (1,000..1,000) 2.00" in " ".join(out.split())
+    assert "--tiles --rows 1 16 whole step, ms 2,000 (2,000..2,000) 1,000 (1,000..1,000) 2.000" in " ".join(out.split())
     told = [line.split(", ")[2].split(":")[0] for line in err.splitlines() if line.startswith("round")]
     assert told == ["before", "after", "after", "before"]
 
@@ -105,9 +105,9 @@ def test_the_interpreter_is_the_given_one_the_checkouts_own_or_this(checkouts: l
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--rounds 0", "--rounds must be at least 1, not 0"),
-        ("--clients 4 0", "--clients must be at least 1, not 0"),
-        ("--requests 0", "--requests must be at least 1, not 0"),
+        ("--rounds 0", "--rounds: must be at least 1, not 0"),
+        ("--clients 4 0", "--clients: must be at least 1, not 0"),
+        ("--requests 0", "--requests: must be at least 1, not 0"),
         ("--after .nowhere", "--after: there is no checkout of Eagre in .nowhere"),
     ],
 )

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 
-from benchmarks.chaos.__main__ import WITNESS_KEY, server_flags
-from benchmarks.chaos.aftermath import when_quiet
+from benchmarks.chaos.__main__ import REFERENCE_KEY, server_flags
+from benchmarks.chaos.leaks import when_idle
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.operators import operators_race
 from benchmarks.chaos.pauses import Pauses
+from benchmarks.chaos.reference_streams import ReferenceStream, undisturbed
 from benchmarks.chaos.rounds import Stage
 from benchmarks.chaos.target import ADMIN_KEY, Target
-from benchmarks.chaos.witnesses import Witness, undisturbed
 from tests.model_folders import write_folder
 from tests.patience import PATIENCE_S
 from tests.server.support.server_process import SETTINGS, ServerProcess
@@ -188,21 +188,21 @@ async def test_every_attack_at_once_changes_no_text_and_leaves_nothing(
 ) -> None:
     """`make chaos` in little. The last of a flag counts, and so the programs of the other servers fit."""
     flags = (*server_flags(tmp_path, 1), *SETTINGS)
-    headers, witnesses = {"Authorization": f"Bearer {WITNESS_KEY}"}, [Witness(index) for index in (1, 2, 3)]
+    headers, streams = {"Authorization": f"Bearer {REFERENCE_KEY}"}, [ReferenceStream(index) for index in (1, 2, 3)]
     with ServerProcess(model, survivor.cache, flags) as server:
         server.wait_ready()
         connector = aiohttp.TCPConnector(force_close=True)
         async with aiohttp.ClientSession(headers=headers, connector=connector) as http:
-            texts, _ = await undisturbed(http, server.url, witnesses)
-            before = await when_quiet(http, server.url, server.pid)
-            stage = Stage(server.url, http, witnesses, texts, 8, Pauses(tmp_path / "none"), most_at_once=1)
+            texts, _ = await undisturbed(http, server.url, streams)
+            before = await when_idle(http, server.url, server.pid)
+            stage = Stage(server.url, http, streams, texts, 8, Pauses(tmp_path / "none"), most_at_once=1)
             num_streams = (await stage.attacked(CHAOS_S, seed=5)).num_streams
             while stage.ledger.num_attacks <= MIN_ATTACKS and stage.num_rounds < 20:  # on a machine that is very busy
                 num_streams += (await stage.attacked(CHAOS_S, seed=5)).num_streams
-            after = await when_quiet(http, server.url, server.pid)
+            after = await when_idle(http, server.url, server.pid)
     assert stage.ledger.failures == []
-    assert after.failures_since(before) == []
-    assert num_streams >= len(witnesses)
+    assert after.leaks_since(before) == []
+    assert num_streams >= len(streams)
     assert stage.ledger.num_attacks > MIN_ATTACKS
 
 

@@ -1,7 +1,8 @@
-"""The witnesses' texts are compared beside the attackers' process, whose ledger comes back."""
+"""The texts of reference streams are compared, and the ledger of the attackers' process comes back."""
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import aiohttp
@@ -11,21 +12,21 @@ from aiohttp.test_utils import TestServer
 
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.pauses import Pauses
+from benchmarks.chaos.reference_streams import ReferenceStream
 from benchmarks.chaos.rounds import Stage
-from benchmarks.chaos.witnesses import Witness
 
-TEXTS = ["one", "two", "three"]  # of the first witnesses, which speak SSE
+TEXTS = ["one", "two", "three"]  # of the first streams, which speak SSE
 
 
 def completions(texts: list[str]) -> web.Application:
-    """Answers each witness with its text, and strangers with 401."""
-    by_prompt = {Witness(index).body["prompt"]: text for index, text in enumerate(texts)}
+    """Answers each reference stream with its text, and other requests with 401."""
+    by_prompt = {ReferenceStream(index).body["prompt"]: text for index, text in enumerate(texts)}
 
     async def answer(request: web.Request) -> web.StreamResponse:
         text = by_prompt.get((await request.json())["prompt"])
         if text is None:
             return web.json_response({"error": {"message": "a stranger"}}, status=401)
-        choices = [{"text": piece, "finish_reason": None} for piece in text]
+        choices = [{"index": 0, "text": piece, "finish_reason": None} for piece in text]
         choices[-1]["finish_reason"] = "length"
         body = b"".join(b"data: %b\n\n" % orjson.dumps({"choices": [choice]}) for choice in choices)
         return web.Response(body=body + b"data: [DONE]\n\n", content_type="text/event-stream")
@@ -36,16 +37,16 @@ def completions(texts: list[str]) -> web.Application:
 
 
 async def stage_of(server: TestServer, session: aiohttp.ClientSession) -> Stage:
-    witnesses = [Witness(index) for index in range(len(TEXTS))]
-    return Stage(str(server.make_url("/")).rstrip("/"), session, witnesses, TEXTS, 2, Pauses(Path("/nonexistent")))
+    streams = [ReferenceStream(index) for index in range(len(TEXTS))]
+    return Stage(str(server.make_url("/")).rstrip("/"), session, streams, TEXTS, 2, Pauses(Path("/nonexistent")))
 
 
 async def test_the_outcomes_of_attacks_and_the_gaps_beside_them_come_back() -> None:
     async with TestServer(completions(TEXTS)) as server, aiohttp.ClientSession() as session:
         stage = await stage_of(server, session)
-        outcome = await stage.attacked(0.1, seed=1, name="strangers key")
+        outcome = await stage.attacked(0.1, seed=1, name="wrong keys")
     assert stage.ledger.failures == []
-    assert stage.ledger.outcomes["stranger's key"]["401"] > 0
+    assert stage.ledger.outcomes["wrong keys"]["401"] > 0
     assert outcome.num_streams >= len(TEXTS)
     assert outcome.p99 >= outcome.p50 >= 0
 
@@ -54,7 +55,7 @@ async def test_a_wrong_text_is_a_failure() -> None:
     async with TestServer(completions(["one", "too", "three"])) as server, aiohttp.ClientSession() as session:
         stage = await stage_of(server, session)
         await stage.calm(0.05)
-    assert stage.ledger.failures == ["witness 1 got 'too' and should have got 'two'"]
+    assert stage.ledger.failures == ["reference stream 1 got 'too' and should have got 'two'"]
 
 
 def test_ledgers_of_two_processes_add_up() -> None:
@@ -62,7 +63,7 @@ def test_ledgers_of_two_processes_add_up() -> None:
     ours.note("chat", "200")
     theirs.note_status("chat", 200, (200,))
     theirs.note_status("chat", 500, (200, 429))
-    ours.add(Ledger.from_json(orjson.dumps(theirs.to_dict())))
+    ours.add(pickle.loads(pickle.dumps(theirs)))  # noqa: S301 - of our own process
     assert ours.outcomes["chat"] == {"200": 2, "500": 1}
     assert ours.failures == ["chat: status 500, expected 200 or 429"]
     assert ours.num_attacks == 3

@@ -85,7 +85,7 @@ async def test_a_replica_that_ray_replaces_is_the_new_one(health: str) -> None:
     names = set(await asyncio.to_thread(deployment.wait_ready))
     first, second = (DeployedReplica(deployment, name, f"unix:/{name}", names) for name in "ab")
     try:
-        starting = asyncio.ensure_future(first.restart())
+        starting = asyncio.ensure_future(asyncio.to_thread(first.restart))
         assert await server.wait() != 0
         assert not starting.done()
         Health.replicas = {"a": told("a", is_leaving=True), "b": told("b"), "new": told("new")}
@@ -97,4 +97,4 @@ async def test_a_replica_that_ray_replaces_is_the_new_one(health: str) -> None:
     assert (first.url, second.url) == ("unix:/new", "unix:/b")
     assert [await asyncio.to_thread(each.num_streams) for each in (first, second)] == [3, 1]
     with pytest.raises(ProcessLookupError, match="EAGRE_REPLICA_NAME=new"):
-        await first.kill()
+        first.kill()

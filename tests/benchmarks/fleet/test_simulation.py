@@ -68,7 +68,7 @@ def test_routing_by_prefixes_finds_more_in_the_caches_than_taking_turns() -> Non
     asked = list(Synthetic(rate=4, num_requests=100, num_prefixes=12, num_shared=256).arrivals())
     size = ReplicaSize(num_pages=140)
     hits = {name: figures(*simulate(asked, make(), 4, size, COST)).hit_rate for name, make in POLICIES.items()}
-    assert hits["prefix, told"] > 2 * hits["round robin"]
+    assert hits["prefix, by events"] > 2 * hits["round robin"]
     assert hits["prefix, guessed"] > 2 * hits["round robin"]
 
 
@@ -95,4 +95,4 @@ def test_recorded_arrivals_are_read_in_the_order_of_their_times(tmp_path: Path) 
 def test_the_table_has_a_line_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--replicas", "2", "--requests", "5"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(" | ")[1] for line in lines[2:]] == list(POLICIES)
+    assert all(name in line for line, name in zip(lines[1:], POLICIES, strict=True))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.bare.simulated_device import SimulatedEngine
+from benchmarks.microbenchmarks.simulated_device import SimulatedEngine
 from cache.page_events import PageEvent, PagesCleared, PageStored
 from engine import engine as engine_file
 from engine.client import EngineClient

@@ -18,8 +18,8 @@ import aiohttp
 import orjson
 import pytest
 
-from benchmarks.fleet.streams import StreamLost, ask
 from benchmarks.serving.server_process import free_port
+from benchmarks.serving.stream_client import StreamLost, stream_completion
 from tests.thoroughness import IS_FULL
 
 pytestmark = pytest.mark.skipif(not IS_FULL or find_spec("ray") is None, reason="wants EAGRE_FULL=1 and Ray")
@@ -113,16 +113,18 @@ async def test_both_replicas_and_the_front_give_the_same_text(front: str) -> Non
         await both_are_ready(session, front)
         clients = await each_replica(session, front)
         for seed in range(4):
-            wanted = await ask(session, front, seeded(seed))
+            wanted = await stream_completion(session, front, seeded(seed))
             assert wanted.usage["completion_tokens"] == 24
-            assert {(await ask(client, "http://localhost", seeded(seed))).text for client in clients} == {wanted.text}
+            assert {(await stream_completion(client, "http://localhost", seeded(seed))).text for client in clients} == {
+                wanted.text
+            }
         for client in clients:
             await client.close()
 
 
 async def test_a_client_that_leaves_ends_its_request(front: str) -> None:
     async with new_session() as session:
-        await asyncio.gather(*(ask(session, front, seeded(seed, 900), cut_after=3) for seed in range(8)))
+        await asyncio.gather(*(stream_completion(session, front, seeded(seed, 900), cut_after=3) for seed in range(8)))
         deadline = time.monotonic() + 20
         while any(each["health"]["num_streams"] for each in (await health(session, front))["replicas"].values()):
             assert time.monotonic() < deadline
@@ -153,7 +155,7 @@ async def test_keys_that_are_read_again_count_in_every_replica(deployed: Deploye
 async def test_prompts_with_one_beginning_find_it_in_the_cache(front: str) -> None:
     async with new_session() as session:
         answers = [
-            await ask(session, front, {"prompt": f"{SHARED}Entry {number}: the", "max_tokens": 4})
+            await stream_completion(session, front, {"prompt": f"{SHARED}Entry {number}: the", "max_tokens": 4})
             for number in range(5)
         ]
         assert min(answer.num_cached_tokens for answer in answers[1:]) > 0.7 * answers[0].usage["prompt_tokens"]
@@ -162,8 +164,10 @@ async def test_prompts_with_one_beginning_find_it_in_the_cache(front: str) -> No
 async def test_resumable_streams_survive_the_server_that_makes_them(front: str) -> None:
     async with new_session() as session:
         bodies = [seeded(seed, 96) for seed in range(NUM_STREAMS)]
-        wanted = await asyncio.gather(*(ask(session, front, body) for body in bodies))
-        streams = [asyncio.create_task(ask(session, front, {**body, "resumable": True})) for body in bodies]
+        wanted = await asyncio.gather(*(stream_completion(session, front, body) for body in bodies))
+        streams = [
+            asyncio.create_task(stream_completion(session, front, {**body, "resumable": True})) for body in bodies
+        ]
         await asyncio.sleep(2)
         assert not any(stream.done() for stream in streams)
         os.kill(children()[0], signal.SIGKILL)
@@ -178,7 +182,7 @@ async def test_an_update_under_load_loses_no_stream(deployed: Deployed) -> None:
     async with new_session() as session:
         await both_are_ready(session, front)
         before = set(children())
-        wanted = [(await ask(session, front, seeded(seed))).text for seed in range(4)]
+        wanted = [(await stream_completion(session, front, seeded(seed))).text for seed in range(4)]
         is_over = asyncio.Event()
         outcomes: Counter[str] = Counter()
 
@@ -186,7 +190,7 @@ async def test_an_update_under_load_loses_no_stream(deployed: Deployed) -> None:
             turn = number
             while not is_over.is_set():
                 try:
-                    answer = await ask(session, front, seeded(turn % 4))
+                    answer = await stream_completion(session, front, seeded(turn % 4))
                     outcomes["whole" if answer.text == wanted[turn % 4] else answer.text] += 1
                 except StreamLost as lost:
                     outcomes[str(lost)] += 1

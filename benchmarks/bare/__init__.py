@@ -1,1 +1,0 @@
-"""Tools of benchmarks that drive parts of the engine without a server."""

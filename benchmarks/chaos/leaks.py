@@ -1,0 +1,87 @@
+"""Leak checks of a server that is idle again: pages, requests, descriptors, tasks, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+
+from benchmarks.serving.resources import ResidentMemory
+
+# In bytes. The allocator keeps up to 64 MiB of a peak in each arena, and some pages may be touched late.
+MAX_MEMORY_GROWTH = 192 << 20
+MAX_DESCRIPTOR_GROWTH = 4
+MAX_TASK_GROWTH = 2
+_TASKS = re.compile(r"^eagre_asyncio_tasks ([0-9.]+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    stats: dict[str, Any]
+    num_streams: int
+    num_descriptors: int
+    num_tasks: int
+    resident_bytes: int
+
+    @classmethod
+    async def of(cls, session: aiohttp.ClientSession, url: str, pid: int) -> ServerState:
+        async with session.get(f"{url}/health") as response:
+            health = orjson.loads(await response.read())
+        async with session.get(f"{url}/metrics") as response:
+            tasks = _TASKS.search(await response.text())
+        memory = ResidentMemory.of(pid)
+        return cls(
+            stats=health["stats"],
+            num_streams=health["num_streams"],
+            num_descriptors=_count_descriptors(pid),
+            num_tasks=int(float(tasks[1])) if tasks else 0,
+            resident_bytes=0 if memory is None else memory.now,
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        held = self.stats["num_running"], self.stats["num_waiting"], self.stats["num_active_pages"], self.num_streams
+        return not any(held)
+
+    def leaks_since(self, before: ServerState) -> list[str]:
+        stats = self.stats
+        whole = stats["num_free_pages"] + stats["num_cached_pages"] + stats["num_active_pages"]
+        growth = self.resident_bytes - before.resident_bytes
+        checks = [
+            (stats["num_active_pages"] == 0, f"{stats['num_active_pages']} pages leaked"),
+            (whole == stats["num_pages"], f"the pool has {whole} of its {stats['num_pages']} pages"),
+            (stats["num_running"] + stats["num_waiting"] + self.num_streams == 0, "requests are left"),
+            (stats["compiles_after_ready"] == 0, f"{stats['compiles_after_ready']} compiles after readiness"),
+            (
+                self.num_descriptors <= before.num_descriptors + MAX_DESCRIPTOR_GROWTH,
+                f"{self.num_descriptors} descriptors are open; before there were {before.num_descriptors}",
+            ),
+            (
+                self.num_tasks <= before.num_tasks + MAX_TASK_GROWTH,
+                f"{self.num_tasks} tasks run; before there were {before.num_tasks}",
+            ),
+            (growth <= MAX_MEMORY_GROWTH, f"memory grew by {growth >> 20} MiB"),
+        ]
+        return [sentence for is_good, sentence in checks if not is_good]
+
+
+def _count_descriptors(pid: int) -> int:
+    """Open files and sockets of a process; 0 on systems other than Linux."""
+    folder = Path(f"/proc/{pid}/fd")
+    return len(list(folder.iterdir())) if folder.exists() else 0
+
+
+async def when_idle(session: aiohttp.ClientSession, url: str, pid: int, seconds: float = 60.0) -> ServerState:
+    """The state once nothing runs any more, or after `seconds`."""
+    for _ in range(int(seconds / 0.25)):
+        state = await ServerState.of(session, url, pid)
+        if state.is_idle:
+            break
+        await asyncio.sleep(0.25)
+    await asyncio.sleep(1.0)  # for connections that are just being closed
+    return await ServerState.of(session, url, pid)

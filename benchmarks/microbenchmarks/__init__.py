@@ -1,0 +1,1 @@
+"""Parts of the engine measured in this process, without a server, and the tools for that."""

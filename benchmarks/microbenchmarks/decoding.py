@@ -1,0 +1,148 @@
+"""Decoding by an engine in this process, without text and HTTP: its compiled steps alone, or streams of its client.
+
+The steps alone, with no host work between them, are an upper bound of its speed. They are the same as those of the
+engine's loop for the same requests: the scheduler plans all of them, and their arrays are built, before the clock
+starts. This is possible because only a length ends these requests, so no plan depends on the tokens, and because the
+device reads each input token from its own memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from engine.client import EngineClient, TokenStream
+from engine.engine import Engine
+from engine.interface.types import FinishReason
+from engine.schedule.request import Request
+from engine.schedule.step_plan import StepPlan, StepResult
+from engine.step.inputs import StepInputs
+from sampling.host.grammar import TokenMatcher
+from sampling.host.params import SamplingParams
+from server.cli.bench.load.report import full_rate
+from server.cli.bench.load.trace import Arrival, Trace
+
+SEED = 0  # greedy tokens do not depend on it, but the tokens of a simulated device do
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The result of prompts that were decoded in one batch."""
+
+    tokens_per_s: float  # in the time in which all of them decoded
+    token_ids: list[list[int]]  # the output of each prompt
+
+
+class BuiltStep(NamedTuple):
+    plan: StepPlan
+    inputs: StepInputs
+
+    def is_decode_of(self, num_requests: int) -> bool:
+        """Whether the step computes one token of each request and nothing else."""
+        return self.plan.num_tokens == [1] * num_requests and all(self.plan.samples)
+
+
+def greedy(num_output_tokens: int) -> SamplingParams:
+    """Parameters for exactly so many tokens, each the most probable one."""
+    return SamplingParams(temperature=0.0, max_tokens=num_output_tokens, ignore_eos=True, seed=SEED)
+
+
+def run_steps(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens: int) -> Decoded:
+    """Decodes the prompts greedily without the loop of the engine, which must be idle or not running.
+
+    Raises:
+        ValueError: the engine has too few slots or pages to decode all prompts at once.
+    """
+    params = greedy(num_output_tokens)
+    requests = [
+        Request(f"steps-{index}", list(prompt), params, SEED, max_length=len(prompt) + num_output_tokens)
+        for index, prompt in enumerate(prompts)
+    ]
+    steps = _build_all(engine, requests)
+    full = [index for index, step in enumerate(steps) if step.is_decode_of(len(requests))]
+    if not full or sum(step.inputs.num_sampled for step in steps) < len(requests) * num_output_tokens:
+        raise ValueError(f"the engine cannot decode {len(requests)} requests of {params.max_tokens} tokens at once")
+
+    first, end = full[0], full[-1] + 1
+    results = _compute(engine, steps[:first])
+    start = time.perf_counter()
+    results += _compute(engine, steps[first:end])
+    seconds = time.perf_counter() - start
+    results += _compute(engine, steps[end:])
+    # The commits leave the engine as it was, with nothing in flight and all pages released.
+    for step, result in zip(steps, results, strict=True):
+        engine.scheduler.commit(step.plan, result)
+    outputs = [request.token_ids[request.num_prompt_tokens :] for request in requests]
+    return Decoded(len(requests) * len(full) / seconds, outputs)
+
+
+def _build_all(engine: Engine, requests: Sequence[Request]) -> list[BuiltStep]:
+    """Builds every step up to the last token of the last request."""
+    for request in requests:
+        engine.scheduler.add(request)
+    steps = []
+    while (plan := engine.scheduler.schedule()) is not None:
+        steps.append(BuiltStep(plan, engine.runner.build(plan)))
+    return steps
+
+
+def _compute(engine: Engine, steps: Sequence[BuiltStep]) -> list[StepResult]:
+    """The result of each step; all steps are enqueued before the first result is awaited."""
+    pending = [engine.runner.enqueue(*step) for step in steps]
+    return [engine.runner.result(step) for step in pending]
+
+
+class StreamFailed(RuntimeError):
+    """A stream did not end by its length."""
+
+
+class StreamRequest(NamedTuple):
+    """A request whose stream is read."""
+
+    prompt: Sequence[int]
+    params: SamplingParams
+    matcher: TokenMatcher | None = None
+
+
+def run_streams(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens: int, *, overlap: bool) -> Decoded:
+    """Decodes the prompts greedily, as `run_requests`."""
+    params = greedy(num_output_tokens)
+    return run_requests(engine, [StreamRequest(prompt, params) for prompt in prompts], overlap=overlap)
+
+
+def run_requests(engine: Engine, requests: Sequence[StreamRequest], *, overlap: bool) -> Decoded:
+    """Submits all requests at once and decodes them, with the overlapped or the synchronous loop.
+
+    Raises:
+        StreamFailed: a stream did not end by its length, or at no time did all streams run.
+    """
+    engine.config = replace(engine.config, overlap=overlap)  # takes effect when the client makes its loop
+    return asyncio.run(_run_requests(EngineClient(engine), requests))
+
+
+async def _run_requests(client: EngineClient, requests: Sequence[StreamRequest]) -> Decoded:
+    traces = [Trace() for _ in requests]
+    client.start(asyncio.get_running_loop())
+    try:
+        streams = [client.submit(prompt, params, matcher=matcher) for prompt, params, matcher in requests]
+        outputs = await asyncio.gather(*map(_read, streams, traces))
+    finally:
+        client.shutdown()
+    rate = full_rate(traces, len(requests))
+    if rate is None:
+        raise StreamFailed(f"{len(requests)} streams never flowed at once")
+    return Decoded(rate, outputs)
+
+
+async def _read(stream: TokenStream, trace: Trace) -> list[int]:
+    output: list[int] = []
+    async for event in stream:
+        output += event.token_ids
+        if event.token_ids:
+            trace.arrivals.append(Arrival(time.perf_counter(), len(event.token_ids)))
+        if event.finish_reason not in (None, FinishReason.LENGTH):
+            raise StreamFailed(f"stream {stream.request_id} ended with {event.finish_reason}: {event.error}")
+    return output
