@@ -1,4 +1,4 @@
-#include "filters/cuts.h"
+#include "filters/filters.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr float kLowest = std::numeric_limits<float>::lowest();
 constexpr float kAboveZero = std::numeric_limits<float>::min();  // no denormal number: they may count as 0
 
-// A weight so small that all tokens below it together have less than half of the share that may be cut.
+// A weight so small that all tokens below it together have less than half of the share that may be removed.
 float surely_too_light(const Weights& left, float share) {
   return static_cast<float>(0.5 * (1.0 - share) * left.total / static_cast<double>(left.count));
 }
@@ -88,7 +88,7 @@ Weights weigh(const Logits& logits, float floor, float min_p, float* weights) {
   return {weights, logits.count, total};
 }
 
-void cut_typical_p(const Logits& logits, float typical_p, Weights& left, const SearchMemory& memory) {
+void filter_typical_p(const Logits& logits, float typical_p, Weights& left, const SearchMemory& memory) {
   // A token's surprise is log(total) - scaled, and the entropy is the average surprise.
   const double mean = sum_of(left.count, [&](int64_t i) {
     const Floats weight = load(left.weights + i);
@@ -102,7 +102,7 @@ void cut_typical_p(const Logits& logits, float typical_p, Weights& left, const S
     return choose(is_left, sub(zeros(), distance), broadcast(kMinusInfinity));
   };
   for (int64_t i = 0; i < left.count; i += 16) store(memory.keys + i, key(i));
-  // Tokens further away than this are lighter than what may be cut, because no more probable token is so far away.
+  // Tokens further away than this are lighter than what may be removed, because no more probable token is so far away.
   const double lightest = std::log(surely_too_light(left, typical_p));
   const float low = static_cast<float>(-1.0 - std::max(-mean, mean - lightest));
   const float threshold = largest_threshold({memory.keys, left.weights, left.count}, low, kAboveZero,
@@ -110,14 +110,14 @@ void cut_typical_p(const Logits& logits, float typical_p, Weights& left, const S
   keep_where(left, [&](int64_t i) { return at_least(key(i), broadcast(threshold)); });
 }
 
-void cut_top_p(float top_p, Weights& left, const SearchMemory& memory) {
+void filter_top_p(float top_p, Weights& left, const SearchMemory& memory) {
   const float threshold =
       largest_threshold({left.weights, left.weights, left.count}, surely_too_light(left, top_p), 2.0f,
                         top_p * left.total, Spacing::kExponential, {memory.keys, memory.keys});
   keep_where(left, [&](int64_t i) { return at_least(load(left.weights + i), broadcast(threshold)); });
 }
 
-void cut_top_choices(float threshold, Weights& left) {
+void filter_xtc(float threshold, Weights& left) {
   const float from = std::max(static_cast<float>(threshold * left.total), kAboveZero);
   const Floats least_top = broadcast(from);
   // The smallest weight is found as the largest of the negated ones, because isa.h has a maximum and no minimum.

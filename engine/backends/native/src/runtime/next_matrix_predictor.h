@@ -1,25 +1,25 @@
-// Which product follows which.
+// Predicts which weight matrix the next product reads, so that waiting threads can prefetch it.
 //
 // A step of few rows is bound by memory, but memory rests wherever threads wait: for each other at the end of a product,
 // for the caller who packs the next one's rows, and while XLA goes from one call to the next. Programs multiply by the
-// same matrices in the same order step after step, so what followed a matrix the last time is asked for in those waits.
+// same matrices in the same order step after step, so what followed a matrix the last time is prefetched in those waits.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "runtime/look_ahead.h"
+#include "runtime/prefetch.h"
 
 namespace eagre {
 
-class Successors {
+class NextMatrixPredictor {
  public:
-  // Tells that a product with a matrix begins. Returns what each thread will read first of the matrix that followed this
-  // one the last time, or null where none is known; it stays as it is until the next call. `begin_of(thread)` is what a
-  // thread reads first of this matrix, and is called where the matrix before had another successor.
+  // Notes that a product with a matrix begins. Returns what each thread will read first of the matrix that followed this
+  // one the last time, or null where none is known; it is valid until the next call. `begin_of(thread)` is what a thread
+  // reads first of this matrix, and is called where another matrix followed the one before the last time.
   template <class BeginOf>
-  const LookAhead* follow(const std::byte* matrix, int num_threads, const BeginOf& begin_of) {
+  const Prefetch* predict(const std::byte* matrix, int num_threads, const BeginOf& begin_of) {
     if (last_ != nullptr && last_->next != matrix) {
       last_->next = nullptr;  // until all is there: memory for it may be refused
       last_->begins.clear();
@@ -32,11 +32,11 @@ class Successors {
   }
 
  private:
-  // Matrices are told apart by where they lie. One that is freed is asked for at most, which reads nothing.
+  // A matrix is identified by its address. A freed one is prefetched at most, which reads nothing.
   struct Entry {
     const std::byte* matrix = nullptr;
     const std::byte* next = nullptr;
-    std::vector<LookAhead> begins;
+    std::vector<Prefetch> begins;
   };
 
   static constexpr int kSlotBits = 10;

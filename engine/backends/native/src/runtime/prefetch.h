@@ -1,4 +1,4 @@
-// Asks for memory that will be read soon, a little at a time, between the instructions of something else.
+// Prefetches memory that will be read soon, a few cache lines at a time, between the instructions of other work.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace eagre {
 
-// Stretches of memory of one length. They are asked for in one of two ways: side by side, or one behind the other.
-class LookAhead {
+// Up to kStretches stretches of memory of one length, prefetched in one of two ways: in parallel, or one after the other.
+class Prefetch {
  public:
   static constexpr int kStretches = 4;
 
-  // From now on these are asked for. A stretch that is null is left out.
+  // Sets the stretches to prefetch. A stretch that is null is left out.
   void begin(const uint8_t* const (&stretches)[kStretches], int64_t bytes) {
     for (int i = 0; i < kStretches; ++i) stretches_[i] = stretches[i];
     bytes_ = bytes;
@@ -20,10 +20,10 @@ class LookAhead {
     at_ = left_ = 0;
   }
 
-  // Asks for the next `lines` times 64 bytes of each stretch, side by side. The processor itself looks ahead in each of
-  // several stretches that are read at once, and so has more memory on its way than when it reads one behind the other.
+  // Prefetches the next `lines` times 64 bytes of each stretch, in parallel. The processor's own prefetcher follows each of
+  // several stretches that are read at once, and so has more memory in flight than when it reads one after the other.
   // (On an Intel server a thread reads 14 GB/s from 4 stretches of 4 KiB at once, 10 GB/s from one.)
-  void ask_of_each(int lines) {
+  void prefetch_each(int lines) {
     for (int line = 0; line < lines && at_ < bytes_; ++line, at_ += 64) {
       for (const uint8_t* stretch : stretches_) {
         if (stretch != nullptr) prefetch_later(stretch + at_);
@@ -31,14 +31,14 @@ class LookAhead {
     }
   }
 
-  // Whether all has been asked for side by side.
+  // Whether all stretches have been prefetched in parallel.
   bool is_done() const { return at_ >= bytes_; }
 
-  // Asks for the next kLines times 64 bytes, one stretch behind the other, and perhaps for some lines behind a stretch.
-  // Attention on a Zen 4 reads its pages some 15 % faster in this way. Such a processor forgets what it is asked for
-  // beyond what it can keep on its way, so it is asked for no more at once than it takes.
+  // Prefetches the next kLines times 64 bytes, one stretch after the other, and perhaps some lines past its end.
+  // Attention on a Zen 4 reads its pages some 15 % faster in this way. Such a processor drops prefetches beyond those that
+  // it can have in flight, so no more than those are issued at once.
   template <int kLines>
-  void ask() {
+  void prefetch_lines() {
     while (left_ <= 0) {
       if (num_begun_ == kStretches) return;
       at_ = 0;

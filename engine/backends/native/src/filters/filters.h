@@ -1,4 +1,4 @@
-// The cuts of a distribution before a token is drawn from it: top-nσ, min-p, top-k, typical-p, top-p and XTC.
+// Filters of the distribution before a token is drawn from it: top-nσ, min-p, top-k, typical-p, top-p and XTC.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Logits {
   Floats scaled(int64_t i) const { return div(centred(i), broadcast(temperature)); }
 };
 
-// The weights of a row and their sum: e^scaled for each token, or 0 where a cut has removed it.
+// The weights of a row and their sum: e^scaled for each token, or 0 where a filter has removed it.
 struct Weights {
   float* weights;
   int64_t count;  // padded
@@ -36,9 +36,9 @@ float top_k_floor(const Logits& logits, const Peaks& peaks, int64_t top_k, const
 // Weights of the tokens whose centred logit reaches `floor` and whose probability is `min_p` of the best one's or more.
 Weights weigh(const Logits& logits, float floor, float min_p, float* weights);
 
-// Each cut works on the weights that the one before has left, as if they were all.
-void cut_typical_p(const Logits& logits, float typical_p, Weights& left, const SearchMemory& memory);
-void cut_top_p(float top_p, Weights& left, const SearchMemory& memory);
-void cut_top_choices(float threshold, Weights& left);  // XTC; it is the last cut and leaves the sum as it was
+// Each filter works on the weights that the one before it has left, as if they were the whole distribution.
+void filter_typical_p(const Logits& logits, float typical_p, Weights& left, const SearchMemory& memory);
+void filter_top_p(float top_p, Weights& left, const SearchMemory& memory);
+void filter_xtc(float threshold, Weights& left);  // it is the last filter and does not update the sum
 
 }  // namespace eagre

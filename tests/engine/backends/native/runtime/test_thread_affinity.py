@@ -17,7 +17,7 @@ MOST_TRIES = 1000  # the system may move a thread at any moment
 # the caller rest as often as it is told, each time once a move has come, and counts the jobs before each of them.
 HARNESS = """
 #include "runtime/pool.h"
-#include "runtime/seats.h"
+#include "runtime/thread_affinity.h"
 #include <atomic>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -75,14 +75,14 @@ extern "C" int move_of_worker(int most_tries) {
 }
 
 // Until the one thread has left its processor.
-int jobs_until_move(Seats& seats, int most) {
+int jobs_until_move(ThreadAffinity& affinity, int most) {
   const cpu_set_t all = set_of(0);
   for (int jobs = 1; jobs <= most; ++jobs) {
-    seats.tell(1);
-    seats.spread();
+    affinity.record_processor(1);
+    affinity.separate_threads();
     const cpu_set_t now = set_of(0);
     if (CPU_EQUAL(&now, &all)) continue;
-    seats.tell(1);
+    affinity.record_processor(1);
     const cpu_set_t then = set_of(0);
     return CPU_EQUAL(&then, &all) ? jobs : -1;
   }
@@ -90,21 +90,21 @@ int jobs_until_move(Seats& seats, int most) {
 }
 
 extern "C" void jobs_until_moved(int num_rests, int most, int* jobs) {
-  Seats seats(2);
+  ThreadAffinity affinity(2);
   for (int i = 0; i <= num_rests; ++i) {
-    jobs[i] = jobs_until_move(seats, most);
-    seats.rest();
+    jobs[i] = jobs_until_move(affinity, most);
+    affinity.suspend_moves();
   }
 }
 
 extern "C" bool is_with_caller_on_one_processor() {
   const cpu_set_t all = set_of(0);
   bind(0, sched_getcpu());
-  Seats seats(2);
-  const bool is_before = seats.is_with_caller(1);
-  seats.spread();
-  seats.tell(1);
-  const bool is_then = seats.is_with_caller(1);
+  ThreadAffinity affinity(2);
+  const bool is_before = affinity.is_with_caller(1);
+  affinity.separate_threads();
+  affinity.record_processor(1);
+  const bool is_then = affinity.is_with_caller(1);
   sched_setaffinity(0, sizeof all, &all);
   return is_then && !is_before;
 }
@@ -118,7 +118,7 @@ several_processors = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    library = build(HARNESS, tmp_path_factory.mktemp("seats"), "pool.cc", "seats.cc", "turns.cc")
+    library = build(HARNESS, tmp_path_factory.mktemp("thread_affinity"), "pool.cc", "thread_affinity.cc", "turns.cc")
     library.is_with_caller_on_one_processor.restype = ctypes.c_bool
     return library
 

@@ -16,25 +16,25 @@ NUM_THREADS = 3
 # what `expected` gets of each call and thread, 0 where nothing is known.
 HARNESS = """
 #include <new>
-#include "runtime/successors.h"
+#include "runtime/next_matrix_predictor.h"
 
 extern "C" void follow(int num_threads, int num_calls, const int32_t* matrices, int32_t* expected) {
   using namespace eagre;
-  Successors successors;
+  NextMatrixPredictor predictor;
   for (int call = 0; call < num_calls; ++call) {
     const auto begin_of = [&](int thread) {
       static const uint8_t nothing[64] = {};
-      const uint8_t* stretches[LookAhead::kStretches] = {nothing};
-      LookAhead ahead;
+      const uint8_t* stretches[Prefetch::kStretches] = {nothing};
+      Prefetch ahead;
       ahead.begin(stretches, 64 * (matrices[call] * num_threads + thread));
       return ahead;
     };
     const auto* matrix = reinterpret_cast<const std::byte*>(intptr_t{4096} * matrices[call]);
-    const LookAhead* next = successors.follow(matrix, num_threads, begin_of);
+    const Prefetch* next = predictor.predict(matrix, num_threads, begin_of);
     for (int thread = 0; thread < num_threads; ++thread, ++expected) {
       *expected = 0;
       if (next == nullptr) continue;
-      for (LookAhead ahead = next[thread]; !ahead.is_done(); ahead.ask_of_each(1)) ++*expected;
+      for (Prefetch ahead = next[thread]; !ahead.is_done(); ahead.prefetch_each(1)) ++*expected;
     }
   }
 }
@@ -43,28 +43,28 @@ extern "C" void follow(int num_threads, int num_calls, const int32_t* matrices, 
 // Returns how many lines a thread is told the next time, when there are two.
 extern "C" int follow_after_failure(int num_threads) {
   using namespace eagre;
-  Successors successors;
+  NextMatrixPredictor predictor;
   const auto matrix = [](intptr_t number) { return reinterpret_cast<const std::byte*>(4096 * number); };
   const auto lines = [](int count) {
     static const uint8_t nothing[64] = {};
-    const uint8_t* stretches[LookAhead::kStretches] = {nothing};
-    LookAhead ahead;
+    const uint8_t* stretches[Prefetch::kStretches] = {nothing};
+    Prefetch ahead;
     ahead.begin(stretches, 64 * count);
     return ahead;
   };
   const auto two_lines = [&](int) { return lines(2); };
-  successors.follow(matrix(1), num_threads, two_lines);
+  predictor.predict(matrix(1), num_threads, two_lines);
   try {
-    successors.follow(matrix(2), num_threads, [&](int thread) {
+    predictor.predict(matrix(2), num_threads, [&](int thread) {
       if (thread + 1 == num_threads) throw std::bad_alloc();
       return lines(1);
     });
   } catch (const std::bad_alloc&) {
   }
-  successors.follow(matrix(2), num_threads, two_lines);
+  predictor.predict(matrix(2), num_threads, two_lines);
   int told = 0;
-  LookAhead ahead = *successors.follow(matrix(1), num_threads, two_lines);
-  for (; !ahead.is_done(); ahead.ask_of_each(1)) ++told;
+  Prefetch ahead = *predictor.predict(matrix(1), num_threads, two_lines);
+  for (; !ahead.is_done(); ahead.prefetch_each(1)) ++told;
   return told;
 }
 """
@@ -72,7 +72,7 @@ extern "C" int follow_after_failure(int num_threads) {
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return build(HARNESS, tmp_path_factory.mktemp("successors"))
+    return build(HARNESS, tmp_path_factory.mktemp("next_matrix_predictor"))
 
 
 def test_the_second_round_knows_what_follows(library: ctypes.CDLL) -> None:

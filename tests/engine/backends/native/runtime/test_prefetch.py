@@ -24,21 +24,21 @@ inline void record(const void* line) { asked.push_back(reinterpret_cast<int64_t>
 }  // namespace eagre
 
 #define prefetch_later record
-#include "runtime/look_ahead.h"
+#include "runtime/prefetch.h"
 
 // Stretches are told by the lines at which they begin, 0 for none. Writes the lines that were asked for, and returns
 // how many they are.
 extern "C" int64_t ask(const int64_t* begins, int64_t lines, int num_calls, bool is_of_each, int64_t* to) {
   using namespace eagre;
-  const uint8_t* stretches[LookAhead::kStretches];
-  for (int i = 0; i < LookAhead::kStretches; ++i) stretches[i] = reinterpret_cast<const uint8_t*>(begins[i] * 64);
-  LookAhead ahead;
+  const uint8_t* stretches[Prefetch::kStretches];
+  for (int i = 0; i < Prefetch::kStretches; ++i) stretches[i] = reinterpret_cast<const uint8_t*>(begins[i] * 64);
+  Prefetch ahead;
   asked.clear();
-  ahead.ask<4>();
-  ahead.ask_of_each(4);  // nothing has begun
+  ahead.prefetch_lines<4>();
+  ahead.prefetch_each(4);  // nothing has begun
   ahead.begin(stretches, 64 * lines);
   for (int i = 0; i < num_calls; ++i) {
-    if (is_of_each) ahead.ask_of_each(4); else ahead.ask<4>();
+    if (is_of_each) ahead.prefetch_each(4); else ahead.prefetch_lines<4>();
   }
   std::copy(asked.begin(), asked.end(), to);
   return static_cast<int64_t>(asked.size());
@@ -48,7 +48,7 @@ extern "C" int64_t ask(const int64_t* begins, int64_t lines, int num_calls, bool
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return build(HARNESS, tmp_path_factory.mktemp("look_ahead"))
+    return build(HARNESS, tmp_path_factory.mktemp("prefetch"))
 
 
 stretches = st.lists(st.booleans(), min_size=NUM_STRETCHES, max_size=NUM_STRETCHES)
