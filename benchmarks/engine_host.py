@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from benchmarks.bare.simulated_device import STEP_SECONDS, VOCAB_SIZE, SimulatedEngine, SimulatedRunner
 from engine.client import EngineClient, TokenStream
 from engine.interface.config import TILE_SIZE, EngineConfig
-from engine.schedule.request_event import News
+from engine.schedule.request_event import StepEvent
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.step_plan import StepPlan, StepResult
 from engine.step.inputs import StepInputs
@@ -99,7 +99,7 @@ class MeteredScheduler(Scheduler):
         self._meter.schedule += time.perf_counter() - start
         return plan
 
-    def commit(self, plan: StepPlan, result: StepResult) -> list[News]:
+    def commit(self, plan: StepPlan, result: StepResult) -> list[StepEvent]:
         start = time.perf_counter()
         events = super().commit(plan, result)
         self._meter.commit += time.perf_counter() - start

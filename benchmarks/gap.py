@@ -101,7 +101,7 @@ async def measure(engine: Engine, options: argparse.Namespace) -> None:
     try:
         for number in range(options.rounds + 1):
             for target in options.targets:
-                engine.scheduler.pace.target_gap = target
+                engine.scheduler.step_time.target_gap = target
                 result = await burst(client, options, draw)
                 if number:  # the first round is for the costs to be learned
                     print_burst(target, result)

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 from cache.free_queue import FreeCachePageQueue
 from cache.hashing import PageHash
-from cache.page import NULL_PAGE_ID, CachePage
-from cache.page_events import Listener, PageRemoved, PagesCleared, PageStored
+from cache.page import NULL_PAGE_ID, CachePage, Listener, PageRemoved, PagesCleared, PageStored
 
 FREE = 0  # nobody holds the page, and it remembers nothing
 CACHED = 1  # nobody holds it, but it remembers a part of a prefix
@@ -16,7 +15,7 @@ SHARED = 3  # several requests hold it
 
 
 class OutOfPages(RuntimeError):
-    """Fewer pages can be allocated than were asked for; nothing was taken."""
+    """Fewer pages can be allocated than were requested; nothing was allocated."""
 
 
 class PagePool:
@@ -77,14 +76,14 @@ class PagePool:
 
     @property
     def num_allocatable(self) -> int:
-        """Pages that `allocate` could hand out now: the free ones, and the cached ones by eviction."""
+        """Pages that `allocate` could return now: the free ones, and the cached ones by eviction."""
         return self._queue.num_free_pages
 
     def allocate(self, n: int) -> list[CachePage]:
-        """Hands out n pages with one reference each; cached pages are evicted when too few are free.
+        """Allocates n pages with one reference each; cached pages are evicted when too few are free.
 
         Raises:
-            OutOfPages: fewer than n pages can be allocated; nothing was taken.
+            OutOfPages: fewer than n pages can be allocated; nothing was allocated.
         """
         if n > self._queue.num_free_pages:
             raise OutOfPages(f"{n} pages are asked for, {self._queue.num_free_pages} are allocatable")
@@ -108,8 +107,8 @@ class PagePool:
     def release(self, pages: Sequence[CachePage]) -> None:
         """Removes one reference from each page of a request; `pages` are in the order of its tokens.
 
-        A page without references becomes cached if it has a hash, and free if it has none. The last page
-        enters the queue first and so is evicted first.
+        A page without references becomes cached if it has a hash, and free if it has none. The last page enters the
+        queue first and so is evicted first.
         """
         free: list[CachePage] = []
         cached: list[CachePage] = []
@@ -122,7 +121,7 @@ class PagePool:
         self._num_cached += len(cached)
 
     def cache_page(self, page: CachePage, page_hash: PageHash, parent_hash: bytes | None = None) -> None:
-        """Remembers the content of an active page that is full of committed tokens.
+        """Names the content of an active page that is full of committed tokens.
 
         If another page has the same name already, that page keeps it.
 
@@ -156,11 +155,7 @@ class PagePool:
         return pages
 
     def forget(self, pages: Sequence[CachePage]) -> None:
-        """Removes the names of active pages, so that `find` does not return them any more.
-
-        Raises:
-            ValueError: no request holds one of the pages.
-        """
+        """Removes the names of active pages; raises ValueError if no request holds one of them."""
         for page in pages:
             if page.ref_cnt < 1:
                 raise ValueError(f"page {page.page_id} is to be forgotten while nobody holds it")
@@ -168,7 +163,7 @@ class PagePool:
                 self._unname(page, page.page_hash)
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets every prefix, so that pages are handed out in their order again.
+        """Forgets every prefix, so that pages are allocated in their order again.
 
         Refuses and returns False while any page is active.
         """

@@ -20,7 +20,7 @@ from jax import lax
 
 from sampling.host.params import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS
 from sampling.host.rows import SLOT, SamplingRows
-from sampling.processors.feature import Admission, Allocate, Feature, StateShape, at_slots
+from sampling.processors.logits_processor import Admission, Allocate, LogitsProcessor, StateShape, at_slots
 
 TOKEN, OWN, RANK, MASKED, BEST_IDS = range(5)
 BEST = BEST_IDS + MAX_LOGPROBS
@@ -28,7 +28,7 @@ LISTED = BEST + MAX_LOGPROBS
 NUM_COLUMNS = LISTED + MAX_LOGPROB_TOKEN_IDS
 
 
-class Logprobs(Feature[jax.Array, np.ndarray]):
+class Logprobs(LogitsProcessor[jax.Array, np.ndarray]):
     """State: int32[num_slots, MAX_LOGPROB_TOKEN_IDS], the listed tokens; 0 where there are fewer."""
 
     def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:

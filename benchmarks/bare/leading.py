@@ -16,8 +16,8 @@ from statistics import median
 
 from benchmarks.bare.engine_streams import run_streams
 from benchmarks.bare.simulated_device import DeviceClock, SimulatedEngine, SimulatedRunner
+from engine.interface.address import HostAddress
 from engine.interface.config import EngineConfig
-from engine.interface.host_address import HostAddress
 from engine.multihost.follower import Follower
 from engine.multihost.leader import Leader
 from engine.multihost.leading_runner import LeadingRunner

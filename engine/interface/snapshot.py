@@ -1,4 +1,4 @@
-"""What the engine does at one moment, as plain data for those who watch it."""
+"""A snapshot of the engine's state, as plain data for monitoring."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class StepView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """Read without a lock: two parts of it may be one step apart."""
+    """The state of the engine, read without a lock: two parts of it may be one step apart."""
 
     now: float  # seconds
     stats: EngineStats

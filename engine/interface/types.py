@@ -1,4 +1,4 @@
-"""The data that crosses the border between the engine and the server."""
+"""The data types that engine and server exchange."""
 
 from __future__ import annotations
 
@@ -47,11 +47,13 @@ class WaitStage(StrEnum):
 
 
 class PromptProgress(NamedTuple):
-    """How far one request is on its way to its first token."""
+    """The progress of one request towards its first token."""
 
     stage: WaitStage
     queue_position: int = 0  # requests that start before it, as far as can be seen now; 0 once it has started
-    estimated_seconds: float | None = None  # until its first token; None: nothing is known of this engine's pace yet
+    estimated_seconds: float | None = (
+        None  # until its first token; None: unknown before any step was measured
+    )
     num_prompt_tokens: int = 0  # 0 while the model is loading
     num_cached_tokens: int = 0  # of them, those that came from the prefix cache
     num_processed_tokens: int = 0  # of them, those that need no more work, the cached ones included
@@ -60,7 +62,7 @@ class PromptProgress(NamedTuple):
 
 
 class TokenEvent(NamedTuple):
-    """What happened to one request since its stream was last read; events of several steps may be merged."""
+    """The changes of one request since its stream was last read; events of several steps may be merged."""
 
     token_ids: list[int]  # committed output tokens; a token that ended the request is the last of them
     finish_reason: FinishReason | None  # set on the last event and on no other
@@ -86,7 +88,7 @@ class EngineError(RuntimeError):
 
 
 class EngineStalled(EngineError):
-    """A step stands still for longer than it may; the engine is given up."""
+    """A step hangs for longer than it may; the engine is given up."""
 
 
 class HostLost(EngineError):
@@ -94,7 +96,7 @@ class HostLost(EngineError):
 
 
 class DeadEnd(EngineError):
-    """One request cannot go on because of its own parameters; the engine goes on."""
+    """One request cannot continue because of its own parameters; the engine goes on."""
 
 
 class EngineState(StrEnum):
@@ -115,7 +117,7 @@ class QueueFull(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class KeptFigures:
-    """Counters since the start, and one gauge, of the pages that are kept in a folder; all 0 where none are."""
+    """Counters since the start, and one gauge, of KV offloading to a folder; all 0 where it is off."""
 
     num_imported_tokens: int = 0  # tokens whose pages came from the folder of kept pages
     num_imported_bytes: int = 0  # of these pages
@@ -154,3 +156,24 @@ class EngineStats:
     def kv_cache_usage(self) -> float:
         """Share of the pages that requests hold, 0 to 1."""
         return self.num_active_pages / self.num_pages if self.num_pages else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFootprint:
+    """The memory of a model, from the headers of its files, before anything is loaded."""
+
+    architecture: str
+    num_parameters: int
+    context_length: int  # tokens that the model was trained for
+    weight_bytes: int
+    kv_bytes_per_token: int  # of the cache, for the keys and values of all layers
+    quantization: str | None = None  # what its files say of their numbers, such as "Q4_K_M" or "awq int4 g128"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineMemory:
+    """Bytes of the device, the container or the machine."""
+
+    total: int
+    available: int  # now
+    usable: int  # now, by weights and caches: the rest is for intermediate results and for other processes

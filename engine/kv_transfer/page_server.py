@@ -1,4 +1,4 @@
-"""Serves the kept pages of one engine to the other servers that show the key."""
+"""A TCP server that lets other servers with the shared key read this engine's stored pages."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _log = logging.getLogger(__name__)
 
 
 class Shelf(Protocol):
-    """Where the pages are."""
+    """The source of the pages."""
 
     def names(self) -> set[bytes]:
-        """Those that are there."""
+        """The names of the pages that are there."""
 
     def load(self, name: bytes) -> np.ndarray | None:
         """As `KVConnector.load`."""
@@ -57,7 +57,7 @@ class _Offer:
     seen: set[bytes] = field(default_factory=set)
 
     def names_since(self, list_id: int, num_known: int) -> tuple[int, int, list[bytes]]:
-        """The next names for a peer that knows so many of a list; of another list than this it knows none."""
+        """The next names for a peer that knows so many of a list; a peer with another list gets all."""
         with self.lock:
             there = self.shelf.names()
             if len(self.listed) > 2 * len(there) + _SLACK_NAMES or not self.list_id:
@@ -70,13 +70,10 @@ class _Offer:
 
 
 class PageServer:
-    """Listens, with one thread for each connection. What peers send never makes it hold more than a fixed size."""
+    """Listens, with one thread for each connection. Peers cannot make it hold more than a fixed size."""
 
     def __init__(self, host: str, port: int, key: str) -> None:
-        """
-        Raises:
-            OSError: the address is taken or invalid.
-        """
+        """Raises OSError if the address is taken or invalid."""
         self._key = key.encode()
         self._offer: _Offer | None = None
         self._open: set[socket.socket] = set()
@@ -95,7 +92,7 @@ class PageServer:
         return int(self._listener.getsockname()[1])
 
     def offer(self, shelf: Shelf, fingerprint: str, page_bytes: int) -> None:
-        """Serves these pages from now on; peers that asked for others are cut off."""
+        """Serves these pages from now on; peers that asked for others are disconnected."""
         with self._lock:
             self._offer = _Offer(shelf, fingerprint, page_bytes)
         self._cut()
@@ -158,10 +155,7 @@ class PageServer:
 
 
 def _answer(session: Session, offer: _Offer) -> None:
-    """
-    Raises:
-        OSError: the peer has left, or asks for what nobody may ask.
-    """
+    """Answers one request; raises OSError if the peer has left or sends an invalid one."""
     question = bytes(session.receive(QUESTION.size, IDLE_SECONDS))
     number, kind, subject = QUESTION.unpack(question)
     if number != session.num_asked:

@@ -1,4 +1,4 @@
-"""What one request asks of the sampler and of its own length."""
+"""The sampling parameters of one request, and the limit of its length."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from sampling.host.params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from sampling.host.rows import NUM_PROMPT_TOKENS, POSITION
-from sampling.processors.feature import Admission, Allocate, Feature, StateShape, StepInput, at_slots
+from sampling.processors.logits_processor import Admission, Allocate, LogitsProcessor, StateShape, StepInput, at_slots
 
 ANY = -1  # in the place of a token: before a short sequence, and everywhere where there is none
 _NOT_OUTPUT = -2  # matches no token
 
 
-class BadWords(Feature[jax.Array, np.ndarray]):
+class BadWords(LogitsProcessor[jax.Array, np.ndarray]):
     """State: int32[num_slots, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS], sequences that end in the last column."""
 
     def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:

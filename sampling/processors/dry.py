@@ -16,10 +16,10 @@ import numpy as np
 from jax import lax
 
 from sampling.host.rows import POSITION, SamplingRows
-from sampling.processors.feature import (
+from sampling.processors.logits_processor import (
     Admission,
     Allocate,
-    Feature,
+    LogitsProcessor,
     StateShape,
     StepInput,
     at_slots,
@@ -32,7 +32,7 @@ SHORT_TURNS = 32  # tokens of a repetition that are compared one by one, for all
 MAX_DRY_PENALTY = 1e30  # finite: where everything else is banned, such a token still is better than none
 
 
-class Dry(Feature[jax.Array, np.ndarray]):
+class Dry(LogitsProcessor[jax.Array, np.ndarray]):
     """State: uint32[num_slots, num_words], the breakers as bits."""
 
     def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:

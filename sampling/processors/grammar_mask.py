@@ -1,22 +1,22 @@
-"""What a grammar allows next, as packed bits that the host has made for this step."""
+"""The grammar's mask: the tokens allowed next, as packed bits that the host has made for this step."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 
-from sampling.processors.feature import Feature, StepInput, unpack
+from sampling.processors.logits_processor import LogitsProcessor, StepInput, unpack
 
 
-class GrammarMask(Feature[None, None]):
-    """It keeps nothing; the mask comes with the step."""
+class GrammarMask(LogitsProcessor[None, None]):
+    """It keeps no state; the mask comes with the step."""
 
     def apply(self, logits: jax.Array, state: None, step: StepInput, uses: jax.Array) -> jax.Array:
         return apply_mask(logits, step.mask, uses)
 
 
 def apply_mask(logits: jax.Array, mask: jax.Array, uses: jax.Array) -> jax.Array:
-    """Leaves to the rows that have a grammar the tokens of their mask alone.
+    """Bans the tokens outside their mask in the rows that have a grammar.
 
     Args:
         mask: uint32[num_rows, num_words]; of other rows anything.
@@ -26,7 +26,7 @@ def apply_mask(logits: jax.Array, mask: jax.Array, uses: jax.Array) -> jax.Array
 
 
 def masked_share(logits: jax.Array, mask: jax.Array, uses: jax.Array) -> jax.Array:
-    """The probability, by the logits as they came, of the tokens that its mask takes from each row; float32[num_rows].
+    """The probability, by the unmodified logits, of the tokens that its mask bans in each row; float32[num_rows].
 
     It is 0 in rows without a grammar. Arguments are those of `apply_mask`.
     """

@@ -1,4 +1,4 @@
-"""What a body of kernels provides, and the record of the backends that one engine has chosen."""
+"""The interface of a backend, and the record of the backends that one engine uses."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from engine.weights.layout import Matrix, WeightsLayout
 from sampling.sampler import SamplerBackend
 
 
-class BodyUnavailable(RuntimeError):
-    """A body's kernels cannot be used here; the message says why, and how to get them."""
+class BackendUnavailable(RuntimeError):
+    """A backend's kernels cannot be used here; the message says why, and how to get them."""
 
 
 class Products(Protocol):
-    """Products of activations with weights that the same body's `weights` has made.
+    """Products of activations with weights that the same backend's `weights` has made.
 
-    Activations are [num_tokens, size]. Padding tokens, and padding rows of logits, may hold any
-    values. `layer` is an int32 scalar, the index into weights, norms and biases.
+    Activations are [num_tokens, size]. Padding tokens, and padding rows of logits, may hold any values. `layer` is an
+    int32 scalar, the index into weights, norms and biases.
     """
 
     def embed(self, weights: Matrix, tokens: jax.Array, layout: TokenLayout, *, scale: float = 1.0) -> jax.Array:
@@ -114,13 +114,13 @@ class Attention(Protocol):
 
 @dataclass(frozen=True)
 class Backend:
-    """One folder of kernels: a body for every heavy part of a step."""
+    """One implementation of every heavy part of a step."""
 
     name: str  # in the configuration, the metrics and the log
-    load: Callable[[], str]  # makes it usable, and says what it is, for the log; raises BodyUnavailable
+    load: Callable[[], str]  # makes it usable, and says what it is, for the log; raises BackendUnavailable
     # Why it cannot serve models of such sizes, or None where it can.
-    misfit_of_products: Callable[[ModelConfig], str | None]
-    misfit_of_attention: Callable[[ModelConfig], str | None]
+    products_unsupported_reason: Callable[[ModelConfig], str | None]
+    attention_unsupported_reason: Callable[[ModelConfig], str | None]
     weights: WeightsLayout  # as the products read them
     products: Products
     sampler: SamplerBackend
@@ -134,7 +134,7 @@ class Backend:
 class Backends:
     """The backends of one engine, chosen once at its start.
 
-    The sampler belongs to the body of the products; the body of attention allocates pages and states.
+    The sampler belongs to the backend of the products; the backend of attention allocates pages and states.
     """
 
     for_products: Backend

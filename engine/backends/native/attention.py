@@ -1,4 +1,4 @@
-"""Ragged paged attention as a function of JAX arrays."""
+"""Paged attention by the native kernel, as a function of JAX arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels' shared library: one for each instruction set, of which the best this machine has is loaded."""
+"""The shared library of the kernels: one for each instruction set, of which the best for this machine is loaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jax
 
-from engine.backends.base.backend import BodyUnavailable
+from engine.backends.base.backend import BackendUnavailable
 from engine.backends.native.sources import SOURCES, digest
 
 # The kernels for AMX with its instructions in plain C++, for tests on any machine; loaded by its name only.
@@ -35,7 +35,7 @@ TARGETS = (
     "sample_random", "sample_full", "logprobs",
 )  # fmt: skip
 
-# Of `eagre_pack` in src/border/packing_calls.cc; what it returns is an int.
+# Of `eagre_pack` in src/ffi/packing_calls.cc; what it returns is an int.
 _PACK_ARGUMENTS = (
     ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
     ctypes.c_void_p, ctypes.c_int64,
@@ -47,7 +47,7 @@ FOLDER_VARIABLE = "EAGRE_NATIVE_FOLDER"  # where the libraries lie, instead of b
 _log = logging.getLogger(__name__)
 
 
-class NativeUnavailable(BodyUnavailable):
+class NativeUnavailable(BackendUnavailable):
     """The kernels cannot be used here; the message says why, and how to get them."""
 
 
@@ -60,14 +60,11 @@ _libraries: dict[str, ctypes.CDLL] = {}  # by variant, those whose targets are r
 
 @cache
 def load() -> str:
-    """Loads the library and registers its targets with XLA, once.
-
-    Returns:
-        The name of the variant.
+    """Loads the library and registers its targets with XLA, once; returns the name of the variant.
 
     Raises:
-        NativeUnavailable: the device is no CPU, nothing was built, or nothing built runs here or fits these sources
-            and this jaxlib.
+        NativeUnavailable: the device is no CPU, nothing was built, or nothing built runs here or fits these sources and
+            this jaxlib.
     """
     if jax.default_backend() != "cpu":
         raise NativeUnavailable(f"native kernels are for CPUs; the device is a {jax.default_backend()}")
@@ -85,20 +82,12 @@ def load() -> str:
 
 
 def shared_library() -> ctypes.CDLL:
-    """The library, for what is called without XLA; such calls do not hold the interpreter's lock.
-
-    Raises:
-        NativeUnavailable: as `load`.
-    """
+    """The library, for calls without XLA, which do not hold the interpreter's lock; raises as `load`."""
     return _libraries[load()]
 
 
 def target(name: str) -> str:
-    """What XLA knows a target by; the variant is part of it, for its results differ in the last bits.
-
-    Raises:
-        NativeUnavailable: as `load`.
-    """
+    """The name of a target in XLA; the variant is part of it, for results differ in the last bits. Raises as `load`."""
     return f"eagre_{load()}_{name}"
 
 
@@ -128,10 +117,10 @@ def _register(variant: str, path: Path) -> None:
 
 
 def _check_version(library: ctypes.CDLL) -> None:
-    """Refuses a library that was built from other sources than those that lie here, as after an update without a build.
+    """Refuses a library that was built from other sources than those here, as after an update without a build.
 
     Raises:
-        AttributeError: it is so old that it does not tell.
+        AttributeError: it is so old that it has no version.
         NativeUnavailable: it is of other sources.
     """
     tell = library.eagre_sources
@@ -141,7 +130,7 @@ def _check_version(library: ctypes.CDLL) -> None:
 
 
 def _prepare(variant: str, library: ctypes.CDLL) -> None:
-    """Asks the system for what it must allow before a kernel of the library runs.
+    """Requests what the system must allow before a kernel of the library runs.
 
     Raises:
         AttributeError: the library is of another version.
@@ -198,7 +187,7 @@ def runs_here(variant: str) -> bool:
 
 
 def _candidates(wanted: str | None) -> list[tuple[str, Path]]:
-    """The variant that is asked for, or those that this processor runs, best first: at least one."""
+    """The configured variant, or those that this processor runs, best first: at least one."""
     built = built_variants()
     if wanted == "none":
         raise NativeUnavailable(f"{VARIANT_VARIABLE} is none")
@@ -221,7 +210,7 @@ def _candidates(wanted: str | None) -> list[tuple[str, Path]]:
 
 
 def _is_x86() -> bool:
-    """Where plain C++ is compiled without the vectors that XLA uses; on ARM what is called plain has vectors too."""
+    """Whether plain C++ is compiled without the vectors that XLA uses; on ARM the plain variant has vectors too."""
     return platform.machine().lower() in ("x86_64", "amd64", "i386", "i686")
 
 

@@ -1,4 +1,4 @@
-"""Weights as packed matrices, in the format of the file where a kernel takes it."""
+"""The weights layout of the native backend: packed matrices, in the format of the file where a kernel reads it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _placement(leaf: Leaf, layers: LayerTensors, precision: Precision) -> Placem
 
 
 def _jobs(tensor: ModelTensor, kind: Format, tiles: np.ndarray, count: Count) -> Iterator[Job]:
-    """What fills uint8[tiles, tile bytes] with a tensor, in pieces that several threads may do at once."""
+    """The jobs that fill uint8[tiles, tile bytes] with a tensor, in pieces that several threads may do at once."""
     encoded = tensor.encoded()
     if encoded is not None and _holds(kind, encoded.encoding):
         for start, stop, num_bytes in _pieces(tensor):
@@ -109,7 +109,7 @@ def _holds(kind: Format, encoding: Encoding) -> bool:
 
 
 def _pieces(tensor: ModelTensor) -> Iterator[tuple[int, int, int]]:
-    """Outputs from and to which, in whole tiles, and bytes of the file that hold them."""
+    """Ranges of outputs, in whole tiles, each with the bytes of the file that hold it."""
     num_outputs, total = tensor.shape[0], tensor.num_bytes
     step = max(1, _JOB_BYTES * num_outputs // max(1, total) // TILE) * TILE
     for start in range(0, num_outputs, step):

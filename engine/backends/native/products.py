@@ -15,13 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from engine.backends.base.operands import Activation, NormKind
+from engine.backends.base.operands import Activation, NormKind, Picks
+from engine.backends.base.token_layout import TokenLayout
 from engine.backends.native.library import target
 from engine.weights.packing import ALIGNMENT, Format, PackedMatrix
 
 Array: TypeAlias = jax.Array | np.ndarray
 
-_AS_BFLOAT16 = 64  # on top of a format of integers: they are multiplied as bfloat16; as src/border/stack.h has it
+_AS_BFLOAT16 = 64  # on top of a format of integers: they are multiplied as bfloat16; as src/ffi/stack.h has it
 
 
 def norm_product(
@@ -133,7 +134,7 @@ def embed(tokens: Array, rows: Array, weights: PackedMatrix, *, scale: float = 1
 
 
 def places_of(weights: PackedMatrix) -> np.ndarray:
-    """int32[entries, parts, 3], a constant of the program: format, offset in lines of the cache, stride in bytes."""
+    """int32[entries, parts, 3], a constant of the program: format, offset in cache lines, stride in bytes."""
     placement = weights.placement
 
     def number(kind: Format) -> int:
@@ -152,11 +153,7 @@ def _sizes(weights: PackedMatrix) -> dict[str, Any]:
 
 
 def _check_norm(kind: int, norm: Array, norm_bias: Array) -> None:
-    """Checks that a norm's arrays belong to its kind.
-
-    Raises:
-        ValueError: they do not, as the message says.
-    """
+    """Raises ValueError if a norm's arrays do not belong to its kind."""
     if kind not in list(NormKind):
         raise ValueError(f"norm_kind is {kind}; it is one of {[*map(int, NormKind)]}")
     name = NormKind(kind).name
@@ -166,3 +163,23 @@ def _check_norm(kind: int, norm: Array, norm_bias: Array) -> None:
         raise ValueError(f"norm is empty, but norm_kind is {name}, which has weights")
     if kind != NormKind.LAYER and norm_bias.size:
         raise ValueError(f"norm_bias has the shape {norm_bias.shape}, but norm_kind is {name}: only LAYER has a bias")
+
+
+def add_experts(
+    addend: jax.Array, x: jax.Array, gate_up: PackedMatrix, down: PackedMatrix, picks: Picks, layer: jax.Array,
+    layout: TokenLayout, *, activation: Activation,
+) -> jax.Array:  # fmt: skip
+    """As `Products.add_experts`, in place of the addend; padding tokens are neither read nor written.
+
+    A token's experts are added up in the order of their numbers, so that a row alone equals the row in a batch.
+    """
+    out = jax.ShapeDtypeStruct(addend.shape, jnp.float32)
+    call = jax.ffi.ffi_call(target("add_experts"), out, input_output_aliases={0: 0})
+    total: jax.Array = call(
+        addend, x, layout.rows, layer, picks.experts.astype(jnp.int32), picks.shares.astype(jnp.float32),
+        gate_up.blocks, places_of(gate_up), down.blocks, places_of(down),
+        num_tiles=layout.num_tiles, gate_up_tiles=np.array(gate_up.placement.tiles, np.int64),
+        down_tiles=np.array(down.placement.tiles, np.int64), num_inputs=gate_up.num_inputs,
+        num_inner=down.num_inputs, num_experts=picks.num_experts, activation=int(activation),
+    )  # fmt: skip
+    return total

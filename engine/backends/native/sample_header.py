@@ -15,10 +15,9 @@ import jax
 
 from engine.backends.native.sources import SOURCES
 from sampling.host.params import MAX_LOGPROBS
-from sampling.host.rows import FLOAT_COLUMNS, INT_COLUMNS, NOTHING_LEFT
-from sampling.host.usage import BITS
+from sampling.host.rows import BITS, FLOAT_COLUMNS, INT_COLUMNS, NOTHING_LEFT
 from sampling.logprobs import BEST, BEST_IDS, LISTED, MASKED, OWN, RANK, TOKEN
-from sampling.processors.feature import FeatureStates, StateShape
+from sampling.processors.logits_processor import FeatureStates, StateShape
 from sampling.registry import STATEFUL
 from sampling.state import state_shapes
 
@@ -95,8 +94,8 @@ def _enum(name: str, enumerators: Iterable[str] | Mapping[str, int]) -> str:
         if len(lines[-1]) + len(entry) > _WIDTH:
             lines.append("")
         lines[-1] += f" {entry}"
-    body = "\n ".join(lines)
-    return f"enum {name} {{\n {body}\n}};\n"
+    backend = "\n ".join(lines)
+    return f"enum {name} {{\n {backend}\n}};\n"
 
 
 if __name__ == "__main__":

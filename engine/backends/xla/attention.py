@@ -77,8 +77,8 @@ def _attend(
 
     Args:
         q: [num_rows, width, num_heads, head_dim].
-        positions: int32[num_rows, width]; each query sees keys at its position and before,
-            as far as the layer's window reaches.
+        positions: int32[num_rows, width]; each query sees keys at its position and before, as far as the layer's window
+            reaches.
         table: int32[num_rows, max_pages].
 
     Returns:

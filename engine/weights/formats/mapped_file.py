@@ -1,4 +1,4 @@
-"""Files mapped into memory, whose pages are given back when nobody needs them any more."""
+"""Memory-mapped files, whose pages are returned to the system after use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.interface.regular_file import open_regular
 
 
 def map_file(path: Path) -> np.ndarray:
-    """The bytes of a file, uint8[size], read as they are asked for.
+    """The bytes of a file, uint8[size], read lazily.
 
     Raises:
         OSError: it cannot be read.
@@ -22,7 +22,7 @@ def map_file(path: Path) -> np.ndarray:
 
 
 def forget(data: np.ndarray) -> None:
-    """Gives back the memory of a view of a mapped file; what is asked for again is read anew."""
+    """Returns the memory of a view of a mapped file; a later access reads it again."""
     base: object = data
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj

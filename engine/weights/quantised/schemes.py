@@ -1,4 +1,4 @@
-"""What the configuration of a checkpoint says of its quantisation, and the matrices that follow from it."""
+"""Quantisation schemes: reads the quantisation in a checkpoint's configuration, and chooses its matrices' readers."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Kind:
 
 @dataclass(frozen=True)
 class Scheme:
-    """How the matrices of a folder are quantised; one that has none of the kinds' tensors is not."""
+    """How the matrices of a folder are quantised; a module without the tensors of any kind is not."""
 
     label: str  # such as "gptq int4 g128"
     kinds: tuple[Kind, ...]
 
 
 def read_scheme(config: JsonFile) -> Scheme | None:
-    """What `config.json` says; None: the folder is not quantised.
+    """The scheme in `config.json`; None: the folder is not quantised.
 
     Raises:
-        ModelError: a field is wrong, or asks for what is not served.
+        ModelError: a field is wrong, or has a value that is not supported.
     """
     field = next((name for name in FIELDS if config.value(name) is not None), None)
     table = None if field is None else config.table(field)
@@ -152,10 +152,7 @@ def _float8_kinds(block: tuple[int, ...]) -> tuple[Kind, ...]:
 
 
 def _only(table: JsonFile, key: str, *served: Any) -> None:
-    """
-    Raises:
-        ModelError: a field has none of the values that are served; None stands for an absent one.
-    """
+    """Raises ModelError if a field has none of the supported values; None is an absent one."""
     value = table.value(key)
     if not any(value == known and type(value) is type(known) for known in served):
         listed = " or ".join("absent" if known is None else repr(known).lower() for known in served)
@@ -163,11 +160,7 @@ def _only(table: JsonFile, key: str, *served: Any) -> None:
 
 
 def _group_size(table: JsonFile) -> int:
-    """Inputs that share a scale; -1: all.
-
-    Raises:
-        ModelError: it is missing or wrong.
-    """
+    """Inputs that share a scale; -1: all. Raises ModelError if it is missing or wrong."""
     size = table.integer("group_size", least=-1)
     if size is None:
         raise table.missing("group_size")

@@ -1,7 +1,7 @@
 import pytest
 
+from engine.interface.address import KVEndpoint
 from engine.interface.config import EngineConfig
-from engine.interface.kv_endpoint import KVEndpoint
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
-"""What all sampling features have in common that change logits or keep a state.
+"""The interface of the sampling features that change logits or keep a state.
 
-Such a feature is one file: what it keeps for each slot on the device, what is written there when
-a request gets a slot, and pure functions. Its row in sampling/host/features.py says which requests
-use it. For any other request nothing is written, and a step in which no row uses the feature
-leaves its functions out.
+Such a feature is one file: the state that it keeps for each slot on the device, what is written there when a request
+gets a slot, and pure functions. Its row in sampling/host/features.py says which requests use it. For any other request
+nothing is written, and a step in which no row uses the feature skips its functions.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sampling.host.packed import WORD_BITS, num_words_of, pack_words
+from sampling.host.grammar import WORD_BITS, num_words_of, pack_words
 from sampling.host.params import SamplingParams
 from sampling.host.rows import SLOT, SamplingRows, values_of
 
@@ -57,7 +56,7 @@ class Admission(NamedTuple):
 
 
 class StepInput(NamedTuple):
-    """What a step gives the features to read, beside the state of their own."""
+    """The inputs of a step that features may read, besides their own state."""
 
     rows: SamplingRows
     states: FeatureStates
@@ -69,32 +68,32 @@ class StepInput(NamedTuple):
         return jnp.asarray(self.rows.ints)[:, SLOT]
 
 
-class Feature(Generic[State, Row]):
-    """What a feature does on the device.
+class LogitsProcessor(Generic[State, Row]):
+    """A feature on the device.
 
-    A feature defines the methods that it needs: `allocate` and `row` if it keeps something, `apply` if it
-    changes logits, `update` if a step changes what it keeps.
+    A subclass defines the methods that it needs: `allocate` and `row` if it keeps a state, `apply` if it changes
+    logits, `update` if a step changes its state.
     """
 
     @property
     def keeps_state(self) -> bool:
-        return type(self).allocate is not Feature.allocate
+        return type(self).allocate is not LogitsProcessor.allocate
 
     @property
     def is_updated(self) -> bool:
         """Whether a step changes the state."""
-        return type(self).update is not Feature.update
+        return type(self).update is not LogitsProcessor.update
 
     def allocate(self, shape: StateShape, allocate: Allocate) -> State:
         """The arrays of all slots; their first dimension is the slot."""
         raise NotImplementedError
 
     def row(self, admission: Admission, shape: StateShape) -> Row:
-        """What an admitted request writes into its slot: numpy arrays, without the first dimension."""
+        """The state of an admitted request for its slot: numpy arrays, without the first dimension."""
         raise NotImplementedError
 
     def apply(self, logits: jax.Array, state: State, step: StepInput, uses: jax.Array) -> jax.Array:
-        """The logits of the rows that use the feature changed, and of the others as they came.
+        """The logits, changed in the rows that use the feature.
 
         Args:
             logits: float32[num_rows, vocab_size]; -inf where banned.
@@ -119,7 +118,7 @@ def unpack(words: jax.Array, vocab_size: int) -> jax.Array:
 
 
 def column(rows: SamplingRows, name: str) -> jax.Array:
-    """The column of a parameter as [num_rows, 1], ready to meet logits."""
+    """The column of a parameter as [num_rows, 1], for arithmetic with logits."""
     return jnp.asarray(values_of(name, rows))[:, None]
 
 

@@ -1,26 +1,16 @@
-"""The folder in which an engine keeps the pages of its prefix cache, so that they survive a restart, and the other
-servers with which it shares them.
-"""
+"""KV offload: the folder that keeps the pages of an engine's prefix cache, and the peers with which it shares them."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
-import jax
-
 from cache.pool import PagePool
-from cache.storage import KVLayout
-from engine.backends.base.backend import Backends
+from engine.interface.address import HostAddress
 from engine.interface.config import EngineConfig
-from engine.interface.cores import num_cores
 from engine.interface.errors import ModelError
-from engine.interface.host_address import HostAddress
 from engine.interface.types import KeptFigures
 from engine.kv_transfer.disk import DiskConnector
 from engine.kv_transfer.fingerprint import ModelFiles, fingerprint
@@ -29,9 +19,6 @@ from engine.kv_transfer.page_folder import PageFolder
 from engine.kv_transfer.page_server import PageServer
 from engine.kv_transfer.peers import Peer, PeerConnector
 from engine.kv_transfer.transfers import PageTransfers
-from engine.models.open_model import OpenModel
-from engine.step.program_store import processor
-from engine.weights.layout import Precision
 
 
 class KVOffload:
@@ -40,15 +27,15 @@ class KVOffload:
     def __init__(
         self, config: EngineConfig, pool: PagePool, device: PageDevice, files: ModelFiles, parts: Sequence[str]
     ) -> None:
-        """Begins at once to look for the pages that there are.
+        """Starts at once to look for pages in the folder.
 
         Args:
             config: one with a folder.
             files: of the model, as they were before its weights were read.
-            parts: what pages depend on beside these files.
+            parts: what pages depend on besides these files.
 
         Raises:
-            ValueError: the folder is in the home of an unknown user, or others cannot be listened to.
+            ValueError: the folder is in the home of an unknown user, or the address for peers is taken or invalid.
         """
         assert config.prefix_cache_dir is not None
         try:
@@ -74,7 +61,7 @@ class KVOffload:
             raise
 
     def open(self) -> None:
-        """Keeps and takes from now on the pages of the weights that were read last."""
+        """Switches to the pages of the weights that were read last."""
         files, folder = self.files, self._folder
 
         def make() -> KVConnector:
@@ -92,7 +79,7 @@ class KVOffload:
         self.transfers.start()
 
     def close(self, seconds: float) -> None:
-        """Ends the threads and the connections to other servers; `start` may begin anew.
+        """Ends the threads and the connections to other servers; `start` may start them again.
 
         Args:
             seconds: how long to wait at most until pages are stored that have left the engine.
@@ -107,10 +94,7 @@ class KVOffload:
         _leave(peers)
 
     def _listen(self) -> None:
-        """
-        Raises:
-            ValueError: the address is taken or invalid.
-        """
+        """Starts the server for peers; raises ValueError if the address is taken or invalid."""
         if self._config.prefix_cache_listen is None or self._server is not None:
             return
         address = HostAddress.parse(self._config.prefix_cache_listen)
@@ -120,7 +104,7 @@ class KVOffload:
             raise ValueError(f"prefix_cache_listen is {self._config.prefix_cache_listen!r}: {error}") from error
 
     def _share(self, kept: DiskConnector, key: str) -> KVConnector:
-        """The folder together with what other servers have; they are offered what is in it."""
+        """The connector of the folder and of the peers; the server offers the folder's pages."""
         with contextlib.ExitStack() as stack, self._lock:
             before, self._peers = self._peers, ()
             stack.callback(_leave, before)
@@ -152,29 +136,8 @@ def _leave(peers: Sequence[Peer]) -> None:
 
 
 def files_of(path: Path) -> ModelFiles:
-    """
-    Raises:
-        ModelError: a file of the model is not there.
-    """
+    """The model's files; raises ModelError if one is missing."""
     try:
         return ModelFiles(path)
     except OSError as error:
         raise ModelError(f"{path}: {error}") from error
-
-
-def page_parts(opened: OpenModel, config: EngineConfig, backends: Backends, layout: KVLayout) -> list[str]:
-    """What the bits of a page depend on beside the model's files and our code.
-
-    The native kernels compute a row in the same way whatever is beside it. XLA does not, so that with it the sizes of
-    steps and the number of threads count too.
-    """
-    chosen = (backends.for_products, backends.for_attention)
-    is_invariant = all(body.is_opaque_to_xla for body in chosen)
-    sizes = () if is_invariant else (config.max_num_seqs, config.max_num_batched_tokens, num_cores())
-    device = jax.local_devices()[0]
-    return [
-        repr(opened.model), repr(replace(layout, num_pages=0)), repr(Precision.of_engine(config)), repr(sizes),
-        *(body.name for body in chosen), backends.detail,
-        jax.__version__, version("jaxlib"), str(os.environ.get("XLA_FLAGS")),
-        device.platform, device.device_kind, processor(),
-    ]  # fmt: skip

@@ -16,7 +16,7 @@ import jax.monitoring
 import jax.numpy as jnp
 import pytest
 
-from engine.step.program_store import ProgramStore
+from engine.step.jax_cache import JaxCompilationCache
 from tests.patience import PATIENCE_S
 
 HITS = "/jax/compilation_cache/cache_hits"
@@ -58,7 +58,7 @@ def keys(folder: Path) -> list[str]:
 
 
 def test_programs_are_found_again_and_nothing_else_stays(tmp_path, hits):
-    store = ProgramStore(tmp_path)
+    store = JaxCompilationCache(tmp_path)
     assert compile_all(store, hits) == 0
     kept = entries(tmp_path)
     assert len(kept) >= len(PROGRAMS)
@@ -69,7 +69,7 @@ def test_programs_are_found_again_and_nothing_else_stays(tmp_path, hits):
 
 
 def test_another_fingerprint_finds_nothing(tmp_path, hits):
-    store = ProgramStore(tmp_path)
+    store = JaxCompilationCache(tmp_path)
     compile_all(store, hits, "one")
     assert compile_all(store, hits, "other") == 0
 
@@ -79,7 +79,7 @@ def test_another_fingerprint_finds_nothing(tmp_path, hits):
 )
 def test_a_damaged_entry_is_replaced_and_the_log_says_so_once(tmp_path, hits, caplog, damage):
     """A warning of Python's would be an error in these tests."""
-    store = ProgramStore(tmp_path)
+    store = JaxCompilationCache(tmp_path)
     compile_all(store, hits)
     kept = keys(tmp_path)
     for path in entries(tmp_path):
@@ -101,7 +101,7 @@ def make_unreadable(path: Path) -> None:
 
 
 def test_an_entry_that_jax_cannot_read_is_replaced_at_once(tmp_path, hits, caplog):
-    store = ProgramStore(tmp_path)
+    store = JaxCompilationCache(tmp_path)
     compile_all(store, hits)
     kept = keys(tmp_path)
     for path in entries(tmp_path):
@@ -122,7 +122,7 @@ def test_an_entry_that_is_not_wholly_written_is_not_kept(tmp_path, hits, caplog,
             raise OSError(28, "No space left on device")
         return write(path, content)
 
-    store = ProgramStore(tmp_path)
+    store = JaxCompilationCache(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", fill)
         assert compile_all(store, hits) == 0
@@ -135,14 +135,14 @@ def test_an_entry_that_is_not_wholly_written_is_not_kept(tmp_path, hits, caplog,
 
 
 def test_foreign_files_are_no_entries(tmp_path, hits):
-    store = ProgramStore(tmp_path)
+    store = JaxCompilationCache(tmp_path)
     compile_all(store, hits)
     (entries(tmp_path)[0].parent / "README").write_text("hello")
     assert compile_all(store, hits) >= len(PROGRAMS)
 
 
 def test_two_who_compile_the_same_leave_one_entry_each(tmp_path, hits):
-    store = ProgramStore(tmp_path)
+    store = JaxCompilationCache(tmp_path)
     compile_all(store, hits)
     folder = entries(tmp_path)[0].parent
     for path in entries(tmp_path):  # as if another process had published the same program in other bytes
@@ -152,25 +152,25 @@ def test_two_who_compile_the_same_leave_one_entry_each(tmp_path, hits):
 
 
 def test_the_least_recently_used_configurations_go_first(tmp_path, hits):
-    compile_all(ProgramStore(tmp_path), hits, "old")
-    compile_all(ProgramStore(tmp_path), hits, "new")
+    compile_all(JaxCompilationCache(tmp_path), hits, "old")
+    compile_all(JaxCompilationCache(tmp_path), hits, "new")
     for age, path in enumerate(sorted(tmp_path.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)):
         os.utime(path, (1_000_000_000 - age, 1_000_000_000 - age))
     size = sum(path.stat().st_size for path in entries(tmp_path))
-    assert compile_all(ProgramStore(tmp_path, max_bytes=size + size // 4), hits, "third") == 0
-    assert compile_all(ProgramStore(tmp_path), hits, "new") >= len(PROGRAMS)
-    assert compile_all(ProgramStore(tmp_path), hits, "old") == 0
+    assert compile_all(JaxCompilationCache(tmp_path, max_bytes=size + size // 4), hits, "third") == 0
+    assert compile_all(JaxCompilationCache(tmp_path), hits, "new") >= len(PROGRAMS)
+    assert compile_all(JaxCompilationCache(tmp_path), hits, "old") == 0
 
 
 def test_what_others_keep_in_the_folder_is_never_removed(tmp_path, hits):
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "model.gguf").write_bytes(bytes(10_000))
-    compile_all(ProgramStore(tmp_path, max_bytes=1), hits)
+    compile_all(JaxCompilationCache(tmp_path, max_bytes=1), hits)
     assert (tmp_path / "models" / "model.gguf").exists()
 
 
 def test_two_threads_leave_the_settings_as_they_were(tmp_path):
-    store, before = ProgramStore(tmp_path), jax.config.jax_compilation_cache_dir
+    store, before = JaxCompilationCache(tmp_path), jax.config.jax_compilation_cache_dir
     first_is_in, second_is_in, first_is_out = threading.Event(), threading.Event(), threading.Event()
 
     def first():
@@ -200,7 +200,7 @@ def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path, hits, caplog,
         folder = tmp_path / "file" / "programs"
     else:
         folder = Path("/proc/programs")
-    store = ProgramStore(folder)
+    store = JaxCompilationCache(folder)
     assert compile_all(store, hits) == 0
     assert [str(folder) in record.getMessage() for record in caplog.records] == [True]
     assert compile_all(store, hits) == 0
@@ -211,7 +211,7 @@ def test_without_any_folder_programs_are_compiled(tmp_path, hits, caplog, monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tempfile, "mkdtemp", no_folder)
-    assert compile_all(ProgramStore(tmp_path), hits) == 0
+    assert compile_all(JaxCompilationCache(tmp_path), hits) == 0
     assert ["No space left" in record.getMessage() for record in caplog.records] == [True]
 
 
@@ -226,14 +226,14 @@ def test_a_folder_that_another_process_takes_for_abandoned_is_made_again(tmp_pat
         return made[-1]
 
     monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose)
-    assert compile_all(ProgramStore(tmp_path), hits) == 0
+    assert compile_all(JaxCompilationCache(tmp_path), hits) == 0
     assert len(made) == 3
-    assert compile_all(ProgramStore(tmp_path), hits) >= len(PROGRAMS)
+    assert compile_all(JaxCompilationCache(tmp_path), hits) >= len(PROGRAMS)
 
 
 def test_a_configuration_that_another_process_evicts_meanwhile_is_kept_all_the_same(tmp_path, hits):
     jax.clear_caches()
-    with ProgramStore(tmp_path).opened("tiny"):
+    with JaxCompilationCache(tmp_path).opened("tiny"):
         jax.jit(PROGRAMS["double"]).lower(jax.ShapeDtypeStruct((3,), jnp.float32)).compile()
         for folder in tmp_path.iterdir():
             if not folder.name.startswith("."):
@@ -242,7 +242,7 @@ def test_a_configuration_that_another_process_evicts_meanwhile_is_kept_all_the_s
 
 
 def test_what_a_full_disk_refuses_is_compiled_again(tmp_path, hits, monkeypatch):
-    store = ProgramStore(tmp_path)
+    store = JaxCompilationCache(tmp_path)
 
     def full(self: Path, target: Path) -> Path:
         raise OSError(28, "No space left on device")
@@ -259,8 +259,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import jax, jax.numpy as jnp
-from engine.step.program_store import ProgramStore
-with ProgramStore(Path(sys.argv[1])).opened("tiny"):
+from engine.step.jax_cache import JaxCompilationCache
+with JaxCompilationCache(Path(sys.argv[1])).opened("tiny"):
     jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((3,), jnp.float32)).compile()
     print("compiled", flush=True)
     if len(sys.argv) > 2:
@@ -272,7 +272,7 @@ with ProgramStore(Path(sys.argv[1])).opened("tiny"):
 def test_what_a_killed_process_left_is_removed(tmp_path, hits):
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, stdout=subprocess.DEVNULL)
     assert any(path.name.startswith(".private-") for path in tmp_path.iterdir())
-    compile_all(ProgramStore(tmp_path), hits)
+    compile_all(JaxCompilationCache(tmp_path), hits)
     assert not any(path.name.startswith(".private-") for path in tmp_path.iterdir())
 
 
@@ -283,7 +283,7 @@ def test_what_a_living_process_uses_stays(tmp_path, hits):
         assert other.stdout is not None
         assert other.stdout.readline() == b"compiled\n"
         (private,) = [path for path in tmp_path.iterdir() if path.name.startswith(".private-")]
-        compile_all(ProgramStore(tmp_path), hits)
+        compile_all(JaxCompilationCache(tmp_path), hits)
         assert any(private.iterdir())
         with contextlib.suppress(BrokenPipeError):
             other.communicate(b"")
@@ -299,5 +299,5 @@ def fail_after_compiling(store):
 def test_programs_are_kept_although_the_work_failed(tmp_path, hits):
     jax.clear_caches()
     with pytest.raises(RuntimeError, match="later"):
-        fail_after_compiling(ProgramStore(tmp_path))
-    assert compile_all(ProgramStore(tmp_path), hits) >= len(PROGRAMS)
+        fail_after_compiling(JaxCompilationCache(tmp_path))
+    assert compile_all(JaxCompilationCache(tmp_path), hits) >= len(PROGRAMS)

@@ -14,8 +14,8 @@ from gguf import GGMLQuantizationType as Kind
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.interface.config import EngineConfig
-from engine.kept_pages import KVOffload
 from engine.kv_transfer.disk import DiskConnector
+from engine.kv_transfer.kv_offload import KVOffload
 from engine.kv_transfer.page_folder import PageFolder
 from engine.kv_transfer.page_server import PageServer
 from sampling.host.params import SamplingParams
@@ -67,10 +67,10 @@ def ask(engine, *, before=None, salt=None):
         client = EngineClient(engine)
         client.start(asyncio.get_running_loop())
         try:
-            await until(lambda: engine._kept.transfers.connector is not None)
+            await until(lambda: engine._kv_offload.transfers.connector is not None)
             if before is not None:
                 await before(client)
-                await until(lambda: engine._kept.transfers.connector is not None)
+                await until(lambda: engine._kv_offload.transfers.connector is not None)
             seen = Seen([], 0, [])
             params = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)
             async for event in client.submit(PROMPT, params, cache_salt=salt):
@@ -82,7 +82,7 @@ def ask(engine, *, before=None, salt=None):
 
     seen = asyncio.run(run())
     named = sorted((page for page in engine.pool.pages if page.page_hash), key=lambda page: page.page_hash.token_ids)
-    bits = [jax.tree.leaves(engine.runner._kv), [page.page_id for page in named]]
+    bits = [jax.tree.leaves(engine.runner.arrays.kv), [page.page_id for page in named]]
     seen.pages = [np.asarray(leaf)[:, page].view(np.uint8) for leaf in bits[0] for page in bits[1]]
     assert engine.stats().compiles_after_ready == 0
     return seen
@@ -140,14 +140,14 @@ def test_a_sleeping_engine_finds_its_pages_again(engine):
 def test_a_folder_of_an_unknown_user_is_refused_by_name(engine):
     config = dataclasses.replace(engine.config, prefix_cache_dir="~nobody-of-this-name/pages")
     with pytest.raises(ValueError, match="prefix_cache_dir is '~nobody-of-this-name/pages'"):
-        KVOffload(config, engine.pool, engine.runner, engine._kept.files, [])
+        KVOffload(config, engine.pool, engine.runner.pages, engine._kv_offload.files, [])
 
 
 def test_an_engine_that_cannot_publish_its_pages_ends_its_threads(engine, monkeypatch):
     def refuse(*_, **__):
         raise ValueError("kv_events cannot listen")
 
-    transfers = engine._kept.transfers
+    transfers = engine._kv_offload.transfers
     transfers.start()
     asyncio.run(until(lambda: transfers.connector is not None))
     monkeypatch.setattr("engine.engine.KVEventPublisher", refuse)
@@ -191,7 +191,7 @@ def test_an_address_is_free_again_where_the_system_gives_no_threads_for_pages(en
     with monkeypatch.context() as patched:
         patched.setattr("engine.kv_transfer.transfers.PageTransfers.start", refuse)
         with pytest.raises(RuntimeError, match="start new thread"):
-            KVOffload(config, engine.pool, engine.runner, engine._kept.files, [])
+            KVOffload(config, engine.pool, engine.runner.pages, engine._kv_offload.files, [])
     PageServer("127.0.0.1", port, KEY).close()
 
 
@@ -215,23 +215,23 @@ def test_pages_that_another_server_has_computed_are_read_from_it(engine, tmp_pat
         assert await client.lifecycle.reset_prefix_cache()
 
     computed = ask(engine, before=reset)  # so that no damaged page of an earlier test is left
-    shelf = engine._kept._connector._shelf
+    shelf = engine._kv_offload._connector._shelf
     shutil.copytree(shelf, tmp_path / shelf.name)
-    page_bytes = engine.runner.page_bytes
+    page_bytes = engine.runner.pages.page_bytes
     there = DiskConnector(PageFolder(tmp_path, 1 << 30), shelf.name, page_bytes)
-    alone = engine._kept._config
+    alone = engine._kv_offload._config
     with contextlib.closing(PageServer("127.0.0.1", 0, KEY)) as server:
         server.offer(there, shelf.name, page_bytes)
         peers = (f"127.0.0.1:{server.port}",)
-        engine._kept._config = dataclasses.replace(alone, prefix_cache_peers=peers, prefix_cache_key=KEY)
+        engine._kv_offload._config = dataclasses.replace(alone, prefix_cache_peers=peers, prefix_cache_key=KEY)
         for file in shelf.iterdir():
             file.unlink()
 
         async def told(client):
-            await until(lambda: all(engine._kept.transfers.connector.holds(name) for name in there.names()))
+            await until(lambda: all(engine._kv_offload.transfers.connector.holds(name) for name in there.names()))
 
         read = ask(engine, before=told)
-    engine._kept._config = alone
+    engine._kv_offload._config = alone
     assert read.num_cached_tokens == len(PROMPT) // PAGE_SIZE * PAGE_SIZE
     assert read.token_ids == computed.token_ids
     for one, other in zip(computed.pages, read.pages, strict=True):
@@ -255,11 +255,11 @@ def test_peers_are_left_where_the_system_gives_no_thread_for_another(engine, tmp
             following.remove(self)
             following.append(None)
 
-    monkeypatch.setattr("engine.kept_pages.Peer", Peer)
+    monkeypatch.setattr("engine.kv_transfer.kv_offload.Peer", Peer)
     config = dataclasses.replace(
         engine.config, prefix_cache_dir=str(tmp_path), prefix_cache_peers=("a:1", "b:1"), prefix_cache_key=KEY
     )
-    kept = KVOffload(config, engine.pool, engine.runner, engine._kept.files, [])
+    kept = KVOffload(config, engine.pool, engine.runner.pages, engine._kv_offload.files, [])
     asyncio.run(until(lambda: kept.transfers.connector is not None))
     kept.open()
     asyncio.run(until(lambda: num_refused))
@@ -272,4 +272,4 @@ def test_an_address_that_is_taken_is_refused_by_name(engine):
         address = f"127.0.0.1:{server.port}"
         config = dataclasses.replace(engine.config, prefix_cache_listen=address, prefix_cache_key=KEY)
         with pytest.raises(ValueError, match=f"prefix_cache_listen is '{address}'"):
-            KVOffload(config, engine.pool, engine.runner, engine._kept.files, [])
+            KVOffload(config, engine.pool, engine.runner.pages, engine._kv_offload.files, [])

@@ -1,4 +1,4 @@
-"""How much memory a model would take, from the headers of its files alone."""
+"""The memory that a model would take, computed from the headers of its files."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 import jax
 
 from cache.storage import LARGEST_SHARE_OF_AVAILABLE, PAGE_SIZE_BY_BACKEND, machine_memory
-from engine.backends.backends import choose_bodies, kv_dtype
+from engine.backends.backends import choose_backends, kv_dtype
 from engine.interface.config import EngineConfig
-from engine.interface.footprint import MachineMemory, ModelFootprint
+from engine.interface.types import MachineMemory, ModelFootprint
 from engine.models.open_model import open_model
 from engine.weights.layout import Precision
 from engine.weights.loader import bytes_in_memory
 
 
 def footprint(path: Path, config: EngineConfig) -> ModelFootprint:
-    """What an engine of this configuration would take for the model.
+    """The memory that an engine of this configuration would take for the model.
 
     Raises:
         ModelError: the model cannot be served.
@@ -25,7 +25,7 @@ def footprint(path: Path, config: EngineConfig) -> ModelFootprint:
     """
     opened = open_model(path)
     sizes, tensors = opened.config, opened.tensors
-    backends = choose_bodies(config, sizes)
+    backends = choose_backends(config, sizes)
     page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)
     page = sizes.kv_layout(1, page_size, kv_dtype(config, backends))
     return ModelFootprint(

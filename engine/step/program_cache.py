@@ -1,7 +1,7 @@
-"""The programs of one engine in one file, ready to run: a start that finds it neither traces nor lowers anything.
+"""A file of the compiled programs of one engine: a start that finds it neither traces nor lowers anything.
 
 JAX's own cache saves the work of the compiler alone: its keys are made of the lowered programs, and to trace and lower
-all of them holds the interpreter lock for longer than everything else that a start does.
+all of them holds the interpreter lock for longer than everything else in a start.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jaxlib.version
 import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
-from engine.interface.cores import num_cores
-from engine.step.program_store import processor
-from engine.step.program_trees import ProgramTrees
+from engine.interface.cpu import cpu_features, num_cores
 
 _FILE_NAME = "programs"
 _DIGEST_BYTES = 32  # of all that follows, at the begin of the file
@@ -38,18 +36,25 @@ _PACKAGES = ("cache", "engine", "sampling")  # what programs are traced from
 _log = logging.getLogger(__name__)
 
 
-class KeptPrograms:
+class ProgramTrees(NamedTuple):
+    """How the arguments and results of one program are nested; the leaves of both trees may be anything."""
+
+    arguments: tuple[Any, ...]
+    results: Any
+
+
+class ProgramCache:
     """The compiled programs of one engine, found again by the same engine of a later process.
 
-    The file holds what `jax.experimental.serialize_executable` makes of each program: machine code, and objects of
-    JAX that are pickled. Who may write it may run code as the server's user, as with every cache of compiled programs.
+    The file holds what `jax.experimental.serialize_executable` makes of each program: machine code, and pickled objects
+    of JAX. Whoever may write it may run code as the server's user, as with every cache of compiled programs.
     """
 
     def __init__(self, store: Path, fingerprint: str, trees_of: Callable[[Hashable], ProgramTrees]) -> None:
         """Args:
-        store: the folder of a `ProgramStore`, which removes what was not used for long.
+        store: the folder of a `JaxCompilationCache`, which removes what was not used for long.
         fingerprint: names everything that the programs depend on, `environment` included.
-        trees_of: tells the trees of the program of a key.
+        trees_of: gives the trees of the program of a key.
         """
         self._path = store / hashlib.sha256(fingerprint.encode()).hexdigest()[:32] / _FILE_NAME
         self._trees_of = trees_of
@@ -98,7 +103,7 @@ class KeptPrograms:
             _log.warning("compiled programs are not kept in %s, so the next start compiles them: %s", self._path, error)
 
     def forget(self, key: Hashable) -> None:
-        """Removes a program that could not be loaded, so that the next start compiles it and keeps that.
+        """Removes a program that could not be loaded, so that the next start compiles and keeps it.
 
         Where the disk refuses, the next start finds it again.
         """
@@ -107,7 +112,7 @@ class KeptPrograms:
                 self._write(dict(self._stored))
 
     def _read(self) -> dict[str, bytes]:
-        """What the file holds, by the keys' texts; nothing if it is missing or damaged."""
+        """The content of the file, by the keys' texts; nothing if it is missing or damaged."""
         with suppress(OSError):
             whole = memoryview(self._path.read_bytes())
             content = whole[_DIGEST_BYTES:]
@@ -125,7 +130,7 @@ class KeptPrograms:
         return {}
 
     def _remove_unfinished(self) -> None:
-        """Removes what processes have left that were killed while they wrote; a living one has long ended by then."""
+        """Removes the files of processes that were killed while they wrote."""
         for path in self._path.parent.glob(f".{_FILE_NAME}-*"):
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > _LONGEST_WRITE_S:
@@ -155,7 +160,7 @@ def described(*trees: Any) -> str:
 
 
 def environment(modules: Iterable[str] = ()) -> str:
-    """What programs depend on beside the model and the configuration, as a text.
+    """What programs depend on besides the model and the configuration, as a text.
 
     The processor is a part of it: a folder may be shared by different machines, or move from one to another, and an
     instruction that a processor lacks would end the process.
@@ -169,7 +174,7 @@ def environment(modules: Iterable[str] = ()) -> str:
     device = jax.local_devices()[0]
     # XLA divides the work of a program on a CPU by the number of cores.
     machine = (
-        processor(), num_cores(), device.platform, device.device_kind, device.client.platform_version,
+        cpu_features(), num_cores(), device.platform, device.device_kind, device.client.platform_version,
         os.environ.get("XLA_FLAGS"),
     )  # fmt: skip
     return repr((versions, machine, sorted(map(repr, values.items())), digest_of_sources(), more))
@@ -177,7 +182,7 @@ def environment(modules: Iterable[str] = ()) -> str:
 
 @cache
 def digest_of_sources() -> str:
-    """Of all Python files whose code may become part of a program, in hexadecimal digits."""
+    """A digest of all Python files whose code may become part of a program, in hexadecimal digits."""
     seen = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     root = Path(__file__).parents[2]
     for package in _PACKAGES:

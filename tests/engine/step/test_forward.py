@@ -7,7 +7,7 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from engine.backends.base.backend import Backends
-from engine.backends.xla.backend import BODY as XLA_BODY
+from engine.backends.xla.backend import BACKEND as XLA_BACKEND
 from engine.interface.config import EngineConfig
 from engine.weights.packing import PackedMatrix
 from tests.forward_steps import QUICK_TO_COMPILE, ForwardSteps
@@ -100,7 +100,7 @@ def test_rounded_weights_compute_what_they_represent(model, file):
     config = dataclasses.replace(NATIVE, quantize="int4")
     native = ForwardSteps.load(path, config, QUICK_TO_COMPILE)
     assert isinstance(native.params["gate_up"], PackedMatrix)
-    exact = ForwardSteps(unpacked(native.params), native.model, Backends(XLA_BODY, XLA_BODY, ""), "float32")
+    exact = ForwardSteps(unpacked(native.params), native.model, Backends(XLA_BACKEND, XLA_BACKEND, ""), "float32")
     assert error_of(native.logits(sequences(), num_decoded=3), exact.logits(sequences(), num_decoded=3)) < 4e-2
 
 

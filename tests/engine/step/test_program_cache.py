@@ -18,9 +18,8 @@ from engine.client import EngineClient
 from engine.engine import Engine
 from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.step.compiled import CompiledPrograms
-from engine.step.device_runner import DeviceRunner
-from engine.step.kept_programs import KeptPrograms, environment
-from engine.step.program_trees import ProgramTrees
+from engine.step.program_cache import ProgramCache, ProgramTrees, environment
+from engine.step.programs import StepPrograms
 from sampling.host.params import SamplingParams
 from server.startup.progress import silent
 from tests.golden.tiny_llama import CONFIG
@@ -45,7 +44,7 @@ def compiled(folder: Path, fingerprint: str = "tiny", *, trees=trees_of) -> tupl
 
     programs = CompiledPrograms()
     lowerings = {key: lambda key=key: lower(key) for key in KEYS}
-    programs.compile(lowerings, silent, KeptPrograms(folder, fingerprint, trees))
+    programs.compile(lowerings, silent, ProgramCache(folder, fingerprint, trees))
     return programs, lowered
 
 
@@ -103,7 +102,7 @@ def test_what_a_killed_process_left_unfinished_goes_after_an_hour(tmp_path):
 
 
 def test_a_program_that_jax_cannot_read_is_compiled(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("engine.step.kept_programs.serialize", lambda program: (b"junk", None, program.out_tree))
+    monkeypatch.setattr("engine.step.program_cache.serialize", lambda program: (b"junk", None, program.out_tree))
     compiled(tmp_path)
     monkeypatch.undo()
     assert len(compiled(tmp_path)[1]) == len(KEYS)
@@ -115,9 +114,9 @@ def test_a_program_is_there_before_its_turn_and_loaded_once(tmp_path, monkeypatc
     compiled(tmp_path)
     loads: list[Any] = []
     loader_is_at, others_wait, may_go_on = threading.Event(), threading.Barrier(4), threading.Event()
-    usual = KeptPrograms.load
+    usual = ProgramCache.load
 
-    def slow(self: KeptPrograms, key: Any) -> Any:
+    def slow(self: ProgramCache, key: Any) -> Any:
         loads.append(key)
         if key == KEYS[1]:
             loader_is_at.set()
@@ -130,7 +129,7 @@ def test_a_program_is_there_before_its_turn_and_loaded_once(tmp_path, monkeypatc
         others_wait.wait(PATIENCE_S)
         return programs[KEYS[2]]
 
-    monkeypatch.setattr(KeptPrograms, "load", slow)
+    monkeypatch.setattr(ProgramCache, "load", slow)
     programs, lowered = compiled(tmp_path)
     assert loader_is_at.wait(PATIENCE_S)
     with ThreadPoolExecutor(3) as threads:
@@ -166,16 +165,16 @@ def test_programs_are_there_although_no_thread_loads_them(tmp_path, monkeypatch)
 def test_loading_ends_with_close_and_goes_on_with_start(tmp_path, monkeypatch):
     compiled(tmp_path)
     loads: list[Any] = []
-    loader_is_at, may_go_on, usual = threading.Event(), threading.Event(), KeptPrograms.load
+    loader_is_at, may_go_on, usual = threading.Event(), threading.Event(), ProgramCache.load
 
-    def slow(self: KeptPrograms, key: Any) -> Any:
+    def slow(self: ProgramCache, key: Any) -> Any:
         loads.append(key)
         if key == KEYS[1]:
             loader_is_at.set()
             assert may_go_on.wait(PATIENCE_S)
         return usual(self, key)
 
-    monkeypatch.setattr(KeptPrograms, "load", slow)
+    monkeypatch.setattr(ProgramCache, "load", slow)
     monkeypatch.setattr("engine.step.compiled._CLOSE_SECONDS", 0.01)
     programs, _ = compiled(tmp_path)
     assert loader_is_at.wait(PATIENCE_S)
@@ -192,8 +191,8 @@ def test_loading_ends_with_close_and_goes_on_with_start(tmp_path, monkeypatch):
 
 def test_a_later_program_that_jax_cannot_read_is_compiled_and_the_next_start_keeps_it_anew(tmp_path, monkeypatch):
     compiled(tmp_path)
-    usual = KeptPrograms.load
-    monkeypatch.setattr(KeptPrograms, "load", lambda self, key: usual(self, key) if key != KEYS[1] else None)
+    usual = ProgramCache.load
+    monkeypatch.setattr(ProgramCache, "load", lambda self, key: usual(self, key) if key != KEYS[1] else None)
     programs, lowered = compiled(tmp_path)
     assert programs["pair", 2](jnp.array([1.0, 5.0]))[0].tolist() == [2, 6]
     wait_for_loads()
@@ -205,14 +204,14 @@ def test_a_later_program_that_jax_cannot_read_is_compiled_and_the_next_start_kee
 
 def test_an_error_of_a_later_program_meets_whoever_needs_it(tmp_path, caplog, monkeypatch):
     compiled(tmp_path)
-    usual = KeptPrograms.load
+    usual = ProgramCache.load
 
-    def broken(self: KeptPrograms, key: Any) -> Any:
+    def broken(self: ProgramCache, key: Any) -> Any:
         if key == KEYS[1]:
             raise MemoryError("no room")
         return usual(self, key)
 
-    monkeypatch.setattr(KeptPrograms, "load", broken)
+    monkeypatch.setattr(ProgramCache, "load", broken)
     programs, _ = compiled(tmp_path)
     wait_for_loads()
     with pytest.raises(MemoryError, match="no room"):
@@ -250,9 +249,9 @@ def test_a_folder_that_cannot_be_written_costs_only_time_and_the_log_says_so(tmp
 
 def test_another_processor_fewer_cores_and_other_flags_of_the_compiler_are_other_environments(monkeypatch):
     seen = {environment(), environment()}
-    monkeypatch.setattr("engine.step.kept_programs.num_cores", lambda: 1 << 20)
+    monkeypatch.setattr("engine.step.program_cache.num_cores", lambda: 1 << 20)
     seen.add(environment())
-    monkeypatch.setattr("engine.step.kept_programs.processor", lambda: "flags: of an older machine")
+    monkeypatch.setattr("engine.step.program_cache.cpu_features", lambda: "flags: of an older machine")
     seen.add(environment())
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     seen.add(environment())
@@ -284,9 +283,9 @@ async def test_an_engine_finds_all_of_its_programs_again(tmp_path, monkeypatch, 
     def refuse(*_: Any) -> Any:
         raise AssertionError("a program is lowered")
 
-    for name in vars(DeviceRunner):
+    for name in vars(StepPrograms):
         if name.startswith("_lower"):
-            monkeypatch.setattr(DeviceRunner, name, refuse)
+            monkeypatch.setattr(StepPrograms, name, refuse)
     engine = Engine.load(folder, config, silent)
     wait_for_loads()
     assert await generated(engine) == expected
@@ -301,8 +300,8 @@ async def test_what_a_first_request_needs_is_loaded_before_all_else(tmp_path, mo
     )  # fmt: skip
     Engine.load(folder, config, silent)
     loaded: list[Any] = []
-    load = KeptPrograms.load
-    monkeypatch.setattr(KeptPrograms, "load", lambda kept, key: loaded.append(key) or load(kept, key))
+    load = ProgramCache.load
+    monkeypatch.setattr(ProgramCache, "load", lambda kept, key: loaded.append(key) or load(kept, key))
     engine = Engine.load(folder, config, silent)
     wait_for_loads()
     used: list[Any] = []

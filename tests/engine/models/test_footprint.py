@@ -8,7 +8,7 @@ import jax
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from engine.backends.backends import choose_bodies
+from engine.backends.backends import choose_backends
 from engine.client import EngineClient
 from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
@@ -35,7 +35,7 @@ def test_the_weights_take_what_was_said(tmp_path: Path, backend: str, options: d
     config = EngineConfig(matmul_backend=backend, attention_backend=backend, **options)
     said = EngineClient.footprint(path, config)
     opened = open_model(path)
-    loaded = opened.load(choose_bodies(config, opened.config).weights, Precision.of_engine(config), silent)
+    loaded = opened.load(choose_backends(config, opened.config).weights, Precision.of_engine(config), silent)
     assert said.weight_bytes == sum(array.nbytes for array in jax.tree.leaves(loaded.params))
     assert said.num_parameters == loaded.num_parameters
     assert said.architecture == "llama"

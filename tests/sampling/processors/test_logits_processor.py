@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sampling.host.packed import pack_words
+from sampling.host.grammar import pack_words
 from sampling.host.params import SamplingParams
 from sampling.host.rows import FLOAT_COLUMNS, INT_COLUMNS, SamplingRows
-from sampling.processors.feature import Admission, StateShape, at_slots, column, pack, unpack
+from sampling.processors.logits_processor import Admission, StateShape, at_slots, column, pack, unpack
 
 SIZES = [1, 7, 31, 32, 33, 100, 600]
 _unpack = jax.jit(unpack, static_argnums=1)
