@@ -8,8 +8,8 @@ from cache.free_queue import FreeCachePageQueue
 from cache.hashing import PageHash
 from cache.page import NULL_PAGE_ID, CachePage, Listener, PageRemoved, PagesCleared, PageStored
 
-FREE = 0  # nobody holds the page, and it remembers nothing
-CACHED = 1  # nobody holds it, but it remembers a part of a prefix
+FREE = 0  # no request holds the page, and it has no name
+CACHED = 1  # no request holds it, but it remembers a part of a prefix
 ACTIVE = 2  # one request holds it
 SHARED = 3  # several requests hold it
 
@@ -40,9 +40,9 @@ class PagePool:
         self._queue = FreeCachePageQueue(self.pages[1:])
         self._page_by_hash: dict[bytes, CachePage] = {}
         self._num_cached = 0
-        self.listener: Listener | None = None  # is told, in order, which names come and go
+        self.listener: Listener | None = None  # receives the page events in order
         self.highest_page = NULL_PAGE_ID  # of those that were handed out since this was last set to NULL_PAGE_ID
-        self.on_reach: Callable[[int], None] | None = None  # when that rises, is told how many pages there are up to it
+        self.on_reach: Callable[[int], None] | None = None  # called with the number of pages up to it, when it rises
 
     @property
     def num_free(self) -> int:

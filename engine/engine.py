@@ -242,7 +242,7 @@ class Engine:
             self.runner.wake()
         except BaseException:
             if params is not None:
-                self.runner.arrays.forget_weights()  # an engine with weights counts as one that nobody has to wake
+                self.runner.arrays.forget_weights()  # an engine with weights would count as awake
             raise
         self.pool.highest_page = NULL_PAGE_ID
         self._is_asleep = False

@@ -16,7 +16,7 @@ class QueueLimits:
     def __init__(self, config: EngineConfig, counters: SchedulerCounters) -> None:
         self._config = config
         self._counters = counters
-        # These counts go on from earlier clients of the engine, whose requests have all left the queue.
+        # These counts continue those of earlier clients of the engine, whose requests have all left the queue.
         self.num_submitted = counters.num_dequeued
         self._num_submitted_tokens = counters.num_dequeued_tokens
 

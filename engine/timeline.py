@@ -74,7 +74,7 @@ class Timeline:
         self._clock = clock
         self._origin = clock()
         self._num_dispatched = 0
-        # The function that asks the device is not kept in StepTimes, or committed steps would keep their arrays alive.
+        # `is_done` is not stored in StepTimes, or committed steps would keep their arrays alive.
         self._in_flight: deque[tuple[StepTimes, Callable[[], bool]]] = deque()
         self._committed: deque[StepTimes] = deque(maxlen=num_steps)
         self._schedule_began = 0.0

@@ -69,7 +69,7 @@ class TokenStream:
         # garbage collection.
         self.request_id = request.request_id
         self._params = request.params
-        # Before the end, nothing comes beside tokens, except reports of progress, which have no tokens.
+        # Before the end, all events have tokens only, except reports of progress, which have none.
         self._has_only_tokens = (
             request.params.logprobs is None and request.params.prompt_logprobs is None and request.pooling is None
         )

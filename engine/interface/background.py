@@ -1,4 +1,4 @@
-"""Runs a function in a background thread beside the asyncio loop, on request at lower priority."""
+"""Runs a function in a background thread of the asyncio loop, optionally at lower priority."""
 
 from __future__ import annotations
 

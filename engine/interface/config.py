@@ -20,7 +20,7 @@ BACKEND_NAMES = ("native", "xla")
 
 _BACKENDS = one_of("auto", *BACKEND_NAMES)
 _BACKEND_NAMES = alternatives("auto", *BACKEND_NAMES)
-MOST_PEERS = 16  # whose pages one server reads
+MOST_PEERS = 16  # of one server
 _PEERS_DEMAND = f"there may be {MOST_PEERS}, and each must be HOST:PORT"
 _KEY = Limit(
     lambda key: re.fullmatch(r"[!-~]{16,}", key) is not None, "it must have at least 16 visible ASCII characters"

@@ -20,7 +20,7 @@ class Limit:
     """Which values of the right type a setting accepts."""
 
     holds: Callable[[Any], bool]
-    demand: str  # what an error says behind the refused value
+    demand: str  # follows the refused value in an error
     choices: tuple[str, ...] = ()  # all values, where they are a few words
 
 

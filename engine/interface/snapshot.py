@@ -38,7 +38,7 @@ class StepView(NamedTuple):
     commit_ended: float
     device_began: float
     device_ended: float
-    idle_total: float  # seconds for which the device stood idle while work waited, from the start to this step's begin
+    idle_total: float  # seconds of idle device while work waited, from the start to this step's begin
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class TokenLogprobs(NamedTuple):
 
     logprob: float  # of the token that was sampled, or that the prompt has
     rank: int  # of that token in the whole vocabulary, from 1
-    top: list[tuple[int, float]]  # token id and logprob of the best tokens, best first, as many as asked for
+    top: list[tuple[int, float]]  # token id and logprob of the best tokens, best first, as many as requested
     listed: list[float]  # of the `logprob_token_ids` of the request, in their order
     masked: float = 0.0  # the probability of all tokens that the request's grammar did not allow here
 
@@ -51,9 +51,7 @@ class PromptProgress(NamedTuple):
 
     stage: WaitStage
     queue_position: int = 0  # requests that start before it, as far as can be seen now; 0 once it has started
-    estimated_seconds: float | None = (
-        None  # until its first token; None: unknown before any step was measured
-    )
+    estimated_seconds: float | None = None  # until its first token; None: unknown before any step was measured
     num_prompt_tokens: int = 0  # 0 while the model is loading
     num_cached_tokens: int = 0  # of them, those that came from the prefix cache
     num_processed_tokens: int = 0  # of them, those that need no more work, the cached ones included
@@ -68,8 +66,8 @@ class TokenEvent(NamedTuple):
     finish_reason: FinishReason | None  # set on the last event and on no other
     num_cached_tokens: int  # prompt tokens that came from the prefix cache
     error: str | None = None  # the reason, if finish_reason is ERROR
-    logprobs: list[TokenLogprobs] | None = None  # one for each of token_ids; None if not asked for
-    # One for each prompt token, with None for the first. Only in the first event with tokens, if asked for.
+    logprobs: list[TokenLogprobs] | None = None  # one for each of token_ids; None if not requested
+    # One for each prompt token, with None for the first. Only in the first event with tokens, if requested.
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     is_dead_end: bool = False  # the error follows from the request's own parameters
     pooled: np.ndarray | None = None  # float32[hidden], of a request with a `Pooling`, in the first event with tokens
@@ -119,7 +117,7 @@ class QueueFull(RuntimeError):
 class KeptFigures:
     """Counters since the start, and one gauge, of KV offloading to a folder; all 0 where it is off."""
 
-    num_imported_tokens: int = 0  # tokens whose pages came from the folder of kept pages
+    num_imported_tokens: int = 0  # tokens whose pages came from the folder
     num_imported_bytes: int = 0  # of these pages
     num_exported_bytes: int = 0  # of the pages that were put there
     num_damaged_pages: int = 0  # pages there that were not what was written, and were computed again

@@ -146,7 +146,7 @@ class KVEventPublisher:
         except zmq.ZMQError as error:
             _log.error("the events of pages are no longer published: %s", error.strerror)
         finally:
-            self._stop_listening()  # nobody empties the queue any more
+            self._stop_listening()  # the queue is not emptied any more
             self._context.destroy(linger=_LINGER_MS)
 
     def _stop_listening(self) -> None:

@@ -1,4 +1,4 @@
-"""The fingerprint of a model and its computation, which tells pages apart that must not be mixed.
+"""The fingerprint of a model and its computation, which distinguishes pages that must not be mixed.
 
 Keys and values follow from the tokens, the weights and the program that computes them. A stored page equals a computed
 one, bit for bit, only if all three are the same.

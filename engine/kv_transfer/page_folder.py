@@ -21,7 +21,7 @@ from engine.kv_transfer.page_file import SUFFIX, TEMPORARY_PREFIX
 # The least recently used pages leave when so large a share of the limit has been written since the last look. The room
 # that they leave is as large, so that one server alone never exceeds the limit.
 _SHARE_BETWEEN_LOOKS = 16
-# A file that nobody has finished for so long is of a process that was killed; an empty folder is of a model gone by.
+# An unfinished file this old is of a process that was killed; an empty folder is of a model that is no longer used.
 _ABANDONED_SECONDS = 3600.0
 
 _KEY = re.compile(r"[0-9a-f]{32}")

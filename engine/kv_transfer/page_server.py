@@ -62,7 +62,7 @@ class _Offer:
             there = self.shelf.names()
             if len(self.listed) > 2 * len(there) + _SLACK_NAMES or not self.list_id:
                 self.list_id, self.listed, self.seen = secrets.randbits(63) + 1, [], set()
-            self.listed += there - self.seen  # a page that has left and come back is told again
+            self.listed += there - self.seen  # a page that was removed and stored again is listed again
             self.seen = there
             start = min(num_known, len(self.listed)) if list_id == self.list_id else 0
             told = self.listed[start : start + MOST_NAMES]

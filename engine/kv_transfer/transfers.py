@@ -25,12 +25,12 @@ from engine.kv_transfer.transfer_threads import Arrival, TransferThreads
 
 # Bytes of pages that are copied between two steps at most, in each direction, at about 5 GB/s. At least one page is.
 _BYTES_PER_TURN = 16 << 20
-_BYTES_IN_FLIGHT = 64 << 20  # of copies that wait to be stored, and of pages that were asked for
-_MAX_JOBS = 8  # whose pages may be in the pool before their requests start; else they would drive each other out
+_BYTES_IN_FLIGHT = 64 << 20  # of copies that wait to be stored, and of pages that were requested
+_MAX_JOBS = 8  # with pages in the pool before their requests start; more would evict each other's
 _MAX_TOUCHES = 256  # notes of use that wait for the storing thread; more are dropped
-_ARRIVAL_TIMEOUT = 2.0  # seconds without any page that was asked for; then all that wait are computed
+_ARRIVAL_TIMEOUT = 2.0  # seconds without an arrival; then all waiting prompts are computed
 _JOB_TIMEOUT = 10.0  # seconds for one job; then the rest of it is computed, because the place is slow or much used
-_BACKOFF = 60.0  # seconds after that in which nothing is asked for
+_BACKOFF = 60.0  # seconds after that without requests
 _REFUSED_BACKOFF = 5.0  # seconds in which nothing is copied after the connector could not store
 
 _log = logging.getLogger(__name__)
@@ -66,12 +66,12 @@ class PageTransfers:
         self._threads: TransferThreads | None = None
         self._num_stored_before = 0  # by threads that have ended
         self._leaving: dict[bytes, CachePage] = {}  # by name, in order; the pages to be exported
-        self._used: list[bytes] = []  # names of pages that are kept outside, used since the last turn
+        self._used: list[bytes] = []  # names of stored pages that were used since the last turn
         self._arriving: set[bytes] = set()  # names of all pages of jobs that are under way
-        self._jobs: list[PrefetchJob] = []  # those that may be asked for; their requests have not started
+        self._jobs: list[PrefetchJob] = []  # that may request pages; their requests have not started
         self._queued: deque[PrefetchJob] = deque()
-        self._num_pending = 0  # pages that were asked for and have not arrived
-        self._arrived_at = 0.0  # the last of them, or when the first of them was asked for
+        self._num_pending = 0  # pages that were requested and have not arrived
+        self._arrived_at = 0.0  # when the last of them did, or when the first was requested
         self._prefetch_again_at = -math.inf
 
     # ---------------------------------------------------------------- threads and connectors
@@ -94,7 +94,7 @@ class PageTransfers:
             self._threads.close(join_seconds)
             self._num_stored_before += self._threads.num_stored
             self._threads = None
-            self._num_pending = 0  # what was asked for arrives nowhere any more
+            self._num_pending = 0  # requested pages arrive no more
 
     def open(self, make: Callable[[], KVConnector]) -> None:
         """Changes the connector.

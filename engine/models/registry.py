@@ -24,7 +24,7 @@ from engine.weights.formats.model_folder import ModelFolder
 
 
 class Architecture(NamedTuple):
-    name: str  # in GGUF files, and in what the server tells of a model
+    name: str  # in GGUF files, and in the server's description of a model
     transformers_name: str  # the class in Hugging Face transformers
     model: type[Model]
 

@@ -74,7 +74,7 @@ class Link:
                 return
             num_sent = 0
             if not self._backlog:
-                with contextlib.suppress(OSError):  # no room; of an error the threads will tell
+                with contextlib.suppress(OSError):  # no room; the threads report an error
                     num_sent = self._connection.send(message, socket.MSG_DONTWAIT)
             if num_sent < len(message):
                 self._backlog.append(message[num_sent:])
@@ -95,7 +95,7 @@ class Link:
         except Empty:
             raise TimeoutError(f"{self.peer} has not answered within {seconds:g} s") from None
         if isinstance(message, HostLost):
-            self._inbox.put(message)  # for whoever asks again
+            self._inbox.put(message)  # for later calls
             raise message
         return message
 

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 HEADER = struct.Struct("<IB")
-MAGIC = b"eagre hosts 1\0"  # begins the first message of a follower, so that a stranger is told apart
+MAGIC = b"eagre hosts 1\0"  # begins the first message of a follower, to recognise other clients
 _FACT_END = "\0"
 
 

@@ -27,7 +27,7 @@ from sampling.registry import STATEFUL
 
 _NOBODY = Request("", [], SamplingParams(), 0, 0)  # a follower knows no requests
 
-# The front: int32 each, in this order.
+# The header: int32 each, in this order.
 _FRONT = (
     "num_decode_rows", "num_tiles", "num_sampled_rows", "level", "num_sampled", "num_scheduler_steps", "awaits_masks",
     "num_writes", "num_scored", "num_pooled",

@@ -102,7 +102,7 @@ class LiveRequests:
         Its tokens are kept, and all their keys and values are computed again.
         """
         self.release(request)
-        request.prefetch = None  # pages that it loses now may have been kept outside
+        request.prefetch = None  # pages that it loses now may have been stored
         request.status = RequestStatus.WAITING
         request.num_computed_tokens = request.num_committed_tokens = 0
         if request.prompt_logprobs is not None:

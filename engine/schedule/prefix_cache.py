@@ -21,7 +21,7 @@ class PrefixCache:
         self._page_size = page_size
         self._is_enabled = is_enabled
         self._computing: dict[bytes, Request] = {}  # page hash -> the running request that will commit it
-        self.transfers: PageTransfers | None = None  # None: no pages are kept outside
+        self.transfers: PageTransfers | None = None  # None: no KV offload
 
     def match(self, request: Request) -> list[CachePage]:
         """The cached pages of the longest remembered prefix of the request; no reference is added."""

@@ -76,7 +76,7 @@ class Request:
     is_plain: bool = False  # wants tokens only, and only they can end it
     uses: int = 0  # bits of the sampling features it uses
     level: SamplerVariant = SamplerVariant.GREEDY  # the sampling program it needs
-    # Logprobs of the prompt, int32[num_tokens, NUM_COLUMNS] for each computed piece. None if they were not asked
+    # Logprobs of the prompt, int32[num_tokens, NUM_COLUMNS] for each computed piece. None if they were not requested
     # for or have been sent.
     prompt_logprobs: list[np.ndarray] | None = None
     pooled: np.ndarray | None = None  # float32[hidden], the sum of what is computed so far

@@ -123,7 +123,7 @@ class CompiledPrograms:
     def _load_late(self) -> None:
         try:
             for key in list(self._late):
-                # The interpreter waits for this thread when it ends, and calls nobody before that who could close it.
+                # The interpreter waits for this thread when it ends, and runs nothing before that could close it.
                 if self._is_closed or not threading.main_thread().is_alive():
                     return
                 try:

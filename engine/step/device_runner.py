@@ -169,7 +169,7 @@ class DeviceRunner:
 
         Where it fails, the pages have no memory and the weights are where they were.
         """
-        self._free_pages()  # a follower has some that woke while the leader could not tell all hosts to
+        self._free_pages()  # a follower has some if it woke and not all hosts did
         try:
             self.arrays.allocate_pages()
             self.start()

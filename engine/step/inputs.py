@@ -86,7 +86,7 @@ class _Decoded(NamedTuple):
     """A step that decoded one token of each of its requests, with what the next step must match to reuse its arrays."""
 
     inputs: StepInputs
-    sampling_ints: np.ndarray  # as in the inputs, in a copy that nobody else writes to
+    sampling_ints: np.ndarray  # a private copy of those in the inputs
     slots: list[int]
     slots_array: np.ndarray  # intp[num_requests], the same as `slots`
     next_starts: list[int]

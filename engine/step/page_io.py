@@ -56,7 +56,7 @@ def write_page(kv: KVPages, page_id: jax.Array, page: PageBits) -> KVPages:
 
 
 class PageIO:
-    """The `PageDevice` of an engine, which enqueues its copies behind and before the steps of the engine thread."""
+    """The `PageDevice` of an engine, which enqueues its copies between the steps."""
 
     def __init__(self, arrays: DeviceArrays, compiled: CompiledPrograms) -> None:
         self._arrays = arrays

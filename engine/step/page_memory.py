@@ -25,7 +25,7 @@ _MADV_COLLAPSE = 25  # since Linux 6.1
 _HUGE_PAGES_FOLDER = Path("/sys/kernel/mm/transparent_hugepage")  # of Linux, for its settings
 _HUGE_PAGE = 2 << 20  # bytes
 _SYSTEM_PAGE = 4096  # bytes; where the system's are larger, it refuses, and pages get memory as they are written
-_CLOSE_SECONDS = 5.0  # the wait for the stretch that is being asked for; the system may be slow to find memory
+_CLOSE_SECONDS = 5.0  # the wait for a call of the system, which may be slow to find memory
 
 
 class PageMemory:
@@ -147,7 +147,7 @@ class PageMemory:
     def _begin_small(self) -> None:
         """Has the first stretch of each layer begin with small system pages, where they can be joined later."""
         with contextlib.suppress(Exception):
-            # To advise on no bytes tells whether the system knows the advice.
+            # Advice on no bytes tests whether the system supports it.
             begin, _ = self._first_stretch(0)
             if not _gives_huge_pages() or _advise(begin, 0, _MADV_COLLAPSE) != 0:
                 return

@@ -97,7 +97,7 @@ class StepPrograms:
             lowerings["write page"] = self._lower_write_page
         # Those of an earlier start are loaded in this order, and a request may come at once.
         lowerings = {key: lowerings[key] for key in (*self._first_needed(), *lowerings)}
-        # JAX loads a kept program for all devices that there are, and an engine uses one of them.
+        # JAX loads a cached program for all devices, and an engine uses one of them.
         cache = None if self._store is None or jax.device_count() > 1 else self._cache_in(self._store)
         with nullcontext() if cache is None else cache_passed_by():
             self.compiled.compile(lowerings, progress, cache)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # only types need jax here, so that host logic does not load 
 
 @dataclass(slots=True)
 class PendingStep:
-    """A dispatched step whose result the host has not asked for yet."""
+    """A dispatched step whose result the host does not have yet."""
 
     plan: StepPlan
     inputs: StepInputs

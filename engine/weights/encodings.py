@@ -68,7 +68,7 @@ class EncodedRows:
     num_outputs: int
     num_inputs: int
     read: Callable[[int, int], np.ndarray]  # uint8[stop - start, bytes of a row] of the file's rows start to stop
-    forget: Callable[[np.ndarray], None] = lambda rows: None  # told of what `read` gave when nobody needs it any more
+    forget: Callable[[np.ndarray], None] = lambda rows: None  # called with a result of `read` after its last use
     order: np.ndarray | None = None  # int32[num_outputs]: output i is the file's row order[i]; None: row i
 
     def taken(self, outputs: np.ndarray) -> EncodedRows:

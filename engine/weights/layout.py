@@ -17,14 +17,14 @@ from engine.weights.host_memory import large_array
 from engine.weights.leaf import Leaf
 from engine.weights.tensors import ModelTensor
 
-Matrix: TypeAlias = Any  # an array or a tree of few; only the backend whose layout made it looks into it
+Matrix: TypeAlias = Any  # an array or a tree of few; opaque but for the backend whose layout made it
 Params: TypeAlias = dict[str, Any]  # leaves by their names: vectors are arrays, all others a Matrix
 
 # The tensors of a leaf: for each layer those that are joined along their outputs.
 LayerTensors: TypeAlias = Sequence[Sequence[ModelTensor]]
 
 
-# Told the bytes of the file that have been read, from any thread.
+# Called with the bytes of the file that have been read, from any thread.
 Count: TypeAlias = Callable[[int], None]
 
 

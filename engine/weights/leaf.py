@@ -55,8 +55,8 @@ class Leaf:
     parts: tuple[Part, ...]  # joined along their outputs
     split: Split = Split.REPLICATED
     is_per_layer: bool = True  # stacked over all layers; else there is one
-    is_exact: bool = False  # kept in float32, as a router's: what is rounded would pick other experts
-    num_experts: int = 0  # above 0, expert i of a layer stands at layer * num_experts + i of the stack
+    is_exact: bool = False  # kept in float32, as a router's: rounding would change the chosen experts
+    num_experts: int = 0  # above 0, expert i of a layer is at index layer * num_experts + i of the stack
 
     def renamed(self, file_format: str, new_name: Callable[[str], str]) -> Leaf:
         """The same with other names of its tensors in one format of files."""

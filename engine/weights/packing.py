@@ -234,16 +234,6 @@ def quantise(matrix: np.ndarray, bits: int) -> Quantised:
     return Quantised(Format.INT4_MIN, scales, minima, to_nibbles(numbers))
 
 
-def zero_point(kind: Format) -> np.float32:
-    """The number that stands for 0 in formats without minima."""
-    return np.float32(8.0 if kind.is_nibbles else 128.0)
-
-
-def from_nibbles(packed: np.ndarray) -> np.ndarray:
-    """Undoes `to_nibbles`."""
-    return np.concatenate([packed & 15, packed >> 4], axis=-1)
-
-
 def to_nibbles(numbers: np.ndarray) -> np.ndarray:
     """uint8[..., 16] from uint8[..., 32] below 16: the first half in the low nibbles, the second in the high ones."""
     packed: np.ndarray = numbers[..., : GROUP // 2] | (numbers[..., GROUP // 2 :] << 4)

@@ -66,7 +66,7 @@ class InvalidParameter(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Frozen and checked at construction, so that everything behind the edge may trust it.
+    """The sampling parameters of one request, frozen and checked at construction.
 
     The annotation of a number states its type and its limits; the wire takes the type from here.
     Whether token ids are of the vocabulary is for `check_token_ids`, which knows its size.
@@ -104,7 +104,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()  # token id, what is added to its logit
     allowed_token_ids: tuple[int, ...] | None = None  # None: all
     bad_words: tuple[tuple[int, ...], ...] = ()  # sequences of token ids that the output shall not have
-    # How many alternatives are wanted beside each token's own log probability; None: not even that one.
+    # Alternatives besides each token's own log probability; None: not even that one.
     logprobs: Annotated[int, Between(0, MAX_LOGPROBS)] | None = None
     prompt_logprobs: Annotated[int, Between(0, MAX_LOGPROBS)] | None = None  # likewise, of the prompt's tokens
     logprob_token_ids: tuple[int, ...] = ()  # tokens whose logprobs are wanted wherever a token is sampled

@@ -48,7 +48,7 @@ INT_COLUMNS = {name: index for index, name in enumerate((*_OWN_INTS, *(column.na
 FLOAT_COLUMNS = {name: index for index, name in enumerate((*_OWN_FLOATS, *(column.name for column in _REAL)))}
 NUM_INTS, NUM_FLOATS = len(INT_COLUMNS), len(FLOAT_COLUMNS)
 
-# In the sampler's output, in the place of a token: NOT_SAMPLED in a padding row, `vocab_size` where a logit is NaN,
+# In the sampler's output, instead of a token: NOT_SAMPLED in a padding row, `vocab_size` where a logit is NaN,
 # and `vocab_size + NOTHING_LEFT` where the request allows no token at all.
 NOT_SAMPLED = -1
 NOTHING_LEFT = 1

@@ -1,4 +1,4 @@
-"""bad_words: token sequences that the output shall not have.
+"""bad_words: token sequences that the output must not have.
 
 The last token of a sequence is banned where the output ends with all that comes before it.
 """
@@ -13,7 +13,7 @@ from sampling.host.params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from sampling.host.rows import NUM_PROMPT_TOKENS, POSITION
 from sampling.processors.logits_processor import Admission, Allocate, LogitsProcessor, StateShape, StepInput, at_slots
 
-ANY = -1  # in the place of a token: before a short sequence, and everywhere where there is none
+ANY = -1  # instead of a token: before a short sequence, and where there is no sequence
 _NOT_OUTPUT = -2  # matches no token
 
 

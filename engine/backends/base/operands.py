@@ -42,7 +42,7 @@ class Picks(NamedTuple):
 
     experts: jax.Array  # int32[num_tokens, num_picked], different ones for each token
     shares: jax.Array  # float32[num_tokens, num_picked]
-    num_experts: int  # of a layer; in a stack of matrices, expert i of a layer stands at layer * num_experts + i
+    num_experts: int  # of a layer; in a stack of matrices, expert i of a layer is at layer * num_experts + i
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ _PACK_ARGUMENTS = (
 )  # fmt: skip
 
 VARIANT_VARIABLE = "EAGRE_NATIVE_VARIANT"  # names a variant, or "none"
-FOLDER_VARIABLE = "EAGRE_NATIVE_FOLDER"  # where the libraries lie, instead of beside this file
+FOLDER_VARIABLE = "EAGRE_NATIVE_FOLDER"  # of the libraries, instead of this file's
 
 _log = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ def is_cut_short(path: Path) -> bool:
     except OSError as error:
         raise NativeUnavailable(f"the native kernels could not be read: {error}") from error
     starts = range(0, len(table), program_size)
-    # In a program header, the offset in the file stands at byte 8 and the size in the file at byte 32.
+    # In a program header, the offset in the file is at byte 8 and the size in the file at byte 32.
     return any(sum(struct.unpack_from("<Q", table, start + at)[0] for at in (8, 32)) > size for start in starts)
 
 

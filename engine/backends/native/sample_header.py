@@ -29,7 +29,7 @@ _WIDTH = 118  # of a line of enumerators
 def state_names(states: FeatureStates) -> list[str]:
     """The names of the states' arrays, in the order in which `jax.tree.leaves` lists them.
 
-    An array of its own has the name of its feature, one of several the feature's and its own.
+    A feature's only array has the feature's name; one of several has both names.
     """
     paths = jax.tree_util.tree_flatten_with_path(states)[0]
     return ["_".join(jax.tree_util.keystr((key,), simple=True) for key in path) for path, _ in paths]

@@ -29,8 +29,8 @@ _LOCAL_THETA = 10_000.0
 _PERIOD = 6  # the last of so many layers sees all
 _NUM_LAYERS_27B = 62
 _USUAL_PREFIX = "model."
-# What stands in front of the names of a text model within a model with pictures, as published first and since
-# transformers 5, and what stands there in front of the output matrix.
+# The prefixes of the names of a text model within a model with pictures, as published first and since transformers 5,
+# each with the prefix of the output matrix.
 _PREFIXES_WITH_PICTURES = {"language_model.model.": "language_model.", "model.language_model.": ""}
 
 

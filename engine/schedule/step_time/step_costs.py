@@ -69,7 +69,7 @@ class StepCosts:
         )  # fmt: skip
         weights, spread = self._weights, self._spread
         drift = [_DRIFT * weight for weight in weights]
-        drift[_BEGUN] = drift[_TILE]  # which of the two weights the cost of whole tiles is, nobody knows
+        drift[_BEGUN] = drift[_TILE]  # whole tiles do not show which of the two weights is their cost
         for index, row in enumerate(spread):
             row[index] = min(row[index] + drift[index] ** 2, _UNKNOWN)
         along = [sum(map(mul, row, x)) for row in spread]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 _LENGTH = struct.Struct("<Q")
 WINDOW = 64 << 10  # bytes that are searched for zeros at once
-ONE_BY_ONE = 256  # strings, where zeros do not tell them apart, or for which a search does not pay
+ONE_BY_ONE = 256  # strings, where zeros do not delimit them, or too few for a search
 
 
 def lengths_of_strings(data: npt.NDArray[np.uint8], offset: int, count: int) -> npt.NDArray[np.int64]:

@@ -25,7 +25,7 @@ class Kind:
     """One way in which a module's matrix is stored."""
 
     marker: str  # a tensor of this name says that the module is quantised
-    names: Set[str]  # of all tensors that stand in place of the matrix
+    names: Set[str]  # of all tensors that replace the matrix
     make: Callable[[Parts], Matrix]
 
 
@@ -76,7 +76,7 @@ def _read_gptq(table: JsonFile) -> Scheme:
     _only(table, "pack_dtype", "int32", None)
     _only(table, "is_marlin_format", False, None)
     dynamic = table.value("dynamic")
-    # Modules that are left as they are tell so by their tensors. Those with other numbers of bits are not read.
+    # Modules that are not quantised are recognised by their tensors. Other numbers of bits are not supported.
     if dynamic and not (isinstance(dynamic, dict) and all(str(key).startswith("-:") for key in dynamic)):
         raise table.error("dynamic", "modules that are quantised in another way than the rest are not read")
     size, bits = _group_size(table), int(table.required_integer("bits", least=4, most=8))
