@@ -51,7 +51,7 @@ def portable_logprobs(
 
     Args:
         logits: float32[num_rows, vocab_size].
-        tokens: int32[num_rows]; of one that is no token, the columns of its own mean nothing.
+        tokens: int32[num_rows]; the columns of an invalid one are undefined.
         listed: int32[num_rows, MAX_LOGPROB_TOKEN_IDS].
         masked: float32[num_rows], the column of that name; None: no row has a grammar.
     """

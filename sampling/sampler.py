@@ -23,15 +23,7 @@ from jax import lax
 from sampling.draw import draw, uniforms
 from sampling.filters.candidates import Candidates
 from sampling.host.features import FEATURES, GRAMMAR, SamplingFeature, Stage
-from sampling.host.rows import (
-    NOT_SAMPLED,
-    NOTHING_LEFT,
-    SLOT,
-    TEMPERATURE,
-    SamplingRows,
-    value_when_off,
-    values_of,
-)
+from sampling.host.rows import NOT_SAMPLED, NOTHING_LEFT, SLOT, TEMPERATURE, SamplingRows, value_when_off, values_of
 from sampling.logprobs import LOGPROBS, NUM_COLUMNS, TOKEN, portable_logprobs
 from sampling.processors.grammar_mask import masked_share
 from sampling.processors.logits_processor import FeatureStates, StepInput

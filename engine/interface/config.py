@@ -126,9 +126,7 @@ class EngineConfig:
         None, "folder that keeps cached prefixes over a restart", limit=NOT_EMPTY, metavar="DIR"
     )
     prefix_cache_bytes: int = setting(
-        8 << 30,
-        "bytes that --prefix-cache-dir may hold, of all models",
-        limit=at_least(1 << 20),
+        8 << 30, "bytes that --prefix-cache-dir may hold, of all models", limit=at_least(1 << 20)
     )
     prefix_cache_listen: str | None = setting(
         None,

@@ -1,7 +1,4 @@
-"""bad_words: token sequences that the output must not have.
-
-The last token of a sequence is banned where the output ends with all that comes before it.
-"""
+"""bad_words: bans the last token of a sequence where the output ends with all that comes before it."""
 
 from __future__ import annotations
 

@@ -16,20 +16,12 @@ class GrammarMask(LogitsProcessor[None, None]):
 
 
 def apply_mask(logits: jax.Array, mask: jax.Array, uses: jax.Array) -> jax.Array:
-    """Bans the tokens outside their mask in the rows that have a grammar.
-
-    Args:
-        mask: uint32[num_rows, num_words]; of other rows anything.
-        uses: bool[num_rows].
-    """
+    """Bans the tokens outside their mask, uint32[num_rows, num_words], in the rows that use it, bool[num_rows]."""
     return jnp.where(uses[:, None] & ~unpack(mask, logits.shape[-1]), -jnp.inf, logits)
 
 
 def masked_share(logits: jax.Array, mask: jax.Array, uses: jax.Array) -> jax.Array:
-    """The probability, by the unmodified logits, of the tokens that its mask bans in each row; float32[num_rows].
-
-    It is 0 in rows without a grammar. Arguments are those of `apply_mask`.
-    """
+    """The probability, by the unmodified logits, of the tokens that its mask bans in each row; float32[num_rows]."""
     peak = jnp.max(logits, axis=-1, keepdims=True)
     weights = jnp.exp(logits - jnp.where(jnp.isfinite(peak), peak, 0.0))
     # The sum of what is taken, and not 1 less the rest: a small share keeps its digits.

@@ -39,12 +39,9 @@ class Products(Protocol):
 
         Args:
             x: [num_tokens, inputs].
-            norm: None: x is taken as it is.
+            norm: None: x is used as it is.
             weights: inputs to outputs; gated, to twice the outputs.
             bias: [num_layers, outputs]; gated, that of the gates and then that of the ups.
-
-        Returns:
-            [num_tokens, outputs].
         """
 
     def add_product(
@@ -54,7 +51,7 @@ class Products(Protocol):
         """addend + scale * (x @ weights + bias), [num_tokens, outputs].
 
         Args:
-            addend: [num_tokens, outputs]; it may be written to, and is not to be used again.
+            addend: [num_tokens, outputs]; it may be overwritten.
             bias: [num_layers, outputs].
         """
 
@@ -62,38 +59,34 @@ class Products(Protocol):
         self, addend: jax.Array, x: jax.Array, gate_up: Matrix, down: Matrix, picks: Picks, layer: jax.Array,
         layout: TokenLayout, *, activation: Activation,
     ) -> jax.Array:  # fmt: skip
-        """addend + the sum over each token's picks of share * ((activation(x @ gate) * (x @ up)) @ down).
+        """addend + the sum over each token's experts of share * ((activation(x @ gate) * (x @ up)) @ down).
 
-        Only experts that a token picks are read, and each computes those tokens alone (Shazeer et al., 2017).
+        Only experts with tokens are read, and each computes those tokens alone (Shazeer et al., 2017).
 
         Args:
-            addend: [num_tokens, hidden]; it may be written to, and is not to be used again.
+            addend: [num_tokens, hidden]; it may be overwritten.
             x: [num_tokens, hidden].
             gate_up, down: stacks of all experts of all layers.
-
-        Returns:
-            [num_tokens, hidden].
         """
 
     def head_product(
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: Matrix, *,
         bias: jax.Array | None = None, scale: float = 1.0, softcap: float = 0.0,
     ) -> jax.Array:  # fmt: skip
-        """Logits: z = scale * (norm(x) @ weightsᵀ + bias), and softcap * tanh(z / softcap) where softcap is above 0.
+        """Logits float32[num_sampled_rows, vocab]: z = scale * (norm(x) @ weightsᵀ + bias), or softcap * tanh(z /
+        softcap).
 
         Args:
             sampled: int32[num_sampled_rows], indices of tokens; negative in padding rows.
             norm: of one layer.
             weights: an embedding's, [vocab, hidden].
             bias: [1, vocab].
-
-        Returns:
-            float32[num_sampled_rows, vocab].
+            softcap: 0: none.
         """
 
 
 class Attention(Protocol):
-    """Paged attention over the step's tokens and what the pages hold of their requests."""
+    """Paged attention over the step's tokens and the pages of their requests."""
 
     def __call__(
         self, qkv: jax.Array, kv: KVPages, layer: jax.Array, layout: TokenLayout, constants: AttentionConstants

@@ -15,15 +15,7 @@ from engine.weights.encodings import EncodedRows, Encoding
 from engine.weights.host_memory import large_array
 from engine.weights.layout import Count, LayerTensors, Precision, stacked_arrays
 from engine.weights.leaf import Leaf, LeafKind
-from engine.weights.packing import (
-    TILE,
-    Format,
-    PackedMatrix,
-    PackingError,
-    Placement,
-    pack_quantised,
-    quantise,
-)
+from engine.weights.packing import TILE, Format, PackedMatrix, PackingError, Placement, pack_quantised, quantise
 from engine.weights.tensors import ModelTensor
 
 _JOB_BYTES = 8 << 20  # of a tensor: what one job reads and packs

@@ -49,7 +49,7 @@ def _normed_heads(x: jax.Array, norm: Norm | None, layer: jax.Array) -> jax.Arra
 
 
 def _rotate(x: jax.Array, layer: jax.Array, constants: AttentionConstants) -> jax.Array:
-    """Su et al., "RoFormer", 2021; the first rotary_dim features of each head, by the layer's table.
+    """Rotates the first rotary_dim features of each head by the layer's table (Su et al., "RoFormer", 2021).
 
     Args:
         x: [num_tokens, num_heads, head_dim].

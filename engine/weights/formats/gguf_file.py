@@ -64,11 +64,7 @@ class GGUFFile(GGUFReader):
         return np.dtype(self.gguf_scalar_to_np[kind]).newbyteorder("<")
 
     def _get(
-        self,
-        offset: int,
-        dtype: npt.DTypeLike,
-        count: int = 1,
-        override_order: Literal["I", "S", "<"] | None = None,
+        self, offset: int, dtype: npt.DTypeLike, count: int = 1, override_order: Literal["I", "S", "<"] | None = None
     ) -> npt.NDArray[Any]:
         """As in the package, which returns less than was requested where the file ends early."""
         kind = np.dtype(dtype)
