@@ -101,8 +101,7 @@ def _forget_locals(error: BaseException) -> None:
 
 
 class _ShortSwitches:
-    """Shortens the interpreter's switch interval while it is entered, so that waiting threads soon get the interpreter
-    lock.
+    """Shortens the interpreter's switch interval while it is entered, so that waiting threads soon get its lock.
 
     An engine thread takes the lock several times in a step, and waits each time for a whole interval of every thread
     that computes: five milliseconds each by default. The interval is one of the whole process, so that several threads

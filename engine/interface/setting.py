@@ -62,9 +62,7 @@ class Setting:
 
     @property
     def is_switch(self) -> bool:
-        """Whether it is a flag without a value, which changes the default: with a default of True it turns the field
-        off.
-        """
+        """Whether it is a flag without a value; where the default is True, the flag turns the field off."""
         return self.kind is bool
 
     def parse(self, text: str) -> Any:

@@ -25,9 +25,7 @@ class KVConnector(Protocol):
         """The content of a page, uint8[bytes of a page], as it was stored; None if it is unavailable."""
 
     def store(self, name: bytes, content: Sequence[np.ndarray]) -> bool:
-        """Stores a page, given as arrays whose bytes in order are the content; returns False if that is impossible for
-        now.
-        """
+        """Stores a page, the bytes of these arrays in order; returns False if that is impossible for now."""
 
     def touch(self, names: Sequence[bytes]) -> None:
         """Notes that the pages have been used, the first of a prefix first."""

@@ -55,7 +55,9 @@ class PageTransfers:
         make_threads: TransferThreads, or a function with the same arguments.
         """
         self.num_read = 0  # pages that came into the pool
-        self.on_arrival: Callable[[], None] = lambda: None  # called by other threads when `land` has something to do
+        self.on_arrival: Callable[[], None] = lambda: (
+            None
+        )  # called by other threads when `import_pages` has something to do
         self._pool = pool
         self._device = device
         self._clock = clock
@@ -67,7 +69,7 @@ class PageTransfers:
         self._num_stored_before = 0  # by threads that have ended
         self._leaving: dict[bytes, CachePage] = {}  # by name, in order; the pages to be exported
         self._used: list[bytes] = []  # names of stored pages that were used since the last turn
-        self._arriving: set[bytes] = set()  # names of all pages of jobs that are under way
+        self._arriving: set[bytes] = set()  # names of all pages of active jobs
         self._jobs: list[PrefetchJob] = []  # that may request pages; their requests have not started
         self._queued: deque[PrefetchJob] = deque()
         self._num_pending = 0  # pages that were requested and have not arrived
@@ -135,7 +137,7 @@ class PageTransfers:
         if make is not None and self._threads is not None:
             self._threads.open(lambda: _cleared(make()))
 
-    # ---------------------------------------------------------------- pages leave
+    # ---------------------------------------------------------------- export
 
     def note(self, page: CachePage, page_hash: PageHash) -> None:
         """Notes that a page has got its name, or that a request uses it."""
@@ -181,7 +183,7 @@ class PageTransfers:
                 has_copied = True
         return has_copied
 
-    # ---------------------------------------------------------------- pages come
+    # ---------------------------------------------------------------- import
 
     def is_arriving(self, name: bytes) -> bool:
         """Whether a job will import this page."""

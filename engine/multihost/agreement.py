@@ -48,8 +48,7 @@ def facts_of(config: EngineConfig, opened: OpenModel) -> dict[str, str]:
 
 
 def digest_of_model(opened: OpenModel) -> str:
-    """A digest of the configuration, the headers of all tensors, and samples of the files, which may take minutes to
-    read whole.
+    """A digest of the configuration, the headers of all tensors, and samples of the files.
 
     Raises:
         ModelError: a file cannot be read.

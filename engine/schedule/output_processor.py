@@ -1,6 +1,4 @@
-"""The output processor commits finished steps: it appends their tokens to the requests and ends those that are
-complete.
-"""
+"""The output processor commits finished steps: it appends tokens to their requests and ends those that are complete."""
 
 from __future__ import annotations
 

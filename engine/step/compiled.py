@@ -1,6 +1,4 @@
-"""A table of compiled programs: all are compiled or loaded before readiness; a compile in a step is counted as a
-defect.
-"""
+"""A table of compiled programs. All are compiled or loaded before readiness; a later compile is counted as a defect."""
 
 from __future__ import annotations
 

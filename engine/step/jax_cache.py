@@ -226,9 +226,7 @@ class JaxCompilationCache:
 
 @contextlib.contextmanager
 def _private_folder(parent: Path) -> Iterator[Path]:
-    """A folder that only this process uses, in the file system of the store, so that links into it are possible; raises
-    OSError.
-    """
+    """A folder of this process, in the file system of the store, so that links into it work; raises OSError."""
     with contextlib.ExitStack() as stack:
         folder = _new_locked_folder(parent, stack)
         try:

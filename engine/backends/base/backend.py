@@ -73,15 +73,14 @@ class Products(Protocol):
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: Matrix, *,
         bias: jax.Array | None = None, scale: float = 1.0, softcap: float = 0.0,
     ) -> jax.Array:  # fmt: skip
-        """Logits float32[num_sampled_rows, vocab]: z = scale * (norm(x) @ weightsᵀ + bias), or softcap * tanh(z /
-        softcap).
+        """Logits float32[num_sampled_rows, vocab]: z = scale * (norm(x) @ weightsᵀ + bias), perhaps soft-capped.
 
         Args:
             sampled: int32[num_sampled_rows], indices of tokens; negative in padding rows.
             norm: of one layer.
             weights: an embedding's, [vocab, hidden].
             bias: [1, vocab].
-            softcap: 0: none.
+            softcap: above 0, logits become softcap * tanh(z / softcap).
         """
 
 

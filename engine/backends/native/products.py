@@ -31,8 +31,7 @@ def norm_product(
     weights: PackedMatrix, bias: Array, *,
     norm_kind: int, epsilon: float, activation: int, is_gated: bool, num_tiles: int,
 ) -> jax.Array:  # fmt: skip
-    """activation(norm(x) @ weights[layer]ᵀ + bias[layer]), or gated, activation(gate) * up; float32[num_tokens,
-    outputs].
+    """activation(norm(x) @ weights[layer]ᵀ + bias[layer]), or gated, activation(gate) * up.
 
     A gated product is that of Shazeer, "GLU variants improve transformer", 2020. The first half of its matrix's parts
     are the gate's, and the second half those of `up`; so are its biases.
@@ -41,6 +40,9 @@ def norm_product(
         norm: float32[num_layers, inputs], or empty where the kind is none.
         norm_bias: float32[num_layers, inputs] of a LayerNorm, or empty.
         bias: float32[num_layers, outputs], or empty.
+
+    Returns:
+        float32[num_tokens, outputs].
 
     Raises:
         ValueError: the kind of norm or activation is unknown, or the norm's arrays do not belong to its kind.
