@@ -80,11 +80,7 @@ class PagePool:
         return self._queue.num_free_pages
 
     def allocate(self, n: int) -> list[CachePage]:
-        """Allocates n pages with one reference each; cached pages are evicted when too few are free.
-
-        Raises:
-            OutOfPages: fewer than n pages can be allocated; nothing was allocated.
-        """
+        """Allocates n pages with one reference each, evicting cached pages; raises OutOfPages, and none is taken."""
         if n > self._queue.num_free_pages:
             raise OutOfPages(f"{n} pages are asked for, {self._queue.num_free_pages} are allocatable")
         pages = [self._queue.popleft()] if n == 1 else self._queue.popleft_n(n)
@@ -180,11 +176,7 @@ class PagePool:
         return True
 
     def check(self) -> None:
-        """Checks the whole pool; its time grows with the number of pages.
-
-        Raises:
-            AssertionError: the counts, the queue and the pages contradict each other; the message says where.
-        """
+        """Checks the counts, the queue and all pages against each other; raises AssertionError."""
         queued = self._queue.get_all_free_pages()
         cached = sum(page.page_hash is not None for page in queued)
         active = [page for page in self.pages[1:] if page.ref_cnt > 0]

@@ -69,17 +69,7 @@ class EngineClient:
     def follow(
         model_path: Path, config: EngineConfig, progress: Progress, on_lost: Callable[[BaseException], None]
     ) -> None:
-        """Computes as a follower of several hosts, without a client, until the leader ends. Blocking.
-
-        Args:
-            on_lost: called by any thread when the leader is lost. The call of `follow` may not return then, because it
-                may wait for a device, and the process is to end.
-
-        Raises:
-            ModelError: the model cannot be served.
-            ValueError: the configuration does not fit the model, the machine or the leader's.
-            HostLost: the leader is lost or has failed.
-        """
+        """As `Engine.follow`, of an engine that is loaded here; may not return when the leader is lost."""
         Engine.load(model_path, config, progress).follow(on_lost)
 
     @staticmethod
@@ -93,12 +83,7 @@ class EngineClient:
 
     @staticmethod
     def footprint(model_path: Path, config: EngineConfig) -> ModelFootprint:
-        """The memory that the model would take; only the headers of its files are read.
-
-        Raises:
-            ModelError: the model cannot be served.
-            ValueError: the configuration does not fit the model or the machine.
-        """
+        """The memory that the model would take; only the headers of its files are read. Raises as `load`."""
         return footprint(model_path, config)
 
     @staticmethod

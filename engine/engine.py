@@ -272,11 +272,7 @@ class Engine:
         return params
 
     def replace_params(self, params: Params) -> None:
-        """Replaces the weights and forgets all prefixes that were computed with the old ones.
-
-        Raises:
-            EngineBusy: pages are in use.
-        """
+        """Replaces the weights and forgets all prefixes; raises EngineBusy while pages are in use."""
         if not self.pool.reset_prefix_cache():
             raise EngineBusy(f"{self.pool.num_active} pages are still being read or stored; try again")
         self._replace_params(params)
@@ -323,11 +319,7 @@ class Engine:
         )
 
     def watch_hosts(self, on_lost: Callable[[BaseException], None]) -> None:
-        """Calls `on_lost`, from any thread, when another host is lost or if one is already.
-
-        Raises:
-            EngineError: the other hosts have been released.
-        """
+        """Calls `on_lost`, from any thread, when another host is lost; raises EngineError if they were released."""
         self._group.watch(on_lost)
 
     def follow(self, on_lost: Callable[[BaseException], None]) -> None:

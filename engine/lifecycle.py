@@ -44,11 +44,7 @@ class Lifecycle:
             await self._run(self._pause)
 
     async def resume(self) -> None:
-        """Continues after a pause.
-
-        Raises:
-            EngineBusy: the engine is asleep; call `wake` instead.
-        """
+        """Continues after a pause; raises EngineBusy if the engine is asleep, where `wake` is needed."""
         async with self._lock:
             await self._run(self._resume)
 
@@ -234,11 +230,7 @@ class Lifecycle:
     # ---------------------------------------------------------------- called in the asyncio thread
 
     async def _run(self, function: Callable[[], T]) -> T:
-        """Runs `function` in the engine thread while nothing is in flight.
-
-        Raises:
-            EngineError: the engine is not running, or ends before it runs the function.
-        """
+        """Runs `function` in the engine thread while nothing is in flight; raises EngineError if that has ended."""
         if self._is_closed or not self._engine_loop.is_running:
             raise EngineError("the engine is not running")
         loop = asyncio.get_running_loop()

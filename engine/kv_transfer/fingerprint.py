@@ -68,14 +68,11 @@ class ModelFiles:
 
 
 def fingerprint(files: ModelFiles, parts: Sequence[str], folder: Path) -> str:
-    """32 hexadecimal digits; blocks while it reads the model's files, the first time.
+    """32 hexadecimal digits; blocks while it reads the model's files, the first time. Raises OSError.
 
     Args:
         parts: what else the computation depends on: configuration, layout of pages, kernels, libraries, processor.
         folder: where digests of large files are kept.
-
-    Raises:
-        OSError: as `ModelFiles.digest`.
     """
     seen = hashlib.sha256()
     for part in (files.digest(folder / _DIGESTS), _digest_of_code(), *parts):

@@ -79,10 +79,9 @@ class KVOffload:
         self.transfers.start()
 
     def close(self, seconds: float) -> None:
-        """Ends the threads and the connections to other servers; `start` may start them again.
+        """Ends the threads and connections, after waiting at most so many seconds until pages are stored.
 
-        Args:
-            seconds: how long to wait at most until pages are stored that have left the engine.
+        `start` may start them again.
         """
         self.transfers.close(seconds)
         with self._lock:

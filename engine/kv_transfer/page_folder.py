@@ -79,11 +79,7 @@ class PageFolder:
         self.num_bytes, self._unseen_bytes = total, 0
 
     def _files(self) -> Iterator[_File]:
-        """All pages. Files that were never finished are removed; other files in the folder are left alone.
-
-        Raises:
-            OSError: the folder cannot be read.
-        """
+        """All pages; raises OSError. Unfinished files are removed; other files in the folder are left alone."""
         now = time.time()
         for shelf in self._shelves():
             is_empty = True

@@ -77,11 +77,7 @@ class Session:
 
 
 def greet(connection: socket.socket, key: bytes, fingerprint: str, page_bytes: int) -> Session:
-    """The server's part of the handshake.
-
-    Raises:
-        OSError: the client does not have the key, or has other pages, or sends nothing in time.
-    """
+    """The server's part of the handshake; raises OSError if the client lacks the key, has other pages, or is silent."""
     nonce = secrets.token_bytes(NONCE_BYTES)
     send(connection, [GREETING.pack(MAGIC, nonce)], HANDSHAKE_SECONDS)
     told = bytes(receive(connection, INTRODUCTION.size, HANDSHAKE_SECONDS))
@@ -97,11 +93,7 @@ def greet(connection: socket.socket, key: bytes, fingerprint: str, page_bytes: i
 
 
 def introduce(connection: socket.socket, key: bytes, fingerprint: str, page_bytes: int) -> Session:
-    """The client's part of the handshake.
-
-    Raises:
-        OSError: the server does not have the key, or sends nothing in time.
-    """
+    """The client's part of the handshake; raises OSError if the server lacks the key or is silent."""
     magic, other = GREETING.unpack(receive(connection, GREETING.size, HANDSHAKE_SECONDS))
     if magic != MAGIC:
         raise PeerError("it is no server of pages")

@@ -55,9 +55,7 @@ class PageTransfers:
         make_threads: TransferThreads, or a function with the same arguments.
         """
         self.num_read = 0  # pages that came into the pool
-        self.on_arrival: Callable[[], None] = lambda: (
-            None
-        )  # called by other threads when `import_pages` has something to do
+        self.on_arrival: Callable[[], None] = lambda: None  # called by other threads for `import_pages`
         self._pool = pool
         self._device = device
         self._clock = clock
@@ -86,10 +84,9 @@ class PageTransfers:
                 self._threads.open(self._make)
 
     def close(self, join_seconds: float) -> None:
-        """Stores what has left the engine and ends the threads; `start` may start others.
+        """Stores exported pages for at most so many seconds and ends the threads; `start` may start others.
 
-        Args:
-            join_seconds: how long to wait for that at most. A disk that hangs must not keep the process.
+        A disk that hangs must not keep the process.
         """
         if self._threads is not None:
             self.cancel_all()
@@ -99,11 +96,7 @@ class PageTransfers:
             self._num_pending = 0  # requested pages arrive no more
 
     def open(self, make: Callable[[], KVConnector]) -> None:
-        """Changes the connector.
-
-        Args:
-            make: makes the connector; called by another thread, may take long and may raise an OSError.
-        """
+        """Changes the connector to the one that `make` makes in another thread, slowly, or with an OSError."""
         self.cancel_all()
         self._make = make
         if self._threads is not None:

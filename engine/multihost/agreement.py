@@ -48,11 +48,7 @@ def facts_of(config: EngineConfig, opened: OpenModel) -> dict[str, str]:
 
 
 def digest_of_model(opened: OpenModel) -> str:
-    """A digest of the configuration, the headers of all tensors, and samples of the files.
-
-    Raises:
-        ModelError: a file cannot be read.
-    """
+    """A digest of the configuration, the headers of all tensors, and samples of the files; raises ModelError."""
     seen = hashlib.sha256(repr((opened.model, opened.quantization)).encode())
     for leaf in opened.tensors.leaves:
         for layer in opened.tensors.of(leaf):

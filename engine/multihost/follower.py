@@ -56,11 +56,7 @@ class Follower:
         return int(self._expect(Kind.SETTLED, SETTLE_SECONDS).content)
 
     def become_ready(self) -> None:
-        """Reports that this host has compiled its programs, and waits until all have; steps may come then.
-
-        Raises:
-            HostLost: the leader is lost or has ended.
-        """
+        """Reports that this host has compiled its programs, and waits until all have; raises HostLost."""
         self._link.send(frame(Kind.READY))
         self._expect(Kind.BEGIN, None)
         self._link.patience = PATIENCE_SECONDS
@@ -78,22 +74,13 @@ class Follower:
         return HostLost(f"{self._link.peer} has ended: {reason.decode()}")
 
     def close(self, reason: str = "") -> None:
-        """Ends the connection.
-
-        Args:
-            reason: why, if the leader has not asked for it.
-        """
+        """Ends the connection; `reason` is why, if the leader has not asked for it."""
         if reason:
             self._link.send(frame(Kind.END, reason.encode()))
         self._link.close()
 
     def _expect(self, kind: Kind, seconds: float | None) -> Message:
-        """The next message, of one kind.
-
-        Raises:
-            ValueError: the leader refuses this host.
-            HostLost: the leader is lost or has ended, or sends something else.
-        """
+        """The next message, of one kind; raises ValueError if the leader refuses this host, else HostLost."""
         try:
             message = self._link.receive(seconds)
         except TimeoutError as error:

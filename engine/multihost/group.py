@@ -45,11 +45,7 @@ class Group:
         raise ValueError("num_hosts is 1, so that there is no leader to follow")
 
     def close(self, reason: str = "") -> None:
-        """Releases the other hosts. Idempotent.
-
-        Args:
-            reason: why, if no operator asked for it.
-        """
+        """Releases the other hosts; `reason` is why, if no operator asked for it. Idempotent."""
 
 
 class Leading(Group):

@@ -26,13 +26,10 @@ class Leader:
     """Host 0 of several. All methods but `watch` and `broadcast` block, and are called while the model is loaded."""
 
     def __init__(self, address: HostAddress, num_hosts: int, facts: Mapping[str, str]) -> None:
-        """Listens at the port after the coordinator's.
+        """Listens at the port after the coordinator's; raises ValueError if that fails.
 
         Args:
             facts: what must agree on all hosts.
-
-        Raises:
-            ValueError: the port cannot be listened at.
         """
         self.address = address
         self._num_hosts = num_hosts
@@ -49,10 +46,9 @@ class Leader:
             ) from error
 
     def gather(self, progress: Progress, seconds: float = GATHER_SECONDS) -> None:
-        """Waits until all hosts have joined, and tells them so. A host that differs is refused, and may retry.
+        """Waits until all hosts have joined; raises ValueError if they do not come in time.
 
-        Raises:
-            ValueError: not all have come in time.
+        A host that differs is refused, and may retry.
         """
         ends_at = time.monotonic() + seconds
         with self._listener:
@@ -98,11 +94,7 @@ class Leader:
             link.patience = PATIENCE_SECONDS
 
     def watch(self, on_lost: Callable[[HostLost], None]) -> None:
-        """Calls `on_lost`, from any thread, when a host is lost.
-
-        Raises:
-            EngineError: the followers have been released.
-        """
+        """Calls `on_lost`, from any thread, when a host is lost; raises EngineError if they have been released."""
         if self._is_closed:
             raise EngineError("the other hosts have been let go, so that the engine cannot be used again")
         for link in self._links.values():
@@ -116,11 +108,7 @@ class Leader:
 
     @contextmanager
     def blamed(self, failures: type[Exception]) -> Iterator[None]:
-        """Within the context a failed computation is reported as HostLost, if a host is lost.
-
-        Args:
-            failures: exceptions of computations.
-        """
+        """Within the context these failures of computations are reported as HostLost, if a host is lost."""
         try:
             yield
         except failures as error:

@@ -100,11 +100,7 @@ class Link:
         return message
 
     def close(self, seconds: float = 0.0) -> None:
-        """Ends the connection; the peer notices.
-
-        Args:
-            seconds: how long to wait at most until the peer has received everything and has ended.
-        """
+        """Ends the connection, after waiting at most so many seconds until the peer has received everything and ended."""
         ends_at = time.monotonic() + seconds
         with self._lock:
             while self._backlog and self._lost is None and self._changed.wait(max(0.0, ends_at - time.monotonic())):
@@ -153,12 +149,7 @@ class Link:
         return Message(Kind(kind), self._exactly(size, selector))
 
     def _exactly(self, size: int, selector: selectors.BaseSelector) -> bytes:
-        """Exactly so many bytes.
-
-        Raises:
-            TimeoutError: nothing has come for longer than a living host is silent.
-            OSError: the connection has ended.
-        """
+        """Exactly so many bytes; raises TimeoutError if the peer is silent for too long, and OSError."""
         content = bytearray(size)
         rest = memoryview(content)
         while rest:

@@ -62,11 +62,7 @@ class StepFormat:
         return [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays]
 
     def unpack(self, content: bytes) -> tuple[StepInputs, list[FeatureWrite]]:
-        """The step of a frame, without requests; its arrays share the frame's memory.
-
-        Raises:
-            ValueError: the frame is too short or too long.
-        """
+        """The step of a frame, without requests; its arrays share the frame's memory. Raises ValueError."""
         rest = _Rest(content)
         front = dict(zip(_FRONT, rest.take((len(_FRONT),), np.int32).tolist(), strict=True))
         shape = StepShape(front["num_decode_rows"], front["num_tiles"])

@@ -131,7 +131,7 @@ def choose_devices(config: EngineConfig, model: Model) -> tuple[Backends, Callab
     """The backends, and what makes the placement of weights that they have laid out.
 
     Raises:
-        ValueError: the model cannot be split so, there are too few devices, or a configured backend is unavailable.
+        ValueError: the model cannot be split, there are too few devices, or a configured backend is unavailable.
     """
     if config.tensor_parallel == 1:
         return choose_backends(config, model.config), lambda params: Placement()

@@ -147,10 +147,9 @@ class Scheduler:
         return [self.requests.finish(request, (), reason, error) for request in unfinished]
 
     def send_all_back(self) -> None:
-        """Queues every running request again and forgets all prefixes, because the pages' content is about to be lost.
+        """Queues every running request again and forgets all prefixes, before the pages' content is lost.
 
-        Raises:
-            RuntimeError: steps are in flight.
+        Raises RuntimeError if steps are in flight.
         """
         if self._num_in_flight_steps:
             raise RuntimeError(f"{self._num_in_flight_steps} steps are in flight")

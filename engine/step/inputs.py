@@ -236,7 +236,7 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
 
 
 def _page_table(buffer: SequenceBuffer, row_slots: np.ndarray) -> np.ndarray:
-    """The page tables of the rows, aligned so that a CPU device reads them in place: they are the bulk of the inputs."""
+    """The page tables of the rows, aligned so that a CPU device reads them in place; most bytes of the inputs."""
     num_rows, num_pages = len(row_slots), buffer.page_table.shape[1]
     memory = np.empty(num_rows * num_pages + _ALIGNMENT // 4, np.int32)
     first = -memory.ctypes.data % _ALIGNMENT // 4

@@ -253,11 +253,7 @@ def _new_locked_folder(parent: Path, stack: contextlib.ExitStack) -> Path:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[int]:
-    """Holds the lock of a folder, which ends with the process however that ends; gives its descriptor.
-
-    Raises:
-        OSError: another process holds it, or the folder is gone.
-    """
+    """Holds the lock of a folder until the process ends at the latest, and gives its descriptor; raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

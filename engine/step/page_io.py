@@ -100,8 +100,8 @@ def _bits(leaf: jax.Array) -> jax.Array:
 def page_parts(opened: OpenModel, config: EngineConfig, backends: Backends, layout: KVLayout) -> list[str]:
     """What the bits of a page depend on besides the model's files and the engine's code.
 
-    The native kernels compute a row in the same way whatever other rows the step has. XLA does not, so with it the
-    sizes of steps and the number of threads count too.
+    Native kernels compute a row alike whatever other rows the step has. XLA does not: the sizes of steps and threads
+    count.
     """
     chosen = (backends.for_products, backends.for_attention)
     is_invariant = all(backend.is_opaque_to_xla for backend in chosen)

@@ -84,11 +84,7 @@ class LeafTensors:
 
 
 def bytes_in_memory(tensors: LeafTensors, layout: WeightsLayout, precision: Precision) -> int:
-    """The bytes of what `load_weights` would make; only the files' headers are read.
-
-    Raises:
-        ModelError: a tensor is missing or stored in a way that is not supported.
-    """
+    """The bytes of what `load_weights` would make; only the files' headers are read. Raises ModelError."""
     vector_bytes, total = jnp.dtype(layout.vector_dtype(precision)).itemsize, 0
     for leaf in tensors.leaves:
         layers = tensors.of(leaf)

@@ -71,11 +71,7 @@ class Gemma2(Decoder):
 
 
 def read_folder(config: JsonFile, tensor_names: Set[str], model_type: str) -> DecoderConfig:
-    """The common part of the configurations of Gemma 2 and 3.
-
-    Raises:
-        ModelError: a field is missing or wrong, or has a value that is not supported.
-    """
+    """The common part of the configurations of Gemma 2 and 3; raises ModelError."""
     usual = folder_config.read_decoder(config, tensor_names, model_type, is_tied=True, hidden_act="gelu_pytorch_tanh")
     if config.text("hidden_activation") not in (None, "gelu_pytorch_tanh"):
         raise config.error("hidden_activation", 'of this architecture it must be "gelu_pytorch_tanh"')
@@ -100,10 +96,9 @@ def are_local(num_layers: int, period: int) -> list[bool]:
 
 
 def gguf_scalar(file: GGUFTensors, usual: DecoderConfig, num_layers_27b: int) -> float:
-    """The scores are divided by its square root. Files seldom state a scale: the 27B models are known by their layers.
+    """The scores are divided by its square root; raises ModelError.
 
-    Raises:
-        ModelError: the field of the scale is wrong, or the scale is undefined.
+    Files seldom state a scale: the 27B models are known by their layers.
     """
     scale = file.fields.positive_number("attention.scale")
     if scale is not None:

@@ -29,11 +29,7 @@ class Sizes(TypedDict):
 
 
 def read_sizes(config: JsonFile) -> Sizes:
-    """The sizes, by the names that most architectures give them.
-
-    Raises:
-        ModelError: one is missing or wrong, or they contradict each other.
-    """
+    """The sizes, by the names that most architectures give them; raises ModelError."""
     hidden_size = config.required_integer("hidden_size", least=1)
     num_heads = config.required_integer("num_attention_heads", least=1)
     num_kv_heads = config.integer("num_key_value_heads", least=1) or num_heads

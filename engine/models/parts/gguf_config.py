@@ -16,11 +16,7 @@ OUTPUT = "output.weight"
 
 
 def read_sizes(file: GGUFTensors) -> Sizes:
-    """The sizes, of which the vocabulary's is that of the embedding.
-
-    Raises:
-        ModelError: one is missing or wrong, or they contradict each other.
-    """
+    """The sizes, of which the vocabulary's is that of the embedding; raises ModelError."""
     fields = file.fields
     hidden_size = fields.required_integer("embedding_length", least=1)
     num_heads = fields.required_integer("attention.head_count", least=1)

@@ -65,11 +65,7 @@ def read_longrope(config: JsonFile, head_dim: int, context_length: int) -> tuple
 
 
 def read_longrope_of_gguf(file: GGUFTensors, head_dim: int, context_length: int) -> tuple[Rotary, LongRope | None]:
-    """As `read_longrope`, from the tensors of factors.
-
-    Raises:
-        ModelError: a field or a tensor is missing or wrong, or the scaling is not supported.
-    """
+    """As `read_longrope`, from the tensors of factors."""
     fields = file.fields
     rotary_dim = read_rotary_dim_of_gguf(file, head_dim)
     if not file.names & {_LONG, _SHORT}:

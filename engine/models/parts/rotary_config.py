@@ -120,11 +120,7 @@ def read_rotary_dim_of_gguf(file: GGUFTensors, head_dim: int) -> int:
 
 
 def read_factors(file: GGUFTensors, name: str, rotary_dim: int) -> list[float]:
-    """The divisors of the frequencies, rotary_dim / 2 numbers of a tensor.
-
-    Raises:
-        ModelError: the tensor is missing, or has another shape or a number that is not above 0.
-    """
+    """The divisors of the frequencies, rotary_dim / 2 numbers of a tensor; raises ModelError."""
     tensor = file.tensor(name)
     if tensor is None:
         raise ModelError(f"the file has no tensor {name!r}")

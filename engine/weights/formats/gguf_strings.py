@@ -17,11 +17,7 @@ ONE_BY_ONE = 256  # strings, where zeros do not delimit them, or too few for a s
 
 
 def lengths_of_strings(data: npt.NDArray[np.uint8], offset: int, count: int) -> npt.NDArray[np.int64]:
-    """The lengths in bytes, int64[count], of the strings of an array that begins at `offset`.
-
-    Raises:
-        ValueError: the array reaches beyond the end of `data`.
-    """
+    """The byte lengths, int64[count], of the strings of an array at `offset`; raises ValueError at the end."""
     parts = [np.empty(0, np.int64)]
     while count > 0:
         some = parts[0]

@@ -11,12 +11,7 @@ from engine.interface.regular_file import open_regular
 
 
 def map_file(path: Path) -> np.ndarray:
-    """The bytes of a file, uint8[size], read lazily.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is empty.
-    """
+    """The bytes of a file, uint8[size], read lazily; raises OSError, and ValueError if it is empty."""
     with open_regular(path) as file:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 

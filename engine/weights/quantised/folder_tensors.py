@@ -37,11 +37,7 @@ class FolderTensors:
         self.names = (files.names - parts) | {f"{module}.{WEIGHT}" for module in self._quantised}
 
     def tensor(self, name: str) -> FileTensor | None:
-        """A tensor by its name, or None where there is none.
-
-        Raises:
-            ModelError: it is stored in a way that is not supported, or a part of it is missing or of another shape.
-        """
+        """A tensor by its name, or None; raises ModelError if it, or a part of it, is not as it should be."""
         module, _, part = name.rpartition(".")
         if part == WEIGHT and module in self._quantised:
             return self._quantised[module].make(Parts(self._files, module))

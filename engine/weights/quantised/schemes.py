@@ -38,11 +38,7 @@ class Scheme:
 
 
 def read_scheme(config: JsonFile) -> Scheme | None:
-    """The scheme in `config.json`; None: the folder is not quantised.
-
-    Raises:
-        ModelError: a field is wrong, or has a value that is not supported.
-    """
+    """The scheme in `config.json`; None: the folder is not quantised. Raises ModelError if it is not supported."""
     field = next((name for name in FIELDS if config.value(name) is not None), None)
     table = None if field is None else config.table(field)
     if field is None or table is None:
