@@ -20,7 +20,7 @@ from engine.interface.address import KVEndpoint
 from engine.interface.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.interface.cpu import cpu_features
 from engine.interface.errors import ModelError
-from engine.interface.types import EngineBusy, EngineStats, KeptFigures, Progress
+from engine.interface.types import EngineBusy, EngineStats, KVOffloadStats, Progress
 from engine.kv_events.publisher import KVEventPublisher, check_libraries
 from engine.kv_transfer.kv_offload import KVOffload, files_of
 from engine.loop import EngineLoop
@@ -307,7 +307,7 @@ class Engine:
             num_active_pages=pool.num_active,
             prefix_cache_queries=counters.prefix_cache_queries,
             prefix_cache_hits=counters.prefix_cache_hits,
-            kept=KeptFigures()
+            kept=KVOffloadStats()
             if self._kv_offload is None
             else self._kv_offload.figures(self.scheduler.requests.page_size),
             compiles_after_ready=self._compile_counter.count,

@@ -114,7 +114,7 @@ class QueueFull(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptFigures:
+class KVOffloadStats:
     """Counters since the start, and one gauge, of KV offloading to a folder; all 0 where it is off."""
 
     num_imported_tokens: int = 0  # tokens whose pages came from the folder
@@ -142,7 +142,7 @@ class EngineStats:
     num_active_pages: int = 0
     prefix_cache_queries: int = 0  # prompt tokens looked up
     prefix_cache_hits: int = 0  # prompt tokens found
-    kept: KeptFigures = KeptFigures()
+    kept: KVOffloadStats = KVOffloadStats()
     compiles_after_ready: int = 0
     device_busy_seconds: float = 0.0
     device_idle_seconds: float = 0.0  # between steps while work waited; an upper bound

@@ -11,7 +11,7 @@ from cache.pool import PagePool
 from engine.interface.address import HostAddress
 from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
-from engine.interface.types import KeptFigures
+from engine.interface.types import KVOffloadStats
 from engine.kv_transfer.disk import DiskConnector
 from engine.kv_transfer.fingerprint import ModelFiles, fingerprint
 from engine.kv_transfer.kv_connector import KVConnector, PageDevice
@@ -116,10 +116,10 @@ class KVOffload:
             peers = self._peers
         return PeerConnector(kept, peers) if peers else kept
 
-    def figures(self, page_size: int) -> KeptFigures:
+    def figures(self, page_size: int) -> KVOffloadStats:
         """Counters and gauges; any thread may call it."""
         transfers, connector = self.transfers, self._connector
-        return KeptFigures(
+        return KVOffloadStats(
             num_imported_tokens=transfers.num_read * page_size,
             num_imported_bytes=transfers.num_read * self._page_bytes,
             num_exported_bytes=transfers.num_stored * self._page_bytes,
