@@ -12,19 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from engine.kv_transfer.peer_wire import (
-    DIGEST_BYTES,
-    MOST_NAMES,
-    NAMES,
-    NAMES_HEAD,
-    PAGE,
-    PAGE_HEAD,
-    QUESTION,
-    SINCE,
-    PeerError,
-    Session,
-    greet,
-)
+from engine.kv_transfer import peer_wire as wire
+from engine.kv_transfer.peer_wire import PeerError, Session, greet
 
 MOST_CONNECTIONS = 64  # open at once, those of strangers included
 IDLE_SECONDS = 30.0  # without a question; a peer asks several times a second
@@ -65,7 +54,7 @@ class _Offer:
             self.listed += there - self.seen  # a page that was removed and stored again is listed again
             self.seen = there
             start = min(num_known, len(self.listed)) if list_id == self.list_id else 0
-            told = self.listed[start : start + MOST_NAMES]
+            told = self.listed[start : start + wire.MOST_NAMES]
             return self.list_id, start + len(told), told
 
 
@@ -156,20 +145,20 @@ class PageServer:
 
 def _answer(session: Session, offer: _Offer) -> None:
     """Answers one request; raises OSError if the peer has left or sends an invalid one."""
-    question = bytes(session.receive(QUESTION.size, IDLE_SECONDS))
-    number, kind, subject = QUESTION.unpack(question)
+    question = bytes(session.receive(wire.QUESTION.size, IDLE_SECONDS))
+    number, kind, subject = wire.QUESTION.unpack(question)
     if number != session.num_asked:
         raise PeerError("a question has another number than the next")
     session.num_asked += 1
-    if kind == NAMES:
-        list_id, num_known, names = offer.names_since(*SINCE.unpack(subject))
+    if kind == wire.NAMES:
+        list_id, num_known, names = offer.names_since(*wire.SINCE.unpack(subject))
         body = b"".join(names)
-        told = NAMES_HEAD.pack(list_id, num_known, len(names), b"")[:-DIGEST_BYTES]
+        told = wire.NAMES_HEAD.pack(list_id, num_known, len(names), b"")[: -wire.DIGEST_BYTES]
         session.send([told, session.digest(question, [told, body]), body], ANSWER_SECONDS)
-    elif kind == PAGE:
+    elif kind == wire.PAGE:
         content = offer.shelf.load(subject)
         page = memoryview(b"") if content is None else content.data
-        told = PAGE_HEAD.pack(page.nbytes, b"")[:-DIGEST_BYTES]
+        told = wire.PAGE_HEAD.pack(page.nbytes, b"")[: -wire.DIGEST_BYTES]
         session.send([told, session.digest(question, [told, page]), page], ANSWER_SECONDS)
     else:
         raise PeerError(f"a question is of the kind {kind}")

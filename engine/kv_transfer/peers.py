@@ -13,22 +13,9 @@ import numpy as np
 
 from engine.interface.address import HostAddress
 from engine.interface.background import stand_back
+from engine.kv_transfer import peer_wire as wire
 from engine.kv_transfer.disk import DiskConnector
-from engine.kv_transfer.peer_wire import (
-    DIGEST_BYTES,
-    MOST_NAMES,
-    NAME_BYTES,
-    NAMES,
-    NAMES_HEAD,
-    PAGE,
-    PAGE_HEAD,
-    QUESTION,
-    SINCE,
-    DamagedAnswer,
-    PeerError,
-    Session,
-    introduce,
-)
+from engine.kv_transfer.peer_wire import DamagedAnswer, PeerError, Session, introduce
 
 CONNECT_SECONDS = 2.0
 ANSWER_SECONDS = 3.0  # for a whole answer, however slowly it comes
@@ -117,13 +104,13 @@ class Peer:
         session.close()
 
     def _read_page(self, session: Session, name: bytes) -> np.ndarray | None:
-        question = _ask(session, PAGE, name)
-        head = bytes(session.receive(PAGE_HEAD.size, ANSWER_SECONDS))
-        size, digest = PAGE_HEAD.unpack(head)
+        question = _ask(session, wire.PAGE, name)
+        head = bytes(session.receive(wire.PAGE_HEAD.size, ANSWER_SECONDS))
+        size, digest = wire.PAGE_HEAD.unpack(head)
         if size not in (0, self._page_bytes):
             raise PeerError(f"a page has {size} bytes in the place of {self._page_bytes}")
         content = session.receive(size, ANSWER_SECONDS)
-        session.check(digest, question, [head[:-DIGEST_BYTES], memoryview(content)])
+        session.check(digest, question, [head[: -wire.DIGEST_BYTES], memoryview(content)])
         return np.frombuffer(content, np.uint8) if size else None
 
     def _follow(self) -> None:
@@ -148,19 +135,19 @@ class Peer:
         """Follows the names of the peer's pages until the end; raises OSError."""
         list_id = num_known = 0
         while not self._ending.is_set():
-            question = _ask(session, NAMES, SINCE.pack(list_id, num_known))
-            head = bytes(session.receive(NAMES_HEAD.size, ANSWER_SECONDS))
-            told_id, now_known, num_names, digest = NAMES_HEAD.unpack(head)
-            if num_names > MOST_NAMES:
-                raise PeerError(f"an answer has {num_names} names; at most {MOST_NAMES} are allowed")
-            body = bytes(session.receive(num_names * NAME_BYTES, ANSWER_SECONDS))
-            session.check(digest, question, [head[:-DIGEST_BYTES], body])
+            question = _ask(session, wire.NAMES, wire.SINCE.pack(list_id, num_known))
+            head = bytes(session.receive(wire.NAMES_HEAD.size, ANSWER_SECONDS))
+            told_id, now_known, num_names, digest = wire.NAMES_HEAD.unpack(head)
+            if num_names > wire.MOST_NAMES:
+                raise PeerError(f"an answer has {num_names} names; at most {wire.MOST_NAMES} are allowed")
+            body = bytes(session.receive(num_names * wire.NAME_BYTES, ANSWER_SECONDS))
+            session.check(digest, question, [head[: -wire.DIGEST_BYTES], body])
             if told_id != list_id:
                 self.names = set()
             list_id, num_known = told_id, now_known
             if len(self.names) + num_names <= MOST_KNOWN:
-                self.names.update(body[at : at + NAME_BYTES] for at in range(0, len(body), NAME_BYTES))
-            if num_names < MOST_NAMES:
+                self.names.update(body[at : at + wire.NAME_BYTES] for at in range(0, len(body), wire.NAME_BYTES))
+            if num_names < wire.MOST_NAMES:
                 self._ending.wait(POLL_SECONDS)
 
 
@@ -203,7 +190,7 @@ class PeerConnector:
 
 
 def _ask(session: Session, kind: int, subject: bytes) -> bytes:
-    question = QUESTION.pack(session.num_asked, kind, subject)
+    question = wire.QUESTION.pack(session.num_asked, kind, subject)
     session.num_asked += 1
     session.send([question], ANSWER_SECONDS)
     return question

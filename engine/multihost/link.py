@@ -100,7 +100,7 @@ class Link:
         return message
 
     def close(self, seconds: float = 0.0) -> None:
-        """Ends the connection, after waiting at most so many seconds until the peer has received everything and ended."""
+        """Ends the connection, after at most so many seconds for the peer to receive everything and end."""
         ends_at = time.monotonic() + seconds
         with self._lock:
             while self._backlog and self._lost is None and self._changed.wait(max(0.0, ends_at - time.monotonic())):
