@@ -11,7 +11,7 @@ import pytest
 
 from tests.patience import PATIENCE_S
 
-SOURCES = Path(__file__).parents[5] / "engine" / "kernels" / "native" / "src"
+SOURCES = Path(__file__).parents[5] / "engine" / "backends" / "native" / "src"
 COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 
 
