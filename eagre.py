@@ -5,8 +5,7 @@
     with LLM("smollm2-135m-instruct") as llm:
         print(llm.generate("Once upon a time", SamplingParams(max_tokens=64)).text)
 
-This module is the public face: a program that imports Eagre's names from here is not affected when
-a file of Eagre moves. docs/offline.md tells how they are used.
+This module is the public API: names imported from here stay valid when a file of Eagre moves. See docs/offline.md.
 """
 
 from __future__ import annotations
@@ -70,10 +69,7 @@ _IMPORTED_LATE = {
 
 
 def __getattr__(name: str) -> Any:
-    """
-    Raises:
-        AttributeError: the module has no such name.
-    """
+    """Raises AttributeError if the module has no such name."""
     if name == "__version__":
         from server.startup.version import eagre_version
 

@@ -92,7 +92,7 @@ def measure(engine: Engine, options: argparse.Namespace) -> list[Turn]:
 
         def contender(target: float) -> Callable[[int], Measured]:
             def measured(seed: int) -> Measured:
-                engine.scheduler.pace.target_gap = target
+                engine.scheduler.step_time.target_gap = target
                 return Measured(runner.run(burst(client, options, random.Random(f"{seed} {target}"))))
 
             return measured

@@ -28,7 +28,7 @@ from benchmarks.microbenchmarks.timing import READS, Case, MemoryReader, donatin
 from benchmarks.serving.command import new_parser, run, write_figures
 from benchmarks.serving.engines import model_path
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVPages
-from engine.backends.backends import choose_bodies, kv_dtype
+from engine.backends.backends import choose_backends, kv_dtype
 from engine.backends.base.operands import Activation, NormKind
 from engine.backends.base.token_layout import NUM_TOKENS, SLOT, START
 from engine.backends.native.products import add_product, head_product, norm_product
@@ -36,8 +36,8 @@ from engine.backends.native.sampler import argmax
 from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.models.architectures.llama import Llama
 from engine.models.open_model import open_model
-from engine.step.batch import StepBatch
-from engine.step.programs import forward
+from engine.step.forward import forward
+from engine.step.inputs import StepBatch
 from engine.step.shapes import StepShape
 from engine.weights.layout import Precision
 from engine.weights.packing import PackedMatrix
@@ -67,7 +67,7 @@ class Bench:
             raise ValueError(f"{path} is of the architecture {opened.architecture.name!r}, whose parts are not timed")
         self.model = opened.model
         self.config = opened.model.config
-        self.backends = choose_bodies(config, self.config)
+        self.backends = choose_backends(config, self.config)
         with ProgressReporter() as progress:
             self.params = opened.load(self.backends.weights, Precision.of_engine(config), progress).params
         self.kv_dtype = kv_dtype(config, self.backends)

@@ -1,1 +1,1 @@
-"""The pages of the KV cache: their metadata, hashes, free queue and pool, and the device arrays behind them."""
+"""The KV cache: the metadata, hashes, free queue and pool of its pages, and the device arrays behind them."""

@@ -13,13 +13,12 @@ class FreeCachePageQueue:
 
     Pages at the front are evicted first. The pool keeps this order of eviction:
 
-    1. pages without a hash, because their content is of no use to anyone;
+    1. pages without a hash, because their content is useless;
     2. of the others, the least recently used first;
-    3. of pages released together, the tail of a chain before its head, because a tail is useless without
-       its head.
+    3. of pages released together, the tail of a chain before its head, because a tail is useless without its head.
 
-    This class keeps only the order in which the pool adds pages. Each method takes the memory that it needs before it
-    changes anything, a number among it, so that a MemoryError leaves the queue as it was.
+    This class keeps only the order in which the pool adds pages. Each method allocates all memory before it changes
+    anything, so that a MemoryError leaves the queue as it was.
     """
 
     __slots__ = ("_head", "_tail", "num_free_pages")
@@ -35,11 +34,7 @@ class FreeCachePageQueue:
             self.append(page)
 
     def append(self, page: CachePage) -> None:
-        """Adds a page at the back, to be evicted last.
-
-        Raises:
-            ValueError: the page is in the queue already.
-        """
+        """Adds a page at the back, to be evicted last; raises ValueError if it is in the queue already."""
         before = self._tail.prev_free_page
         assert before is not None
         if page.prev_free_page is not None:
@@ -51,23 +46,19 @@ class FreeCachePageQueue:
         self.num_free_pages = num_free_pages
 
     def append_n(self, pages: Sequence[CachePage]) -> None:
-        """Adds pages at the back, in their order. The caller makes sure that none of them is in the queue."""
+        """Adds pages at the back, in their order; none of them may be in the queue."""
         before = self._tail.prev_free_page
         assert before is not None
         self._link(before, pages, self._tail, self.num_free_pages)
 
     def appendleft_n(self, pages: Sequence[CachePage]) -> None:
-        """Adds pages at the front, in their order. The caller makes sure that none of them is in the queue."""
+        """Adds pages at the front, in their order; none of them may be in the queue."""
         after = self._head.next_free_page
         assert after is not None
         self._link(self._head, pages, after, self.num_free_pages)
 
     def popleft(self) -> CachePage:
-        """Removes and returns the first page.
-
-        Raises:
-            IndexError: the queue is empty.
-        """
+        """Removes and returns the first page; raises IndexError if the queue is empty."""
         page = self._head.next_free_page
         assert page is not None
         if page is self._tail:
@@ -76,11 +67,7 @@ class FreeCachePageQueue:
         return page
 
     def popleft_n(self, n: int) -> list[CachePage]:
-        """Removes and returns the first n pages.
-
-        Raises:
-            IndexError: fewer than n pages are in the queue; none is removed.
-        """
+        """Removes and returns the first n pages; raises IndexError, and removes none, if there are fewer."""
         if n > self.num_free_pages:
             raise IndexError(f"{n} free pages are asked for, {self.num_free_pages} are left")
         pages = []
@@ -97,11 +84,7 @@ class FreeCachePageQueue:
         return pages
 
     def remove(self, page: CachePage) -> None:
-        """Removes a page from any place in the queue.
-
-        Raises:
-            ValueError: the page is not in the queue.
-        """
+        """Removes a page from any place; raises ValueError if it is not in the queue."""
         before, after = page.prev_free_page, page.next_free_page
         if before is None or after is None:
             raise ValueError(f"page {page.page_id} is not in the free queue")
@@ -112,7 +95,7 @@ class FreeCachePageQueue:
         self.num_free_pages = num_free_pages
 
     def reorder(self, pages: Sequence[CachePage]) -> None:
-        """Brings the pages into another order. The caller makes sure that `pages` are those of the queue."""
+        """Brings the pages into another order; `pages` must be those of the queue."""
         self._link(self._head, pages, self._tail, 0)
 
     def get_all_free_pages(self) -> list[CachePage]:

@@ -1,7 +1,7 @@
 """Names of page contents: chained SHA-256 hashes over token ids.
 
-The hash of a page covers the hash of its parent, so equal hashes mean equal prefixes. The token ids and
-the extra keys are kept beside the hash and compared on a hit, so a collision is harmless.
+The hash of a page covers the hash of its parent, so equal hashes mean equal prefixes. The token ids and the extra keys
+are stored with the hash and compared on a hit, so a collision is harmless.
 """
 
 from __future__ import annotations
@@ -52,11 +52,7 @@ def hash_page_tokens(
     curr_page_token_ids: Sequence[int],
     extra_keys: tuple[str, ...] = (),
 ) -> PageHash:
-    """The name of one full page.
-
-    Args:
-        parent_page_hash: the hash of the page before it; None for the first page of a sequence.
-    """
+    """The name of one full page; `parent_page_hash` is None for the first page of a sequence."""
     parent = NONE_HASH if parent_page_hash is None else parent_page_hash
     token_ids = tuple(curr_page_token_ids)
     return PageHash(hash_function(parent, token_ids, extra_keys), token_ids, extra_keys)
@@ -75,8 +71,8 @@ def hash_request_tokens(
         page_size: tokens.
         token_ids: the tokens of the request from its first one on. A last, partial page has no name.
         extra_keys: what else distinguishes this request's pages, for example a cache salt.
-        known: names of the first pages. They are neither computed again nor returned, so that a sequence
-            can be named page by page as it grows.
+        known: names of the first pages. They are neither computed again nor returned, so that a sequence can be named
+            page by page as it grows.
     """
     hashes: list[PageHash] = []
     first = len(known) * page_size

@@ -1,8 +1,10 @@
-"""One page of the KV cache, as the host knows it."""
+"""The host's metadata of one page of the KV cache, and the events of pages."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
 from cache.hashing import PageHash
 
@@ -14,8 +16,8 @@ NULL_PAGE_ID = 0
 class CachePage:
     """Metadata of one page; the keys and values themselves are on the device.
 
-    A page is in exactly one of three states: active (`ref_cnt > 0`), cached (`ref_cnt == 0`, with a hash,
-    in the free queue) or free (`ref_cnt == 0`, without a hash, in the free queue).
+    A page is in exactly one of three states: active (`ref_cnt > 0`), cached (`ref_cnt == 0`, with a hash, in the free
+    queue) or free (`ref_cnt == 0`, without a hash, in the free queue).
     """
 
     page_id: int
@@ -25,25 +27,16 @@ class CachePage:
     next_free_page: CachePage | None = field(default=None, repr=False)
 
     def incr_ref(self) -> None:
-        """Counts one more request that holds the page."""
         self.ref_cnt += 1
 
     def decr_ref(self) -> None:
-        """Counts one request fewer that holds the page.
-
-        Raises:
-            ValueError: no request holds it.
-        """
+        """Raises ValueError if no request holds the page."""
         if self.ref_cnt < 1:
             raise ValueError(f"page {self.page_id} is released more often than it was touched")
         self.ref_cnt -= 1
 
     def set_hash(self, page_hash: PageHash) -> None:
-        """Names the content of the page.
-
-        Raises:
-            ValueError: the page has a hash already.
-        """
+        """Names the content of the page; raises ValueError if it has a hash already."""
         if self.page_hash is not None:
             raise ValueError(f"page {self.page_id} has a hash already")
         self.page_hash = page_hash
@@ -51,3 +44,24 @@ class CachePage:
     def reset_hash(self) -> None:
         """Removes the name of the content, because the page is evicted or its content is wrong."""
         self.page_hash = None
+
+
+class PageStored(NamedTuple):
+    """A page can be found by its name from now on."""
+
+    page_hash: PageHash
+    parent_hash: bytes | None  # of the page before it; None for the first page of a sequence
+
+
+class PageRemoved(NamedTuple):
+    """A page cannot be found by its name any more."""
+
+    hash_value: bytes
+
+
+class PagesCleared(NamedTuple):
+    """No page can be found by a name any more."""
+
+
+PageEvent: TypeAlias = PageStored | PageRemoved | PagesCleared
+Listener: TypeAlias = Callable[[PageEvent], None]  # called in the engine thread, so it must return at once

@@ -6,17 +6,16 @@ from collections.abc import Callable, Sequence
 
 from cache.free_queue import FreeCachePageQueue
 from cache.hashing import PageHash
-from cache.page import NULL_PAGE_ID, CachePage
-from cache.page_events import Listener, PageRemoved, PagesCleared, PageStored
+from cache.page import NULL_PAGE_ID, CachePage, Listener, PageRemoved, PagesCleared, PageStored
 
-FREE = 0  # nobody holds the page, and it remembers nothing
-CACHED = 1  # nobody holds it, but it remembers a part of a prefix
+FREE = 0  # no request holds the page, and it has no name
+CACHED = 1  # no request holds it, but it remembers a part of a prefix
 ACTIVE = 2  # one request holds it
 SHARED = 3  # several requests hold it
 
 
 class OutOfPages(RuntimeError):
-    """Fewer pages can be allocated than were asked for; nothing was taken."""
+    """Fewer pages can be allocated than were requested; nothing was allocated."""
 
 
 class PagePool:
@@ -41,9 +40,9 @@ class PagePool:
         self._queue = FreeCachePageQueue(self.pages[1:])
         self._page_by_hash: dict[bytes, CachePage] = {}
         self._num_cached = 0
-        self.listener: Listener | None = None  # is told, in order, which names come and go
+        self.listener: Listener | None = None  # receives the page events in order
         self.highest_page = NULL_PAGE_ID  # of those that were handed out since this was last set to NULL_PAGE_ID
-        self.on_reach: Callable[[int], None] | None = None  # when that rises, is told how many pages there are up to it
+        self.on_reach: Callable[[int], None] | None = None  # called with the number of pages up to it, when it rises
 
     @property
     def num_free(self) -> int:
@@ -77,15 +76,11 @@ class PagePool:
 
     @property
     def num_allocatable(self) -> int:
-        """Pages that `allocate` could hand out now: the free ones, and the cached ones by eviction."""
+        """Pages that `allocate` could return now: the free ones, and the cached ones by eviction."""
         return self._queue.num_free_pages
 
     def allocate(self, n: int) -> list[CachePage]:
-        """Hands out n pages with one reference each; cached pages are evicted when too few are free.
-
-        Raises:
-            OutOfPages: fewer than n pages can be allocated; nothing was taken.
-        """
+        """Allocates n pages with one reference each, evicting cached pages; raises OutOfPages, and none is taken."""
         if n > self._queue.num_free_pages:
             raise OutOfPages(f"{n} pages are asked for, {self._queue.num_free_pages} are allocatable")
         pages = [self._queue.popleft()] if n == 1 else self._queue.popleft_n(n)
@@ -108,8 +103,8 @@ class PagePool:
     def release(self, pages: Sequence[CachePage]) -> None:
         """Removes one reference from each page of a request; `pages` are in the order of its tokens.
 
-        A page without references becomes cached if it has a hash, and free if it has none. The last page
-        enters the queue first and so is evicted first.
+        A page without references becomes cached if it has a hash, and free if it has none. The last page enters the
+        queue first and so is evicted first.
         """
         free: list[CachePage] = []
         cached: list[CachePage] = []
@@ -122,7 +117,7 @@ class PagePool:
         self._num_cached += len(cached)
 
     def cache_page(self, page: CachePage, page_hash: PageHash, parent_hash: bytes | None = None) -> None:
-        """Remembers the content of an active page that is full of committed tokens.
+        """Names the content of an active page that is full of committed tokens.
 
         If another page has the same name already, that page keeps it.
 
@@ -156,11 +151,7 @@ class PagePool:
         return pages
 
     def forget(self, pages: Sequence[CachePage]) -> None:
-        """Removes the names of active pages, so that `find` does not return them any more.
-
-        Raises:
-            ValueError: no request holds one of the pages.
-        """
+        """Removes the names of active pages; raises ValueError if no request holds one of them."""
         for page in pages:
             if page.ref_cnt < 1:
                 raise ValueError(f"page {page.page_id} is to be forgotten while nobody holds it")
@@ -168,7 +159,7 @@ class PagePool:
                 self._unname(page, page.page_hash)
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets every prefix, so that pages are handed out in their order again.
+        """Forgets every prefix, so that pages are allocated in their order again.
 
         Refuses and returns False while any page is active.
         """
@@ -185,11 +176,7 @@ class PagePool:
         return True
 
     def check(self) -> None:
-        """Checks the whole pool; its time grows with the number of pages.
-
-        Raises:
-            AssertionError: the counts, the queue and the pages contradict each other; the message says where.
-        """
+        """Checks the counts, the queue and all pages against each other; raises AssertionError."""
         queued = self._queue.get_all_free_pages()
         cached = sum(page.page_hash is not None for page in queued)
         active = [page for page in self.pages[1:] if page.ref_cnt > 0]

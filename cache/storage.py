@@ -28,7 +28,7 @@ class KVPages(NamedTuple):
     """Keys and values of all layers and pages.
 
     The native kernels lay out the tokens and features of a head within a page as they read them
-    (engine/backends/native/src/pages/packed_pages.h). Nobody else looks into pages that a native kernel has written.
+    (engine/backends/native/src/pages/packed_pages.h). No other code reads pages that a native kernel has written.
     """
 
     data: jax.Array  # [layer, page, 2, head, token, feature]; 2: keys, values
@@ -36,7 +36,6 @@ class KVPages(NamedTuple):
 
     @property
     def page_size(self) -> int:
-        """Tokens of a page."""
         return self.data.shape[4]
 
     @property
@@ -174,9 +173,9 @@ def pages_that_fit(
 ) -> int:
     """The number of pages to make, the null page included.
 
-    `memory_utilization` is a share of the total memory and not of the available memory. The number of pages
-    is part of the shapes of compiled programs, so it must be the same at the next start, or the kept programs
-    would not be found.
+    `memory_utilization` is a share of the total memory and not of the available memory. The number of pages is part of
+    the shapes of compiled programs, so it must be the same at the next start, or the cached programs would not be
+    found.
 
     Args:
         num_useful: the largest number of pages that can be in use at once; it is never exceeded.

@@ -1,11 +1,11 @@
-"""How the events of the engine thread reach their streams: one wake-up of the asyncio loop for all that wait."""
+"""Delivery of the engine thread's events to their streams, with one wake-up of the asyncio loop for all that wait."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from engine.schedule.request_event import News, NewTokens
+from engine.schedule.request_event import NewTokens, StepEvent
 from engine.token_stream import Outbox
 
 
@@ -13,17 +13,17 @@ class Delivery:
     """Carries events from the engine thread to the asyncio thread.
 
     Args:
-        wake: lets the asyncio thread call a function soon; callable from any thread.
-        on_end: called in the asyncio thread with the id of each request that has had its last event.
+        wake: schedules a function in the asyncio thread; callable from any thread.
+        on_end: called in the asyncio thread with the id of each request after its last event.
     """
 
     def __init__(self, wake: Callable[[Callable[[], None]], None], on_end: Callable[[str], object]) -> None:
         self._wake = wake
         self._on_end = on_end
-        self._turns: deque[Sequence[News]] = deque()  # that are published and not delivered
+        self._turns: deque[Sequence[StepEvent]] = deque()  # that are published and not delivered
         self._is_waking = False  # a call that will deliver them is on its way
 
-    def publish(self, events: Sequence[News]) -> None:
+    def publish(self, events: Sequence[StepEvent]) -> None:
         """Sends the events of one turn of the engine. Called in the engine thread."""
         self._turns.append(events)
         if not self._is_waking:  # else the call on its way finds these events too, because it resets this first
@@ -31,7 +31,7 @@ class Delivery:
             self._wake(self._deliver)
 
     def _deliver(self) -> None:
-        """Gives each turn's events to their streams, and then flushes each outbox that listeners have put something in.
+        """Gives each turn's events to their streams, and then flushes each outbox that has received something.
 
         So everything for one client leaves in one write, and before any task learns that its stream has ended.
         """

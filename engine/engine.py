@@ -1,4 +1,4 @@
-"""The engine: it builds weights, pages, programs and scheduler for one model, and makes the loop that drives them."""
+"""The engine of one model: weights, pages, programs and scheduler, and the loop that runs them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from engine.backends.backends import kv_dtype
 from engine.backends.base.backend import Backends
 from engine.backends.base.model_config import ModelConfig
 from engine.backends.base.token_layout import pages_per_block
+from engine.interface.address import KVEndpoint
 from engine.interface.config import TILE_SIZE, EngineConfig, ModelInfo
+from engine.interface.cpu import cpu_features
 from engine.interface.errors import ModelError
-from engine.interface.kv_endpoint import KVEndpoint
-from engine.interface.types import EngineBusy, EngineStats, KeptFigures, Progress
-from engine.kept_pages import KVOffload, files_of, page_parts
+from engine.interface.types import EngineBusy, EngineStats, KVOffloadStats, Progress
 from engine.kv_events.publisher import KVEventPublisher, check_libraries
+from engine.kv_transfer.kv_offload import KVOffload, files_of
 from engine.loop import EngineLoop
 from engine.models.open_model import OpenModel, open_model
-from engine.multihost.group import Alone, Group, open_group
-from engine.parallel.choice import choose_devices
-from engine.parallel.placement import Placement
-from engine.schedule.request_event import News
+from engine.multihost.group import Group, open_group
+from engine.parallel.placement import Placement, choose_devices
+from engine.schedule.request_event import StepEvent
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.step.compiled import CompileCounter
 from engine.step.device_runner import DeviceRunner
-from engine.step.program_store import ProgramStore, processor
+from engine.step.jax_cache import JaxCompilationCache
+from engine.step.page_io import page_parts
 from engine.step.shapes import ShapeTable
 from engine.timeline import Timeline
 from engine.weights.host_memory import give_back_freed
@@ -42,7 +43,7 @@ _NATIVE_GRAIN = 16  # tokens that native products multiply together; of a tile t
 
 
 class Engine:
-    """All parts of the engine for one model except its thread and its client."""
+    """All parts of the engine of one model except its thread and its client."""
 
     def __init__(
         self,
@@ -58,16 +59,16 @@ class Engine:
         Args:
             model_info: a request of its max_model_len must fit into the pages of `layout`.
             make_runner: makes the runner for the slots and shapes of this engine.
-            make_scheduler: Scheduler, or a function with the same arguments, such as one that also measures.
+            make_scheduler: Scheduler, or a function with the same arguments.
 
         Raises:
-            ValueError: the events of pages shall be published, and a library for it is missing.
+            ValueError: page events shall be published, and a library for it is missing.
         """
         self.config = config
         self.model_info = model_info
         self.model_path: Path | None = None  # of the file or folder that has the weights; None: they came otherwise
-        self._kept: KVOffload | None = None  # None: no pages are kept in a folder
-        self._group: Group = Alone()
+        self._kv_offload: KVOffload | None = None  # None: no pages are kept in a folder
+        self._group = Group()
         self._is_asleep = False
         if config.kv_events is not None:
             check_libraries()
@@ -86,15 +87,15 @@ class Engine:
             vocab_size=model_info.vocab_size,
             eos_token_ids=frozenset(config.eos_token_ids),
             enable_prefix_caching=config.enable_prefix_caching,
-            decode_chunk=config.decode_chunk,
+            num_scheduler_steps=config.decode_chunk,
             target_gap=config.target_gap,
             chunk_grain=_NATIVE_GRAIN if model_info.matmul_backend == "native" else None,
         )
         self.timeline = Timeline()
         self.runner = make_runner(buffer, ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE))
-        self.pool.on_reach = self.runner.reach
+        self.pool.on_reach = self.runner.arrays.reach
         try:
-            self.runner.compile(progress)
+            self.runner.programs.compile(progress)
         except BaseException:
             self.runner.close()
             raise
@@ -103,7 +104,7 @@ class Engine:
     def load(cls, path: Path, config: EngineConfig, progress: Progress) -> Engine:
         """Reads the weights of a model file and builds an engine for it.
 
-        With several hosts it waits for all of them, first to come and at the end to be ready.
+        With several hosts it waits until all have joined, and at the end until all are ready.
 
         Raises:
             ModelError: the model cannot be served.
@@ -135,7 +136,7 @@ class Engine:
         # So a request that could never fit into the pages is refused as too long, before it is queued.
         max_model_len = min(max_model_len, (layout.num_pages - 1) * layout.page_size)
         opened = opened.for_context(max_model_len)
-        with _kept_programs(config, repr((opened.config, layout, backends.detail))):
+        with _jax_cache(config, repr((opened.config, layout, backends.detail))):
             engine = cls._load(group, opened, config, backends, layout, max_model_len, place, progress, undo)
         give_back_freed()
         return engine
@@ -145,10 +146,7 @@ class Engine:
         cls, group: Group, opened: OpenModel, config: EngineConfig, backends: Backends, layout: KVLayout,
         max_model_len: int, place: Callable[[Params], Placement], progress: Progress, undo: ExitStack,
     ) -> Engine:  # fmt: skip
-        """
-        Args:
-            undo: closes the engine, should anything fail before it is handed to somebody who closes it.
-        """
+        """Loads the weights and builds the engine; `undo` closes it if anything fails later."""
         sizes = opened.config
         files = files_of(opened.path) if config.keeps_pages else None
         weights = opened.load(backends.weights, Precision.of_engine(config), progress)
@@ -179,27 +177,27 @@ class Engine:
         engine.model_path = opened.path
         if files is not None:
             parts = page_parts(opened, config, backends, layout)
-            engine._kept = KVOffload(config, engine.pool, engine.runner, files, parts)
-            engine.scheduler.requests.prefixes.transfers = engine._kept.transfers
+            engine._kv_offload = KVOffload(config, engine.pool, engine.runner.pages, files, parts)
+            engine.scheduler.requests.prefixes.transfers = engine._kv_offload.transfers
         return engine
 
     def make_loop(
-        self, publish: Callable[[Sequence[News]], None], on_failure: Callable[[BaseException], None]
+        self, publish: Callable[[Sequence[StepEvent]], None], on_failure: Callable[[BaseException], None]
     ) -> EngineLoop:
-        """Makes the loop that drives this engine; there may be one at a time. From now on a compile is a defect.
+        """Makes the loop that runs this engine, one at a time. From now on a compile is a defect.
 
         Raises:
-            ValueError: the events of pages cannot be published at their address.
+            ValueError: the page events cannot be published at their address.
         """
         if self._is_asleep:  # an earlier client left it asleep
-            self.wake(None if self.runner.has_weights else self.read_weights())
+            self.wake(None if self.has_weights else self.read_weights())
         try:
             self.runner.start()
-            if self._kept is not None:
-                self._kept.start()
+            if self._kv_offload is not None:
+                self._kv_offload.start()
             loop = EngineLoop(
                 self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap, timeline=self.timeline,
-                transfers=None if self._kept is None else self._kept.transfers,
+                transfers=None if self._kv_offload is None else self._kv_offload.transfers,
             )  # fmt: skip
             if self.config.kv_events is not None:
                 self._kv_events = KVEventPublisher(
@@ -218,17 +216,22 @@ class Engine:
     def sleep(self, *, drop_weights: bool) -> None:
         """Queues all running requests again and frees the memory of the pages; nothing may be in flight."""
         self.scheduler.send_all_back()
-        if self._kept is not None:
-            self._kept.transfers.give_up()
+        if self._kv_offload is not None:
+            self._kv_offload.transfers.cancel_all()
         self._is_asleep = True
         self.runner.sleep(drop_weights=drop_weights)
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether the weights are in memory, of the device or of the host."""
+        return self.runner.arrays.has_weights
+
     def forget_weights(self) -> None:
-        """Frees the memory of the weights of an engine that sleeps; `wake` must be given them anew."""
-        self.runner.forget_weights()
+        """Frees the memory of the weights of a sleeping engine; `wake` needs them anew."""
+        self.runner.arrays.forget_weights()
 
     def wake(self, params: Params | None = None) -> None:
-        """Undoes `sleep`. Where it fails, the engine sleeps on, without weights if it had none.
+        """Undoes `sleep`. Where it fails, the engine stays asleep, without weights if it had none.
 
         Args:
             params: the weights, where they were forgotten.
@@ -239,56 +242,52 @@ class Engine:
             self.runner.wake()
         except BaseException:
             if params is not None:
-                self.runner.forget_weights()  # an engine with weights counts as one that nobody has to wake
+                self.runner.arrays.forget_weights()  # an engine with weights would count as awake
             raise
         self.pool.highest_page = NULL_PAGE_ID
         self._is_asleep = False
 
     def read_weights(self, path: Path | None = None) -> Params:
-        """Reads weights for this engine; blocks. May be called from any thread.
+        """Reads weights for this engine. Blocks; any thread may call it.
 
         Args:
             path: of the model that has them; by default the one that the engine was loaded from.
 
         Raises:
-            ModelError: they cannot be read, or cannot be served in the place of those that were loaded.
+            ModelError: they cannot be read, or do not fit this engine.
         """
         path = path or self.model_path
         if path is None:
             raise ModelError("the engine was not loaded from a file, so that its weights cannot be read again")
-        files = None if self._kept is None else files_of(path)
+        files = None if self._kv_offload is None else files_of(path)
         opened = open_model(path).for_context(self.model_info.max_model_len)
         if opened.model != self.runner.model:
             raise ModelError(f"{path} is of another shape: {opened.config} in the place of {self.runner.model.config}")
         precision = Precision.of_engine(self.config)
         params = opened.load(self.runner.backends.weights, precision, lambda stage, done, total: None).params
-        if not self.runner.accepts(params):
+        if not self.runner.arrays.accepts(params):
             raise ModelError(f"{path} holds its weights in other formats than the model that is loaded")
-        if self._kept is not None and files is not None:
-            self._kept.files = files
+        if self._kv_offload is not None and files is not None:
+            self._kv_offload.files = files
         return params
 
     def replace_params(self, params: Params) -> None:
-        """Replaces the weights and forgets all prefixes that were computed with the old ones.
-
-        Raises:
-            EngineBusy: somebody holds pages.
-        """
+        """Replaces the weights and forgets all prefixes; raises EngineBusy while pages are in use."""
         if not self.pool.reset_prefix_cache():
             raise EngineBusy(f"{self.pool.num_active} pages are still being read or stored; try again")
         self._replace_params(params)
 
     def _replace_params(self, params: Params) -> None:
-        self.runner.replace_params(params)
-        if self._kept is not None:
-            self._kept.open()
+        self.runner.arrays.params = params
+        if self._kv_offload is not None:
+            self._kv_offload.open()
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets every prefix, also those that are kept in a folder; refuses while any request holds a page."""
+        """Forgets every prefix, also those in the offload folder; refuses while any request holds a page."""
         if not self.pool.reset_prefix_cache():
             return False
-        if self._kept is not None:
-            self._kept.transfers.clear()
+        if self._kv_offload is not None:
+            self._kv_offload.transfers.clear()
         return True
 
     def stats(self) -> EngineStats:
@@ -308,28 +307,26 @@ class Engine:
             num_active_pages=pool.num_active,
             prefix_cache_queries=counters.prefix_cache_queries,
             prefix_cache_hits=counters.prefix_cache_hits,
-            kept=KeptFigures() if self._kept is None else self._kept.figures(self.scheduler.requests.page_size),
+            kept=KVOffloadStats()
+            if self._kv_offload is None
+            else self._kv_offload.figures(self.scheduler.requests.page_size),
             compiles_after_ready=self._compile_counter.count,
             device_busy_seconds=self.timeline.device_busy_seconds,
             device_idle_seconds=self.timeline.device_idle_seconds,
             device_idle_fraction=self.timeline.recent_idle_fraction,
-            step_time_error=self.scheduler.pace.step_time_error,
-            prompt_share=self.scheduler.pace.prompt_share,
+            step_time_error=self.scheduler.step_time.step_time_error,
+            prompt_share=self.scheduler.step_time.prompt_share,
         )
 
     def watch_hosts(self, on_lost: Callable[[BaseException], None]) -> None:
-        """Has `on_lost` called when another host is lost, by any thread, or at once if one is already.
-
-        Raises:
-            EngineError: the other hosts have been let go.
-        """
+        """Calls `on_lost`, from any thread, when another host is lost; raises EngineError if they were released."""
         self._group.watch(on_lost)
 
     def follow(self, on_lost: Callable[[BaseException], None]) -> None:
-        """Computes what the leader of several hosts says, until it ends. Blocks.
+        """Computes the steps of the leader of several hosts until it ends. Blocks.
 
         Args:
-            on_lost: called by any thread when the leader is lost, because this one may wait for a device then.
+            on_lost: called by any thread when the leader is lost, because this one may be waiting for a device.
 
         Raises:
             HostLost: the leader is lost or has failed.
@@ -339,38 +336,35 @@ class Engine:
         self._group.follow(self.runner)
 
     def refuse_over_hosts(self, what: str) -> None:
-        """
-        Raises:
-            EngineBusy: several hosts compute the model together.
-        """
+        """Raises EngineBusy if several hosts compute the model together."""
         if self.config.num_hosts > 1:
             raise EngineBusy(
                 f"{what} is not possible while {self.config.num_hosts} hosts compute the model (num_hosts)"
             )
 
     def close(self, *, store_seconds: float = 0.0, failure: str = "") -> None:
-        """Stops the counter of compiles, which would otherwise count for ever, and the threads beside the steps.
-
-        `make_loop` starts them anew.
+        """Stops the compile counter and the threads beside the steps; `make_loop` starts them again.
 
         Args:
             store_seconds: how long to wait at most until pages are stored that have left the engine.
-            failure: why the engine ends, if that is no wish of an operator; the other hosts are told.
+            failure: the reason, if no operator asked for it; the other hosts receive it.
         """
         self._group.close(failure)
         self._compile_counter.stop()
         self.runner.close()
         if self._kv_events is not None:
             self._kv_events.close()
-        if self._kept is not None:
-            self._kept.close(store_seconds)
+        if self._kv_offload is not None:
+            self._kv_offload.close(store_seconds)
 
 
-def _kept_programs(config: EngineConfig, fingerprint: str) -> AbstractContextManager[None]:
+def _jax_cache(config: EngineConfig, fingerprint: str) -> AbstractContextManager[None]:
     """A context in which JAX finds the programs of earlier starts and keeps what it compiles."""
     if config.compilation_cache is None:
         return nullcontext()
-    return ProgramStore(Path(config.compilation_cache)).opened(f"{fingerprint} {jax.__version__} {processor()}")
+    return JaxCompilationCache(Path(config.compilation_cache)).opened(
+        f"{fingerprint} {jax.__version__} {cpu_features()}"
+    )
 
 
 def _kv_layout(model: ModelConfig, config: EngineConfig, backends: Backends, max_model_len: int) -> KVLayout:

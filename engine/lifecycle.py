@@ -1,7 +1,7 @@
-"""The lifecycle of a running engine: pause, sleep, wake, and new weights, as an operator asks for them.
+"""The lifecycle of a running engine: pause, sleep, wake, and new weights.
 
-Each change runs in the engine thread, between steps, while nothing is in flight. Requests may be submitted
-in any state; they queue up while the engine does not compute.
+Each change runs in the engine thread, between steps, while nothing is in flight. Requests may be submitted in any
+state; they queue up while the engine does not compute.
 """
 
 from __future__ import annotations
@@ -44,11 +44,7 @@ class Lifecycle:
             await self._run(self._pause)
 
     async def resume(self) -> None:
-        """Goes on after a pause.
-
-        Raises:
-            EngineBusy: the engine is asleep; call `wake` instead.
-        """
+        """Continues after a pause; raises EngineBusy if the engine is asleep, where `wake` is needed."""
         async with self._lock:
             await self._run(self._resume)
 
@@ -62,16 +58,14 @@ class Lifecycle:
     ) -> None:
         """Frees the memory of the pages. Cached prefixes are lost.
 
-        Running requests go back to the queue with the tokens they have, and are computed again
-        after `wake`.
+        Running requests go back to the queue with the tokens they have, and are computed again after `wake`.
 
         Args:
-            drop_weights: frees the device memory of the weights too, which then wait in the host's memory.
+            drop_weights: also moves the weights from the device to the host's memory.
             forget_weights: frees the memory of the weights altogether; `wake` reads them from their file again. An
                 engine that is asleep already forgets them now.
             drain: first waits until the requests that have begun have ended, while new ones wait.
-            is_wanted: asked once every change has been made that was asked for before, in whose course the wish for
-                sleep may have passed; where it returns False, nothing happens.
+            is_wanted: called after all earlier changes, which take time; where it returns False, nothing happens.
 
         Raises:
             EngineBusy: the engine is paused, so that nothing can be drained; or the weights shall leave the devices of
@@ -91,11 +85,11 @@ class Lifecycle:
                 await self._run(partial(self._sleep, drop_weights, forget_weights))
 
     async def wake(self, *, is_beside_others: bool = False, is_wanted: Callable[[], bool] | None = None) -> None:
-        """Allocates the memory again and goes on; does nothing if the engine is not asleep.
+        """Allocates the memory again and continues; does nothing if the engine is not asleep.
 
         Args:
-            is_beside_others: whether other engines of the process run, to which a core is left.
-            is_wanted: asked as by `sleep`; where it returns False, nothing happens.
+            is_beside_others: whether other engines of the process run, for which a core is left free.
+            is_wanted: as for `sleep`.
 
         Raises:
             ModelError: the weights were forgotten, and can no longer be read from their file.
@@ -104,7 +98,7 @@ class Lifecycle:
             if is_wanted is not None and not is_wanted():
                 return
             params = None
-            if self.state is EngineState.ASLEEP and not self._engine.runner.has_weights:
+            if self.state is EngineState.ASLEEP and not self._engine.has_weights:
                 params = await run_in_background(
                     self._engine.read_weights, name="eagre-wake", is_calm=True, is_narrow=is_beside_others
                 )
@@ -119,8 +113,8 @@ class Lifecycle:
 
         Args:
             drain: whether to wait until the requests that have begun have ended, while new ones wait.
-            is_beside_others: whether other engines of the process run, to which a core is left. It is left to this one,
-                too, if it runs.
+            is_beside_others: whether other engines of the process run, for which a core is left free. One is left for
+                this engine, too, if it runs.
 
         Raises:
             EngineBusy: requests have begun and `drain` is not set, the engine is asleep or paused, or several hosts
@@ -140,13 +134,13 @@ class Lifecycle:
             await (self._run_drained(replace) if drain else self._run(replace))
 
     async def settle(self) -> None:
-        """Returns once every change has been made that was asked for before, also by callers that were cancelled."""
+        """Returns after all earlier changes, also those of callers that were cancelled."""
         await self._run(lambda: None)
 
     @property
     def has_weights(self) -> bool:
         """Whether the weights are in memory, of the device or of the host."""
-        return self._engine.runner.has_weights
+        return self._engine.has_weights
 
     def close(self, error: str) -> None:
         """Fails all calls that wait for the engine thread, which has ended, and all later ones."""
@@ -177,12 +171,7 @@ class Lifecycle:
             self._engine_loop.post(Call(_wake_up))
 
     async def _wait_for_begun(self) -> None:
-        """Waits until the requests that have begun have ended.
-
-        Raises:
-            EngineBusy: the engine is paused, so they cannot end.
-            EngineError: the engine is not running.
-        """
+        """Waits until the requests that have begun have ended; raises as `_run_drained`."""
         while self._engine.scheduler.num_begun:
             if not self._engine_loop.is_running:
                 raise EngineError("the engine is not running")
@@ -241,11 +230,7 @@ class Lifecycle:
     # ---------------------------------------------------------------- called in the asyncio thread
 
     async def _run(self, function: Callable[[], T]) -> T:
-        """Runs `function` in the engine thread while nothing is in flight.
-
-        Raises:
-            EngineError: the engine is not running, or ends before it runs the function.
-        """
+        """Runs `function` in the engine thread while nothing is in flight; raises EngineError if that has ended."""
         if self._is_closed or not self._engine_loop.is_running:
             raise EngineError("the engine is not running")
         loop = asyncio.get_running_loop()

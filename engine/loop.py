@@ -2,8 +2,8 @@
 
 The overlapped loop dispatches a step before it waits for the step before it:
 
-device  |   step N            |   step N+1            |   step N+2
-host    | schedule, dispatch N+1, tell | result N, commit N, schedule, dispatch N+2 | …
+device  |   step N               |   step N+1            |   step N+2
+host    | schedule, dispatch N+1, publish | result N, commit N, schedule, dispatch N+2 | …
 asyncio |       … events of N-1 …                  |        events of N …
 
 If a row of step N+1 has a grammar, its token of step N decides what it may sample. Such a step is
@@ -27,7 +27,7 @@ from engine.interface.types import FinishReason
 from engine.kv_transfer.transfers import PageTransfers
 from engine.progress_reports import ProgressReports
 from engine.schedule.request import Request
-from engine.schedule.request_event import News
+from engine.schedule.request_event import StepEvent
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.step_plan import StepPlan
 from engine.step.grammar_masks import fill_masks
@@ -52,7 +52,7 @@ class Call:
 
 
 class PageArrived:
-    """Inbox message: a page that a request waits for has come from outside the engine."""
+    """Inbox message: a page that a request waits for was loaded."""
 
 
 class Shutdown:
@@ -63,7 +63,7 @@ Message = Request | Abort | Call | PageArrived | Shutdown
 
 
 class EngineLoop:
-    """Drives the scheduler and the runner.
+    """Runs the scheduler and the runner.
 
     `start`, `post`, `join` and `is_running` may be used from any thread; all else runs in the engine thread.
     """
@@ -72,7 +72,7 @@ class EngineLoop:
         self,
         scheduler: Scheduler,
         runner: Runner,
-        publish: Callable[[Sequence[News]], None],
+        publish: Callable[[Sequence[StepEvent]], None],
         on_failure: Callable[[BaseException], None],
         *,
         overlap: bool,
@@ -86,9 +86,8 @@ class EngineLoop:
             publish: called in the engine thread, at most once a turn, with all its events; must not block.
             on_failure: called in the engine thread with the exception that ends it.
             overlap: whether to dispatch the next step before the result of the last one is there.
-            timeline: receives the times of every step.
-            transfers: of pages that come from outside the engine and go there; None if there are none.
-            inbox: where messages come from; a new queue if None.
+            transfers: of pages from and to places outside the engine; None if there are none.
+            inbox: a new queue if None.
         """
         self.scheduler = scheduler
         self.timeline = timeline
@@ -102,7 +101,7 @@ class EngineLoop:
         if transfers is not None:
             transfers.on_arrival = partial(self._inbox.put, PageArrived())
         self._calls: deque[Call] = deque()
-        self._untold: list[News] = []  # unpublished, in order
+        self._unpublished: list[StepEvent] = []  # unpublished, in order
         self._progress = ProgressReports(scheduler)
         self._is_stopping = False
         self.is_in_call = False  # so that a long call is not taken for a dead loop
@@ -114,7 +113,7 @@ class EngineLoop:
         self.thread.start()
 
     def post(self, message: Message) -> None:
-        """Leaves a message for the next turn."""
+        """Puts a message into the inbox for the next turn."""
         self._inbox.put(message)
 
     def join(self, timeout: float | None = None) -> bool:
@@ -128,7 +127,7 @@ class EngineLoop:
         return self.thread.is_alive()
 
     def run(self) -> None:
-        """The body of the thread. An exception ends the loop; there is no retry."""
+        """The thread's function. An exception ends the loop; there is no retry."""
         try:
             if self._overlap:
                 self._run_overlapped()
@@ -138,7 +137,7 @@ class EngineLoop:
             # This is the boundary of the thread: every failure must reach the streams before the process ends. The
             # panic of a Rust library is not an Exception.
             try:
-                self._tell()  # the events from before the failure
+                self._publish_events()  # the events from before the failure
             finally:
                 self._on_failure(error)
 
@@ -150,7 +149,7 @@ class EngineLoop:
             has_moved = self._import()
             dispatched = self._dispatch()
             has_moved |= self._export()
-            self._tell()
+            self._publish_events()
             if in_flight is not None:
                 self._commit(in_flight)
             if dispatched is not None and dispatched.inputs.awaits_masks:
@@ -158,11 +157,11 @@ class EngineLoop:
             did_work = dispatched is not None or in_flight is not None or has_moved
             in_flight = dispatched
             if in_flight is None:
-                self._tell()  # before the calls, which may take long
+                self._publish_events()  # before the calls, which may take long
                 did_work |= self._run_calls()
         if in_flight is not None:
             self._commit(in_flight)
-        self._tell()
+        self._publish_events()
         self._export_all()
 
     def _run_synchronously(self) -> None:
@@ -176,13 +175,13 @@ class EngineLoop:
                 if dispatched.inputs.awaits_masks:
                     self._sample(dispatched)
                 self._commit(dispatched)
-            self._tell()
+            self._publish_events()
             did_work |= self._run_calls()
-        self._tell()
+        self._publish_events()
         self._export_all()
 
     def _dispatch(self) -> PendingStep | None:
-        """Hands the next step to the device; returns None if there is nothing to compute now."""
+        """Dispatches the next step; returns None if there is nothing to compute now."""
         self.timeline.schedule_began(has_work=self._has_work)
         plan = self._plan()
         if plan is None:
@@ -193,29 +192,29 @@ class EngineLoop:
         return pending
 
     def _import(self) -> bool:
-        """Puts pages that came from outside into the pool, before the next step; returns whether any."""
-        return self._transfers is not None and self._may_plan and self._transfers.land()
+        """Puts loaded pages into the pool before the next step; returns whether any."""
+        return self._transfers is not None and self._may_plan and self._transfers.import_pages()
 
     def _export(self) -> bool:
-        """Has pages copied that are to be kept outside, behind all steps dispatched so far; returns whether any."""
-        return self._transfers is not None and self._may_plan and self._transfers.export()
+        """Enqueues copies of pages to be stored, behind all steps dispatched so far; returns whether any."""
+        return self._transfers is not None and self._may_plan and self._transfers.export_pages()
 
     def _export_all(self) -> None:
-        """Has as many pages copied as may be under way at once, because the thread ends."""
+        """Enqueues as many copies as may be in flight at once, because the thread ends."""
         while self._export():
             pass
 
     def _sample(self, dispatched: PendingStep) -> None:
         """Dispatches the sampling of a step whose forward pass is under way.
 
-        The step before it is committed, so the grammars have accepted their last tokens. Their masks are
-        made here while the device computes the logits.
+        The step before it is committed, so the grammars have accepted their last tokens. Their masks are made here
+        while the device computes the logits.
         """
         masks = self._runner.new_masks(dispatched)
         for request, error in fill_masks(dispatched, masks):
             event = self.scheduler.fail(request, error)
             if event is not None:
-                self._untold.append(event)
+                self._unpublished.append(event)
         self._runner.sample(dispatched, masks)
 
     def _plan(self) -> StepPlan | None:
@@ -236,22 +235,22 @@ class EngineLoop:
         self.is_in_call = False
         return had_calls
 
-    def _tell(self) -> None:
+    def _publish_events(self) -> None:
         """Publishes the events since the last time.
 
-        The overlapped loop does so after a dispatch, because readers that wake up compete for the
-        interpreter lock, and the device must not wait for them.
+        The overlapped loop does so after a dispatch, because readers that wake up compete for the interpreter lock, and
+        the device must not wait for them.
         """
-        events, self._untold = self._untold, []
+        events, self._unpublished = self._unpublished, []
         if events:
             self._publish(events)
 
     def _commit(self, pending: PendingStep) -> None:
-        """Waits for the oldest step and makes it true on the host."""
+        """Waits for the oldest step and commits it."""
         self.timeline.wait_began()
         result = self._runner.result(pending)
         self.timeline.commit_began()
-        self._untold += self.scheduler.commit(pending.plan, result)
+        self._unpublished += self.scheduler.commit(pending.plan, result)
         seconds = self.timeline.commit_ended(has_work=self._has_work)
         if seconds is not None:
             self.scheduler.learn(pending.plan, seconds)
@@ -262,13 +261,10 @@ class EngineLoop:
         return self.scheduler.has_work and self.scheduler.may_work and not self.is_paused
 
     def _receive(self, *, may_wait: bool) -> bool:
-        """Drains the inbox, once a turn.
+        """Drains the inbox, once a turn; returns False after a Shutdown.
 
         Args:
-            may_wait: whether to wait for a message, because the last turn found nothing to do.
-
-        Returns:
-            False once a Shutdown has come.
+            may_wait: whether to wait for a message, because the last turn had nothing to do.
         """
         # No other thread takes messages, so `get` returns at once where there is one. To ask first costs less than a
         # `queue.Empty` in each turn.
@@ -287,16 +283,16 @@ class EngineLoop:
                 case Abort():
                     event = self.scheduler.abort(message.request_id)
                     if event is not None:
-                        self._untold.append(event)
+                        self._unpublished.append(event)
                 case Call():
                     self._calls.append(message)
                 case PageArrived():
                     pass  # it has woken the loop, which looks for such pages once a turn
                 case Shutdown():
                     self._is_stopping = True
-                    self._untold += self.scheduler.abort_all(FinishReason.ABORT)
+                    self._unpublished += self.scheduler.abort_all(FinishReason.ABORT)
         self.heartbeat = time.monotonic()
-        self._untold += self.scheduler.expire(self.heartbeat)
+        self._unpublished += self.scheduler.expire(self.heartbeat)
         if self._progress.are_due(self.heartbeat):
-            self._untold += self._progress.report(is_paused=self.is_paused)
+            self._unpublished += self._progress.report(is_paused=self.is_paused)
         return not self._is_stopping

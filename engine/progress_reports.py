@@ -1,4 +1,4 @@
-"""Tells requests that ask for it how they wait for their first token."""
+"""Progress events of requests that wait for their first token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.interface.types import PromptProgress, WaitStage
 from engine.schedule.request import Request, RequestStatus
 from engine.schedule.request_event import RequestEvent
 from engine.schedule.scheduler import Scheduler
-from engine.wait_estimate import WaitEstimate
+from engine.schedule.step_time.step_costs import StepWork
 
 INTERVAL_SECONDS = 0.2
 _LEAST_REST = 50  # a look at the whole queue is followed by a rest of at least so many times its duration
@@ -18,13 +18,13 @@ _LEAST_REST = 50  # a look at the whole queue is followed by a rest of at least 
 class ProgressReports:
     """Watches requests from their submission to their first token. All its methods run in the engine thread.
 
-    All watched requests are looked at together, about five times a second, and seldom enough that it takes no more than
-    a fiftieth of the thread's time. A request is told only what has changed.
+    All watched requests are looked at together, about five times a second, and seldom enough that it takes at most a
+    fiftieth of the thread's time. A request gets an event only when something has changed.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._watched: dict[Request, PromptProgress | None] = {}  # with what each was told last
+        self._watched: dict[Request, PromptProgress | None] = {}  # with what each was reported last
         self._due_at = 0.0  # seconds on the monotonic clock
 
     def watch(self, request: Request) -> None:
@@ -32,21 +32,21 @@ class ProgressReports:
         self._watched[request] = None
 
     def are_due(self, now: float) -> bool:
-        """Whether it is time to call `report`; never while nobody is watched."""
+        """Whether it is time to call `report`; never while no request is watched."""
         return bool(self._watched) and now >= self._due_at
 
     def report(self, *, is_paused: bool) -> list[RequestEvent]:
-        """The events of those of whom there is something new to tell.
+        """The events of the watched requests whose progress has changed.
 
         Args:
-            is_paused: whether no step is planned, for a time that nobody knows.
+            is_paused: whether the loop is paused, so that no time can be estimated.
         """
         began = time.monotonic()
-        self._watched = {request: told for request, told in self._watched.items() if _is_waiting(request)}
+        self._watched = {request: reported for request, reported in self._watched.items() if _is_waiting(request)}
         events = []
         for request, progress in self._look(is_paused=is_paused):
-            told = self._watched[request]
-            if told is None or progress._replace(milliseconds=told.milliseconds) != told:
+            reported = self._watched[request]
+            if reported is None or progress._replace(milliseconds=reported.milliseconds) != reported:
                 self._watched[request] = progress
                 events.append(RequestEvent(request, (), None, progress=progress))
         ended = time.monotonic()
@@ -81,10 +81,7 @@ def _is_waiting(request: Request) -> bool:
 
 
 def _num_before(running: list[Request], num_left: int) -> int:
-    """Tokens of prompts that are computed before a prompt with `num_left` tokens left has come to its end.
-
-    The shortest of them is computed first.
-    """
+    """Tokens of prompts that are computed before one with `num_left` tokens left is finished: the shortest first."""
     lefts = (request.num_tokens - request.num_computed_tokens for request in running)
     return sum(left for left in lefts if 1 < left <= num_left)
 
@@ -100,3 +97,52 @@ def _progress(request: Request, stage: WaitStage, position: int, seconds: float 
         min(max(request.num_committed_tokens, request.num_cached_tokens), request.num_prompt_tokens),
         0.0 if admitted_at is None else 1000 * (time.perf_counter() - admitted_at),
     )
+
+
+class WaitEstimate:
+    """Estimates how long waiting requests wait for their first token; reads the running requests once.
+
+    Two things delay a first token: prompts, the request's own among them, of which each step computes so many tokens in
+    a time that is known from earlier steps; and slots, which are freed as running requests end. The length of an answer
+    is estimated as the mean of all earlier ones. Prompts may be in the prefix cache, and pages may be short: neither is
+    known before a request starts, and both are ignored.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        """Reads the scheduler; called in the engine thread."""
+        scheduler.learn_step_times()
+        live, step_time = scheduler.requests, scheduler.step_time
+        self.num_prompt_tokens_left = 0  # of prompts that are being computed
+        num_rows = context = 0
+        for request in live.running:
+            if request.status is not RequestStatus.RUNNING:
+                continue
+            num_left = request.num_tokens - request.num_computed_tokens
+            if num_left > 1:
+                self.num_prompt_tokens_left += num_left
+            else:
+                num_rows += 1
+                context += request.num_tokens
+        decoding = StepWork(num_rows, context)
+        budget = step_time.budget(scheduler.max_num_batched_tokens, scheduler.chunk_alignment, decoding)
+        num_taken = budget.take(scheduler.max_num_batched_tokens, 0)
+        self._is_known = step_time.costs.has_seen_tiles and num_taken > 0
+        self._step_ms = step_time.costs.predict(decoding)
+        self._token_ms = step_time.costs.predict(budget.work) / max(num_taken, 1)
+        self._num_free_slots = live.buffer.num_free_slots
+        counters = scheduler.counters
+        mean_output = counters.num_generation_tokens / max(counters.num_admitted, 1)
+        # A slot comes free each time that one of the running requests ends.
+        self._slot_ms = max(mean_output, 1.0) * self._step_ms / max(len(live.running), 1)
+
+    def seconds(self, num_tokens: int, num_requests: int | None = None) -> float | None:
+        """Seconds until a request's first token; None before a step with a prompt was measured.
+
+        Args:
+            num_tokens: of prompts that are computed before that, its own included.
+            num_requests: those that start before it; None: it has a slot.
+        """
+        if not self._is_known:
+            return None
+        num_ends = 0 if num_requests is None else max(num_requests + 1 - self._num_free_slots, 0)
+        return (max(num_tokens * self._token_ms, num_ends * self._slot_ms) + self._step_ms) / 1000

@@ -1,4 +1,4 @@
-"""What the engine does at one moment, read from any thread and without a lock."""
+"""Snapshots of the engine's state, taken from any thread and without a lock."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def take_snapshot(scheduler: Scheduler, timeline: Timeline, stats: EngineStats) 
 
 
 def _page_states(pool: PagePool) -> tuple[bytes, int, int]:
-    """The states, of several pages together where there are many: then the one that says most of their use."""
+    """The states of all pages; where there are many, the highest state of several pages together."""
     states = pool.states()
     num_shared = states.count(SHARED)
     together = -(-len(states) // MAX_PAGE_STATES)

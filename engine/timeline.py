@@ -1,4 +1,4 @@
-"""When each step was scheduled, dispatched, computed and committed, and how long the device was idle.
+"""The timeline of steps: when each was scheduled, dispatched, computed and committed, and how long the device was idle.
 
 host    | schedule | dispatch N+1 | wait N | commit N | schedule | dispatch N+2 | …
 device  |     step N            |  step N+1                    | step N+2 …
@@ -6,16 +6,14 @@ device  |     step N            |  step N+1                    | step N+2 …
 The device does not report its times, so they are derived from what the host sees:
 
 - A step begins at the end of its dispatch or at the end of the step before it, whichever is later.
-- If the host had to wait for a step, the step ends when the wait returns. The exception is a wait after
-  which the next step is done as well: then the host woke up late, and the end of the wait tells nothing.
-- Any other step ends between the last mark that saw it unfinished and the first mark that saw it done.
-  The earlier one is taken, so the step is as short, and the idle time behind it as long, as possible.
+- If the host had to wait for a step, the step ends when the wait returns. The exception is a wait after which the next
+step is done as well: then the host woke up late, and the end of the wait means nothing.
+- Any other step ends between the last mark at which it was unfinished and the first mark at which it was done. The
+earlier one is taken, so the step is as short, and the idle time behind it as long, as possible.
 
-So the idle time is an upper bound while another step follows the one that the host waits for, as in the
-overlapped loop. In the synchronous loop none follows, and the time until the host wakes up counts as part
-of the step.
-
-Time before a step counts as idle only while a request waits for the device.
+So the idle time is an upper bound in the overlapped loop, where another step follows the one that the host waits for.
+In the synchronous loop none follows, and the time until the host wakes up counts as part of the step. Time before a
+step counts as idle only while a request waits for the device.
 """
 
 from __future__ import annotations
@@ -60,16 +58,15 @@ class StepTimes:
 class Timeline:
     """The times of the last steps, and the totals since the start.
 
-    The engine loop calls one method at each mark; any thread may read without a lock. A turn
-    of the loop calls `schedule_began`, `dispatch_began` and `dispatched` for a new step, and `wait_began`,
-    `commit_began` and `commit_ended` for the oldest step in flight.
+    The engine loop calls one method at each mark; any thread may read without a lock. A turn of the loop calls
+    `schedule_began`, `dispatch_began` and `dispatched` for a new step, and `wait_began`, `commit_began` and
+    `commit_ended` for the oldest step in flight.
     """
 
     def __init__(self, num_steps: int = 4096, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Makes a timeline that starts now.
+        """Makes a timeline that starts now and remembers `num_steps` committed steps.
 
         Args:
-            num_steps: how many committed steps are remembered.
             clock: returns seconds and never goes back.
         """
         self.device_busy_seconds = 0.0  # since the start; never reset
@@ -77,7 +74,7 @@ class Timeline:
         self._clock = clock
         self._origin = clock()
         self._num_dispatched = 0
-        # The function that asks the device is not kept in StepTimes, or committed steps would keep their arrays alive.
+        # `is_done` is not stored in StepTimes, or committed steps would keep their arrays alive.
         self._in_flight: deque[tuple[StepTimes, Callable[[], bool]]] = deque()
         self._committed: deque[StepTimes] = deque(maxlen=num_steps)
         self._schedule_began = 0.0
@@ -101,11 +98,7 @@ class Timeline:
         self._dispatch_began = self._mark()
 
     def dispatched(self, is_done: Callable[[], bool], num_rows: int, num_tokens: int) -> None:
-        """Marks that the device has the step.
-
-        Args:
-            is_done: returns whether the device has finished the step; must not block.
-        """
+        """Marks that the device has the step; `is_done` tells without blocking whether it has finished it."""
         now = self._mark()
         work_since = now if self._work_since is None else self._work_since
         times = StepTimes(
@@ -115,7 +108,7 @@ class Timeline:
         self._num_dispatched += 1
 
     def wait_began(self) -> None:
-        """Marks that the host asks for the result of the oldest step."""
+        """Marks that the host waits for the result of the oldest step."""
         now = self._mark()
         self._in_flight[0][0].wait_began = now
 
@@ -129,10 +122,7 @@ class Timeline:
                 times.seen_unfinished = now
 
     def commit_ended(self, *, has_work: bool) -> float | None:
-        """Marks that the oldest step is committed.
-
-        Args:
-            has_work: as in `schedule_began`.
+        """Marks that the oldest step is committed; `has_work` as in `schedule_began`.
 
         Returns:
             Seconds that the device took for the step; None where that is known too roughly.
@@ -184,10 +174,7 @@ class Timeline:
 
     @property
     def recent_idle_fraction(self) -> float:
-        """Idle share of the time in which there was work, 0 to 1.
-
-        It covers the remembered steps, without the first of them and the time before it.
-        """
+        """Idle share of the time in which there was work, 0 to 1, over the remembered steps but the first."""
         if not self._committed:
             return 0.0
         first, last = self._committed[0], self._committed[-1]
@@ -205,8 +192,8 @@ class Timeline:
     def export_trace(self, num_steps: int | None = None) -> list[TraceEvent]:
         """The last committed steps in the Trace Event Format, as Perfetto and chrome://tracing read it.
 
-        Times are microseconds since the timeline was made. In a slice of the device, `end_unknown_us` is
-        how much later than drawn the step may have ended.
+        Times are microseconds since the timeline was made. In a slice of the device, `end_unknown_us` is how much later
+        than drawn the step may have ended.
 
         Args:
             num_steps: the largest number of steps; None for all that are remembered.

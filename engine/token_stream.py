@@ -11,20 +11,21 @@ import numpy as np
 from engine.interface.types import FinishReason, PromptProgress, TokenEvent, TokenLogprobs
 from engine.schedule.request import Request
 from engine.schedule.request_event import RequestEvent
-from engine.token_logprobs import read_logprobs, read_prompt_logprobs
+from sampling.host.params import SamplingParams
+from sampling.logprobs import BEST, BEST_IDS, LISTED, MASKED, OWN, RANK
 
 
 class Outbox(Protocol):
-    """Where listeners put what they make of events, one for each connection. It is compared by identity."""
+    """Collects what the listeners of one connection write, to be sent at once. It is compared by identity."""
 
     def flush(self) -> None:
-        """Sends what is there. Does not raise."""
+        """Sends what it holds. Does not raise."""
 
 
 class Listener(Protocol):
-    """Takes a stream's events as they come, without a task that waits for them. Its methods neither raise nor wait.
+    """Receives a stream's events as they come, without a waiting task. Its methods neither raise nor wait.
 
-    They return the outbox that is to be flushed once no more events are there for now; None: nothing is to be sent.
+    They return the outbox to be flushed once no more events are there for now; None: nothing is to be sent.
     """
 
     def receive(self, event: TokenEvent) -> Outbox | None:
@@ -37,9 +38,9 @@ class Listener(Protocol):
 class TokenStream:
     """The tokens of one request, as an async iterator of events that ends after the one with a finish_reason.
 
-    Events that arrive while the reader is busy are merged into one. So a slow reader needs no queue: what
-    waits for it is one list of token ids, and the length of the request bounds it. A listener, in the place of the
-    reader, is called with the events of each step.
+    Events that arrive while the reader is busy are merged into one. So a slow reader needs no queue: one list of token
+    ids, bounded by the length of the request, waits for it. A listener, instead of a reader, is called with the events
+    of each step.
     """
 
     __slots__ = (
@@ -68,7 +69,7 @@ class TokenStream:
         # garbage collection.
         self.request_id = request.request_id
         self._params = request.params
-        # Before the end, nothing comes beside tokens, except reports of progress, which have no tokens.
+        # Before the end, all events have tokens only, except reports of progress, which have none.
         self._has_only_tokens = (
             request.params.logprobs is None and request.params.prompt_logprobs is None and request.pooling is None
         )
@@ -117,11 +118,11 @@ class TokenStream:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to take; of a stream that has ended, always."""
+        """Whether there is something to take; always true of a stream that has ended."""
         return bool(self._token_ids) or self._finish_reason is not None or self._progress is not None
 
     def take(self) -> TokenEvent:
-        """What waits for the reader, as one event."""
+        """The events that wait for the reader, as one."""
         token_ids, self._token_ids = self._token_ids, []
         progress, self._progress = self._progress, None
         logprobs, prompt_logprobs = self._logprobs, self._prompt_logprobs
@@ -140,7 +141,7 @@ class TokenStream:
         )
 
     def listen(self, listener: Listener | None) -> None:
-        """Lets `listener` take all events from now on, what waits already as the first of them; None: a reader again.
+        """Lets `listener` receive all events from now on, those that wait already first; None: a reader again.
 
         There is one listener or one reader at a time.
         """
@@ -154,12 +155,12 @@ class TokenStream:
             self._abort(self.request_id)
 
     def put(self, event: RequestEvent) -> Outbox | None:
-        """Gives an event to the listener, or merges it into what waits for the reader.
+        """Gives an event to the listener, or merges it into what waits for the reader. Called in the asyncio thread.
 
-        Events behind the last one are ignored. Called in the asyncio thread.
+        Events after the last one are ignored.
 
         Returns:
-            What the caller has to flush once it has put in all events that there are.
+            The outbox that the caller has to flush after it has put all events.
         """
         if self._finish_reason is not None:
             return None
@@ -195,7 +196,7 @@ class TokenStream:
         return None
 
     def end(self, finish_reason: FinishReason, error: str | None) -> None:
-        """Ends the stream without an event of the engine; has no effect if the stream has ended."""
+        """Ends the stream without an event of the engine; has no effect if it has ended."""
         if self._finish_reason is None:
             self._finish(finish_reason, error)
             listener = self._listener
@@ -217,3 +218,34 @@ class TokenStream:
 def _flush(outbox: Outbox | None) -> None:
     if outbox is not None:
         outbox.flush()
+
+
+def read_logprobs(columns: np.ndarray, params: SamplingParams) -> list[TokenLogprobs]:
+    """The logprobs of output tokens, from int32[num_tokens, NUM_COLUMNS] (sampling/logprobs.py)."""
+    return _read(columns, params.logprobs or 0, len(params.logprob_token_ids))
+
+
+def read_prompt_logprobs(pieces: Sequence[np.ndarray], params: SamplingParams) -> list[TokenLogprobs | None]:
+    """The logprobs of a whole prompt; None for its first token, which follows nothing.
+
+    Args:
+        pieces: int32[num_tokens, NUM_COLUMNS] each, in the order of the prompt.
+    """
+    of_piece = [_read(columns, params.prompt_logprobs or 0, 0) for columns in pieces]
+    return [None, *(logprobs for piece in of_piece for logprobs in piece)]
+
+
+def _read(columns: np.ndarray, num_best: int, num_listed: int) -> list[TokenLogprobs]:
+    floats = columns.view(np.float32)
+    return [
+        TokenLogprobs(own, rank, list(zip(best_ids, best, strict=True)), listed, masked)
+        for own, rank, best_ids, best, listed, masked in zip(
+            floats[:, OWN].tolist(),
+            columns[:, RANK].tolist(),
+            columns[:, BEST_IDS : BEST_IDS + num_best].tolist(),
+            floats[:, BEST : BEST + num_best].tolist(),
+            floats[:, LISTED : LISTED + num_listed].tolist(),
+            floats[:, MASKED].tolist(),
+            strict=True,
+        )
+    ]

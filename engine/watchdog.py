@@ -1,4 +1,4 @@
-"""A watch on the engine thread from the asyncio thread, so that a hung engine ends its streams."""
+"""A watchdog over the engine thread, run by the asyncio thread, so that a hung engine ends its streams."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Watched(Protocol):
 
 
 class Watchdog:
-    """Reports once if the engine's loop stands still for too long, or if its thread is gone."""
+    """Reports once if the engine's loop hangs for too long, or if its thread has ended."""
 
     def __init__(self, watched: Watched, stall_timeout: float, on_stall: Callable[[EngineError], None]) -> None:
         """Args:
@@ -41,12 +41,12 @@ class Watchdog:
         self._looked_at = 0.0
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Looks from now on, from the thread of `loop`."""
+        """Checks from now on, in the thread of `loop`."""
         self._heartbeat, self._looked_at = self._watched.heartbeat, loop.time()
         self._timer = loop.call_later(self._interval, self._look, loop)
 
     def stop(self) -> None:
-        """Looks no more."""
+        """Ends the checks."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

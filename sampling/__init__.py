@@ -1,1 +1,1 @@
-"""Sampling: what a request may ask of its next token, and the pure functions over logits that honour it."""
+"""Sampling: the parameters of a request, and the pure functions over logits that implement them."""

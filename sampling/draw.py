@@ -1,4 +1,4 @@
-"""Random numbers and the draw itself."""
+"""Random numbers, and the draw of a token from weights."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def uniforms(rows: SamplingRows) -> jax.Array:
 def draw(weights: jax.Array, uniform: jax.Array) -> jax.Array:
     """The token at which the running sum of a row's weights passes `uniform` of its total.
 
-    In two levels, sums of groups and then the tokens of one group: one random number and two
-    short running sums a row instead of a vocabulary of Gumbel noise.
+    In two levels, sums of groups and then the tokens of one group: one random number and two short running sums a row
+    instead of a vocabulary of Gumbel noise.
 
     Args:
         weights: float32[num_rows, vocab_size], non-negative, some positive in each row.

@@ -20,7 +20,7 @@ from jax import lax
 
 from sampling.host.params import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS
 from sampling.host.rows import SLOT, SamplingRows
-from sampling.processors.feature import Admission, Allocate, Feature, StateShape, at_slots
+from sampling.processors.logits_processor import Admission, Allocate, LogitsProcessor, StateShape, at_slots
 
 TOKEN, OWN, RANK, MASKED, BEST_IDS = range(5)
 BEST = BEST_IDS + MAX_LOGPROBS
@@ -28,7 +28,7 @@ LISTED = BEST + MAX_LOGPROBS
 NUM_COLUMNS = LISTED + MAX_LOGPROB_TOKEN_IDS
 
 
-class Logprobs(Feature[jax.Array, np.ndarray]):
+class Logprobs(LogitsProcessor[jax.Array, np.ndarray]):
     """State: int32[num_slots, MAX_LOGPROB_TOKEN_IDS], the listed tokens; 0 where there are fewer."""
 
     def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:
@@ -51,7 +51,7 @@ def portable_logprobs(
 
     Args:
         logits: float32[num_rows, vocab_size].
-        tokens: int32[num_rows]; of one that is no token, the columns of its own mean nothing.
+        tokens: int32[num_rows]; the columns of an invalid one are undefined.
         listed: int32[num_rows, MAX_LOGPROB_TOKEN_IDS].
         masked: float32[num_rows], the column of that name; None: no row has a grammar.
     """

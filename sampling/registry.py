@@ -1,4 +1,4 @@
-"""What each row of sampling/host/features.py does on the device. Adding a feature adds one entry here."""
+"""The registry of the sampling features on the device. Adding a feature adds one entry here."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from sampling.logprobs import LOGPROBS
 from sampling.processors.allowed_tokens import ALLOWED_TOKENS
 from sampling.processors.bad_words import BAD_WORDS
 from sampling.processors.dry import DRY
-from sampling.processors.feature import Feature
 from sampling.processors.grammar_mask import GRAMMAR_MASK
 from sampling.processors.history import HISTORY
 from sampling.processors.logit_bias import LOGIT_BIAS
+from sampling.processors.logits_processor import LogitsProcessor
 from sampling.processors.min_tokens import MIN_TOKENS
 from sampling.processors.penalties import PENALTIES
 
-ON_DEVICE: Mapping[str, Feature[Any, Any]] = {
+PROCESSORS: Mapping[str, LogitsProcessor[Any, Any]] = {
     "history": HISTORY,
     "allowed_tokens": ALLOWED_TOKENS,
     "logit_bias": LOGIT_BIAS,
@@ -37,9 +37,9 @@ ON_DEVICE: Mapping[str, Feature[Any, Any]] = {
     "logprobs": LOGPROBS,
 }
 
-# Of the candidates and the feature's columns, float32 or int32[num_rows]: which tokens the cut leaves,
+# Of the candidates and the feature's columns, float32 or int32[num_rows]: which tokens the filter leaves,
 # bool[num_rows, vocab_size]. A row whose first column is off keeps all of them.
-CUTS: Mapping[str, Callable[..., jax.Array]] = {
+FILTERS: Mapping[str, Callable[..., jax.Array]] = {
     "top_n_sigma": lambda left, top_n_sigma: top_n_sigma_mask(left.centred, top_n_sigma),
     "min_p": lambda left, min_p: min_p_mask(left.scaled, min_p),
     "top_k": lambda left, top_k: top_k_mask(left.logits, top_k),
@@ -48,10 +48,10 @@ CUTS: Mapping[str, Callable[..., jax.Array]] = {
     "xtc": lambda left, probability, threshold: xtc_mask(left.weights, probability, threshold, left.uniform),
 }
 
-_missing = {feature.name for feature in FEATURES} ^ {*ON_DEVICE, *CUTS}
-_misplaced = {feature.name for feature in FEATURES if (feature.stage is Stage.CUT) is not (feature.name in CUTS)}
+_missing = {feature.name for feature in FEATURES} ^ {*PROCESSORS, *FILTERS}
+_misplaced = {feature.name for feature in FEATURES if (feature.stage is Stage.FILTER) is not (feature.name in FILTERS)}
 if _missing or _misplaced:
     raise RuntimeError(f"host and device differ in the sampling features {sorted(_missing | _misplaced)}")
 
 # Features that keep something for each slot.
-STATEFUL = {name: feature for name, feature in ON_DEVICE.items() if feature.keeps_state}
+STATEFUL = {name: feature for name, feature in PROCESSORS.items() if feature.keeps_state}

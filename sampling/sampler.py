@@ -2,14 +2,13 @@
 
 The order of operations is that of the rows in sampling/host/features.py:
 
-    logprobs            are taken from the logits as they come
-    Stage.LOGITS        what changes logits: sets of tokens, biases, bans, the grammar's mask, penalties
+    logprobs            are taken from the unmodified logits
+    Stage.LOGITS        logits processors: sets of tokens, biases, bans, the grammar's mask, penalties
     temperature         at 0 the best token; else the logits are divided by it
-    Stage.CUT           what shortens the distribution; what each cut leaves is the whole for the next one
+    Stage.FILTER        filters of the distribution; each works on what the one before it has left
     draw
 
-Each row depends on its own logits, parameters, seed and position alone, so its tokens are the
-same in every batch.
+Each row depends on its own logits, parameters, seed and position alone, so its tokens are the same in every batch.
 """
 
 from __future__ import annotations
@@ -23,20 +22,12 @@ from jax import lax
 
 from sampling.draw import draw, uniforms
 from sampling.filters.candidates import Candidates
-from sampling.host.features import FEATURES, GRAMMAR, Feature, Stage
-from sampling.host.rows import (
-    NOT_SAMPLED,
-    NOTHING_LEFT,
-    SLOT,
-    TEMPERATURE,
-    SamplingRows,
-    value_when_off,
-    values_of,
-)
+from sampling.host.features import FEATURES, GRAMMAR, SamplingFeature, Stage
+from sampling.host.rows import NOT_SAMPLED, NOTHING_LEFT, SLOT, TEMPERATURE, SamplingRows, value_when_off, values_of
 from sampling.logprobs import LOGPROBS, NUM_COLUMNS, TOKEN, portable_logprobs
-from sampling.processors.feature import FeatureStates, StepInput
 from sampling.processors.grammar_mask import masked_share
-from sampling.registry import CUTS, ON_DEVICE
+from sampling.processors.logits_processor import FeatureStates, StepInput
+from sampling.registry import FILTERS, PROCESSORS
 from sampling.state import Slots, update_states, uses
 
 # Of logits, the rows' slots and the number of slots: the first of the best tokens of each row, or
@@ -56,7 +47,7 @@ LogprobsOf: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 class SamplerBackend(NamedTuple):
-    """What does the work: portable XLA, or kernels of the device."""
+    """An implementation of the sampler: portable XLA, or kernels of the device."""
 
     greedy: Greedy
     random: Random
@@ -65,42 +56,48 @@ class SamplerBackend(NamedTuple):
 
 
 def sample(
-    logits: jax.Array, slots: Slots, rows: SamplingRows, *, all_greedy: bool, body: SamplerBackend
+    logits: jax.Array, slots: Slots, rows: SamplingRows, *, all_greedy: bool, backend: SamplerBackend
 ) -> tuple[Slots, jax.Array]:
-    """Draws one token for each row, of logits as they are, and remembers it in the row's slot.
+    """Draws one token for each row, of unmodified logits, and stores it in the row's slot.
 
     Args:
         logits: float32[num_rows, vocab_size].
         slots: donated.
-        rows: what each row asks for; padding rows name the slot `num_slots`.
+        rows: parameters of each row; padding rows name the slot `num_slots`.
         all_greedy: static; leaves everything but the argmax out of the program.
 
     Returns:
-        The new slots, and int32[num_rows]: the token, NOT_SAMPLED in a padding row, or
-        vocab_size where the logits hold a NaN.
+        The new slots, and int32[num_rows]: the token, NOT_SAMPLED in a padding row, or vocab_size where the logits hold
+            a NaN.
     """
     num_slots = slots.last_token.shape[0]
     slot = jnp.asarray(rows.ints)[:, SLOT]
-    tokens = body.greedy(logits, slot, num_slots) if all_greedy else body.random(logits, rows, num_slots)
+    tokens = backend.greedy(logits, slot, num_slots) if all_greedy else backend.random(logits, rows, num_slots)
     return _remember(slots, slot, tokens), jnp.where(slot < num_slots, tokens, NOT_SAMPLED)
 
 
 def sample_full(
-    logits: jax.Array, slots: Slots, states: FeatureStates, rows: SamplingRows, mask: jax.Array, *, body: SamplerBackend
+    logits: jax.Array,
+    slots: Slots,
+    states: FeatureStates,
+    rows: SamplingRows,
+    mask: jax.Array,
+    *,
+    backend: SamplerBackend,
 ) -> tuple[Slots, FeatureStates, jax.Array]:
     """Like `sample`, with every feature.
 
     Args:
         states: donated.
-        mask: uint32[num_rows, num_words], what the grammars allow; of rows without one anything.
+        mask: uint32[num_rows, num_words], the tokens that the grammars allow; of rows without one anything.
 
     Returns:
-        Slots, states, and int32[num_rows, NUM_COLUMNS]; the token is as of `sample`, or
-        vocab_size + NOTHING_LEFT where the request allows none.
+        Slots, states, and int32[num_rows, NUM_COLUMNS]; the token is as of `sample`, or vocab_size + NOTHING_LEFT where
+            the request allows none.
     """
     num_slots = slots.last_token.shape[0]
     slot = jnp.asarray(rows.ints)[:, SLOT]
-    out, states = body.full(logits, states, rows, mask, num_slots)
+    out, states = backend.full(logits, states, rows, mask, num_slots)
     tokens = out[:, TOKEN]
     out = out.at[:, TOKEN].set(jnp.where(slot < num_slots, tokens, NOT_SAMPLED))
     return _remember(slots, slot, tokens), states, out
@@ -110,7 +107,7 @@ def _remember(slots: Slots, slot: jax.Array, tokens: jax.Array) -> Slots:
     return Slots(slots.last_token.at[slot].set(tokens, mode="drop"))
 
 
-# ---------------------------------------------------------------- the portable body
+# ---------------------------------------------------------------- the portable backend
 
 
 def portable_greedy(logits: jax.Array, slot: jax.Array, num_slots: int) -> jax.Array:
@@ -165,16 +162,16 @@ def _process(logits: jax.Array, step: StepInput) -> jax.Array:
 
 
 def _apply(name: str, logits: jax.Array, step: StepInput) -> jax.Array:
-    """A row that does not use a feature comes out of either branch as it was: neighbours do not matter."""
+    """A row that does not use a feature comes out of either branch unchanged: neighbours do not matter."""
     is_used = uses(step.rows, name)
     changed: jax.Array = lax.cond(
-        jnp.any(is_used), lambda: ON_DEVICE[name].apply(logits, step.states.get(name), step, is_used), lambda: logits
+        jnp.any(is_used), lambda: PROCESSORS[name].apply(logits, step.states.get(name), step, is_used), lambda: logits
     )
     return changed
 
 
 def _masked(logits: jax.Array, rows: SamplingRows, mask: jax.Array) -> jax.Array:
-    """What the grammars of rows that use logprobs took away, float32[num_rows]."""
+    """The probability that the grammars of rows that use logprobs have masked, float32[num_rows]."""
     is_used = uses(rows, GRAMMAR) & uses(rows, "logprobs")
     share: jax.Array = lax.cond(
         jnp.any(is_used), lambda: masked_share(logits, mask, is_used), lambda: jnp.zeros(logits.shape[0], logits.dtype)
@@ -193,16 +190,16 @@ def _draw(logits: jax.Array, rows: SamplingRows) -> jax.Array:
     uniform = uniforms(rows)
     left = Candidates(centred, scaled, jnp.ones(logits.shape, bool), uniform[:, 1])
     for feature in FEATURES:
-        if feature.stage is Stage.CUT:
-            left = _cut(feature, left, rows)
+        if feature.stage is Stage.FILTER:
+            left = _filter(feature, left, rows)
     return draw(left.weights, uniform[:, 0])
 
 
-def _cut(feature: Feature, left: Candidates, rows: SamplingRows) -> Candidates:
-    """The candidates less what a cut takes; a row for which it is off loses nothing in either branch."""
+def _filter(feature: SamplingFeature, left: Candidates, rows: SamplingRows) -> Candidates:
+    """The candidates that a filter leaves; a row for which it is off loses nothing in either branch."""
     columns = [jnp.asarray(values_of(column.name, rows)) for column in feature.columns]
     is_wanted = columns[0] != value_when_off(feature.columns[0].name)
     kept: jax.Array = lax.cond(
-        jnp.any(is_wanted), lambda: CUTS[feature.name](left, *columns), lambda: jnp.ones_like(left.keep)
+        jnp.any(is_wanted), lambda: FILTERS[feature.name](left, *columns), lambda: jnp.ones_like(left.keep)
     )
     return left._replace(keep=left.keep & kept)

@@ -1,4 +1,4 @@
-"""What the device remembers of each running request between steps."""
+"""The sampler's state on the device, for each running request between steps."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 
-from sampling.host.rows import USES, SamplingRows
-from sampling.host.usage import BITS
-from sampling.processors.feature import Admission, Allocate, FeatureStates, StateShape
+from sampling.host.rows import BITS, USES, SamplingRows
+from sampling.processors.logits_processor import Admission, Allocate, FeatureStates, StateShape
 from sampling.registry import STATEFUL
 
 
 class Slots(NamedTuple):
-    """What every request has, by slot; donated to each `sample` and replaced by its result."""
+    """The state of every request, by slot; donated to each `sample` and replaced by its result."""
 
     last_token: jax.Array  # int32[num_slots], the token sampled last: the next step's input
 
@@ -24,15 +23,15 @@ class Slots(NamedTuple):
 
 
 def state_shapes(shape: StateShape) -> FeatureStates:
-    """Shapes and types of the states of all features that keep something."""
+    """Shapes and types of the states of all stateful features."""
     return allocate_states(shape, cast(Allocate, jax.ShapeDtypeStruct))
 
 
 def allocate_states(shape: StateShape, allocate: Allocate) -> FeatureStates:
-    """The states of all features that keep something.
+    """The states of all stateful features.
 
     Args:
-        allocate: makes an array; its content need not be anything.
+        allocate: makes an array; its content may be anything.
     """
     return {name: feature.allocate(shape, allocate) for name, feature in STATEFUL.items()}
 

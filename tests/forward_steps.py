@@ -1,4 +1,4 @@
-"""Logits of whole sequences through `engine.step.programs.forward`, step by step, without scheduler or sampler."""
+"""Logits of whole sequences through `engine.step.forward.forward`, step by step, without scheduler or sampler."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from engine.backends.base.token_layout import NUM_TOKENS, START, TOKEN, pages_pe
 from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.models.open_model import open_model
 from engine.models.parts.model import Model
-from engine.parallel.choice import choose_devices
-from engine.parallel.placement import Kind, OneDevice, Placement
-from engine.step.batch import StepBatch
-from engine.step.programs import forward
+from engine.parallel.placement import Kind, Placement, choose_devices
+from engine.step.forward import forward
+from engine.step.inputs import StepBatch
 from engine.step.shapes import ShapeTable, StepShape
 from engine.weights.layout import Params, Precision
 from sampling.state import Slots
@@ -37,15 +36,15 @@ class ForwardSteps:
     """A model whose steps a test composes by hand."""
 
     def __init__(
-        self, params: Params, model: Model, bodies: Backends, kv_dtype: str,
+        self, params: Params, model: Model, backends: Backends, kv_dtype: str,
         compiler_options: dict[str, Any] | None = None, placement: Placement | None = None,
     ) -> None:  # fmt: skip
         self.params = params
         self.model = model
         self._kv_dtype = kv_dtype
-        self._placement = placement = placement or OneDevice()
+        self._placement = placement = placement or Placement()
         program = placement.spread(
-            partial(forward, model=placement.model(model), bodies=bodies),
+            partial(forward, model=placement.model(model), backends=backends),
             (Kind.PARAMS, Kind.PAGES, Kind.SAME, Kind.SAME), (Kind.SAME, Kind.PAGES),
         )  # fmt: skip
         self._forward = jax.jit(program, donate_argnums=1, compiler_options=compiler_options)
@@ -59,9 +58,9 @@ class ForwardSteps:
         """
         opened = open_model(path)
         opened = opened.for_context(config.max_model_len or opened.config.context_length)
-        bodies, place = choose_devices(config, opened.model)
-        params = opened.load(bodies.weights, Precision.of_engine(config), lambda *step: None).params
-        return cls(params, opened.model, bodies, kv_dtype(config, bodies), compiler_options, place(params))
+        backends, place = choose_devices(config, opened.model)
+        params = opened.load(backends.weights, Precision.of_engine(config), lambda *step: None).params
+        return cls(params, opened.model, backends, kv_dtype(config, backends), compiler_options, place(params))
 
     def compiled_text(self, shape: StepShape) -> str:
         """The program of a step of this shape, as XLA has compiled it."""

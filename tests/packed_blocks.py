@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.backends.native.packer import pack_rows
 from engine.weights.encodings import Encoding
-from engine.weights.packing import GROUP, TILE, Format, PackedMatrix, Placement, Quantised, from_nibbles, zero_point
+from engine.weights.packing import GROUP, TILE, Format, PackedMatrix, Placement, Quantised
 
 _ZERO_POINTS = {Format.INT8: 128, Format.INT4: 8, Format.Q3_K: 4, Format.Q6_K: 32, Format.IQ4_XS: 128}
 _NUM_GROUPS = 8  # of a block of a K format
@@ -20,6 +20,16 @@ _BITS = {
     Format.INT4_ZERO: (4, 0), Format.INT8_ZERO: (8, 0),
     Format.Q3_K: (2, 1), Format.Q4_K: (4, 0), Format.Q5_K: (4, 1), Format.Q6_K: (4, 2), Format.IQ4_XS: (8, 0),
 }  # fmt: skip
+
+
+def zero_point(kind: Format) -> np.float32:
+    """The number that stands for 0 in formats without minima."""
+    return np.float32(8.0 if kind.is_nibbles else 128.0)
+
+
+def from_nibbles(packed: np.ndarray) -> np.ndarray:
+    """Undoes `to_nibbles`."""
+    return np.concatenate([packed & 15, packed >> 4], axis=-1)
 
 
 def pack_stack(

@@ -96,7 +96,7 @@ HOST_LOGIC = (
     "engine/kv_transfer/",
     "cache/pool.py",
     "cache/page.py",
-    "cache/page_events.py",
+    "cache/page.py",
     "cache/free_queue.py",
     "cache/hashing.py",
     "sampling/host/",

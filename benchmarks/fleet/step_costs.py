@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.serving.engines import COMPILED, load_engine, running_client
 from engine.client import EngineClient
 from engine.interface.config import TILE_SIZE, EngineConfig
-from engine.schedule.step_time.step_work import StepWork
+from engine.schedule.step_time.step_costs import StepWork
 from sampling.host.params import SamplingParams
 
 MAX_NUM_SEQS = 16
@@ -64,7 +64,7 @@ def measure_costs(model: str) -> StepCost:
         StepWork(rows, rows * context, tiles, tiles * context)
         for rows, context, tiles in product(ROWS, CONTEXTS, (0, 1, 4))
     ]
-    return fit(works, [engine.scheduler.pace.costs.predict(work) for work in works])
+    return fit(works, [engine.scheduler.step_time.costs.predict(work) for work in works])
 
 
 def fit(works: Sequence[StepWork], milliseconds: Sequence[float]) -> StepCost:

@@ -18,8 +18,8 @@ from benchmarks.serving.alternation import Measured, add_alternation_flags, alte
 from benchmarks.serving.command import at_least_one, new_parser, run
 from benchmarks.serving.server_process import free_port
 from benchmarks.serving.table import Turn
+from engine.interface.address import HostAddress
 from engine.interface.config import EngineConfig
-from engine.interface.host_address import HostAddress
 from engine.multihost.follower import Follower
 from engine.multihost.leader import Leader
 from engine.multihost.leading_runner import LeadingRunner

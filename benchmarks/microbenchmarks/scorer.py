@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVPages
-from engine.backends.backends import choose_bodies, kv_dtype
+from engine.backends.backends import choose_backends, kv_dtype
 from engine.backends.base.backend import Backends
 from engine.backends.base.token_layout import NUM_TOKENS, START, pages_per_block
 from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.interface.types import Progress
 from engine.models.open_model import OpenModel
 from engine.models.parts.model import Model
-from engine.step.batch import StepBatch
-from engine.step.programs import forward
+from engine.step.forward import forward
+from engine.step.inputs import StepBatch
 from engine.step.shapes import StepShape
 from engine.weights.layout import Params, Precision
 from sampling.state import Slots
@@ -39,7 +39,7 @@ class Scorer:
         Raises:
             ModelError: the model cannot be served.
         """
-        backends = choose_bodies(config, model.config)
+        backends = choose_backends(config, model.config)
         page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)
         block = pages_per_block(page_size)
         num_pages = -(-window_size // (page_size * block)) * block

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, KVPages
 from engine.backends.base.backend import Backends
-from engine.backends.xla.backend import BODY as XLA
+from engine.backends.xla.backend import BACKEND as XLA
 from engine.engine import Engine
 from engine.interface.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.models.architectures.llama import Llama
@@ -26,15 +26,15 @@ from engine.models.parts.decoder_config import DecoderConfig
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan, StepResult
-from engine.step.batch import StepBatch
 from engine.step.device_runner import DeviceRunner
-from engine.step.inputs import StepInputs
+from engine.step.inputs import StepBatch, StepInputs
+from engine.step.programs import StepPrograms
 from engine.step.runner import PendingStep
 from engine.step.shapes import ShapeTable, StepShape
 from engine.weights.layout import Params
 from sampling.host.rows import POSITION, SEED_LOW, SamplerVariant, SamplingRows
 from sampling.logprobs import NUM_COLUMNS, TOKEN
-from sampling.processors.feature import FeatureStates
+from sampling.processors.logits_processor import FeatureStates
 from sampling.state import Slots
 
 VOCAB_SIZE = 49152
@@ -76,7 +76,10 @@ class SimulatedRunner(DeviceRunner):
         )  # fmt: skip
         model = Llama(config)
         layout = KVLayout(num_layers=1, num_pages=1, page_size=1, num_kv_heads=1, head_dim=1, dtype="float32")
-        super().__init__(_params(model), model, Backends(XLA, XLA, "simulated"), layout, buffer, table)
+        super().__init__(
+            _params(model), model, Backends(XLA, XLA, "simulated"), layout, buffer, table,
+            make_programs=_SimulatedPrograms,
+        )  # fmt: skip
         self.clock = DeviceClock(step_seconds)
         self._ends: dict[int, float] = {}  # the end of each step in flight, by the id() of its plan
 
@@ -94,7 +97,9 @@ class SimulatedRunner(DeviceRunner):
     def is_done(self, pending: PendingStep) -> bool:
         return self._ends[id(pending.plan)] <= time.perf_counter()
 
-    # The programs keep the arguments that they do not read, because passing arguments is a cost of the host.
+
+class _SimulatedPrograms(StepPrograms):
+    """Programs that take the arguments of the real ones, because passing arguments is a cost of the host."""
 
     def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
         num_sampled = self._table.num_sampled_rows(shape)
@@ -104,16 +109,18 @@ class SimulatedRunner(DeviceRunner):
         ) -> tuple[jax.Array, KVPages, jax.Array]:
             return jnp.zeros((num_sampled, 1)), kv, jnp.zeros(1)  # the last for `score`
 
-        batch = StepBatch.padding(shape, num_sampled, self._buffer.page_table.shape[1])
-        return jax.jit(forward, donate_argnums=1, keep_unused=True).lower(self._params, self._kv, self._slots, batch)
+        batch = StepBatch.padding(shape, num_sampled, self._page_table_shape[1])
+        return jax.jit(forward, donate_argnums=1, keep_unused=True).lower(
+            self._arrays.params, self._arrays.kv, self._arrays.slots, batch
+        )
 
     def _lower_sample(self, num_rows: int, level: SamplerVariant) -> jax.stages.Lowered:
         def sample(logits: jax.Array, slots: Slots, rows: SamplingRows) -> tuple[Slots, jax.Array]:
             return slots, _tokens(rows)
 
         logits = jnp.zeros((num_rows, 1))
-        rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
-        return jax.jit(sample, donate_argnums=1, keep_unused=True).lower(logits, self._slots, rows)
+        rows = SamplingRows.padding(num_rows, self._num_slots)
+        return jax.jit(sample, donate_argnums=1, keep_unused=True).lower(logits, self._arrays.slots, rows)
 
     def _lower_sample_full(self, num_rows: int) -> jax.stages.Lowered:
         def sample(
@@ -122,23 +129,23 @@ class SimulatedRunner(DeviceRunner):
             return slots, states, jnp.zeros((num_rows, NUM_COLUMNS), jnp.int32).at[:, TOKEN].set(_tokens(rows))
 
         logits = jnp.zeros((num_rows, 1))
-        rows = SamplingRows.padding(num_rows, self._buffer.num_slots)
+        rows = SamplingRows.padding(num_rows, self._num_slots)
         program = jax.jit(sample, donate_argnums=(1, 2), keep_unused=True)
-        return program.lower(logits, self._slots, self._states, rows, self._masks_of(num_rows))
+        return program.lower(logits, self._arrays.slots, self._arrays.states, rows, self.new_masks(num_rows))
 
     def _lower_pool(self) -> jax.stages.Lowered:
         def pool(params: Params, hidden: jax.Array, tokens: jax.Array, shares: jax.Array) -> jax.Array:
             return jnp.zeros(1)
 
         tokens, shares = jnp.zeros(TILE_SIZE, jnp.int32), jnp.zeros(TILE_SIZE)
-        return jax.jit(pool, keep_unused=True).lower(self._params, jnp.zeros(1), tokens, shares)
+        return jax.jit(pool, keep_unused=True).lower(self._arrays.params, jnp.zeros(1), tokens, shares)
 
     def _lower_score(self) -> jax.stages.Lowered:
         def score(params: Params, hidden: jax.Array, tokens: jax.Array, following: jax.Array) -> jax.Array:
             return jnp.zeros((TILE_SIZE, NUM_COLUMNS), jnp.int32)
 
         tokens = jnp.zeros(TILE_SIZE, jnp.int32)
-        return jax.jit(score, keep_unused=True).lower(self._params, jnp.zeros(1), tokens, tokens)
+        return jax.jit(score, keep_unused=True).lower(self._arrays.params, jnp.zeros(1), tokens, tokens)
 
 
 def _tokens(rows: SamplingRows) -> jax.Array:

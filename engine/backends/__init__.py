@@ -1,1 +1,1 @@
-"""The backends that compute a step's heavy parts, and the record of which ones an engine has chosen."""
+"""The backends that compute the heavy parts of a step, and the choice among them."""

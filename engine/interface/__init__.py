@@ -1,1 +1,1 @@
-"""What crosses between the server and the engine: configuration, data types, errors."""
+"""The types that server and engine share: configuration, data types, errors."""

@@ -1,4 +1,4 @@
-"""A function in a thread of its own, beside the asyncio loop and, where asked, behind all other threads."""
+"""Runs a function in a background thread of the asyncio loop, optionally at lower priority."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def run_in_background(
 
     Args:
         name: of the thread.
-        is_calm: whether the thread, and the threads that it starts, stand behind the process's other threads. Only
-            Linux has priorities of single threads; elsewhere it changes nothing.
-        is_narrow: whether the function should leave the other cores to others, as `is_narrow_here` tells it.
+        is_calm: whether the thread, and the threads that it starts, run at lower priority than the process's other
+            threads. Only Linux has priorities of single threads; elsewhere it changes nothing.
+        is_narrow: whether the function should use one core only, which it reads from `is_narrow_here`.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -82,11 +82,11 @@ def is_narrow_here() -> bool:
 
 
 def _forget_locals(error: BaseException) -> None:
-    """Lets go of what the functions held that an error has come through.
+    """Clears the local variables of the frames that an error has come through.
 
     An error is often part of a cycle, with a future in a frame of its own traceback say, that stays until the garbage
-    collector finds it. A model that could not be loaded would keep all its weights so long, or for ever where what is
-    there is excluded from collections.
+    collector finds it. A model that could not be loaded would keep all its weights so long, or for ever where its
+    objects are excluded from collections.
     """
     todo: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -101,11 +101,11 @@ def _forget_locals(error: BaseException) -> None:
 
 
 class _ShortSwitches:
-    """While it is entered, a thread that computes in Python soon gives the interpreter lock to those who wait for it.
+    """Shortens the interpreter's switch interval while it is entered, so that waiting threads soon get its lock.
 
     An engine thread takes the lock several times in a step, and waits each time for a whole interval of every thread
-    that computes: five milliseconds each where nothing else is said. The interval is one of the whole process, so that
-    several threads may have entered.
+    that computes: five milliseconds each by default. The interval is one of the whole process, so that several threads
+    may have entered.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ SHORT_SWITCHES = _ShortSwitches()  # entered by threads that compute beside an e
 
 
 def stand_back() -> None:
-    """Lowers the priority of the calling thread; it cannot be raised again. Threads that it starts inherit it."""
+    """Lowers the priority of the calling thread for good. Threads that it starts inherit it."""
     if sys.platform == "linux":
         thread = threading.get_native_id()
         with contextlib.suppress(OSError):  # a sandbox may forbid it

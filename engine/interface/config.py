@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from engine.interface.host_address import HOST_ADDRESS
-from engine.interface.kv_endpoint import ENDPOINT
+from engine.interface.address import ENDPOINT, HOST_ADDRESS
 from engine.interface.setting import NOT_EMPTY, Limit, alternatives, at_least, check, one_of, setting
 from sampling.host.params import MAX_EOS_TOKEN_IDS
 
@@ -21,7 +20,7 @@ BACKEND_NAMES = ("native", "xla")
 
 _BACKENDS = one_of("auto", *BACKEND_NAMES)
 _BACKEND_NAMES = alternatives("auto", *BACKEND_NAMES)
-MOST_PEERS = 16  # whose pages one server reads
+MOST_PEERS = 16  # of one server
 _PEERS_DEMAND = f"there may be {MOST_PEERS}, and each must be HOST:PORT"
 _KEY = Limit(
     lambda key: re.fullmatch(r"[!-~]{16,}", key) is not None, "it must have at least 16 visible ASCII characters"
@@ -33,8 +32,8 @@ _SECONDS = Limit(lambda seconds: seconds > 0, "it must be above 0 seconds")
 class EngineConfig:
     """What the user decides about the engine; the defaults suit a laptop.
 
-    Every field that is a `setting` is also a flag of `eagre serve`, an environment variable and a
-    keyword of `LLM`. None stands for a value that the engine chooses or for no limit, as the help says.
+    Every field that is a `setting` is also a flag of `eagre serve`, an environment variable and a keyword of `LLM`.
+    None means a value that the engine chooses or no limit, as the help says.
 
     Raises:
         ValueError: a value is of the wrong type, outside its limits, or contradicts another.
@@ -127,9 +126,7 @@ class EngineConfig:
         None, "folder that keeps cached prefixes over a restart", limit=NOT_EMPTY, metavar="DIR"
     )
     prefix_cache_bytes: int = setting(
-        8 << 30,
-        "bytes that --prefix-cache-dir may hold, of all models",
-        limit=at_least(1 << 20),
+        8 << 30, "bytes that --prefix-cache-dir may hold, of all models", limit=at_least(1 << 20)
     )
     prefix_cache_listen: str | None = setting(
         None,
@@ -209,7 +206,7 @@ class EngineConfig:
             )
 
     def _check_peers(self) -> None:
-        """Pages pass between folders of servers that know each other by a key."""
+        """Checks that pages can pass between folders of servers that share a key."""
         given = "prefix_cache_peers" if self.prefix_cache_listen is None else "prefix_cache_listen"
         for needed in ("prefix_cache_dir", "prefix_cache_key"):
             if getattr(self, needed) is None:

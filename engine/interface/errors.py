@@ -1,7 +1,7 @@
-"""What is raised of a model that cannot be served.
+"""The error of a model that cannot be served.
 
-The errors are values' errors: a model is an argument, by its path or its content. What goes wrong in
-a running engine is in `engine/interface/types.py`.
+It is a ValueError: a model is an argument, by its path or its content. The errors of a running engine are in
+`engine/interface/types.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAX_ERROR_LETTERS = 1000
 
 
 class ModelError(ValueError):
-    """The model cannot be served: it is damaged, incomplete or of a kind that is not served.
+    """The model cannot be served: it is damaged, incomplete or not supported.
 
     The message names the file, and in it the field or the tensor, and says why.
     """
@@ -22,9 +22,9 @@ class ModelError(ValueError):
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Makes each ModelError one that names the model at `path`, because most readers know only its inside.
+    """Adds the model's `path` to the message of each ModelError, because most readers know only its inside.
 
-    Of one that is longer than MAX_ERROR_LETTERS the middle is left out: libraries quote whole values of a file.
+    Messages longer than MAX_ERROR_LETTERS are shortened in the middle: libraries quote whole values of a file.
     """
     try:
         yield

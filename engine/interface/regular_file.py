@@ -1,7 +1,6 @@
-"""Files that somebody names, opened so that nothing but a file can be behind the name.
+"""Opens files that users name, and refuses anything that is not a regular file.
 
-A named pipe may have nothing to read for ever, and a device may have no end. Who reads one in the place of a file
-hangs, or fills the memory.
+A named pipe may have nothing to read for ever, and a device may have no end: reading one hangs, or fills the memory.
 """
 
 from __future__ import annotations
@@ -12,21 +11,16 @@ import os
 import stat
 from pathlib import Path
 
-_KINDS = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFDIR: "a folder",
-}
+_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFDIR: "a folder"}
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Opens a regular file for reading, and waits for nobody.
+    """Opens a regular file for reading, without blocking.
 
-    What stands there is looked at once it is open, so that it cannot be exchanged in between.
+    The kind is checked once the file is open, so that it cannot be exchanged in between.
 
     Raises:
-        OSError: it cannot be opened, or it is no regular file.
+        OSError: it cannot be opened, or is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -38,10 +32,7 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def check_regular(descriptor: int, path: Path) -> None:
-    """
-    Raises:
-        OSError: the open file is no regular one.
-    """
+    """Raises OSError if the open file is not a regular one."""
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind != stat.S_IFREG:
         code = errno.EISDIR if kind == stat.S_IFDIR else errno.EINVAL

@@ -1,7 +1,7 @@
-"""What a field of a configuration says about itself: its help, its limit, and how it is read from text.
+"""Declarations of settings: a field's help, its limit, and how it is read from text.
 
-`EngineConfig` and the server's settings declare their fields with `setting`. Flags, environment
-variables, `--help` and the checks are made from these declarations; nothing here knows a command line.
+`EngineConfig` and the server's settings declare their fields with `setting`. Flags, environment variables, `--help` and
+the checks are made from these declarations; nothing here knows a command line.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ class Limit:
     """Which values of the right type a setting accepts."""
 
     holds: Callable[[Any], bool]
-    demand: str  # what an error says behind the refused value
+    demand: str  # follows the refused value in an error
     choices: tuple[str, ...] = ()  # all values, where they are a few words
 
 
 def one_of(*choices: str) -> Limit:
-    """One of two or more words."""
     return Limit(lambda value: value in choices, f"it must be {alternatives(*choices)}", choices)
 
 
@@ -49,7 +48,7 @@ NOT_EMPTY = Limit(bool, "it must not be empty")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One field of a configuration, as users of flags, variables and keywords meet it."""
+    """One field of a configuration, as flags, variables and keywords present it."""
 
     name: str  # of the field, and of the keyword in Python
     key: str  # names the flag and the variable; it differs from `name` for a switch that turns something off
@@ -63,11 +62,11 @@ class Setting:
 
     @property
     def is_switch(self) -> bool:
-        """A flag without a value. It changes the default: with a default of True it turns the field off."""
+        """Whether it is a flag without a value; where the default is True, the flag turns the field off."""
         return self.kind is bool
 
     def parse(self, text: str) -> Any:
-        """The field's value that a text under `key` means.
+        """The field's value from the text of a flag or variable.
 
         Raises:
             ValueError: the text has another form; the message says which form it must have.
@@ -78,7 +77,7 @@ class Setting:
             raise ValueError(f"it must be {_KIND_NAMES[self.kind]}") from None
 
     def from_key(self, value: Any) -> Any:
-        """The field's value, from the one that stands under `key`."""
+        """The field's value, from the one given under `key`."""
         return not value if self.is_switch and self.default is True else value
 
     def problem(self, value: Any) -> str | None:
@@ -104,12 +103,12 @@ def setting(
 
     Args:
         summary: one line for `--help`; the default is added to it there.
-        metavar: what stands for the value in the help; None: the last word of the name.
-        key: the name of flag and variable, with underscores; None: the field's own. A switch whose
-            default is True needs one, because its flag turns the field off.
+        metavar: stands for the value in the help; None: the last word of the name.
+        key: the name of flag and variable, with underscores; None: the field's own. A switch whose default is True
+            needs one, because its flag turns the field off.
         is_secret: whether the value must not be shown, in an error for example.
-        variable: a variable of the environment by which other programs know the value too. It counts where neither
-            the flag nor our own variable is given.
+        variable: an environment variable that other programs also read. It counts where neither the flag nor our own
+            variable is given.
     """
     said = {"summary": summary, "limit": limit, "metavar": metavar, "key": key, "is_secret": is_secret,
             "variable": variable}  # fmt: skip

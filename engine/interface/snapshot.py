@@ -1,4 +1,4 @@
-"""What the engine does at one moment, as plain data for those who watch it."""
+"""A snapshot of the engine's state, as plain data for monitoring."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class StepView(NamedTuple):
     commit_ended: float
     device_began: float
     device_ended: float
-    idle_total: float  # seconds for which the device stood idle while work waited, from the start to this step's begin
+    idle_total: float  # seconds of idle device while work waited, from the start to this step's begin
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """Read without a lock: two parts of it may be one step apart."""
+    """The state of the engine, read without a lock: two parts of it may be one step apart."""
 
     now: float  # seconds
     stats: EngineStats

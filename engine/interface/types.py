@@ -1,4 +1,4 @@
-"""The data that crosses the border between the engine and the server."""
+"""The data types that engine and server exchange."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TokenLogprobs(NamedTuple):
 
     logprob: float  # of the token that was sampled, or that the prompt has
     rank: int  # of that token in the whole vocabulary, from 1
-    top: list[tuple[int, float]]  # token id and logprob of the best tokens, best first, as many as asked for
+    top: list[tuple[int, float]]  # token id and logprob of the best tokens, best first, as many as requested
     listed: list[float]  # of the `logprob_token_ids` of the request, in their order
     masked: float = 0.0  # the probability of all tokens that the request's grammar did not allow here
 
@@ -47,11 +47,11 @@ class WaitStage(StrEnum):
 
 
 class PromptProgress(NamedTuple):
-    """How far one request is on its way to its first token."""
+    """The progress of one request towards its first token."""
 
     stage: WaitStage
     queue_position: int = 0  # requests that start before it, as far as can be seen now; 0 once it has started
-    estimated_seconds: float | None = None  # until its first token; None: nothing is known of this engine's pace yet
+    estimated_seconds: float | None = None  # until its first token; None: unknown before any step was measured
     num_prompt_tokens: int = 0  # 0 while the model is loading
     num_cached_tokens: int = 0  # of them, those that came from the prefix cache
     num_processed_tokens: int = 0  # of them, those that need no more work, the cached ones included
@@ -60,14 +60,14 @@ class PromptProgress(NamedTuple):
 
 
 class TokenEvent(NamedTuple):
-    """What happened to one request since its stream was last read; events of several steps may be merged."""
+    """The changes of one request since its stream was last read; events of several steps may be merged."""
 
     token_ids: list[int]  # committed output tokens; a token that ended the request is the last of them
     finish_reason: FinishReason | None  # set on the last event and on no other
     num_cached_tokens: int  # prompt tokens that came from the prefix cache
     error: str | None = None  # the reason, if finish_reason is ERROR
-    logprobs: list[TokenLogprobs] | None = None  # one for each of token_ids; None if not asked for
-    # One for each prompt token, with None for the first. Only in the first event with tokens, if asked for.
+    logprobs: list[TokenLogprobs] | None = None  # one for each of token_ids; None if not requested
+    # One for each prompt token, with None for the first. Only in the first event with tokens, if requested.
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     is_dead_end: bool = False  # the error follows from the request's own parameters
     pooled: np.ndarray | None = None  # float32[hidden], of a request with a `Pooling`, in the first event with tokens
@@ -86,7 +86,7 @@ class EngineError(RuntimeError):
 
 
 class EngineStalled(EngineError):
-    """A step stands still for longer than it may; the engine is given up."""
+    """A step hangs for longer than it may; the engine is given up."""
 
 
 class HostLost(EngineError):
@@ -94,7 +94,7 @@ class HostLost(EngineError):
 
 
 class DeadEnd(EngineError):
-    """One request cannot go on because of its own parameters; the engine goes on."""
+    """One request cannot continue because of its own parameters; the engine goes on."""
 
 
 class EngineState(StrEnum):
@@ -114,10 +114,10 @@ class QueueFull(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptFigures:
-    """Counters since the start, and one gauge, of the pages that are kept in a folder; all 0 where none are."""
+class KVOffloadStats:
+    """Counters since the start, and one gauge, of KV offloading to a folder; all 0 where it is off."""
 
-    num_imported_tokens: int = 0  # tokens whose pages came from the folder of kept pages
+    num_imported_tokens: int = 0  # tokens whose pages came from the folder
     num_imported_bytes: int = 0  # of these pages
     num_exported_bytes: int = 0  # of the pages that were put there
     num_damaged_pages: int = 0  # pages there that were not what was written, and were computed again
@@ -142,7 +142,7 @@ class EngineStats:
     num_active_pages: int = 0
     prefix_cache_queries: int = 0  # prompt tokens looked up
     prefix_cache_hits: int = 0  # prompt tokens found
-    kept: KeptFigures = KeptFigures()
+    kept: KVOffloadStats = KVOffloadStats()
     compiles_after_ready: int = 0
     device_busy_seconds: float = 0.0
     device_idle_seconds: float = 0.0  # between steps while work waited; an upper bound
@@ -154,3 +154,24 @@ class EngineStats:
     def kv_cache_usage(self) -> float:
         """Share of the pages that requests hold, 0 to 1."""
         return self.num_active_pages / self.num_pages if self.num_pages else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFootprint:
+    """The memory of a model, from the headers of its files, before anything is loaded."""
+
+    architecture: str
+    num_parameters: int
+    context_length: int  # tokens that the model was trained for
+    weight_bytes: int
+    kv_bytes_per_token: int  # of the cache, for the keys and values of all layers
+    quantization: str | None = None  # what its files say of their numbers, such as "Q4_K_M" or "awq int4 g128"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineMemory:
+    """Bytes of the device, the container or the machine."""
+
+    total: int
+    available: int  # now
+    usable: int  # now, by weights and caches: the rest is for intermediate results and for other processes

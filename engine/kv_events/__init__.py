@@ -1,1 +1,1 @@
-"""Tells routers over ZeroMQ, in vLLM's format, which prefixes this engine's pages remember."""
+"""KV events: publishes over ZeroMQ, in vLLM's format, which prefixes this engine's pages remember."""

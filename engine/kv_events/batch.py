@@ -1,4 +1,4 @@
-"""From the events of pages to the batches that subscribers read.
+"""Converts page events to the batches that subscribers read.
 
 The shapes are those of vLLM's `KVEventBatch`, `BlockStored`, `BlockRemoved` and `AllBlocksCleared`
 (vllm/distributed/kv_events.py). A batch is an array. An event is a map with its name under `type`, and was an array
@@ -10,23 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cache.page_events import PageEvent, PageRemoved, PageStored
+from cache.page import PageEvent, PageRemoved, PageStored
 
 MEDIUM = "GPU"  # of the fastest memory that there is; subscribers know no other name for it
 RANK = 0  # of the data-parallel engine
 
 
 def block_hash(hash_value: bytes) -> int:
-    """The last 64 bits of a page's hash. Integers are read by every subscriber; longer hashes by some alone."""
+    """The last 64 bits of a page's hash. Every subscriber reads integers; only some read longer hashes."""
     return int.from_bytes(hash_value[-8:], "big")
 
 
 def make_batch(
     events: Sequence[PageEvent], page_size: int, seconds: float, *, has_array_events: bool = False
 ) -> list[Any]:
-    """What msgpack encodes for one message: time, events, rank.
+    """The object that msgpack encodes for one message: time, events, rank.
 
-    Pages that follow each other in one sequence become one event, and so do pages that are removed one after the other.
+    Consecutive pages of one sequence become one event, and so do pages that are removed one after the other.
 
     Args:
         page_size: tokens of a page.

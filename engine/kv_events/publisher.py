@@ -1,8 +1,8 @@
-"""The thread that publishes which pages remember what.
+"""The thread that publishes the pool's page events.
 
 Frames of a message: topic, sequence number (8 bytes, big-endian), batch (msgpack). A subscriber that finds a gap in the
-numbers sends the first one that it misses to the ROUTER socket, and gets (number, batch) for each that is kept, and
-then the number -1 with an empty batch.
+numbers sends the first one that it misses to the ROUTER socket, and gets (number, batch) for each batch in the replay
+buffer, and then the number -1 with an empty batch.
 """
 
 from __future__ import annotations
@@ -13,14 +13,41 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from cache.page_events import PageEvent, PagesCleared
+from cache.page import PageEvent, PagesCleared
 from cache.pool import PagePool
-from engine.interface.kv_endpoint import KVEndpoint
+from engine.interface.address import KVEndpoint
 from engine.kv_events.batch import make_batch
-from engine.kv_events.replay_buffer import ReplayBuffer
 
 if TYPE_CHECKING:
     import zmq
+from collections import deque
+from collections.abc import Iterator
+
+
+class ReplayBuffer:
+    """Numbers batches and keeps as many of the latest ones as its limits allow."""
+
+    def __init__(self, max_batches: int, max_bytes: int) -> None:
+        self._max_batches = max_batches
+        self._max_bytes = max_bytes
+        self._batches: deque[tuple[int, bytes]] = deque()
+        self._num_bytes = 0
+        self._next = 0
+
+    def add(self, payload: bytes) -> int:
+        """Adds a batch, drops the oldest ones beyond the limits, and returns its sequence number."""
+        number = self._next
+        self._next += 1
+        self._batches.append((number, payload))
+        self._num_bytes += len(payload)
+        while self._batches and (len(self._batches) > self._max_batches or self._num_bytes > self._max_bytes):
+            self._num_bytes -= len(self._batches.popleft()[1])
+        return number
+
+    def since(self, first: int) -> Iterator[tuple[int, bytes]]:
+        """The batches from this sequence number on, in order."""
+        return (batch for batch in self._batches if batch[0] >= first)
+
 
 _POLL_SECONDS = 0.05  # how long a request for a replay may wait where no page comes or goes
 _MAX_EVENTS = 1024  # in one batch
@@ -36,10 +63,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_libraries() -> None:
-    """
-    Raises:
-        ValueError: pyzmq or msgspec is not installed; the message says how to get them.
-    """
+    """Raises ValueError if pyzmq or msgspec is not installed; the message says how to get them."""
     try:
         import msgspec  # noqa: F401
         import zmq  # noqa: F401
@@ -54,7 +78,7 @@ _PACKAGES = {"zmq": "pyzmq"}
 
 
 class KVEventPublisher:
-    """Listens to a pool and tells subscribers; the engine thread only leaves events in a queue."""
+    """Publishes a pool's events; the engine thread only puts them into a queue."""
 
     def __init__(
         self, endpoint: KVEndpoint, topic: str, pool: PagePool, page_size: int, *, has_array_events: bool = False
@@ -64,7 +88,7 @@ class KVEventPublisher:
         The first message says that nothing is remembered: a subscriber may know an earlier process at this address.
 
         Raises:
-            ValueError: a library is missing, or the address cannot be had.
+            ValueError: a library is missing, or the address cannot be bound.
             zmq.ZMQError: the process can have no more sockets.
             RuntimeError, MemoryError: the thread cannot be started.
         """
@@ -105,7 +129,7 @@ class KVEventPublisher:
                 raise ValueError(f"kv_events cannot listen at {address}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Stops listening, sends what has been told, and ends the thread. Idempotent."""
+        """Stops listening, sends the remaining events, and ends the thread. Idempotent."""
         self._stop_listening()
         self._events.put(None)
         self._thread.join(_JOIN_SECONDS)
@@ -122,7 +146,7 @@ class KVEventPublisher:
         except zmq.ZMQError as error:
             _log.error("the events of pages are no longer published: %s", error.strerror)
         finally:
-            self._stop_listening()  # nobody empties the queue any more
+            self._stop_listening()  # the queue is not emptied any more
             self._context.destroy(linger=_LINGER_MS)
 
     def _stop_listening(self) -> None:
@@ -130,7 +154,7 @@ class KVEventPublisher:
             self._pool.listener = None
 
     def _publish(self) -> bool:
-        """Publishes what there is, as one batch; returns False after the last one."""
+        """Publishes the events that there are, as one batch; returns False after the last one."""
         import msgspec
 
         try:
@@ -151,7 +175,7 @@ class KVEventPublisher:
         return event is not None
 
     def _replay(self, socket: zmq.Socket[bytes]) -> None:
-        """Answers one request; one of another form gets no answer. Nothing here waits for the client."""
+        """Answers one request; one of another form gets no answer. Never waits for the client."""
         frames = socket.recv_multipart()
         if len(frames) != 3 or len(frames[2]) != _NUMBER_BYTES:
             return

@@ -1,1 +1,1 @@
-"""Pages that leave the engine and come back by their names, through one interface to a folder or to other servers."""
+"""KV transfer: pages that are offloaded to a folder or read from other servers, by their names."""

@@ -1,4 +1,4 @@
-"""Pages in a folder of the local disk, so that the prefix cache survives a restart."""
+"""KV offload to a folder of the local disk, so that the prefix cache survives a restart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class DiskConnector:
-    """The shelf of one fingerprint in a `PageFolder`.
+    """The `KVConnector` of the pages with one fingerprint in a `PageFolder`.
 
     Every failure of the disk (full, read-only, not permitted, damaged) only costs the time to compute again.
     """
@@ -32,7 +32,7 @@ class DiskConnector:
     def __init__(
         self, folder: PageFolder, key: str, page_bytes: int, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Looks for the pages that are there.
+        """Lists the pages that are there.
 
         Args:
             key: 32 hexadecimal digits, the fingerprint.
@@ -58,7 +58,7 @@ class DiskConnector:
 
     @property
     def num_bytes(self) -> int:
-        """In the whole folder, as far as is known."""
+        """Of the whole folder, as far as is known."""
         return self._folder.num_bytes
 
     @property
@@ -67,15 +67,13 @@ class DiskConnector:
         return len(self._held)
 
     def names(self) -> set[bytes]:
-        """The pages that are held."""
         return self._held.copy()
 
     def holds(self, name: bytes) -> bool:
-        """As `KVConnector.holds`."""
         return name in self._held
 
     def load(self, name: bytes) -> np.ndarray | None:
-        """As `KVConnector.load`; what is damaged is removed."""
+        """As `KVConnector.load`; a damaged page is removed."""
         path = self._path(name)
         try:
             return read_page_file(path, name, self._page_bytes)
@@ -91,7 +89,6 @@ class DiskConnector:
         return None
 
     def store(self, name: bytes, content: Sequence[np.ndarray]) -> bool:
-        """As `KVConnector.store`."""
         if name in self._held:
             return True
         with self._lock:
@@ -110,7 +107,6 @@ class DiskConnector:
         return True
 
     def touch(self, names: Sequence[bytes]) -> None:
-        """As `KVConnector.touch`."""
         now = time.time()
         for index, name in enumerate(names):
             used_at = now - index * _TOUCH_STEP
@@ -118,21 +114,18 @@ class DiskConnector:
                 os.utime(self._path(name), (used_at, used_at))
 
     def forget(self, names: Sequence[bytes]) -> None:
-        """As `KVConnector.forget`."""
         for name in names:
             self._held.discard(name)
             with contextlib.suppress(OSError):
                 self._path(name).unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """As `KVConnector.clear`."""
         names: set[bytes] = set()
         with contextlib.suppress(OSError):
             names = page_names(self._shelf)
         self.forget([*names])
 
     def refresh(self) -> None:
-        """As `KVConnector.refresh`."""
         now = self._clock()
         if now - self._looked_at < _REFRESH_SECONDS:
             return
@@ -151,7 +144,7 @@ class DiskConnector:
         return self._shelf / (name.hex() + SUFFIX)
 
     def _fail(self, done: str, error: OSError) -> None:
-        """Says that the disk has failed, once for each time that nothing is tried."""
+        """Logs a failure of the disk, and stops attempts for a while."""
         now = self._clock()
         if now >= self._retry_at:
             self._retry_at = now + _RETRY_SECONDS

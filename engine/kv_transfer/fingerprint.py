@@ -1,7 +1,7 @@
-"""What tells pages apart that must not be mixed: the model's files, and everything that its computation depends on.
+"""The fingerprint of a model and its computation, which distinguishes pages that must not be mixed.
 
-Keys and values follow from the tokens, the weights and the program that computes them. A page that was kept is as good
-as one that is computed, bit for bit, only if all three are the same.
+Keys and values follow from the tokens, the weights and the program that computes them. A stored page equals a computed
+one, bit for bit, only if all three are the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ModelChanged(OSError):
 
 
 class _FileState(NamedTuple):
-    """Tells whether a file is still what it was, without reading it."""
+    """Tells whether a file is unchanged, without reading it."""
 
     path: Path  # absolute, without links
     size: int
@@ -42,13 +42,10 @@ class _FileState(NamedTuple):
 
 
 class ModelFiles:
-    """The files of a model as they are at one moment, which is to be before its weights are read."""
+    """The files of a model as they were at one moment, before its weights were read."""
 
     def __init__(self, path: Path) -> None:
-        """
-        Raises:
-            OSError: a file is not there.
-        """
+        """Raises OSError if a file is missing."""
         self._path = path
         self._states = _states(path)
 
@@ -59,7 +56,7 @@ class ModelFiles:
             digests: folder of the digests of earlier calls. Where it cannot be used, everything is read.
 
         Raises:
-            ModelChanged: the files are not those any more.
+            ModelChanged: the files have changed.
             OSError: one cannot be read.
         """
         seen = hashlib.sha256()
@@ -71,14 +68,11 @@ class ModelFiles:
 
 
 def fingerprint(files: ModelFiles, parts: Sequence[str], folder: Path) -> str:
-    """32 hexadecimal digits; blocks for as long as it takes to read the model's files, the first time.
+    """32 hexadecimal digits; blocks while it reads the model's files, the first time. Raises OSError.
 
     Args:
         parts: what else the computation depends on: configuration, layout of pages, kernels, libraries, processor.
         folder: where digests of large files are kept.
-
-    Raises:
-        OSError: as `ModelFiles.digest`.
     """
     seen = hashlib.sha256()
     for part in (files.digest(folder / _DIGESTS), _digest_of_code(), *parts):
@@ -119,7 +113,7 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def _digest_of_code() -> str:
-    """Of all sources and kernels by which keys and values may be computed. An upgrade begins with an empty cache."""
+    """A digest of all sources and kernels that may compute keys and values: after an upgrade the cache is empty."""
     seen = hashlib.sha256()
     for path in _code():
         content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""What a place outside of the engine that keeps pages provides, and what the engine's device provides to copy them."""
+"""The interface to a place outside of the engine that stores pages, and to the device that copies them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DevicePage = Any
 
 
 class KVConnector(Protocol):
-    """Keeps the pages of one model, computed in one way, by the 32 bytes of their names (`PageHash.hash_value`).
+    """Stores the pages of one model, computed in one way, by the 32 bytes of their names (`PageHash.hash_value`).
 
     Only `holds` is called by the engine thread. The other methods may block; they handle the errors of their medium
     themselves, and each of them may be called by several threads at once.
@@ -22,17 +22,10 @@ class KVConnector(Protocol):
         """Whether the page is probably there; never blocks."""
 
     def load(self, name: bytes) -> np.ndarray | None:
-        """The content of a page, uint8[bytes of a page], byte for byte as it was stored; None if it cannot be had."""
+        """The content of a page, uint8[bytes of a page], as it was stored; None if it is unavailable."""
 
     def store(self, name: bytes, content: Sequence[np.ndarray]) -> bool:
-        """Keeps a page.
-
-        Args:
-            content: arrays whose bytes, one after the other, are the content.
-
-        Returns:
-            False where nothing can be stored for now.
-        """
+        """Stores a page, the bytes of these arrays in order; returns False if that is impossible for now."""
 
     def touch(self, names: Sequence[bytes]) -> None:
         """Notes that the pages have been used, the first of a prefix first."""
@@ -44,7 +37,7 @@ class KVConnector(Protocol):
         """Removes all pages."""
 
     def refresh(self) -> None:
-        """Looks for what other processes have stored and removed; called at least once a minute."""
+        """Looks for changes by other processes; called at least once a minute."""
 
 
 class PageDevice(Protocol):
@@ -53,7 +46,7 @@ class PageDevice(Protocol):
     page_bytes: int
 
     def read_page(self, page_id: int) -> DevicePage:
-        """Enqueues a copy of the page as it is behind all steps dispatched so far. Engine thread."""
+        """Enqueues a copy of the page behind all steps dispatched so far. Engine thread."""
 
     def write_page(self, page_id: int, page: DevicePage) -> None:
         """Enqueues the writing of a page, before all steps that are dispatched later. Engine thread."""

@@ -1,7 +1,7 @@
-"""One page in one file: a header with the page's name and a digest, then the bytes of its keys and values.
+"""The file of one page: a header with the page's name and a digest, then the bytes of its keys and values.
 
-A file comes into being by renaming, so it is there as a whole or not at all. What a crash of the machine or a
-failing disk makes of it later is found by the digest.
+A file appears by renaming, so it is whole or absent. Damage by a crash of the machine or a failing disk is found by the
+digest.
 """
 
 from __future__ import annotations
@@ -26,15 +26,12 @@ class DamagedPage(ValueError):
 
 
 def write_page_file(path: Path, name: bytes, content: Sequence[np.ndarray], *, attempt: str) -> int:
-    """Writes a file beside `path` and renames it.
+    """Writes a file beside `path` and renames it; returns its size in bytes.
 
     Args:
         name: 32 bytes.
-        content: arrays, of which each is contiguous.
-        attempt: tells apart the writers that may be at it at the same time.
-
-    Returns:
-        The size of the file in bytes.
+        content: contiguous arrays.
+        attempt: distinguishes concurrent writers.
 
     Raises:
         OSError: it cannot be written; nothing is left of it.
@@ -90,10 +87,7 @@ def _write_all(descriptor: int, piece: memoryview) -> None:
 
 
 def _read_all(descriptor: int, into: memoryview) -> None:
-    """
-    Raises:
-        DamagedPage: the file ends before `into` is full.
-    """
+    """Fills `into`; raises DamagedPage if the file ends before."""
     while into:
         num_read = os.readv(descriptor, [into])
         if num_read == 0:

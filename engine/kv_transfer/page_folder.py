@@ -1,9 +1,9 @@
-"""The folder that holds pages: of several models, computed in several ways, within one limit of bytes.
+"""The folder of stored pages: of several models, computed in several ways, within one limit of bytes.
 
     FOLDER/0f3a…/5c81….page    a folder for each fingerprint, in it a file for each page, by its name in hexadecimal
 
-A file's time of modification says when its page was used last. Any number of servers may share the folder: files
-appear by renaming and vanish by unlinking, and a file that has vanished is no error.
+A file's time of modification says when its page was used last. Any number of servers may share the folder: files appear
+by renaming and vanish by unlinking, and a missing file is no error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engine.kv_transfer.page_file import SUFFIX, TEMPORARY_PREFIX
 # The least recently used pages leave when so large a share of the limit has been written since the last look. The room
 # that they leave is as large, so that one server alone never exceeds the limit.
 _SHARE_BETWEEN_LOOKS = 16
-# A file that nobody has finished for so long is of a process that was killed; an empty folder is of a model gone by.
+# An unfinished file this old is of a process that was killed; an empty folder is of a model that is no longer used.
 _ABANDONED_SECONDS = 3600.0
 
 _KEY = re.compile(r"[0-9a-f]{32}")
@@ -44,23 +44,16 @@ class PageFolder:
         self._unseen_bytes: int | None = None  # written since the last look; None before the first
 
     def shelf(self, key: str) -> Path:
-        """The folder of the pages with one fingerprint, which is made if it is not there.
+        """The folder of the pages with one fingerprint, which is made if it is not there; raises OSError.
 
-        Only its owner can read it: from the names of pages it can be guessed what was asked.
-
-        Raises:
-            OSError: it cannot be made.
+        Only its owner can read it: page names allow guesses about the prompts.
         """
         shelf = self.path / key
         shelf.mkdir(mode=0o700, parents=True, exist_ok=True)
         return shelf
 
     def has_room(self, size: int) -> bool:
-        """Whether a file of so many bytes may be written now, after the least recently used pages have left for it.
-
-        Raises:
-            OSError: the folder cannot be read.
-        """
+        """Whether a file of so many bytes may be written now, after evictions; raises OSError."""
         if size > self._max_bytes:
             return False  # and no page of another model leaves in vain
         step = self._max_bytes // _SHARE_BETWEEN_LOOKS
@@ -74,7 +67,7 @@ class PageFolder:
         self._unseen_bytes = (self._unseen_bytes or 0) + size
 
     def _evict(self, most_bytes: int) -> None:
-        """Removes pages until there are `most_bytes` left, those used the longest ago first."""
+        """Removes the least recently used pages until there are `most_bytes` left."""
         files = sorted(self._files())
         total = sum(file.size for file in files)
         for file in files:
@@ -86,11 +79,7 @@ class PageFolder:
         self.num_bytes, self._unseen_bytes = total, 0
 
     def _files(self) -> Iterator[_File]:
-        """All pages. Files that were never finished are removed; what else lies in the folder is left alone.
-
-        Raises:
-            OSError: the folder cannot be read.
-        """
+        """All pages; raises OSError. Unfinished files are removed; other files in the folder are left alone."""
         now = time.time()
         for shelf in self._shelves():
             is_empty = True
@@ -115,11 +104,7 @@ class PageFolder:
 
 
 def page_names(shelf: Path) -> set[bytes]:
-    """The names of the pages that lie in a shelf.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The names of the pages in a folder of one fingerprint; raises OSError."""
     with os.scandir(shelf) as entries:
         return {bytes.fromhex(e.name.removesuffix(SUFFIX)) for e in entries if _PAGE.fullmatch(e.name)}
 

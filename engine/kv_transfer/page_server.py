@@ -1,4 +1,4 @@
-"""Serves the kept pages of one engine to the other servers that show the key."""
+"""A TCP server that lets other servers with the shared key read this engine's stored pages."""
 
 from __future__ import annotations
 
@@ -12,19 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from engine.kv_transfer.peer_wire import (
-    DIGEST_BYTES,
-    MOST_NAMES,
-    NAMES,
-    NAMES_HEAD,
-    PAGE,
-    PAGE_HEAD,
-    QUESTION,
-    SINCE,
-    PeerError,
-    Session,
-    greet,
-)
+from engine.kv_transfer import peer_wire as wire
+from engine.kv_transfer.peer_wire import PeerError, Session, greet
 
 MOST_CONNECTIONS = 64  # open at once, those of strangers included
 IDLE_SECONDS = 30.0  # without a question; a peer asks several times a second
@@ -35,10 +24,10 @@ _log = logging.getLogger(__name__)
 
 
 class Shelf(Protocol):
-    """Where the pages are."""
+    """The source of the pages."""
 
     def names(self) -> set[bytes]:
-        """Those that are there."""
+        """The names of the pages that are there."""
 
     def load(self, name: bytes) -> np.ndarray | None:
         """As `KVConnector.load`."""
@@ -57,26 +46,23 @@ class _Offer:
     seen: set[bytes] = field(default_factory=set)
 
     def names_since(self, list_id: int, num_known: int) -> tuple[int, int, list[bytes]]:
-        """The next names for a peer that knows so many of a list; of another list than this it knows none."""
+        """The next names for a peer that knows so many of a list; a peer with another list gets all."""
         with self.lock:
             there = self.shelf.names()
             if len(self.listed) > 2 * len(there) + _SLACK_NAMES or not self.list_id:
                 self.list_id, self.listed, self.seen = secrets.randbits(63) + 1, [], set()
-            self.listed += there - self.seen  # a page that has left and come back is told again
+            self.listed += there - self.seen  # a page that was removed and stored again is listed again
             self.seen = there
             start = min(num_known, len(self.listed)) if list_id == self.list_id else 0
-            told = self.listed[start : start + MOST_NAMES]
+            told = self.listed[start : start + wire.MOST_NAMES]
             return self.list_id, start + len(told), told
 
 
 class PageServer:
-    """Listens, with one thread for each connection. What peers send never makes it hold more than a fixed size."""
+    """Listens, with one thread for each connection. Peers cannot make it hold more than a fixed size."""
 
     def __init__(self, host: str, port: int, key: str) -> None:
-        """
-        Raises:
-            OSError: the address is taken or invalid.
-        """
+        """Raises OSError if the address is taken or invalid."""
         self._key = key.encode()
         self._offer: _Offer | None = None
         self._open: set[socket.socket] = set()
@@ -95,7 +81,7 @@ class PageServer:
         return int(self._listener.getsockname()[1])
 
     def offer(self, shelf: Shelf, fingerprint: str, page_bytes: int) -> None:
-        """Serves these pages from now on; peers that asked for others are cut off."""
+        """Serves these pages from now on; peers that asked for others are disconnected."""
         with self._lock:
             self._offer = _Offer(shelf, fingerprint, page_bytes)
         self._cut()
@@ -158,24 +144,21 @@ class PageServer:
 
 
 def _answer(session: Session, offer: _Offer) -> None:
-    """
-    Raises:
-        OSError: the peer has left, or asks for what nobody may ask.
-    """
-    question = bytes(session.receive(QUESTION.size, IDLE_SECONDS))
-    number, kind, subject = QUESTION.unpack(question)
+    """Answers one request; raises OSError if the peer has left or sends an invalid one."""
+    question = bytes(session.receive(wire.QUESTION.size, IDLE_SECONDS))
+    number, kind, subject = wire.QUESTION.unpack(question)
     if number != session.num_asked:
         raise PeerError("a question has another number than the next")
     session.num_asked += 1
-    if kind == NAMES:
-        list_id, num_known, names = offer.names_since(*SINCE.unpack(subject))
+    if kind == wire.NAMES:
+        list_id, num_known, names = offer.names_since(*wire.SINCE.unpack(subject))
         body = b"".join(names)
-        told = NAMES_HEAD.pack(list_id, num_known, len(names), b"")[:-DIGEST_BYTES]
+        told = wire.NAMES_HEAD.pack(list_id, num_known, len(names), b"")[: -wire.DIGEST_BYTES]
         session.send([told, session.digest(question, [told, body]), body], ANSWER_SECONDS)
-    elif kind == PAGE:
+    elif kind == wire.PAGE:
         content = offer.shelf.load(subject)
         page = memoryview(b"") if content is None else content.data
-        told = PAGE_HEAD.pack(page.nbytes, b"")[:-DIGEST_BYTES]
+        told = wire.PAGE_HEAD.pack(page.nbytes, b"")[: -wire.DIGEST_BYTES]
         session.send([told, session.digest(question, [told, page]), page], ANSWER_SECONDS)
     else:
         raise PeerError(f"a question is of the kind {kind}")

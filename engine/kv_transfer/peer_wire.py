@@ -1,14 +1,14 @@
-"""What two servers say to each other about pages: a handshake by a shared key, then names and pages with their digests.
+"""The protocol between servers that share pages: a handshake by a shared key, then names and pages with digests.
 
     server   magic, nonce
     client   magic, nonce, fingerprint, bytes of a page, proof
     server   proof
-    client   number of what it asks, a kind and 32 bytes     and the server's answer, again and again
+    client   request number, kind and 32 bytes            and the server's answer, again and again
 
-Every message has a size that its receiver knows before it comes, or within a bound, so a stranger never says how much
-is read. All digests are HMACs (RFC 2104) with SHA-256: the proofs by the shared key, those of answers by a key that
-follows from it and from both nonces, over the question and its number too. So no answer can be changed on its way, or
-be given again to another question. Nothing is encrypted.
+Every message has a size that its receiver knows before it comes, or within a bound, so no client decides how much is
+read. All digests are HMACs (RFC 2104) with SHA-256: the proofs by the shared key, those of answers by a key that
+follows from it and from both nonces, over the request and its number too. So no answer can be changed in transit, or be
+replayed for another request. Nothing is encrypted.
 """
 
 from __future__ import annotations
@@ -37,45 +37,35 @@ PAGE_HEAD = Struct(f"<Q{DIGEST_BYTES}s")  # bytes that follow: those of a page, 
 
 
 class PeerError(OSError):
-    """The other end is not what it should be; the message says how."""
+    """The peer violates the protocol or lacks the key; the message says how."""
 
 
 class DamagedAnswer(PeerError):
-    """An answer that its sender has not sent so."""
+    """An answer whose digest is wrong."""
 
 
 class Session:
-    """One connection whose two ends have the same key and the same pages."""
+    """A connection whose two ends have the same key and the same pages."""
 
     def __init__(self, connection: socket.socket, key: bytes) -> None:
-        """Args:
-        key: of this connection alone.
-        """
         self._connection = connection
         self._key = key
         self.num_asked = 0
 
     def digest(self, question: bytes, pieces: Sequence[bytes | memoryview]) -> bytes:
-        """Of an answer to a question."""
+        """The digest of an answer to a request."""
         seen = hmac.new(self._key, question, hashlib.sha256)
         for piece in pieces:
             seen.update(piece)
         return seen.digest()
 
     def check(self, shown: bytes, question: bytes, pieces: Sequence[bytes | memoryview]) -> None:
-        """
-        Raises:
-            DamagedAnswer: it is not what the holder of the key has sent.
-        """
+        """Raises DamagedAnswer if an answer does not have its digest."""
         if not hmac.compare_digest(shown, self.digest(question, pieces)):
             raise DamagedAnswer("an answer does not have its digest")
 
     def send(self, pieces: Sequence[bytes | memoryview], seconds: float) -> None:
-        """Sends all of it in so many seconds.
-
-        Raises:
-            OSError: it was not to be sent in time.
-        """
+        """As `send`."""
         send(self._connection, pieces, seconds)
 
     def receive(self, size: int, seconds: float) -> bytearray:
@@ -87,11 +77,7 @@ class Session:
 
 
 def greet(connection: socket.socket, key: bytes, fingerprint: str, page_bytes: int) -> Session:
-    """The server's part of the handshake.
-
-    Raises:
-        OSError: the client does not have the key, or has other pages, or says nothing in time.
-    """
+    """The server's part of the handshake; raises OSError if the client lacks the key, has other pages, or is silent."""
     nonce = secrets.token_bytes(NONCE_BYTES)
     send(connection, [GREETING.pack(MAGIC, nonce)], HANDSHAKE_SECONDS)
     told = bytes(receive(connection, INTRODUCTION.size, HANDSHAKE_SECONDS))
@@ -107,11 +93,7 @@ def greet(connection: socket.socket, key: bytes, fingerprint: str, page_bytes: i
 
 
 def introduce(connection: socket.socket, key: bytes, fingerprint: str, page_bytes: int) -> Session:
-    """The client's part of the handshake.
-
-    Raises:
-        OSError: the server does not have the key, or says nothing in time.
-    """
+    """The client's part of the handshake; raises OSError if the server lacks the key or is silent."""
     magic, other = GREETING.unpack(receive(connection, GREETING.size, HANDSHAKE_SECONDS))
     if magic != MAGIC:
         raise PeerError("it is no server of pages")
@@ -127,10 +109,7 @@ def introduce(connection: socket.socket, key: bytes, fingerprint: str, page_byte
 
 
 def send(connection: socket.socket, pieces: Sequence[bytes | memoryview], seconds: float) -> None:
-    """
-    Raises:
-        OSError: not all of it was taken within so many seconds.
-    """
+    """Sends all pieces; raises OSError if that takes longer than `seconds`."""
     ends_at = time.monotonic() + seconds
     for piece in pieces:
         connection.settimeout(_left(ends_at))
@@ -138,11 +117,7 @@ def send(connection: socket.socket, pieces: Sequence[bytes | memoryview], second
 
 
 def receive(connection: socket.socket, size: int, seconds: float) -> bytearray:
-    """Exactly so many bytes.
-
-    Raises:
-        OSError: they have not all come within so many seconds.
-    """
+    """Exactly so many bytes; raises OSError if they do not come within `seconds`."""
     content, ends_at = bytearray(size), time.monotonic() + seconds
     rest = memoryview(content)
     while rest:

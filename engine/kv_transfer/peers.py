@@ -1,4 +1,4 @@
-"""Pages from other servers: their names are followed, and what a waiting request needs is read from them over TCP."""
+"""Pages from other servers: a thread follows the names that each peer has, and pages are read from it over TCP."""
 
 from __future__ import annotations
 
@@ -11,24 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from engine.interface.address import HostAddress
 from engine.interface.background import stand_back
-from engine.interface.host_address import HostAddress
+from engine.kv_transfer import peer_wire as wire
 from engine.kv_transfer.disk import DiskConnector
-from engine.kv_transfer.peer_wire import (
-    DIGEST_BYTES,
-    MOST_NAMES,
-    NAME_BYTES,
-    NAMES,
-    NAMES_HEAD,
-    PAGE,
-    PAGE_HEAD,
-    QUESTION,
-    SINCE,
-    DamagedAnswer,
-    PeerError,
-    Session,
-    introduce,
-)
+from engine.kv_transfer.peer_wire import DamagedAnswer, PeerError, Session, introduce
 
 CONNECT_SECONDS = 2.0
 ANSWER_SECONDS = 3.0  # for a whole answer, however slowly it comes
@@ -42,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Peer:
-    """One other server. A thread follows the names of its pages; while it cannot be asked, it has none."""
+    """One other server. A thread follows the names of its pages; while it is unreachable, it has none."""
 
     def __init__(self, address: HostAddress, key: str, fingerprint: str, page_bytes: int) -> None:
         self.names: set[bytes] = set()
@@ -57,7 +44,7 @@ class Peer:
         threading.Thread(target=self._follow, name="eagre-pages-peers", daemon=True).start()
 
     def load(self, name: bytes) -> np.ndarray | None:
-        """The content of a page, uint8[page_bytes]; None if it cannot be had."""
+        """The content of a page, uint8[page_bytes]; None if it is unavailable."""
         content = None
         try:
             content = self._load(name)
@@ -78,10 +65,7 @@ class Peer:
             session.close()
 
     def _connect(self) -> Session:
-        """
-        Raises:
-            OSError: it cannot be reached, or is not what it should be.
-        """
+        """A new session; raises OSError."""
         try:
             connection = socket.create_connection((self._address.host, self._address.port), CONNECT_SECONDS)
         except UnicodeError as error:  # of the codec of names of hosts
@@ -94,10 +78,7 @@ class Peer:
             raise
 
     def _load(self, name: bytes) -> np.ndarray | None:
-        """
-        Raises:
-            OSError: there was no answer, or a damaged one.
-        """
+        """As `load`; raises OSError if there was no answer, or a damaged one."""
         while True:
             with self._lock:
                 idle = self._idle.pop() if self._idle else None
@@ -123,13 +104,13 @@ class Peer:
         session.close()
 
     def _read_page(self, session: Session, name: bytes) -> np.ndarray | None:
-        question = _ask(session, PAGE, name)
-        head = bytes(session.receive(PAGE_HEAD.size, ANSWER_SECONDS))
-        size, digest = PAGE_HEAD.unpack(head)
+        question = _ask(session, wire.PAGE, name)
+        head = bytes(session.receive(wire.PAGE_HEAD.size, ANSWER_SECONDS))
+        size, digest = wire.PAGE_HEAD.unpack(head)
         if size not in (0, self._page_bytes):
             raise PeerError(f"a page has {size} bytes in the place of {self._page_bytes}")
         content = session.receive(size, ANSWER_SECONDS)
-        session.check(digest, question, [head[:-DIGEST_BYTES], memoryview(content)])
+        session.check(digest, question, [head[: -wire.DIGEST_BYTES], memoryview(content)])
         return np.frombuffer(content, np.uint8) if size else None
 
     def _follow(self) -> None:
@@ -151,41 +132,37 @@ class Peer:
             self._ending.wait(RETRY_SECONDS)
 
     def _follow_names(self, session: Session) -> None:
-        """
-        Raises:
-            OSError: the peer is lost, or is not what it should be.
-        """
+        """Follows the names of the peer's pages until the end; raises OSError."""
         list_id = num_known = 0
         while not self._ending.is_set():
-            question = _ask(session, NAMES, SINCE.pack(list_id, num_known))
-            head = bytes(session.receive(NAMES_HEAD.size, ANSWER_SECONDS))
-            told_id, now_known, num_names, digest = NAMES_HEAD.unpack(head)
-            if num_names > MOST_NAMES:
-                raise PeerError(f"an answer has {num_names} names; at most {MOST_NAMES} are allowed")
-            body = bytes(session.receive(num_names * NAME_BYTES, ANSWER_SECONDS))
-            session.check(digest, question, [head[:-DIGEST_BYTES], body])
+            question = _ask(session, wire.NAMES, wire.SINCE.pack(list_id, num_known))
+            head = bytes(session.receive(wire.NAMES_HEAD.size, ANSWER_SECONDS))
+            told_id, now_known, num_names, digest = wire.NAMES_HEAD.unpack(head)
+            if num_names > wire.MOST_NAMES:
+                raise PeerError(f"an answer has {num_names} names; at most {wire.MOST_NAMES} are allowed")
+            body = bytes(session.receive(num_names * wire.NAME_BYTES, ANSWER_SECONDS))
+            session.check(digest, question, [head[: -wire.DIGEST_BYTES], body])
             if told_id != list_id:
                 self.names = set()
             list_id, num_known = told_id, now_known
             if len(self.names) + num_names <= MOST_KNOWN:
-                self.names.update(body[at : at + NAME_BYTES] for at in range(0, len(body), NAME_BYTES))
-            if num_names < MOST_NAMES:
+                self.names.update(body[at : at + wire.NAME_BYTES] for at in range(0, len(body), wire.NAME_BYTES))
+            if num_names < wire.MOST_NAMES:
                 self._ending.wait(POLL_SECONDS)
 
 
 class PeerConnector:
-    """A folder of our own, and other servers where it lacks a page. Pages are stored in the folder alone."""
+    """A `KVConnector` of a local folder, and of peers where it lacks a page. Pages are stored in the folder alone."""
 
     def __init__(self, folder: DiskConnector, peers: Sequence[Peer]) -> None:
         self._folder = folder
         self._peers = peers
 
     def holds(self, name: bytes) -> bool:
-        """As `KVConnector.holds`."""
         return self._folder.holds(name) or any(name in peer.names for peer in self._peers)
 
     def load(self, name: bytes) -> np.ndarray | None:
-        """As `KVConnector.load`; the first of the peers that has it is asked."""
+        """As `KVConnector.load`, from the folder or the first peer that has it."""
         content = self._folder.load(name) if self._folder.holds(name) else None
         for peer in self._peers:
             if content is None and name in peer.names:
@@ -193,15 +170,13 @@ class PeerConnector:
         return content
 
     def store(self, name: bytes, content: Sequence[np.ndarray]) -> bool:
-        """As `KVConnector.store`."""
         return self._folder.store(name, content)
 
     def touch(self, names: Sequence[bytes]) -> None:
-        """As `KVConnector.touch`."""
         self._folder.touch([name for name in names if self._folder.holds(name)])
 
     def forget(self, names: Sequence[bytes]) -> None:
-        """As `KVConnector.forget`; what a peer has is its own affair."""
+        """As `KVConnector.forget`; peers keep their pages."""
         self._folder.forget(names)
         for peer in self._peers:
             peer.names.difference_update(names)
@@ -211,12 +186,11 @@ class PeerConnector:
         self._folder.clear()
 
     def refresh(self) -> None:
-        """As `KVConnector.refresh`; peers are followed all the time."""
         self._folder.refresh()
 
 
 def _ask(session: Session, kind: int, subject: bytes) -> bytes:
-    question = QUESTION.pack(session.num_asked, kind, subject)
+    question = wire.QUESTION.pack(session.num_asked, kind, subject)
     session.num_asked += 1
     session.send([question], ANSWER_SECONDS)
     return question

@@ -1,4 +1,4 @@
-"""The threads that carry pages between the device's copies and a connector, so that the engine thread never waits."""
+"""Threads that move pages between the device's copies and a connector, so that the engine thread never waits."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What came of a page that was asked for."""
+    """A page that was requested, or the news that it is unavailable."""
 
-    fetch: PrefetchJob
+    job: PrefetchJob
     index: int
     page: DevicePage | None  # None: it cannot be had
 
 
 class TransferThreads:
-    """One thread that stores, which stands behind the process's other threads, and two that load."""
+    """One thread that stores, at lower priority, and two that load."""
 
     def __init__(self, device: PageDevice, wake: Callable[[], None], clock: Callable[[], float]) -> None:
         """Starts the threads.
@@ -47,9 +47,9 @@ class TransferThreads:
         self._wake = wake
         self._clock = clock
         self._wanted: Callable[[], KVConnector] | None = None  # makes the connector that is to be open
-        self._asked: queue.SimpleQueue[tuple[PrefetchJob, int] | None] = queue.SimpleQueue()
-        self._errands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._storing = threading.Thread(target=self._run_errands, name="eagre-pages-out", daemon=True)
+        self._load_requests: queue.SimpleQueue[tuple[PrefetchJob, int] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._storing = threading.Thread(target=self._run_tasks, name="eagre-pages-out", daemon=True)
         try:
             self._storing.start()
             for _ in range(_NUM_READERS):
@@ -61,15 +61,15 @@ class TransferThreads:
     # ---------------------------------------------------------------- called by the engine thread
 
     @property
-    def num_errands(self) -> int:
-        """What the storing thread has still to do."""
-        return self._errands.qsize()
+    def num_tasks(self) -> int:
+        """Tasks that wait for the storing thread."""
+        return self._tasks.qsize()
 
     def open(self, make: Callable[[], KVConnector]) -> None:
-        """Makes another connector the open one. Until it is made, which may take long, none is open."""
+        """Switches to another connector. Until it is made, which may take long, there is none."""
         self.connector, self._wanted = None, make
 
-        def errand() -> None:
+        def task() -> None:
             try:
                 connector = make()
             except OSError as error:
@@ -78,26 +78,26 @@ class TransferThreads:
             if self._wanted is make:
                 self.connector = connector
 
-        self.do(errand)
+        self.submit(task)
 
-    def ask(self, fetch: PrefetchJob, index: int) -> None:
-        """Has a page of a fetch loaded."""
-        self._asked.put((fetch, index))
+    def request_load(self, job: PrefetchJob, index: int) -> None:
+        """Has a page of a job loaded."""
+        self._load_requests.put((job, index))
 
-    def do(self, errand: Callable[[], None]) -> None:
-        """Has something done by the storing thread, behind all that it was given before."""
-        self._errands.put(errand)
+    def submit(self, task: Callable[[], None]) -> None:
+        """Has a task run by the storing thread, after all earlier ones."""
+        self._tasks.put(task)
 
     def store(self, connector: KVConnector, name: bytes, page: DevicePage) -> None:
         """Has a copy of a page stored."""
 
-        def errand() -> None:
+        def task() -> None:
             if connector.store(name, self._device.to_host(page)):
                 self.num_stored += 1
             else:
                 self.refused_at = self._clock()
 
-        self.do(errand)
+        self.submit(task)
 
     def close(self, join_seconds: float) -> None:
         """Ends the threads once all is stored that was given to them, and waits for that at most so long."""
@@ -105,22 +105,22 @@ class TransferThreads:
         self._storing.join(join_seconds)
 
     def _end_threads(self) -> None:
-        self._errands.put(None)
+        self._tasks.put(None)
         for _ in range(_NUM_READERS):
-            self._asked.put(None)
+            self._load_requests.put(None)
 
     # ---------------------------------------------------------------- the threads
 
-    def _run_errands(self) -> None:
+    def _run_tasks(self) -> None:
         stand_back()
         looked_at = self._clock()
         while True:
             is_idle = False
             try:
-                errand = self._errands.get(timeout=_REFRESH_SECONDS)
-                if errand is None:
+                task = self._tasks.get(timeout=_REFRESH_SECONDS)
+                if task is None:
                     return
-                _attempt(errand)
+                _attempt(task)
             except queue.Empty:
                 is_idle = True
             if self.connector is not None and (is_idle or self._clock() - looked_at > _BUSY_REFRESH_SECONDS):
@@ -129,23 +129,23 @@ class TransferThreads:
 
     def _load(self) -> None:
         while True:
-            asked = self._asked.get()
+            asked = self._load_requests.get()
             if asked is None:
                 return
-            fetch, index = asked
+            job, index = asked
             page: DevicePage | None = None
-            if fetch.is_under_way and fetch.connector is not None:
+            if job.is_active and job.connector is not None:
                 try:
-                    content = fetch.connector.load(fetch.names[index].hash_value)
+                    content = job.connector.load(job.names[index].hash_value)
                     page = None if content is None else self._device.to_device(content)
                 except (OSError, MemoryError, RuntimeError):
                     _log.exception("a kept page was not loaded")
-            self.arrived.put(Arrival(fetch, index, page))
+            self.arrived.put(Arrival(job, index, page))
             self._wake()
 
 
-def _attempt(errand: Callable[[], None]) -> None:
+def _attempt(task: Callable[[], None]) -> None:
     try:
-        errand()
+        task()
     except (OSError, MemoryError, RuntimeError):  # JAX's errors are RuntimeErrors
         _log.exception("what was to be done with kept pages has failed")

@@ -1,1 +1,1 @@
-"""From a path to an open model: the registry of architectures, and the opening of files."""
+"""Models: opening a model file, the registry of architectures, and the memory that a model takes."""

@@ -1,4 +1,4 @@
-"""From the path of a model to the open model, whatever its format and its architecture."""
+"""Opens a model by its path, whatever its format and its architecture."""
 
 from __future__ import annotations
 
@@ -37,35 +37,23 @@ class OpenModel:
         return self.model.config
 
     def for_context(self, num_tokens: int) -> OpenModel:
-        """As it serves requests of up to so many tokens."""
+        """The model for requests of up to so many tokens."""
         return dataclasses.replace(self, model=self.model.for_context(num_tokens))
 
     def load(self, layout: WeightsLayout, precision: Precision, progress: Progress) -> Weights:
-        """Reads all weights; `progress` counts bytes of the file.
-
-        Raises:
-            ModelError: a tensor cannot be read or held.
-        """
+        """Reads all weights; `progress` counts bytes of the file. Raises ModelError."""
         with naming(self.path):
             return load_weights(self.tensors, layout, precision, progress)
 
 
 def open_model(path: Path) -> OpenModel:
-    """A folder is one in Hugging Face's layout; anything else is a GGUF file.
-
-    Raises:
-        ModelError: the model cannot be served, as the message says.
-    """
+    """Opens a folder in Hugging Face's layout or a GGUF file; raises ModelError if the model cannot be served."""
     with naming(path):
         return _open_folder(path) if path.is_dir() else _open_gguf(path)
 
 
 def refuse_unserved(path: Path) -> None:
-    """Looks at a model's architecture alone.
-
-    Raises:
-        ModelError: it is not served, or the file cannot be read.
-    """
+    """Checks a model's architecture alone; raises ModelError if it is not supported, or the file cannot be read."""
     with naming(path):
         if path.is_dir():
             architecture_of_folder(ModelFolder(path))
@@ -105,10 +93,7 @@ def _open_gguf(path: Path) -> OpenModel:
 
 
 def _check_shapes(path: Path, tensors: LeafTensors) -> None:
-    """
-    Raises:
-        ModelError: a tensor is missing, stored in a way that is not read, or of another shape than its leaf says.
-    """
+    """Raises ModelError if a tensor is missing, stored in an unsupported way, or not of its leaf's shape."""
     for leaf in tensors.leaves:
         for layer in tensors.of(leaf):
             for part, tensor in zip(leaf.parts, layer, strict=True):

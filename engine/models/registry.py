@@ -1,4 +1,4 @@
-"""The architectures that are served, a row for each name under which files know one."""
+"""The registry of architectures, a row for each name in files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ from engine.weights.formats.model_folder import ModelFolder
 
 
 class Architecture(NamedTuple):
-    """One architecture by its names."""
-
-    name: str  # in GGUF files, and in what the server tells of a model
+    name: str  # in GGUF files, and in the server's description of a model
     transformers_name: str  # the class in Hugging Face transformers
     model: type[Model]
 
@@ -52,10 +50,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
 
 
 def architecture_of_folder(folder: ModelFolder) -> Architecture:
-    """
-    Raises:
-        ModelError: the architecture is not served.
-    """
+    """Raises ModelError if the architecture is not supported."""
     names = folder.config.value("architectures")
     for architecture in ARCHITECTURES:
         if names == [architecture.transformers_name]:
@@ -65,10 +60,7 @@ def architecture_of_folder(folder: ModelFolder) -> Architecture:
 
 
 def architecture_of_gguf(file: GGUFTensors) -> Architecture:
-    """
-    Raises:
-        ModelError: the architecture is not served.
-    """
+    """Raises ModelError if the architecture is not supported."""
     # The ggml project knows Mixtral as Llama with experts.
     is_mixtral = file.architecture == "llama" and file.fields.value("expert_count")
     name = "mixtral" if is_mixtral else file.architecture

@@ -1,1 +1,1 @@
-"""One model over several processes and hosts: a leader tells its followers every step, and all compute it together."""
+"""One model over several processes and hosts: a leader sends its followers every step, and all compute it together."""

@@ -1,4 +1,4 @@
-"""What all hosts must have alike, so that they compute the same programs on shares of the same model."""
+"""Agreement of all hosts on the code, settings and model, so that they compute the same programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.interface.errors import ModelError
 from engine.interface.regular_file import open_regular
 from engine.interface.setting import settings_of
 from engine.models.open_model import OpenModel
-from engine.step.kept_programs import digest_of_sources
+from engine.step.program_cache import digest_of_sources
 from engine.weights.formats.gguf_shards import shard_paths
 
 _FOLDER_SUFFIX = ".safetensors"
@@ -33,7 +33,7 @@ _OF_THE_LEADER = frozenset(
 
 
 def facts_of(config: EngineConfig, opened: OpenModel) -> dict[str, str]:
-    """What can be told of a host before it reads the weights, by names for messages."""
+    """The facts that must agree and are known before a host reads the weights, by names for messages."""
     facts = {
         "the version of Eagre": version("eagre"),
         "Eagre's code": digest_of_sources(),
@@ -48,11 +48,7 @@ def facts_of(config: EngineConfig, opened: OpenModel) -> dict[str, str]:
 
 
 def digest_of_model(opened: OpenModel) -> str:
-    """Of the configuration, the headers of all tensors, and samples of the files, which may take minutes to read whole.
-
-    Raises:
-        ModelError: a file cannot be read.
-    """
+    """A digest of the configuration, the headers of all tensors, and samples of the files; raises ModelError."""
     seen = hashlib.sha256(repr((opened.model, opened.quantization)).encode())
     for leaf in opened.tensors.leaves:
         for layer in opened.tensors.of(leaf):
@@ -78,6 +74,6 @@ def _samples_of(path: Path) -> bytes:
 
 
 def facts_of_devices() -> dict[str, str]:
-    """What can be told of a host once its devices are open."""
+    """The facts that must agree and are known once a host's devices are open."""
     device = jax.local_devices()[0]
     return {"the platform": device.platform, "the kind of its devices": device.device_kind}

@@ -1,4 +1,4 @@
-"""A follower's side: it joins its leader, offers what it has, and hears every step."""
+"""A follower: it joins its leader, agrees with it on what all allocate, and computes every step that it sends."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
-from engine.interface.host_address import HostAddress
+import jax
+
+from engine.interface.address import HostAddress
 from engine.interface.types import HostLost
 from engine.multihost.leader import GATHER_SECONDS, SETTLE_SECONDS
 from engine.multihost.link import PATIENCE_SECONDS, Link
 from engine.multihost.messages import MAGIC, Kind, Message, frame, pack_facts
+from engine.multihost.step_frame import StepFormat
+from engine.schedule.step_plan import StepPlan
+from engine.step.device_runner import DeviceRunner
+from engine.step.runner import PendingStep
 
 _RETRY_SECONDS = 0.2
 _MAX_BYTES = 1 << 30  # of a step
 
 
 class Follower:
-    """Any host but the first."""
+    """The connection of any host but the first to the leader."""
 
     def __init__(
         self, address: HostAddress, index: int, num_hosts: int, facts: Mapping[str, str],
@@ -28,7 +34,7 @@ class Follower:
 
         Args:
             address: the coordinator's; the leader listens at the next port.
-            facts: what all hosts must have alike.
+            facts: what must agree on all hosts.
             seconds: how long to try, and then to wait for the others.
 
         Raises:
@@ -50,25 +56,17 @@ class Follower:
         return int(self._expect(Kind.SETTLED, SETTLE_SECONDS).content)
 
     def become_ready(self) -> None:
-        """Tells that this host has compiled its programs, and waits until all have; steps may come then.
-
-        Raises:
-            HostLost: the leader is lost or has ended.
-        """
+        """Reports that this host has compiled its programs, and waits until all have; raises HostLost."""
         self._link.send(frame(Kind.READY))
         self._expect(Kind.BEGIN, None)
         self._link.patience = PATIENCE_SECONDS
 
     def watch(self, on_lost: Callable[[HostLost], None]) -> None:
-        """Has `on_lost` called when the leader is lost, by any thread."""
+        """Calls `on_lost`, from any thread, when the leader is lost."""
         self._link.watch(on_lost)
 
     def receive(self) -> Message:
-        """What the leader says next.
-
-        Raises:
-            HostLost: the leader is lost.
-        """
+        """The next message of the leader; raises HostLost."""
         return self._link.receive()
 
     def ended(self, reason: bytes) -> HostLost:
@@ -76,21 +74,13 @@ class Follower:
         return HostLost(f"{self._link.peer} has ended: {reason.decode()}")
 
     def close(self, reason: str = "") -> None:
-        """Ends the connection.
-
-        Args:
-            reason: why, if the leader has not asked for it.
-        """
+        """Ends the connection; `reason` is why, if the leader has not asked for it."""
         if reason:
             self._link.send(frame(Kind.END, reason.encode()))
         self._link.close()
 
     def _expect(self, kind: Kind, seconds: float | None) -> Message:
-        """
-        Raises:
-            ValueError: the leader refuses this host.
-            HostLost: the leader is lost or has ended, or says something else.
-        """
+        """The next message, of one kind; raises ValueError if the leader refuses this host, else HostLost."""
         try:
             message = self._link.receive(seconds)
         except TimeoutError as error:
@@ -106,10 +96,7 @@ class Follower:
 
 
 def _connected(address: HostAddress, seconds: float) -> socket.socket:
-    """
-    Raises:
-        ValueError: nobody has listened there in time.
-    """
+    """A connection to the leader; raises ValueError if nothing has listened there in time."""
     ends_at = time.monotonic() + seconds
     while True:
         try:
@@ -128,3 +115,46 @@ def _connected(address: HostAddress, seconds: float) -> socket.socket:
                     f"{seconds:g} s: {error}"
                 ) from error
         time.sleep(_RETRY_SECONDS)
+
+
+def follow(follower: Follower, runner: DeviceRunner) -> None:
+    """Computes the leader's steps until it ends. Blocks. A follower knows no requests.
+
+    A step is enqueued before the one before it is waited for, as on the leader. The wait only bounds what is in flight,
+    and lets a failed computation end this host; the tokens are not used here.
+
+    Raises:
+        HostLost: the leader is lost, or has failed.
+        ValueError: a message cannot be read.
+        jax.errors.JaxRuntimeError: a computation has failed.
+    """
+    step_format = StepFormat(runner.max_pages_per_request, runner.state_shape)
+    pending: PendingStep | None = None
+    while True:
+        kind, content = follower.receive()
+        match kind:
+            case Kind.STEP:
+                before = pending
+                pending = runner.launch(StepPlan(), *step_format.unpack(content))
+                _wait(before)
+            case Kind.MASKS:
+                if pending is None or not pending.inputs.awaits_masks:
+                    raise ValueError("the leader has sent masks to a step that awaits none")
+                pending.inputs, masks = step_format.unpack_masks(pending.inputs, content)
+                runner.sample(pending, masks)
+            case Kind.SLEEP:
+                _wait(pending)
+                runner.sleep(drop_weights=False)
+            case Kind.WAKE:
+                runner.wake()
+            case Kind.END:
+                if content:
+                    raise follower.ended(content)
+                return
+            case other:
+                raise ValueError(f"the leader has sent {other.name}, which is not for a follower that computes")
+
+
+def _wait(pending: PendingStep | None) -> None:
+    if pending is not None and pending.out is not None:
+        jax.block_until_ready(pending.out)

@@ -1,20 +1,18 @@
-"""The hosts that compute one model together, as the engine of one of them sees them."""
+"""The group of hosts that compute one model together, as the engine of one of them uses it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import jax
 
+from engine.interface.address import HostAddress
 from engine.interface.config import EngineConfig
-from engine.interface.host_address import HostAddress
 from engine.interface.types import HostLost, Progress
 from engine.models.open_model import OpenModel
 from engine.multihost.agreement import facts_of, facts_of_devices
-from engine.multihost.follower import Follower
-from engine.multihost.following import follow
+from engine.multihost.follower import Follower, follow
 from engine.multihost.leader import Leader
 from engine.multihost.leading_runner import LeadingRunner
 from engine.step.device_runner import DeviceRunner
@@ -22,12 +20,10 @@ from engine.step.device_runner import DeviceRunner
 _CONNECT_SECONDS = 60  # all hosts have joined each other when JAX begins to connect them
 
 
-class Group(Protocol):
-    """An engine's way to the other hosts."""
+class Group:
+    """An engine's access to the other hosts; this class is the group of a model on one host."""
 
-    @property
-    def make_runner(self) -> Callable[..., DeviceRunner]:
-        """Makes the runner from the arguments of `DeviceRunner`."""
+    make_runner: Callable[..., DeviceRunner] = DeviceRunner  # takes the arguments of `DeviceRunner`
 
     def settle(self, num_pages: int) -> int:
         """The number of pages that every host has room for, from that of this host.
@@ -36,54 +32,23 @@ class Group(Protocol):
             HostLost: a host is lost.
             ValueError: the hosts' devices differ.
         """
-
-    def become_ready(self) -> None:
-        """Waits until every host is ready to compute.
-
-        Raises:
-            HostLost: a host is lost.
-        """
-
-    def watch(self, on_lost: Callable[[HostLost], None]) -> None:
-        """Has `on_lost` called when a host is lost, by any thread."""
-
-    def follow(self, runner: DeviceRunner) -> None:
-        """Computes what the leader says until it ends.
-
-        Raises:
-            HostLost: the leader is lost.
-        """
-
-    def close(self, reason: str = "") -> None:
-        """Lets the other hosts go. Idempotent.
-
-        Args:
-            reason: why, if that is no wish of an operator.
-        """
-
-
-class Alone:
-    """The `Group` of a model on one host."""
-
-    make_runner = DeviceRunner
-
-    def settle(self, num_pages: int) -> int:
         return num_pages
 
     def become_ready(self) -> None:
-        pass
+        """Waits until every host is ready to compute; raises HostLost."""
 
     def watch(self, on_lost: Callable[[HostLost], None]) -> None:
-        pass
+        """Calls `on_lost`, from any thread, when a host is lost."""
 
     def follow(self, runner: DeviceRunner) -> None:
+        """Computes the leader's steps until it ends; raises HostLost, or ValueError if this host follows no other."""
         raise ValueError("num_hosts is 1, so that there is no leader to follow")
 
     def close(self, reason: str = "") -> None:
-        pass
+        """Releases the other hosts; `reason` is why, if no operator asked for it. Idempotent."""
 
 
-class Leading:
+class Leading(Group):
     """The `Group` of the host that serves."""
 
     def __init__(self, leader: Leader) -> None:
@@ -106,10 +71,8 @@ class Leading:
         self._leader.close(reason)
 
 
-class Following:
+class Following(Group):
     """The `Group` of every other host."""
-
-    make_runner = DeviceRunner
 
     def __init__(self, follower: Follower) -> None:
         self._follower = follower
@@ -140,7 +103,7 @@ def open_group(config: EngineConfig, opened: OpenModel, progress: Progress) -> G
         ValueError: the hosts differ, or do not all come; or this process has opened its devices already.
     """
     if config.num_hosts == 1 or config.coordinator is None:
-        return Alone()
+        return Group()
     address = HostAddress.parse(config.coordinator)
     facts = facts_of(config, opened)
     group: Group
@@ -162,10 +125,7 @@ def open_group(config: EngineConfig, opened: OpenModel, progress: Progress) -> G
 
 
 def _connect(config: EngineConfig, address: HostAddress) -> None:
-    """
-    Raises:
-        ValueError: JAX cannot connect the hosts.
-    """
+    """Connects JAX's runtimes; raises ValueError if that fails."""
     # Only CPUs read it; other devices bring their own way to add up over hosts.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     # It would take SIGTERM away from the server, which drains then.

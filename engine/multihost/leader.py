@@ -1,4 +1,4 @@
-"""The leader's side: it gathers its followers, settles with them what all allocate, and tells them every step."""
+"""The leader: it gathers its followers, agrees with them on what all allocate, and sends them every step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from engine.interface.host_address import HostAddress
+from engine.interface.address import HostAddress
 from engine.interface.types import EngineError, HostLost, Progress
 from engine.multihost.link import PATIENCE_SECONDS, Link
 from engine.multihost.messages import MAGIC, Kind, Message, difference, frame, unpack_facts
@@ -23,17 +23,13 @@ _LOG = logging.getLogger(__name__)
 
 
 class Leader:
-    """Host 0 of several. All but `watch` and `broadcast` block, and are called while the model is loaded."""
+    """Host 0 of several. All methods but `watch` and `broadcast` block, and are called while the model is loaded."""
 
     def __init__(self, address: HostAddress, num_hosts: int, facts: Mapping[str, str]) -> None:
-        """Listens.
+        """Listens at the port after the coordinator's; raises ValueError if that fails.
 
         Args:
-            address: the coordinator's; followers connect to the next port.
-            facts: what all hosts must have alike.
-
-        Raises:
-            ValueError: nobody can listen there.
+            facts: what must agree on all hosts.
         """
         self.address = address
         self._num_hosts = num_hosts
@@ -50,12 +46,9 @@ class Leader:
             ) from error
 
     def gather(self, progress: Progress, seconds: float = GATHER_SECONDS) -> None:
-        """Waits until all hosts have joined, and tells them so.
+        """Waits until all hosts have joined; raises ValueError if they do not come in time.
 
-        A host that differs is refused, and may come again.
-
-        Raises:
-            ValueError: not all have come in time.
+        A host that differs is refused, and may retry.
         """
         ends_at = time.monotonic() + seconds
         with self._listener:
@@ -75,7 +68,7 @@ class Leader:
         """The number of pages that every host has room for.
 
         Args:
-            facts: of the devices, which all hosts must have alike.
+            facts: of the devices, which must agree on all hosts.
             num_pages: that this host has room for.
 
         Raises:
@@ -93,11 +86,7 @@ class Leader:
         return num_pages
 
     def await_ready(self) -> None:
-        """Waits until every host has compiled its programs.
-
-        Raises:
-            HostLost: a host is lost.
-        """
+        """Waits until every host has compiled its programs; raises HostLost."""
         for link in self._links.values():
             self._expect(link, Kind.READY, None)
         self.broadcast(Kind.BEGIN)
@@ -105,32 +94,21 @@ class Leader:
             link.patience = PATIENCE_SECONDS
 
     def watch(self, on_lost: Callable[[HostLost], None]) -> None:
-        """Has `on_lost` called when a host is lost, by any thread.
-
-        Raises:
-            EngineError: the followers have been let go.
-        """
+        """Calls `on_lost`, from any thread, when a host is lost; raises EngineError if they have been released."""
         if self._is_closed:
             raise EngineError("the other hosts have been let go, so that the engine cannot be used again")
         for link in self._links.values():
             link.watch(on_lost)
 
     def broadcast(self, kind: Kind, *parts: bytes | memoryview) -> None:
-        """Tells all followers; never waits for one."""
+        """Sends to all followers; never waits for one."""
         message = frame(kind, *parts)
         for link in self._links.values():
             link.send(message)
 
     @contextmanager
     def blamed(self, failures: type[Exception]) -> Iterator[None]:
-        """Within the context a failed computation counts as the loss of a host, if one is lost.
-
-        Args:
-            failures: of computations.
-
-        Raises:
-            HostLost: in the place of the failure.
-        """
+        """Within the context these failures of computations are reported as HostLost, if a host is lost."""
         try:
             yield
         except failures as error:
@@ -143,11 +121,11 @@ class Leader:
             raise
 
     def close(self, reason: str = "") -> None:
-        """Tells the followers to end. Idempotent.
+        """Ends the followers. Idempotent.
 
         Args:
-            reason: why, if that is no wish of an operator. Without one, the followers have a moment to end first: JAX
-                ends a process without a word that loses its coordinator.
+            reason: why, if no operator asked for it. Without one, the followers have a moment to end first: JAX ends a
+                process without a message that loses its coordinator.
         """
         self._is_closed = True
         self._listener.close()
@@ -157,7 +135,7 @@ class Leader:
             link.close(max(0.0, ends_at - time.monotonic()))
 
     def _admit(self, connection: socket.socket) -> None:
-        """Takes a connection in as a follower, or refuses it."""
+        """Accepts a connection as a follower, or refuses it."""
         link = Link(connection, "a host that has not joined yet", _MAX_BYTES)
         try:
             content = link.receive(_JOIN_SECONDS).content
@@ -194,10 +172,7 @@ class Leader:
         )
 
     def _expect(self, link: Link, kind: Kind, seconds: float | None) -> Message:
-        """
-        Raises:
-            HostLost: the host is lost, has ended, or says something else.
-        """
+        """The next message of a follower, of one kind; raises HostLost if there is none."""
         try:
             message = link.receive(seconds)
         except TimeoutError as error:

@@ -1,4 +1,4 @@
-"""The leader's runner: what it enqueues on its own devices, it tells the followers first."""
+"""The leader's runner: it sends each step to the followers before it enqueues it on its own devices."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from engine.multihost.messages import Kind
 from engine.multihost.step_frame import StepFormat
 from engine.schedule.step_plan import StepPlan, StepResult
 from engine.step.device_runner import DeviceRunner
-from engine.step.feature_writes import FeatureWrite
-from engine.step.inputs import StepInputs
+from engine.step.inputs import FeatureWrite, StepInputs
 from engine.step.runner import PendingStep
 
 _FAILURE = jax.errors.JaxRuntimeError  # of a computation; the loss of a host is one
@@ -23,16 +22,13 @@ _FAILURE = jax.errors.JaxRuntimeError  # of a computation; the loss of a host is
 class LeadingRunner(DeviceRunner):
     """A `DeviceRunner` whose programs run on several hosts at once.
 
-    The frame of a step leaves before the step's own programs are enqueued, and nobody waits for an answer: a follower
-    has the next step's inputs while its devices still compute the last one, as the leader has. (A broadcast by the
-    devices would reach the follower's host only behind the step before it.)
+    The frame of a step leaves before the step's own programs are enqueued, without an answer: a follower has the next
+    step's inputs while its devices still compute the last one, as the leader has. (A broadcast by the devices would
+    reach the follower's host only behind the step before it.)
     """
 
     def __init__(self, leader: Leader, *args: Any, **options: Any) -> None:
-        """
-        Args:
-            args, options: of `DeviceRunner`.
-        """
+        """Takes the arguments of `DeviceRunner` after the leader."""
         super().__init__(*args, **options)
         self._leader = leader
         self._format = StepFormat(self.max_pages_per_request, self.state_shape)
@@ -51,11 +47,7 @@ class LeadingRunner(DeviceRunner):
             super().sample(pending, masks)
 
     def result(self, pending: PendingStep) -> StepResult:
-        """As `DeviceRunner.result`.
-
-        Raises:
-            HostLost: the step has failed because a host is lost.
-        """
+        """As `DeviceRunner.result`; raises HostLost if the step has failed because a host is lost."""
         with self._leader.blamed(_FAILURE):
             return super().result(pending)
 
@@ -68,7 +60,7 @@ class LeadingRunner(DeviceRunner):
     def wake(self) -> None:
         """As `DeviceRunner.wake`, on all hosts.
 
-        Where this host has no memory, the others sleep on with it. One of them that has none ends, and is lost.
+        Where this host has no memory, the others stay asleep with it. A follower that has none ends, and is lost.
         """
         super().wake()  # first: it needs nothing of the other hosts
         self._leader.broadcast(Kind.WAKE)

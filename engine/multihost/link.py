@@ -1,4 +1,4 @@
-"""One end of a connection between leader and follower: messages, heartbeats, and the notice of a lost other end."""
+"""One end of a connection between leader and follower: messages, heartbeats, and detection of a lost peer."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _HEARTBEAT = frame(Kind.HEARTBEAT)
 
 
 class Link:
-    """A connection with two threads of its own, one that reads and one that sends heartbeats and what was left over.
+    """A connection with two threads of its own, one that reads and one that sends heartbeats and unsent messages.
 
-    `send` never waits for the other end: what the system does not take at once is sent by the thread.
+    `send` never waits for the peer: what the system does not take at once is sent by the thread.
     """
 
     def __init__(self, connection: socket.socket, peer: str, max_bytes: int) -> None:
         """Takes the connection over and starts the threads.
 
         Args:
-            peer: what messages call the other end.
-            max_bytes: of a message that the other end sends.
+            peer: the name of the other end in messages.
+            max_bytes: of a message from the peer.
         """
         self.peer = peer
         self.patience = LOADING_PATIENCE_SECONDS
@@ -56,11 +56,11 @@ class Link:
 
     @property
     def lost(self) -> HostLost | None:
-        """Why the other end is lost; None while it is there."""
+        """Why the peer is lost; None while it is there."""
         return self._lost
 
     def watch(self, on_lost: Callable[[HostLost], None]) -> None:
-        """Has `on_lost` called once, by any thread, when the other end is lost; now, if it is already."""
+        """Calls `on_lost` once, from any thread, when the peer is lost; now, if it is already."""
         with self._lock:
             self._on_lost = on_lost
             lost = self._lost
@@ -68,43 +68,39 @@ class Link:
             on_lost(lost)
 
     def send(self, message: bytes) -> None:
-        """Sends what `frame` has made; returns at once. A loss is told by `watch` and `receive`."""
+        """Sends what `frame` has made; returns at once. A loss is reported by `watch` and `receive`."""
         with self._lock:
             if self._is_closed or self._lost is not None:
                 return
             num_sent = 0
             if not self._backlog:
-                with contextlib.suppress(OSError):  # no room; of an error the threads will tell
+                with contextlib.suppress(OSError):  # no room; the threads report an error
                     num_sent = self._connection.send(message, socket.MSG_DONTWAIT)
             if num_sent < len(message):
                 self._backlog.append(message[num_sent:])
                 self._changed.notify_all()
 
     def receive(self, seconds: float | None = None) -> Message:
-        """The next message of the other end, heartbeats aside.
+        """The next message of the peer, heartbeats aside.
 
         Args:
-            seconds: how long to wait; None: as long as it takes.
+            seconds: how long to wait; None: without a limit.
 
         Raises:
-            HostLost: the other end is lost.
-            TimeoutError: it has said nothing in time.
+            HostLost: the peer is lost.
+            TimeoutError: it has sent nothing in time.
         """
         try:
             message = self._inbox.get(timeout=seconds)
         except Empty:
             raise TimeoutError(f"{self.peer} has not answered within {seconds:g} s") from None
         if isinstance(message, HostLost):
-            self._inbox.put(message)  # for whoever asks again
+            self._inbox.put(message)  # for later calls
             raise message
         return message
 
     def close(self, seconds: float = 0.0) -> None:
-        """Ends the connection; the other end notices.
-
-        Args:
-            seconds: how long to wait at most until the other end has taken everything and has ended.
-        """
+        """Ends the connection, after at most so many seconds for the peer to receive everything and end."""
         ends_at = time.monotonic() + seconds
         with self._lock:
             while self._backlog and self._lost is None and self._changed.wait(max(0.0, ends_at - time.monotonic())):
@@ -122,10 +118,10 @@ class Link:
     # ---------------------------------------------------------------- in threads of the link
 
     def _read(self) -> None:
-        """Reads until the other end is lost, or says that it ends.
+        """Reads until the peer is lost, or sends END.
 
-        An end without a reason is no loss. The connection stays open then until this side closes it or its process
-        ends, because the other end waits for that (`close`).
+        An END without a reason is no loss. The connection stays open then until this side closes it or its process
+        ends, because the peer waits for that (`close`).
         """
         try:
             with selectors.DefaultSelector() as selector:
@@ -146,22 +142,14 @@ class Link:
         self._connection.close()
 
     def _next(self, selector: selectors.BaseSelector) -> Message:
-        """
-        Raises:
-            ValueError: what comes is no message.
-            TimeoutError, OSError: as `_exactly`.
-        """
+        """The next message; raises ValueError if the bytes are no message, and as `_exactly`."""
         size, kind = HEADER.unpack(self._exactly(HEADER.size, selector))
         if size > self._max_bytes:
             raise ValueError(f"a message of {size} bytes, where {self._max_bytes} are the most")
         return Message(Kind(kind), self._exactly(size, selector))
 
     def _exactly(self, size: int, selector: selectors.BaseSelector) -> bytes:
-        """
-        Raises:
-            TimeoutError: nothing has come for longer than a living host is silent.
-            OSError: the connection has ended.
-        """
+        """Exactly so many bytes; raises TimeoutError if the peer is silent for too long, and OSError."""
         content = bytearray(size)
         rest = memoryview(content)
         while rest:

@@ -1,4 +1,4 @@
-"""What leader and followers say to each other: the kinds of messages, and how a message stands in a stream of bytes.
+"""The messages between leader and followers.
 
 A message is its size (4 bytes, little-endian), its kind (1 byte) and its content.
 """
@@ -11,13 +11,11 @@ from enum import IntEnum
 from typing import NamedTuple
 
 HEADER = struct.Struct("<IB")
-MAGIC = b"eagre hosts 1\0"  # begins the first message of a follower, so that a stranger is told apart
+MAGIC = b"eagre hosts 1\0"  # begins the first message of a follower, to recognise other clients
 _FACT_END = "\0"
 
 
 class Kind(IntEnum):
-    """What a message is about."""
-
     HEARTBEAT = 0  # the sender lives; both sides send it
     JOIN = 1  # follower: its index and its facts
     ACCEPTED = 2  # leader: all hosts have joined
@@ -34,18 +32,12 @@ class Kind(IntEnum):
 
 
 class Message(NamedTuple):
-    """One whole message."""
-
     kind: Kind
     content: bytes
 
 
 def frame(kind: Kind, *parts: bytes | memoryview) -> bytes:
-    """A message as it is sent.
-
-    Args:
-        parts: the content, in pieces; memory must be contiguous.
-    """
+    """A message as it is sent; `parts` are the content in pieces of contiguous memory."""
     size = sum(len(part) if isinstance(part, bytes) else part.nbytes for part in parts)
     return b"".join((HEADER.pack(size, kind), *parts))
 
@@ -56,10 +48,7 @@ def pack_facts(facts: Mapping[str, str]) -> bytes:
 
 
 def unpack_facts(content: bytes) -> dict[str, str]:
-    """
-    Raises:
-        ValueError: that is no list of facts.
-    """
+    """The facts that `pack_facts` packed; raises ValueError if that is no list of facts."""
     texts = content.decode().split(_FACT_END)
     if len(texts) % 2:
         raise ValueError("a fact lacks its value")

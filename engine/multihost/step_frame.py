@@ -1,7 +1,7 @@
-"""A step as it travels from the leader to its followers: the inputs of its programs, array behind array.
+"""The wire format of a step from the leader to its followers: the inputs of its programs, array after array.
 
-What the arrays' shapes follow from stands in front. So the frame of a step without news about its requests (features to
-write, tiles to score or to pool) has one size for each shape of a step, and a follower reads it without copying it.
+A header has what the arrays' shapes follow from. So the frame of a step without feature writes and scored or pooled
+tiles has one size for each shape of a step, and a follower reads it without copying it.
 """
 
 from __future__ import annotations
@@ -17,28 +17,26 @@ import numpy.typing as npt
 
 from engine.interface.config import TILE_SIZE
 from engine.schedule.request import Request
-from engine.step.batch import StepBatch
-from engine.step.feature_writes import FeatureWrite, any_row
 from engine.step.grammar_masks import allocate_masks
-from engine.step.inputs import PooledTile, ScoredTile, StepInputs
+from engine.step.inputs import FeatureWrite, PooledTile, ScoredTile, StepBatch, StepInputs, any_row
 from engine.step.shapes import StepShape
 from sampling.host.params import SamplingParams
 from sampling.host.rows import SamplerVariant, SamplingRows
-from sampling.processors.feature import StateShape
+from sampling.processors.logits_processor import StateShape
 from sampling.registry import STATEFUL
 
 _NOBODY = Request("", [], SamplingParams(), 0, 0)  # a follower knows no requests
 
-# The front: int32 each, in this order.
+# The header: int32 each, in this order.
 _FRONT = (
-    "num_decode_rows", "num_tiles", "num_sampled_rows", "level", "num_sampled", "num_repeats", "awaits_masks",
+    "num_decode_rows", "num_tiles", "num_sampled_rows", "level", "num_sampled", "num_scheduler_steps", "awaits_masks",
     "num_writes", "num_scored", "num_pooled",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class StepFormat:
-    """The sizes of an engine that the shapes of all arrays follow from, together with the front."""
+    """The sizes of an engine that the shapes of all arrays follow from, together with the header."""
 
     max_pages_per_request: int
     state_shape: StateShape
@@ -46,7 +44,7 @@ class StepFormat:
     def pack(self, inputs: StepInputs, writes: Sequence[FeatureWrite]) -> list[memoryview]:
         """The pieces of a step's frame; they share the memory of its arrays."""
         front = (
-            *inputs.shape, len(inputs.batch.sampled), inputs.level, inputs.num_sampled, inputs.num_repeats,
+            *inputs.shape, len(inputs.batch.sampled), inputs.level, inputs.num_sampled, inputs.num_scheduler_steps,
             inputs.awaits_masks, len(writes), len(inputs.scored), len(inputs.pooled),
         )  # fmt: skip
         arrays = [np.array(front, np.int32), *inputs.batch, *inputs.sampling]
@@ -64,11 +62,7 @@ class StepFormat:
         return [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays]
 
     def unpack(self, content: bytes) -> tuple[StepInputs, list[FeatureWrite]]:
-        """The step of a frame; its arrays share the frame's memory, and there are no requests.
-
-        Raises:
-            ValueError: the frame ends too early, or is too long.
-        """
+        """The step of a frame, without requests; its arrays share the frame's memory. Raises ValueError."""
         rest = _Rest(content)
         front = dict(zip(_FRONT, rest.take((len(_FRONT),), np.int32).tolist(), strict=True))
         shape = StepShape(front["num_decode_rows"], front["num_tiles"])
@@ -92,7 +86,7 @@ class StepFormat:
         writes = [self._take_write(rest) for _ in range(front["num_writes"])]
         rest.check_empty()
         inputs = StepInputs(
-            shape, batch, sampling, SamplerVariant(front["level"]), front["num_sampled"], front["num_repeats"],
+            shape, batch, sampling, SamplerVariant(front["level"]), front["num_sampled"], front["num_scheduler_steps"],
             bool(front["awaits_masks"]), [], scored, pooled,
         )  # fmt: skip
         return inputs, writes
@@ -102,11 +96,7 @@ class StepFormat:
         return [inputs.sampling.ints.reshape(-1).view(np.uint8).data, masks.reshape(-1).view(np.uint8).data]
 
     def unpack_masks(self, inputs: StepInputs, content: bytes) -> tuple[StepInputs, np.ndarray]:
-        """The inputs of the step that has waited for these masks, and the masks.
-
-        Raises:
-            ValueError: they do not belong to a step of this size.
-        """
+        """The inputs of the step that has waited for these masks, and the masks; raises ValueError if sizes differ."""
         rest = _Rest(content)
         ints = rest.take_like(inputs.sampling.ints)
         masks = rest.take_like(allocate_masks(len(inputs.batch.sampled), self.state_shape.num_words))
@@ -129,7 +119,7 @@ class StepFormat:
 
 
 class _Rest:
-    """What of a frame has not been taken yet."""
+    """The part of a frame that has not been read yet."""
 
     def __init__(self, content: bytes) -> None:
         self._content = np.frombuffer(content, np.uint8)

@@ -1,1 +1,1 @@
-"""Where an engine's arrays lie and its programs run: on one device, or on several that compute one model together."""
+"""Placement: an engine's arrays and programs on one device, or on several that compute one model together."""

@@ -1,8 +1,8 @@
-"""The devices that compute one model together, and which models can be split over them.
+"""The mesh of devices that compute one model together, and which models can be split over them.
 
 Every device runs the same program on its share of the heads, of the columns of the feed-forward blocks or of the
 experts, and of the vocabulary; the results of a half layer are added up over all devices (Shoeybi et al.,
-"Megatron-LM", 2019). Tokens, slots and everything that samples are on every device alike.
+"Megatron-LM", 2019). Tokens, slots and everything that samples are replicated.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def open_mesh(num_devices: int, num_hosts: int = 1) -> Mesh:
     """The first devices of each process, those of the first process first.
 
     Args:
-        num_devices: of all processes together, as many of each.
+        num_devices: of all processes together, equally divided.
 
     Raises:
-        ValueError: a process has not so many.
+        ValueError: a process has too few.
     """
     share = num_devices // num_hosts
     devices: list[jax.Device] = []
@@ -58,17 +58,13 @@ def _too_few(num_devices: int, num_hosts: int, index: int, num_found: int) -> st
 
 
 def on_every_device(mesh: Mesh, leaf: np.ndarray | jax.Array) -> jax.Array:
-    """An array of the host, or of one device, on every device of the mesh alike; each process places its own copies."""
+    """Replicates an array of the host, or of one device, over the mesh; each process places its own copies."""
     copies = [jax.device_put(leaf, device) for device in mesh.local_devices]
     return jax.make_array_from_single_device_arrays(np.shape(leaf), NamedSharding(mesh, PartitionSpec()), copies)
 
 
 def refuse_unsplittable(model: Model, num_devices: int) -> None:
-    """Refuses a model whose parts do not divide by the number of devices.
-
-    Raises:
-        ValueError: the message names what does not divide.
-    """
+    """Raises ValueError for a model whose parts do not divide by the number of devices, and names them."""
     if isinstance(model, Decoder) and model.query_key_norm is QueryKeyNorm.ALL:
         raise ValueError(
             f"tensor_parallel is {num_devices}, but this architecture norms all heads of a token at once, "
@@ -93,7 +89,7 @@ def local_model(model: AnyModel, num_devices: int) -> AnyModel:
 
 
 def _divided_sizes(leaf: Leaf) -> dict[str, int]:
-    """What of a leaf must divide by the number of devices, by names for messages; vocabularies are padded."""
+    """The sizes of a leaf that must divide by the number of devices, by names for messages; vocabularies are padded."""
     if leaf.kind is LeafKind.EMBEDDING:
         return {}
     match leaf.split:

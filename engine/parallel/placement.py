@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cache.storage import KVLayout, KVPages
+from engine.backends.backends import choose_backends
+from engine.backends.base.backend import Backends
+from engine.interface.config import EngineConfig
 from engine.models.parts.model import Model
-from engine.parallel.mesh import AXIS, local_model, on_every_device
+from engine.parallel.mesh import AXIS, local_model, on_every_device, open_mesh, refuse_unsplittable
+from engine.parallel.split_products import backends_on
 from engine.weights.layout import Params
 
 Tree = TypeVar("Tree")
-Backend = Callable[..., Any]
+Program = Callable[..., Any]
 
 
 class Kind(Enum):
@@ -27,64 +31,46 @@ class Kind(Enum):
     SAME = "same"  # on every device alike
 
 
-class Placement(Protocol):
-    """The devices of one engine."""
+class Placement:
+    """The devices of one engine; this class is the placement on JAX's first device."""
 
     def model(self, model: Model) -> Model:
         """The model as a device computes it."""
-
-    def allocate(self, layout: KVLayout, empty: Callable[[KVPages], KVPages]) -> KVPages:
-        """Makes the pages."""
-
-    def put(self, tree: Tree) -> Tree:
-        """Puts arrays on every device alike."""
-
-    def put_params(self, params: Params) -> Params:
-        """Puts weights back that were moved to host memory."""
-
-    def abstract(self, tree: Tree) -> Tree:
-        """The same tree with what a program must know of its arrays in their place."""
-
-    def abstract_array(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-        """An array that a program makes on every device alike."""
-
-    def spread(self, body: Backend, takes: Sequence[Kind], gives: Sequence[Kind]) -> Backend:
-        """A program's body as it runs on all devices.
-
-        Args:
-            takes: of its arguments.
-            gives: of the tuple that it returns, or of the one array.
-        """
-
-
-class OneDevice:
-    """The `Placement` on JAX's first device; everything stays as it is."""
-
-    def model(self, model: Model) -> Model:
         return model
 
     def allocate(self, layout: KVLayout, empty: Callable[[KVPages], KVPages]) -> KVPages:
+        """Makes the pages."""
         return layout.allocate(empty=empty)
 
     def put(self, tree: Tree) -> Tree:
+        """Replicates arrays over the devices."""
         return tree
 
     def put_params(self, params: Params) -> Params:
+        """Puts weights on the devices that were moved to host memory."""
         # jnp.asarray would compile a program for each host array.
         placed: Params = jax.tree.map(jax.device_put, params)
         return placed
 
     def abstract(self, tree: Tree) -> Tree:
+        """The same tree with abstract arrays, from which programs are lowered."""
         return shapes_of(tree)
 
     def abstract_array(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+        """An array that a program replicates over the devices."""
         return jax.ShapeDtypeStruct(shape, dtype)
 
-    def spread(self, body: Backend, takes: Sequence[Kind], gives: Sequence[Kind]) -> Backend:
-        return body
+    def spread(self, program: Program, takes: Sequence[Kind], gives: Sequence[Kind]) -> Program:
+        """A program as it runs on all devices.
+
+        Args:
+            takes: of its arguments.
+            gives: of the tuple that it returns, or of the one array.
+        """
+        return program
 
 
-class OverMesh:
+class OverMesh(Placement):
     """The `Placement` of one model over all devices of a mesh."""
 
     def __init__(self, mesh: Mesh, params: Params) -> None:
@@ -124,10 +110,10 @@ class OverMesh:
     def abstract_array(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self._everywhere)
 
-    def spread(self, body: Backend, takes: Sequence[Kind], gives: Sequence[Kind]) -> Backend:
+    def spread(self, program: Program, takes: Sequence[Kind], gives: Sequence[Kind]) -> Program:
         results = tuple(self._specs[kind] for kind in gives)
         return jax.shard_map(
-            body,
+            program,
             mesh=self._mesh,
             in_specs=tuple(self._specs[kind] for kind in takes),
             out_specs=results if len(results) > 1 else results[0],
@@ -139,3 +125,16 @@ def shapes_of(tree: Tree) -> Tree:
     """The same tree with shapes and dtypes in place of arrays."""
     mapped: Tree = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
     return mapped
+
+
+def choose_devices(config: EngineConfig, model: Model) -> tuple[Backends, Callable[[Params], Placement]]:
+    """The backends, and what makes the placement of weights that they have laid out.
+
+    Raises:
+        ValueError: the model cannot be split, there are too few devices, or a configured backend is unavailable.
+    """
+    if config.tensor_parallel == 1:
+        return choose_backends(config, model.config), lambda params: Placement()
+    refuse_unsplittable(model, config.tensor_parallel)
+    mesh = open_mesh(config.tensor_parallel, config.num_hosts)
+    return backends_on(mesh, config), partial(OverMesh, mesh)

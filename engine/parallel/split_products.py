@@ -1,4 +1,4 @@
-"""Products of which each device computes its share, and the backends of an engine on several devices."""
+"""Products of which each device computes its share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.backends.base.backend import Backends
 from engine.backends.base.norms import biased
 from engine.backends.base.operands import Activation, Norm, Picks
 from engine.backends.base.token_layout import TokenLayout
-from engine.backends.xla.backend import BODY as XLA
+from engine.backends.xla.backend import BACKEND as XLA
 from engine.backends.xla.products import XlaProducts
 from engine.interface.config import EngineConfig
 from engine.parallel.mesh import AXIS
@@ -24,8 +24,8 @@ from engine.weights.leaf import Split
 class SplitProducts:
     """`Products` of what `SplitLayout` has made, inside a program that every device of a mesh runs.
 
-    A product whose outputs are split takes inputs that all devices have, and gives each device its own outputs. One
-    whose inputs are split takes those, and its results are added up over the devices, once in a half layer.
+    A product whose outputs are split takes replicated inputs, and gives each device its own outputs. One whose inputs
+    are split takes those, and its results are added up over the devices, once in a half layer.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class SplitProducts:
         self, addend: jax.Array, x: jax.Array, gate_up: SplitMatrix, down: SplitMatrix, picks: Picks,
         layer: jax.Array, layout: TokenLayout, *, activation: Activation,
     ) -> jax.Array:  # fmt: skip
-        """As `Products.add_experts`: each device computes the picks of its own experts."""
+        """As `Products.add_experts`: each device computes the tokens routed to its own experts."""
         count = picks.num_experts // lax.axis_size(AXIS)
         place = picks.experts - lax.axis_index(AXIS) * count
         is_own = (place >= 0) & (place < count)
@@ -91,12 +91,8 @@ def _sum(x: jax.Array) -> jax.Array:
     return total
 
 
-def bodies_on(mesh: Mesh, config: EngineConfig) -> Backends:
-    """The backends of an engine on several devices, which are XLA's.
-
-    Raises:
-        ValueError: the configuration asks for others.
-    """
+def backends_on(mesh: Mesh, config: EngineConfig) -> Backends:
+    """The backends of an engine on several devices, which are XLA's; raises ValueError if others are configured."""
     for name in ("matmul_backend", "attention_backend"):
         if getattr(config, name) not in ("auto", XLA.name):
             raise ValueError(
@@ -105,5 +101,5 @@ def bodies_on(mesh: Mesh, config: EngineConfig) -> Backends:
             )
     if config.quantize is not None:
         raise ValueError(f"quantize is {config.quantize}, which several devices (tensor_parallel) cannot compute with")
-    body = dataclasses.replace(XLA, weights=SplitLayout(mesh), products=SplitProducts())
-    return Backends(for_products=body, for_attention=body, detail=f"one model over {mesh.size} devices")
+    backend = dataclasses.replace(XLA, weights=SplitLayout(mesh), products=SplitProducts())
+    return Backends(for_products=backend, for_attention=backend, detail=f"one model over {mesh.size} devices")

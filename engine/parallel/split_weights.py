@@ -1,4 +1,4 @@
-"""Weights of which each device of a mesh has its share.
+"""Weights that are split over the devices of a mesh.
 
 A split leaf is joined on each device from that device's share of each part, so that queries, keys and values of the
 same heads lie together, and gates with their ups. Every tensor is read once, and each share goes straight to its
@@ -87,7 +87,7 @@ class SplitLayout(ArrayLayout):
         return self._assembled(shares, 1 if leaf.split is Split.INPUTS else len(layers[0][0].shape))
 
     def _placed_experts(self, leaf: Leaf, layers: LayerTensors, dtype: str, count: Count) -> jax.Array:
-        """Stacks of whole experts: those of a device, layer after layer, stand one behind the other on it."""
+        """Stacks of whole experts: those of a device, layer after layer, one behind the other."""
         of_device = leaf.num_experts // self._num_devices
         own: list[list[int]] = [[] for _ in range(self._num_devices)]
         for index in range(len(layers)):

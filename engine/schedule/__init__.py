@@ -1,1 +1,1 @@
-"""Host logic without JAX that decides which requests run in the next step and commits what it sampled."""
+"""Scheduling, host logic without JAX: the queue, admission, preemption, prefix cache, step plans and their commit."""

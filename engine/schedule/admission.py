@@ -1,21 +1,44 @@
-"""Admission: which waiting requests get a slot and pages."""
+"""Admission gives waiting requests slots and pages; preemption takes them away when the pool is empty."""
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from engine.schedule.live_requests import LiveRequests
-from engine.schedule.preemption import is_sheltered
 from engine.schedule.request import Request
+
+# A request that was preempted this often is sheltered: it is admitted only with all the pages it may ever
+# need, and it is not preempted again. Without this bound, two long requests could preempt each other for ever.
+MAX_PREEMPTIONS = 3
+
+
+def is_sheltered(request: Request) -> bool:
+    """Whether the request must not be preempted again."""
+    return request.num_preemptions >= MAX_PREEMPTIONS
+
+
+def preempt_one(requests: LiveRequests) -> None:
+    """Preempts the running request of the lowest priority, and among equals the one that arrived last.
+
+    Call it only when a running request needs a page: a sheltered request has all its pages, so at least one running
+    request is not sheltered. Nothing may be in flight.
+    """
+    preempt(requests, max((r for r in requests.running if not is_sheltered(r)), key=attrgetter("order")))
+
+
+def preempt(requests: LiveRequests, request: Request) -> None:
+    """Takes slot and pages from a running request; it is computed again later from its tokens."""
+    request.num_preemptions += 1
+    requests.counters.num_preemptions += 1
+    requests.send_back(request)
 
 
 def admit(requests: LiveRequests, num_wanted: int, *, may_begin: bool) -> list[Request]:
-    """Starts waiting requests in the order of the queue, while slots and pages last.
+    """Starts waiting requests in the order of the queue, while slots and pages last; returns those that were started.
 
     Args:
         num_wanted: how many at most.
         may_begin: whether requests that have never run may start; others always may.
-
-    Returns:
-        Those that were started.
     """
     buffer, pool = requests.buffer, requests.pool
     admitted: list[Request] = []

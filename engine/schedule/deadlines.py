@@ -36,10 +36,9 @@ class Deadlines:
                 heapq.heappush(self._heap, (deadline, next(self._tie_breakers), request))
 
     def pop_expired(self, now: float) -> Iterator[Request]:
-        """Yields the requests whose time is over. The caller must end each one before it asks for the next.
+        """Yields the requests whose deadline is at or before `now`, in seconds on the monotonic clock.
 
-        Args:
-            now: seconds, on the clock of the deadlines.
+        The caller must end each one before it takes the next.
         """
         while self._heap and self._heap[0][0] <= now:
             _, _, request = heapq.heappop(self._heap)

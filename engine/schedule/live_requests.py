@@ -1,18 +1,33 @@
-"""The requests in the engine and what they hold: the waiting queue, the running list, and the moves between them."""
+"""The unfinished requests and what they hold: the waiting queue, the running list, and the moves between them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cache.pool import PagePool
 from engine.interface.types import FinishReason
-from engine.schedule.counters import SchedulerCounters
 from engine.schedule.prefix_cache import PrefixCache
 from engine.schedule.request import Request, RequestStatus
 from engine.schedule.request_event import RequestEvent
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.waiting_queue import WaitingQueue
+
+
+@dataclass(slots=True)
+class SchedulerCounters:
+    """Totals since the engine started. Only the engine thread writes them; any thread may read them."""
+
+    num_steps: int = 0
+    num_admitted: int = 0  # requests that have ever started
+    num_dequeued: int = 0  # requests that left the queue for the first time, because they were admitted or ended
+    num_dequeued_tokens: int = 0  # prompt tokens of those requests
+    num_prompt_tokens: int = 0  # prompt tokens of admitted requests
+    num_generation_tokens: int = 0  # committed output tokens
+    num_preemptions: int = 0
+    prefix_cache_queries: int = 0  # prompt tokens looked up
+    prefix_cache_hits: int = 0  # prompt tokens found
 
 
 class LiveRequests:
@@ -44,7 +59,6 @@ class LiveRequests:
         self.running: list[Request] = []  # in order of admission
 
     def queue(self, request: Request) -> None:
-        """Adds a new request to the waiting queue."""
         self.unfinished[request.request_id] = request
         self.waiting.add(request, self.running)
 
@@ -55,7 +69,7 @@ class LiveRequests:
             num_cached_tokens: tokens whose pages came from the prefix cache, and so need not be computed.
         """
         self.waiting.remove(request)
-        self.prefixes.stop_fetch(request)
+        self.prefixes.stop_prefetch(request)
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = num_cached_tokens
         self.buffer.add_request(request)
@@ -75,11 +89,7 @@ class LiveRequests:
         self.prefixes.enter(request, num_cached_tokens // self.page_size)
 
     def grow(self, request: Request, num_tokens: int) -> None:
-        """Makes sure that a running request has pages for its first `num_tokens` tokens.
-
-        Raises:
-            OutOfPages: the pool has too few.
-        """
+        """Allocates pages of a running request up to its first `num_tokens` tokens; raises OutOfPages."""
         num_missing = -(-num_tokens // self.page_size) - len(request.pages)
         if num_missing > 0:
             pages = self.pool.allocate(num_missing)
@@ -92,7 +102,7 @@ class LiveRequests:
         Its tokens are kept, and all their keys and values are computed again.
         """
         self.release(request)
-        request.fetch = None  # pages that it loses now may have been kept outside
+        request.prefetch = None  # pages that it loses now may have been stored
         request.status = RequestStatus.WAITING
         request.num_computed_tokens = request.num_committed_tokens = 0
         if request.prompt_logprobs is not None:
@@ -103,15 +113,11 @@ class LiveRequests:
     def finish(
         self, request: Request, token_ids: Sequence[int], reason: FinishReason, error: str | None = None
     ) -> RequestEvent:
-        """Ends a request, and releases what it holds unless a step in flight still names its slot.
-
-        Returns:
-            Its last event, with `token_ids`.
-        """
+        """Ends a request, releases what it holds unless a step in flight names its slot, and returns its last event."""
         del self.unfinished[request.request_id]
         if request.status is RequestStatus.WAITING:
             self.waiting.remove(request)
-            self.prefixes.stop_fetch(request)
+            self.prefixes.stop_prefetch(request)
             if not request.was_admitted:
                 self._count_dequeued(request)
         request.finish_reason = reason
@@ -124,7 +130,7 @@ class LiveRequests:
         return RequestEvent(request, token_ids, reason, error)
 
     def release(self, request: Request) -> None:
-        """Gives slot and pages back; nothing of the request may be in flight."""
+        """Frees slot and pages; nothing of the request may be in flight."""
         self.buffer.remove_request(request)
         self.prefixes.commit(request)
         self.pool.release(request.pages)

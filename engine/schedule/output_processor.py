@@ -1,4 +1,4 @@
-"""Commit: what the tokens of a finished step mean for its requests."""
+"""The output processor commits finished steps: it appends tokens to their requests and ends those that are complete."""
 
 from __future__ import annotations
 
@@ -8,42 +8,36 @@ from itertools import accumulate
 from engine.interface.types import FinishReason
 from engine.schedule.live_requests import LiveRequests
 from engine.schedule.request import Request, RequestStatus
-from engine.schedule.request_event import News, NewTokens, RequestEvent
+from engine.schedule.request_event import NewTokens, RequestEvent, StepEvent
 from engine.schedule.step_plan import StepPlan, StepResult
 from sampling.host.grammar import GrammarError
 from sampling.host.rows import NOTHING_LEFT
 
 
 class OutputProcessor:
-    """Appends sampled tokens to their requests, ends the requests that are complete, and reports both."""
+    """Appends sampled tokens to their requests, ends the requests that are complete, and makes the events."""
 
     def __init__(self, requests: LiveRequests, vocab_size: int) -> None:
         self._requests = requests
         self._counters = requests.counters
         self._vocab_size = vocab_size
 
-    def commit(self, plan: StepPlan, result: StepResult) -> list[News]:
-        """Makes a finished step true on the host.
-
-        Returns:
-            The new tokens of all rows that sample, less those whose request had ended before.
-        """
+    def commit(self, plan: StepPlan, result: StepResult) -> list[StepEvent]:
+        """Commits a finished step; returns the events of all rows whose request had not ended before."""
         plain, others = self._commit_plain(plan, result.tokens)
-        news: list[News] = [plain] if plain.tokens else []
+        news: list[StepEvent] = [plain] if plain.tokens else []
         if others:
             news += self._commit_rows(plan, others, result)
         return news
 
     def _commit_plain(self, plan: StepPlan, tokens: list[int]) -> tuple[NewTokens, Sequence[int]]:
-        """Commits rows of a single token that get one token which does not end them.
-
-        Most rows are so. They take a short way, because there may be hundreds.
+        """Commits rows of a single token that get one token which does not end them, as nearly all rows do.
 
         Returns:
-            What they got, and the indices of all other rows.
+            Their tokens, and the indices of all other rows.
         """
         num_singles = plan.num_tokens.count(1)
-        are_plain = plan.num_repeats == 1 and num_singles > 0 and all(plan.samples[:num_singles])
+        are_plain = plan.num_scheduler_steps == 1 and num_singles > 0 and all(plan.samples[:num_singles])
         if not are_plain or min(tokens) < 0 or max(tokens) >= self._vocab_size:
             return NewTokens([], []), range(plan.num_rows)
         running = RequestStatus.RUNNING
@@ -72,7 +66,7 @@ class OutputProcessor:
     def _commit_rows(self, plan: StepPlan, rows: Sequence[int], result: StepResult) -> Iterator[RequestEvent]:
         """Commits rows one by one, whatever they are."""
         tokens, logprobs, prefixes = result.tokens, result.logprobs, self._requests.prefixes
-        num_sampled = len(tokens) // plan.num_repeats
+        num_sampled = len(tokens) // plan.num_scheduler_steps
         places = list(accumulate(plan.samples, initial=0))  # of the rows among those that sample
         for row in rows:
             request, place, samples = plan.requests[row], places[row], plan.samples[row]
@@ -105,7 +99,7 @@ class OutputProcessor:
                 yield event
 
     def fail(self, request: Request, error: str) -> RequestEvent | None:
-        """Ends a request that is at a dead end; returns None if it has ended already."""
+        """Ends a request at a dead end; returns None if it has ended already."""
         if request.status is RequestStatus.FINISHED:
             return None
         return self._end_dead(request, (), error)
@@ -136,7 +130,7 @@ class OutputProcessor:
         return RequestEvent(request, sampled, None)
 
     def _dead_end(self, request: Request, token: int) -> str | None:
-        """Why the request's own parameters forbid it to go on behind `token`; None if they do not."""
+        """The reason why the request's own parameters forbid it to continue after `token`; None if they do not."""
         if token == self._vocab_size + NOTHING_LEFT:
             return "the request's parameters leave no token that could come next"
         if request.matcher is not None and token < self._vocab_size and token not in request.stop_ids:

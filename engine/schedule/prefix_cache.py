@@ -12,8 +12,8 @@ from engine.schedule.request import Request
 class PrefixCache:
     """Names the pages of requests and finds named pages in the pool.
 
-    While a request computes a prefix, other requests with the same prefix wait for its pages. Where pages are kept
-    outside of the engine too, a request waits for those of its prefix, and all pages with names are offered to be kept.
+    While a request computes a prefix, other requests with the same prefix wait for its pages. With KV offload a request
+    also waits for the stored pages of its prefix, and all pages with names are offered to be stored.
     """
 
     def __init__(self, pool: PagePool, page_size: int, *, is_enabled: bool) -> None:
@@ -21,29 +21,29 @@ class PrefixCache:
         self._page_size = page_size
         self._is_enabled = is_enabled
         self._computing: dict[bytes, Request] = {}  # page hash -> the running request that will commit it
-        self.transfers: PageTransfers | None = None  # None: no pages are kept outside
+        self.transfers: PageTransfers | None = None  # None: no KV offload
 
     def match(self, request: Request) -> list[CachePage]:
-        """The cached pages of the longest prefix of the request that is remembered; no reference is added."""
+        """The cached pages of the longest remembered prefix of the request; no reference is added."""
         return self._pool.match_prefix(self._reusable(request))
 
     def must_wait(self, request: Request) -> bool:
-        """Whether a page that this request could reuse is being computed by a running request, or fetched."""
+        """Whether a page that this request could reuse is being computed by a running request, or loaded."""
         if self._awaits(request):
             return True
         if self.transfers is None:
             return False
-        if request.fetch is None:
+        if request.prefetch is None:
             names = self._reusable(request)
             num_cached = len(self._pool.match_prefix(names))
             parent_hash = names[num_cached - 1].hash_value if num_cached else None
-            request.fetch = self.transfers.fetch(names[num_cached:], parent_hash)
-        return request.fetch.is_under_way
+            request.prefetch = self.transfers.prefetch(names[num_cached:], parent_hash)
+        return request.prefetch.is_active
 
-    def stop_fetch(self, request: Request) -> None:
+    def stop_prefetch(self, request: Request) -> None:
         """Notes that the request starts or ends, so that it waits for no page any more."""
-        if request.fetch is not None:
-            request.fetch.leave()
+        if request.prefetch is not None:
+            request.prefetch.detach()
 
     def enter(self, request: Request, num_cached_pages: int) -> None:
         """Notes that the request starts to run, and that it will commit all its named pages behind the cached ones."""
@@ -69,17 +69,16 @@ class PrefixCache:
         Args:
             num_tokens: of the request, computed after the step.
         """
-        self._tell(request, min(num_tokens // self._page_size, len(request.page_hashes)))
+        self._cache_pages(request, min(num_tokens // self._page_size, len(request.page_hashes)))
 
     def commit(self, request: Request) -> None:
         """Tells the pool the names of the pages that were filled with committed tokens since the last call."""
         num_full = request.num_committed_tokens // self._page_size
         if self._is_enabled and num_full > request.num_hashed_pages:
             self._name_pages(request)
-            self._tell(request, num_full)
+            self._cache_pages(request, num_full)
 
-    def _tell(self, request: Request, num_full: int) -> None:
-        """Tells the pool the names of the first pages, but for those whose names it knows."""
+    def _cache_pages(self, request: Request, num_full: int) -> None:
         if num_full <= request.num_hashed_pages:
             return
         first = request.num_hashed_pages

@@ -1,25 +1,56 @@
-"""The part of a step that computes prompts: who is admitted, and how much of each prompt the step computes."""
+"""Planning the prompts of a step: who is admitted, in which order, and how many tokens of each prompt are computed."""
 
 from __future__ import annotations
 
 from engine.schedule.admission import admit
 from engine.schedule.live_requests import LiveRequests
-from engine.schedule.prompt_order import PromptOrder
 from engine.schedule.request import Request
 from engine.schedule.step_plan import StepPlan
-from engine.schedule.step_time.step_work import StepWork
+from engine.schedule.step_time.step_costs import StepWork
 from engine.schedule.step_time.token_budget import TokenBudget
 
-# Prompts that are admitted although this step has no budget for them. So a short prompt finds its way past long ones
-# that came before it, and yet not every prompt that waits holds pages.
+TURNS_PER_ROUND = 4  # the last turn of each round goes to the prompt that has waited longest
+
+
+class PromptOrder:
+    """Shortest remaining prompt first, with a share for those that are passed over.
+
+    Short prompts overtake long ones, which makes the mean time to the first token the shortest (Schrage, "A Proof of
+    the Optimality of the Shortest Remaining Processing Time Discipline", 1968). A long prompt is never stuck: one turn
+    in TURNS_PER_ROUND goes to the prompt whose last turn is longest ago. So of n prompts, each gets a chunk at least
+    once in about n * TURNS_PER_ROUND turns, whatever arrives.
+    """
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    def next_turn(self, prompts: list[Request]) -> list[Request]:
+        """Begins a turn, which is a step with prompts; returns them in the order in which they get its budget."""
+        self._turn += 1
+        if len(prompts) < 2:
+            return prompts
+        if self._turn % TURNS_PER_ROUND == 0:
+            return sorted(prompts, key=lambda request: (request.last_prompt_turn, request.order))
+        return sorted(
+            prompts,
+            key=lambda request: (request.priority, request.num_tokens - request.num_computed_tokens, request.arrival),
+        )
+
+    def note(self, request: Request) -> None:
+        """Notes that the request was admitted, or got some of the budget, in this turn."""
+        request.last_prompt_turn = self._turn
+
+
+# Prompts that are admitted although this step has no budget for them. So a short prompt overtakes long ones that came
+# before it, and yet not every waiting prompt holds pages.
 _NUM_AHEAD = 8
-# Whose prompts make room for others' streams: a tenant beside whom so many of the decode rows are others'. A single
-# stream of somebody else does not make a crowd wait longer for its first tokens.
+# Share of other tenants' decode rows from which on a prompt makes room for them. A single stream of another tenant does
+# not make many prompts wait longer for their first tokens.
 _LEAST_SHARE_OF_OTHERS = 0.25
 
 
 class PromptPlanner:
-    """Gives the budget of a step to prompts."""
+    """Shares the token budget of a step among prompts."""
 
     def __init__(self, requests: LiveRequests) -> None:
         self._requests = requests
@@ -30,8 +61,8 @@ class PromptPlanner:
     ) -> None:
         """Admits waiting requests and shares the budget among all prompts that are not computed to their end.
 
-        Requests that wait for pages which this step computes may join it: a layer's keys and values of all tokens of
-        a step are written before any of them attends.
+        Requests that wait for pages which this step computes may join it: a layer's keys and values of all tokens of a
+        step are written before any of them attends.
 
         Args:
             under_way: running requests with more than one token to compute.
@@ -71,8 +102,8 @@ class PromptPlanner:
 
 
 def _others(request: Request, decoding: StepPlan) -> StepWork | None:
-    """The decode rows of other tenants; None where they are too few for the request to be a guest."""
+    """The decode rows of other tenants; None where they are too few for the prompt to make room for them."""
     rows = zip(decoding.requests, decoding.starts, strict=True)
     starts = [start for other, start in rows if other.tenant != request.tenant]
-    is_guest = len(starts) >= max(_LEAST_SHARE_OF_OTHERS * len(decoding.requests), 1)
-    return StepWork(len(starts), sum(starts)) if is_guest else None
+    makes_room = len(starts) >= max(_LEAST_SHARE_OF_OTHERS * len(decoding.requests), 1)
+    return StepWork(len(starts), sum(starts)) if makes_room else None

@@ -14,8 +14,7 @@ from engine.interface.types import FinishReason, Pooling
 from engine.kv_transfer.prefetch_job import PrefetchJob
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import SamplingParams
-from sampling.host.rows import SamplerVariant
-from sampling.host.usage import level_of, uses_bits
+from sampling.host.rows import SamplerVariant, level_of, uses_bits
 
 NO_SLOT = -1
 
@@ -49,9 +48,9 @@ class Request:
     deadline: float | None = None  # seconds on the monotonic clock; when it has passed, the request ends with TIMEOUT
     queue_deadline: float | None = None  # the same, but only while the request was never admitted
     matcher: TokenMatcher | None = None  # of its grammar; has accepted all committed output tokens
-    num_prompt_output_tokens: int = 0  # the last tokens of the prompt, to the sampler an output that goes on
-    pooling: Pooling | None = None  # of all tokens of the prompt but the last, which stands behind what is pooled
-    wants_progress: bool = False  # its reader is told how it waits for its first token
+    num_prompt_output_tokens: int = 0  # tokens at the end of the prompt that the sampler counts as output
+    pooling: Pooling | None = None  # of all tokens of the prompt but the last one
+    wants_progress: bool = False  # its stream gets progress events until its first token
 
     num_prompt_tokens: int = 0
     stop_ids: frozenset[int] = frozenset()  # tokens that end it; the scheduler adds the model's own
@@ -72,12 +71,12 @@ class Request:
     num_preemptions: int = 0
     last_prompt_turn: int = 0  # of the prompt order, when it last got some of a step's budget for prompts
     num_charged_tokens: int = 0  # output tokens that its tenant has been charged for
-    awaited_hash: bytes | None = None  # this page of the prompt is being computed by another request, or fetched
-    fetch: PrefetchJob | None = None  # pages from outside; None until they are looked for, once a start
-    is_plain: bool = False  # nothing but its tokens is asked for, and nothing but they can end it
+    awaited_hash: bytes | None = None  # this page of the prompt is being computed by another request, or loaded
+    prefetch: PrefetchJob | None = None  # of pages from outside; None until they are looked for
+    is_plain: bool = False  # wants tokens only, and only they can end it
     uses: int = 0  # bits of the sampling features it uses
     level: SamplerVariant = SamplerVariant.GREEDY  # the sampling program it needs
-    # Logprobs of the prompt, int32[num_tokens, NUM_COLUMNS] for each computed piece. None if they were not asked
+    # Logprobs of the prompt, int32[num_tokens, NUM_COLUMNS] for each computed piece. None if they were not requested
     # for or have been sent.
     prompt_logprobs: list[np.ndarray] | None = None
     pooled: np.ndarray | None = None  # float32[hidden], the sum of what is computed so far
@@ -99,7 +98,7 @@ class Request:
 
     @property
     def needs_whole_prompt(self) -> bool:
-        """Whether something is asked for that exists only if every token of the prompt is computed."""
+        """Whether every token of the prompt must be computed, for logprobs or an embedding of it."""
         return self.prompt_logprobs is not None or self.pooling is not None
 
     @property
@@ -124,5 +123,5 @@ class Request:
 
     @property
     def extra_keys(self) -> tuple[str, ...]:
-        """What distinguishes this request's pages beside their tokens."""
+        """What distinguishes this request's pages besides their tokens."""
         return () if self.cache_salt is None else (self.cache_salt,)

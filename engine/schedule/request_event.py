@@ -1,4 +1,4 @@
-"""The news of requests that a turn of the engine loop sends to their readers."""
+"""The events of one step, or one turn of the engine loop, for the requests' streams."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from engine.schedule.request import Request
 class RequestEvent:
     """New tokens of one request, its end, or both.
 
-    A commit makes one for each request of the step of which `NewTokens` does not tell all. An abort, a timeout or a
-    failure makes one without tokens.
+    A commit makes one for each request of the step that `NewTokens` does not cover. An abort, a timeout or a failure
+    makes one without tokens.
     """
 
     request: Request
@@ -33,13 +33,13 @@ class RequestEvent:
 
 @dataclass(slots=True)
 class NewTokens:
-    """One new token for each of several requests, of which there is no other news, as parallel lists.
+    """One new token and no other change for each of several requests, as parallel lists.
 
-    Nearly all rows of a step end so, and there may be hundreds: one object tells it of all.
+    Nearly all rows of a step end so, and there may be hundreds: one object for all of them is cheaper.
     """
 
     requests: list[Request]
     tokens: list[int]
 
 
-News = RequestEvent | NewTokens
+StepEvent = RequestEvent | NewTokens

@@ -1,30 +1,29 @@
-"""The scheduler: which requests the next step computes, and of each how many tokens.
+"""The scheduler: which requests the next step computes, and how many tokens of each.
 
-There is no prefill phase and no decode phase: every request has `num_computed_tokens` catching up with
-its number of tokens. Each step spends a token budget, and running requests come first, so that a burst
-of long prompts cannot stall streams. The idea is that of vLLM's V1 scheduler.
+There is no prefill phase and no decode phase: every request has `num_computed_tokens` catching up with its number of
+tokens. Each step spends a token budget, and running requests come first, so that a burst of long prompts cannot stall
+streams. The idea is that of vLLM's V1 scheduler.
 """
 
 from __future__ import annotations
 
 from cache.pool import OutOfPages, PagePool
 from engine.interface.types import FinishReason
-from engine.schedule.counters import SchedulerCounters
+from engine.schedule.admission import preempt_one
 from engine.schedule.deadlines import Deadlines
-from engine.schedule.live_requests import LiveRequests
+from engine.schedule.live_requests import LiveRequests, SchedulerCounters
 from engine.schedule.output_processor import OutputProcessor
-from engine.schedule.preemption import preempt_one
 from engine.schedule.prompt_planner import PromptPlanner
 from engine.schedule.request import Request, RequestStatus
-from engine.schedule.request_event import News, RequestEvent
+from engine.schedule.request_event import RequestEvent, StepEvent
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan, StepResult
+from engine.schedule.step_time.step_costs import StepWork
 from engine.schedule.step_time.step_time_budget import StepTimeBudget
-from engine.schedule.step_time.step_work import StepWork
 from sampling.host.rows import SamplerVariant
 
-# Steps that the pace learns from together: the first of them pays for fetching its code into the processor's cache.
-_MAX_UNTOLD_STEPS = 8
+# Steps that are learned from together, because the first of them pays for loading the code into the processor's cache.
+_MAX_UNLEARNED_STEPS = 8
 
 
 class Scheduler:
@@ -41,17 +40,17 @@ class Scheduler:
         vocab_size: int,
         eos_token_ids: frozenset[int],
         enable_prefix_caching: bool = True,
-        decode_chunk: int = 1,
+        num_scheduler_steps: int = 1,
         target_gap: float = 0.0,
         chunk_grain: int | None = None,
     ) -> None:
         """Makes a scheduler without requests.
 
         Args:
-            max_num_batched_tokens: how many tokens of prompts a step computes at most, beside its decode rows.
-            chunk_alignment: tokens. The device pads each chunk of more than one token to a multiple of this,
-                and the budget is charged for the padding too.
-            decode_chunk: decode steps that the device does in one program when every row can.
+            max_num_batched_tokens: how many tokens of prompts a step computes at most, besides its decode rows.
+            chunk_alignment: tokens. The device pads each chunk of more than one token to a multiple of this, and the
+                budget is charged for the padding too.
+            num_scheduler_steps: decode steps that the device does in one program when every row can.
             target_gap: milliseconds that a step with decode rows should take at most; 0: no limit.
             chunk_grain: tokens that the device computes together, of a chunk that it does not pad; None: it pads.
 
@@ -72,16 +71,16 @@ class Scheduler:
         self.requests = LiveRequests(
             pool, buffer, self.counters, page_size=page_size, enable_prefix_caching=enable_prefix_caching
         )
-        self._committer = OutputProcessor(self.requests, vocab_size)
+        self._output_processor = OutputProcessor(self.requests, vocab_size)
         self._prompts = PromptPlanner(self.requests)
-        self.pace = StepTimeBudget(target_gap, chunk_grain)
+        self.step_time = StepTimeBudget(target_gap, chunk_grain)
         self._deadlines = Deadlines()
         self.max_num_batched_tokens = max_num_batched_tokens
         self.chunk_alignment = chunk_alignment
-        self._decode_chunk = decode_chunk
+        self._num_scheduler_steps = num_scheduler_steps
         self._eos_token_ids = eos_token_ids
         self._num_in_flight_steps = 0
-        self._untold: list[tuple[StepWork, float]] = []  # steps that the pace has not learned from yet, with seconds
+        self._unlearned: list[tuple[StepWork, float]] = []  # committed steps, with seconds
 
     @property
     def num_running(self) -> int:
@@ -107,11 +106,7 @@ class Scheduler:
         return self.is_admitting or self.num_begun > 0
 
     def check_idle(self) -> None:
-        """Looks for leaks; does nothing while there are requests or steps in flight.
-
-        Raises:
-            RuntimeError: pages or slots are held although no request is left.
-        """
+        """Raises RuntimeError if pages or slots are held although no request is left and no step is in flight."""
         num_used_slots = self.buffer.num_slots - self.buffer.num_free_slots
         is_idle = not (self.has_work or self._num_in_flight_steps)
         if is_idle and (self.num_running or self.pool.num_active or num_used_slots):
@@ -120,11 +115,7 @@ class Scheduler:
     # ---------------------------------------------------------------- requests come and go
 
     def add(self, request: Request) -> None:
-        """Queues a request.
-
-        Raises:
-            ValueError: an unfinished request has the same id.
-        """
+        """Queues a request; raises ValueError if an unfinished request has the same id."""
         if request.request_id in self.requests.unfinished:
             raise ValueError(f"request {request.request_id!r} is known already")
         request.stop_ids = frozenset(request.params.stop_token_ids)
@@ -135,37 +126,30 @@ class Scheduler:
         self.requests.queue(request)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> RequestEvent | None:
-        """Ends a request now. What it holds is released here, or in commit while a step of it is in flight.
+        """Ends a request now; returns its last event, or None if it has ended already.
 
-        Returns:
-            Its last event, or None if it has ended already.
+        What it holds is released here, or in commit while a step of it is in flight.
         """
         request = self.requests.unfinished.get(request_id)
         return None if request is None else self.requests.finish(request, (), reason)
 
     def fail(self, request: Request, error: str) -> RequestEvent | None:
-        """Ends a request that is at a dead end; returns None if it has ended already."""
-        return self._committer.fail(request, error)
+        """Ends a request at a dead end; returns None if it has ended already."""
+        return self._output_processor.fail(request, error)
 
     def expire(self, now: float) -> list[RequestEvent]:
-        """Ends the requests whose deadline has passed.
-
-        Args:
-            now: seconds, on the clock of the deadlines.
-        """
+        """Ends the requests whose deadline is at or before `now`, in seconds on the monotonic clock."""
         finish = self.requests.finish
         return [finish(request, (), FinishReason.TIMEOUT) for request in self._deadlines.pop_expired(now)]
 
     def abort_all(self, reason: FinishReason, error: str | None = None) -> list[RequestEvent]:
-        """Ends every request."""
         unfinished = list(self.requests.unfinished.values())
         return [self.requests.finish(request, (), reason, error) for request in unfinished]
 
     def send_all_back(self) -> None:
-        """Queues every running request again and forgets all prefixes, because the pages' content is about to be lost.
+        """Queues every running request again and forgets all prefixes, before the pages' content is lost.
 
-        Raises:
-            RuntimeError: steps are in flight.
+        Raises RuntimeError if steps are in flight.
         """
         if self._num_in_flight_steps:
             raise RuntimeError(f"{self._num_in_flight_steps} steps are in flight")
@@ -178,9 +162,8 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """Plans the next step; None if there is nothing to compute now.
 
-        None while `has_work` is true means: commit what is in flight, then ask again. If the pool is out
-        of pages, commits come first, because they may free some; with nothing in flight, a request is
-        preempted.
+        None while `has_work` is true means: commit what is in flight, then call again. If the pool is out of pages,
+        commits come first, because they may free some; with nothing in flight, a request is preempted.
         """
         while True:
             try:
@@ -197,28 +180,24 @@ class Scheduler:
             return plan
 
     def learn(self, plan: StepPlan, seconds: float) -> None:
-        """Takes note of how long the device computed a step; `pace` learns from it a few steps later."""
-        self._untold.append((plan.work, seconds / plan.num_repeats))
-        if plan.work.num_tiles or len(self._untold) >= _MAX_UNTOLD_STEPS:
-            self.tell_pace()
+        """Notes how long the device took for a step; `step_time` learns from it a few steps later."""
+        self._unlearned.append((plan.work, seconds / plan.num_scheduler_steps))
+        if plan.work.num_tiles or len(self._unlearned) >= _MAX_UNLEARNED_STEPS:
+            self.learn_step_times()
 
-    def tell_pace(self) -> None:
-        """Lets `pace` learn from all steps so far. Whoever asks it for a budget or a prediction calls this first."""
-        steps, self._untold = self._untold, []
+    def learn_step_times(self) -> None:
+        """Lets `step_time` learn from all steps so far. Call it before a budget or a prediction."""
+        steps, self._unlearned = self._unlearned, []
         for work, seconds in steps:
-            self.pace.learn(work, seconds)
+            self.step_time.learn(work, seconds)
 
-    def commit(self, plan: StepPlan, result: StepResult) -> list[News]:
-        """Makes a finished step true on the host; steps are committed in the order of their plans.
-
-        Returns:
-            The news of all requests of the step.
-        """
+    def commit(self, plan: StepPlan, result: StepResult) -> list[StepEvent]:
+        """Commits a finished step, in the order of the plans; returns the events of its requests."""
         self._num_in_flight_steps -= 1
-        return self._committer.commit(plan, result)
+        return self._output_processor.commit(plan, result)
 
     def _plan(self) -> StepPlan:
-        """Makes one attempt at a step. If it fails, pages that were handed out stay with their requests.
+        """Makes one attempt at a step. If it fails, pages that were allocated stay with their requests.
 
         Raises:
             OutOfPages: a running request needs a page and there is none; nothing is planned.
@@ -226,7 +205,7 @@ class Scheduler:
         singles, chunks = StepPlan(), StepPlan()
         requests, page_size, running = self.requests, self.requests.page_size, RequestStatus.RUNNING
         long: list[Request] = []  # requests with more than one token to compute; they get what the others leave
-        # There may be hundreds of requests, so this loop does without all that it can.
+        # There may be hundreds of requests, so this loop does as little as possible.
         decoding, starts = singles.requests, singles.starts
         for request in requests.running:
             known = len(request.token_ids) + request.num_in_flight_tokens
@@ -244,17 +223,17 @@ class Scheduler:
         singles.num_tokens, singles.samples = [1] * num_singles, [True] * num_singles
         singles.work = StepWork(num_singles, sum(starts))
         if long or requests.waiting:
-            self.tell_pace()
-            budget = self.pace.budget(self.max_num_batched_tokens, self.chunk_alignment, singles.work)
+            self.learn_step_times()
+            budget = self.step_time.budget(self.max_num_batched_tokens, self.chunk_alignment, singles.work)
             self._prompts.plan(long, budget, singles, chunks, may_begin=self.is_admitting)
             singles.work = budget.work
-        if self._decode_chunk > 1 and not chunks.requests and self._can_repeat(singles):
-            singles.num_repeats = self._decode_chunk
-        num_repeats = singles.num_repeats
+        if self._num_scheduler_steps > 1 and not chunks.requests and self._can_repeat(singles):
+            singles.num_scheduler_steps = self._num_scheduler_steps
+        num_scheduler_steps = singles.num_scheduler_steps
         for request in singles.requests:
-            request.num_computed_tokens += num_repeats
+            request.num_computed_tokens += num_scheduler_steps
             request.num_in_flight_steps += 1
-            request.num_in_flight_tokens += num_repeats
+            request.num_in_flight_tokens += num_scheduler_steps
         for request, num_tokens, samples in zip(chunks.requests, chunks.num_tokens, chunks.samples, strict=True):
             request.num_computed_tokens += num_tokens
             request.num_in_flight_steps += 1
@@ -263,8 +242,8 @@ class Scheduler:
         return singles
 
     def _can_repeat(self, plan: StepPlan) -> bool:
-        """Whether every row can do `decode_chunk` steps at once; if so, their pages are handed out here."""
-        requests, num_more = self.requests, self._decode_chunk - 1
+        """Whether every row can do `num_scheduler_steps` steps at once; if so, their pages are allocated here."""
+        requests, num_more = self.requests, self._num_scheduler_steps - 1
         rows = list(zip(plan.requests, plan.starts, plan.samples, strict=True))
         if not all(samples and r.num_tokens + num_more < r.max_length for r, _, samples in rows):
             return False

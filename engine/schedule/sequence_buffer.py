@@ -1,4 +1,4 @@
-"""Host arrays indexed by slot, from which the rows of a step are gathered by vectorised indexing."""
+"""Host arrays of all running requests, indexed by slot, from which the rows of a step are gathered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sampling.host.rows import SamplerVariant, SamplingRows
 
 
 class SequenceBuffer:
-    """Everything that a step needs of a running request, one row for each slot, and one of padding behind them."""
+    """What a step needs of a running request, one row for each slot, and one of padding behind them."""
 
     def __init__(self, num_slots: int, max_model_len: int, max_pages_per_request: int) -> None:
         self.num_slots = num_slots
@@ -34,7 +34,7 @@ class SequenceBuffer:
 
     @property
     def padding_slot(self) -> int:
-        """The index of the row that no request gets, in `page_table`, `sampling` and `levels`."""
+        """The index of the padding row in `page_table`, `sampling` and `levels`."""
         return self.num_slots
 
     @property
@@ -42,11 +42,7 @@ class SequenceBuffer:
         return len(self._free_slots)
 
     def add_request(self, request: Request) -> None:
-        """Gives the request a slot and copies its tokens and parameters there.
-
-        Raises:
-            IndexError: no slot is free.
-        """
+        """Gives the request a slot and copies its tokens and parameters there; raises IndexError if none is free."""
         slot = self._free_slots.pop()
         self.num_added += 1
         request.slot = slot
@@ -68,11 +64,7 @@ class SequenceBuffer:
         return admitted
 
     def remove_request(self, request: Request) -> None:
-        """Frees the slot of a request.
-
-        Raises:
-            ValueError: a step in flight names the slot.
-        """
+        """Frees the slot of a request; raises ValueError if a step in flight names it."""
         if request.num_in_flight_steps:
             raise ValueError(f"slot {request.slot} is named by {request.num_in_flight_steps} steps in flight")
         self.page_table[request.slot] = NULL_PAGE_ID

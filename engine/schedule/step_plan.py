@@ -1,4 +1,4 @@
-"""What the scheduler and a runner exchange for one step: the plan goes to the runner, the result comes back."""
+"""A step's plan, which the scheduler gives to the runner, and its result, which comes back."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.schedule.request import Request
-from engine.schedule.step_time.step_work import StepWork
+from engine.schedule.step_time.step_costs import StepWork
 
 
 @dataclass(slots=True)
 class StepPlan:
     """The requests of one step and the tokens to compute of each, as parallel lists with one entry a request.
 
-    Rows with a single token come first. A row samples when the step computes the last token that is
-    known of its request; a partial prompt is computed without sampling.
+    Rows with a single token come first. A row samples when the step computes the last known token of its request; a
+    partial prompt is computed without sampling.
     """
 
     requests: list[Request] = field(default_factory=list)
@@ -26,7 +26,7 @@ class StepPlan:
     num_tokens: list[int] = field(default_factory=list)
     samples: list[bool] = field(default_factory=list)
     # Above 1, the device runs this many steps in one program; every row is then a single token that samples.
-    num_repeats: int = 1
+    num_scheduler_steps: int = 1
     work: StepWork = StepWork()  # what the duration of the step depends on
 
     def add(self, request: Request, start: int, num_tokens: int, samples: bool) -> None:
@@ -36,7 +36,6 @@ class StepPlan:
         self.samples.append(samples)
 
     def extend(self, other: StepPlan) -> None:
-        """Appends the rows of another plan to this one."""
         self.requests += other.requests
         self.starts += other.starts
         self.num_tokens += other.num_tokens
@@ -48,7 +47,7 @@ class StepPlan:
 
     @property
     def num_scheduled_tokens(self) -> int:
-        return sum(self.num_tokens) * self.num_repeats
+        return sum(self.num_tokens) * self.num_scheduler_steps
 
 
 class StepResult(NamedTuple):

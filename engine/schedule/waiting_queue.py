@@ -1,4 +1,4 @@
-"""The requests that wait for a slot, in the order in which they may have one."""
+"""The waiting queue: requests without a slot, in the order in which they may start."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class WaitingQueue:
 
     Shares are those of a virtual token counter (Sheng et al., "Fairness in Serving Large Language Models", 2024): each
     tenant's counter grows by the tokens that the engine has computed for it, and the tenant with the least counter is
-    next. A tenant that comes back after a pause starts at the least counter of those that are active, or at that of the
-    tenant that was active last, so that nobody saves up a claim. With a single tenant this is the order of priority
-    and arrival.
+    next. A tenant that returns after a pause starts at the least counter of those that are active, or at that of the
+    tenant that was active last, so that a pause earns no credit. With a single tenant this is the order of priority and
+    arrival.
     """
 
     def __init__(self) -> None:
@@ -39,11 +39,7 @@ class WaitingQueue:
             yield from requests
 
     def add(self, request: Request, running: Collection[Request] = ()) -> None:
-        """Queues a request.
-
-        Args:
-            running: whose tenants are active although they may have nothing in the queue.
-        """
+        """Queues a request; the tenants of `running` are active although they may have nothing in the queue."""
         requests = self._by_tenant.get(request.tenant)
         if requests is None:
             self._welcome(request.tenant, running)
@@ -52,11 +48,7 @@ class WaitingQueue:
         self._num_requests += 1
 
     def remove(self, request: Request) -> None:
-        """Takes a request out, wherever it stands.
-
-        Raises:
-            ValueError: it is not in the queue.
-        """
+        """Removes a request from any place; raises ValueError if it is not in the queue."""
         requests = self._by_tenant.get(request.tenant, [])
         requests.remove(request)
         self._num_requests -= 1
@@ -71,7 +63,7 @@ class WaitingQueue:
     def candidates(self, running: Collection[Request]) -> Iterator[Request]:
         """The requests in the order in which they may start, each once.
 
-        The receiver may remove the request that it was given last, and charge tenants, before it asks for the next.
+        The caller may remove the request that it was given last, and charge tenants, before it takes the next.
 
         Args:
             running: requests whose output since they started is not charged yet.
@@ -103,7 +95,7 @@ class WaitingQueue:
         """The requests in the order in which they will start if nothing more comes, each once.
 
         Unlike `candidates`, it charges each tenant for the prompts of its earlier requests, as their starts will do.
-        The output that these requests will have is not known, and left out.
+        The output of these requests is not known, and ignored.
 
         Args:
             running: requests whose output since they started is not charged yet.
@@ -135,7 +127,7 @@ class WaitingQueue:
 
 
 def _unpaid(running: Collection[Request]) -> dict[str, int]:
-    """What each tenant's running requests have had since they started, in prompt tokens."""
+    """The output of each tenant's running requests that is not charged yet, in prompt tokens."""
     unpaid: dict[str, int] = {}
     for request in running:
         unpaid[request.tenant] = unpaid.get(request.tenant, 0) + OUTPUT_WEIGHT * request.num_uncharged_tokens

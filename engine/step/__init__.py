@@ -1,1 +1,1 @@
-"""From a plan to its result: a step's input arrays, its compiled programs, and the runner that dispatches them."""
+"""The step: its input arrays, its compiled programs, and the runner that dispatches them."""

@@ -1,4 +1,4 @@
-"""Compiled programs: all are made or found before readiness, and what a step compiles later is counted as a defect."""
+"""A table of compiled programs. All are compiled or loaded before readiness; a later compile is counted as a defect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import jax
 import jax.monitoring
 
 from engine.interface.types import Progress
-from engine.step.kept_programs import KeptPrograms
+from engine.step.program_cache import ProgramCache
 from engine.weights.concurrently import num_threads
 from engine.weights.host_memory import give_back_freed
 
@@ -37,18 +37,18 @@ class CompiledPrograms:
 
     def compile(
         self, lowerings: Mapping[Hashable, Callable[[], jax.stages.Lowered]], progress: Progress,
-        kept: KeptPrograms | None = None,
+        kept: ProgramCache | None = None,
     ) -> None:  # fmt: skip
-        """Makes programs in `num_threads()` threads, because XLA compiles without holding the interpreter lock.
+        """Compiles programs in `num_threads()` threads, because XLA compiles without holding the interpreter lock.
 
-        Of those of earlier starts only the first is loaded, which shows whether JAX can read them. A thread that
-        outlives this call loads the others in order, and whoever needs one before its turn loads it: to load all takes
+        Of those in the cache only the first is loaded here, which shows whether JAX can read them. A thread that
+        outlives this call loads the others in order, and a step that needs one earlier loads it: to load all takes
         longer than the first token of a request.
 
         Args:
             lowerings: for each key, a function that traces the program with abstract shapes.
             progress: called with the number of programs that need not be compiled any more.
-            kept: those of earlier starts; those that must be compiled are added.
+            kept: the cache of earlier starts, to which new programs are added.
         """
         late: dict[Hashable, _LateProgram] = {}
         if kept is not None:
@@ -84,9 +84,7 @@ class CompiledPrograms:
         self.start()
 
     def __getitem__(self, key: Hashable) -> Program:
-        """Raises:
-        KeyError: the key was never compiled, which is a defect of the shape table.
-        """
+        """Raises KeyError if the key was never compiled, which is a defect of the shape table."""
         program = self._programs.get(key)
         if program is None:
             late = self._late.get(key)
@@ -97,7 +95,7 @@ class CompiledPrograms:
         return program
 
     def start(self) -> None:
-        """Begins to load what is not loaded yet. Where the system gives no thread, it is loaded when it is needed."""
+        """Starts to load the remaining programs. Where the system gives no thread, each is loaded when it is needed."""
         self._is_closed = False
         if not self._late or (self._loader is not None and self._loader.is_alive()):
             return
@@ -111,9 +109,9 @@ class CompiledPrograms:
             self._loader = loader
 
     def close(self) -> None:
-        """Ends the thread that loads programs; `start` begins it anew. Idempotent; never raises.
+        """Ends the thread that loads programs; `start` starts it again. Idempotent; never raises.
 
-        A load that takes longer than a moment goes on by itself, and is the last one.
+        A load that takes longer than a moment finishes by itself, and is the last one.
         """
         self._is_closed = True
         self.are_loaded.set()
@@ -123,7 +121,7 @@ class CompiledPrograms:
     def _load_late(self) -> None:
         try:
             for key in list(self._late):
-                # The interpreter waits for this thread when it ends, and calls nobody before that who could close it.
+                # The interpreter waits for this thread when it ends, and runs nothing before that could close it.
                 if self._is_closed or not threading.main_thread().is_alive():
                     return
                 try:
@@ -137,9 +135,9 @@ class CompiledPrograms:
 
 
 class _LateProgram:
-    """A program of an earlier start, which the first of all threads that need it loads."""
+    """A cached program, which the first thread that needs it loads."""
 
-    def __init__(self, key: Hashable, kept: KeptPrograms, lower: Callable[[], jax.stages.Lowered]) -> None:
+    def __init__(self, key: Hashable, kept: ProgramCache, lower: Callable[[], jax.stages.Lowered]) -> None:
         self._key = key
         self._kept = kept
         self._lower = lower
@@ -149,7 +147,7 @@ class _LateProgram:
     def load(self) -> Program:
         """The program, which one thread loads while the others wait for it.
 
-        Where JAX can read the first program and not this one, it is compiled, and the next start will keep it anew.
+        Where JAX can read the first program and not this one, it is compiled, and the next start will cache it anew.
         """
         with self._lock:
             if self._program is None:
@@ -163,8 +161,8 @@ class _LateProgram:
 class CompileCounter:
     """Counts the XLA compiles of an engine's thread between `start` and `stop`; after readiness each is a defect.
 
-    The process may have several engines. What the others compile, and what a thread compiles that loads one more
-    model, is no defect of this one.
+    The process may have several engines. Compiles in the threads of others, or in a thread that loads one more model,
+    do not count.
     """
 
     def __init__(self) -> None:
@@ -173,7 +171,7 @@ class CompileCounter:
         jax.monitoring.register_event_duration_secs_listener(self._on_event)
 
     def start(self, thread: threading.Thread) -> None:
-        """Counts from now on what `thread` compiles."""
+        """Counts the compiles in `thread` from now on."""
         self._thread = thread
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The masks of grammars: their memory, and which tokens each row of a step may sample."""
+"""Grammar masks: their memory, and which tokens each row of a step may sample."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import numpy as np
 
 from engine.schedule.request import Request, RequestStatus
 from engine.step.runner import PendingStep
-from sampling.host.grammar import GrammarError
-from sampling.host.packed import pack_words
+from sampling.host.grammar import GrammarError, pack_words
 from sampling.host.rows import INT_COLUMNS
 
 _MIN_TOKENS = INT_COLUMNS["min_tokens"]
@@ -24,15 +23,15 @@ def allocate_masks(num_rows: int, num_words: int) -> np.ndarray:
 def fill_masks(pending: PendingStep, masks: np.ndarray) -> list[tuple[Request, str]]:
     """Writes the masks of the rows that have a grammar and whose request is still running.
 
-    At the end of its text, a grammar allows only the tokens that end the request. `min_tokens` cannot hold
-    there, so it is removed from the row.
+    At the end of its text, a grammar allows only the tokens that end the request. `min_tokens` cannot hold there, so it
+    is removed from the row.
 
     Args:
         pending: a step that has not sampled yet.
         masks: uint32[num_rows, num_words], all zeros; rows without a grammar stay so.
 
     Returns:
-        The requests whose grammar cannot go on, and for each of them the reason.
+        The requests whose grammar cannot continue, each with the reason.
     """
     failures: list[tuple[Request, str]] = []
     plan, ints = pending.plan, pending.inputs.sampling.ints

@@ -1,13 +1,14 @@
-"""All inputs of one step, gathered from its plan and from the sequence buffer.
+"""The inputs of one step, gathered from its plan and from the sequence buffer.
 
-No array is written to once its step is on the device, because on CPU `device_put` may alias a host array while the
-step that reads it still runs. Steps may share arrays. Of a step that awaits masks, `fill_masks` may change
-`sampling.ints` before its sampling is dispatched.
+No array is written to once its step is on the device, because on CPU `device_put` may alias a host array while the step
+that reads it still runs. Steps may share arrays. Of a step that awaits masks, `fill_masks` may change `sampling.ints`
+before its sampling is dispatched.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,17 +18,40 @@ from engine.interface.types import Pooling
 from engine.schedule.request import Request
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan
-from engine.step.batch import FROM_DEVICE, StepBatch
 from engine.step.shapes import ShapeTable, StepShape
 from sampling.host.features import GRAMMAR
-from sampling.host.rows import POSITION, USES, SamplerVariant, SamplingRows
-from sampling.host.usage import BITS
+from sampling.host.params import SamplingParams
+from sampling.host.rows import BITS, POSITION, USES, SamplerVariant, SamplingRows, used_features
+from sampling.processors.logits_processor import Admission, StateShape
+from sampling.state import row_of
+
+FROM_DEVICE = -1  # in the TOKEN column: the input token is slots.last_token[slot]
+
+
+class StepBatch(NamedTuple):
+    """The input arrays of the `forward` program: the decode rows of a step, followed by its tiles."""
+
+    rows: np.ndarray  # int32[num_rows, NUM_ROW_INTS]; NUM_TOKENS is 0 in a padding row
+    page_table: np.ndarray  # int32[num_rows, max_pages_per_request]
+    tile_tokens: np.ndarray  # int32[num_tiles, TILE_SIZE]
+    sampled: np.ndarray  # int32[num_sampled_rows], index of the token whose logits are wanted; -1 in padding
+
+    @classmethod
+    def padding(cls, shape: StepShape, num_sampled_rows: int, max_pages_per_request: int) -> StepBatch:
+        """A batch of padding rows alone."""
+        return cls(
+            rows=np.zeros((shape.num_rows, NUM_ROW_INTS), np.int32),
+            page_table=np.zeros((shape.num_rows, max_pages_per_request), np.int32),  # the null page everywhere
+            tile_tokens=np.zeros((shape.num_tiles, TILE_SIZE), np.int32),
+            sampled=np.full(num_sampled_rows, -1, np.int32),
+        )
+
 
 _ALIGNMENT = 64  # bytes; XLA copies a host array that begins elsewhere
 
 
 class ScoredTile(NamedTuple):
-    """A tile of a prompt whose logprobs are asked for; each of its tokens gives the logprobs of the next one."""
+    """A tile of a prompt whose logprobs are wanted; each of its tokens gives the logprobs of the next one."""
 
     request: Request
     hidden: np.ndarray  # int32[TILE_SIZE], indices of the tile's tokens among those of all tiles; -1 in padding
@@ -36,7 +60,7 @@ class ScoredTile(NamedTuple):
 
 
 class PooledTile(NamedTuple):
-    """A tile of which hidden states are added to an embedding."""
+    """A tile whose hidden states are added to an embedding."""
 
     request: Request
     hidden: np.ndarray  # int32[TILE_SIZE], indices of its tokens among those of all tiles; negative in padding
@@ -44,14 +68,14 @@ class PooledTile(NamedTuple):
 
 
 class StepInputs(NamedTuple):
-    """All that a dispatch sends to the device for one step."""
+    """Everything that a dispatch sends to the device for one step."""
 
     shape: StepShape
     batch: StepBatch
     sampling: SamplingRows
     level: SamplerVariant  # the sampling program; the highest level of the sampled rows
     num_sampled: int  # how many rows of `sampling` are not padding
-    num_repeats: int  # how many steps the device does in one program
+    num_scheduler_steps: int  # how many steps the device does in one program
     awaits_masks: bool  # a row has a grammar, whose mask depends on a token that is still in flight
     admitted: list[Request]  # requests whose sampling features must be written to the device first
     scored: list[ScoredTile]
@@ -59,10 +83,10 @@ class StepInputs(NamedTuple):
 
 
 class _Decoded(NamedTuple):
-    """A step that decoded one token of each of its requests, and what the next one must be like to go on from it."""
+    """A step that decoded one token of each of its requests, with what the next step must match to reuse its arrays."""
 
     inputs: StepInputs
-    sampling_ints: np.ndarray  # as in the inputs, in a copy that nobody else writes to
+    sampling_ints: np.ndarray  # a private copy of those in the inputs
     slots: list[int]
     slots_array: np.ndarray  # intp[num_requests], the same as `slots`
     next_starts: list[int]
@@ -75,8 +99,8 @@ class InputBuilder:
     """Builds the inputs of one step after another.
 
     Most steps decode the requests of the step before. Of their arrays only the positions are new, and the page table if
-    a request has got a page. So they take the rest from that step, which costs a quarter of what `build_inputs` does,
-    or half with a new page table.
+    a request has got a page. So they reuse the rest, which costs a quarter of what `build_inputs` does, or half with a
+    new page table.
     """
 
     def __init__(self, buffer: SequenceBuffer, table: ShapeTable) -> None:
@@ -85,7 +109,7 @@ class InputBuilder:
         self._last: _Decoded | None = None
 
     def build(self, plan: StepPlan) -> StepInputs:
-        """The same as `build_inputs`; arrays that stay the same from one step to the next may be the same objects."""
+        """The same as `build_inputs`; arrays that do not change from one step to the next may be the same objects."""
         slots = [request.slot for request in plan.requests]
         last = self._last
         if last is not None and self._goes_on(plan, slots, last):
@@ -133,7 +157,7 @@ class InputBuilder:
 
 def _only_decodes(plan: StepPlan) -> bool:
     """Whether each row of a step is one token, and its next one is sampled, once."""
-    return plan.num_repeats == 1 and plan.num_tokens.count(1) == plan.num_rows and all(plan.samples)
+    return plan.num_scheduler_steps == 1 and plan.num_tokens.count(1) == plan.num_rows and all(plan.samples)
 
 
 def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> StepInputs:
@@ -201,18 +225,18 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
     sampling_slots[:num_sampled] = sampled_slots
     sampling = buffer.sampling.take(sampling_slots)
     sampling.ints[:num_sampled, POSITION] = positions
-    buffer.device_token_position[sampled_slots] = positions + (plan.num_repeats - 1)
+    buffer.device_token_position[sampled_slots] = positions + (plan.num_scheduler_steps - 1)
     level = SamplerVariant(buffer.levels.take(sampling_slots).max())
     awaits_masks = level is SamplerVariant.FULL and bool((sampling.ints[:num_sampled, USES] & BITS[GRAMMAR]).any())
     batch = StepBatch(rows, _page_table(buffer, row_slots), tile_tokens, sampled)
     return StepInputs(
-        shape, batch, sampling, level, num_sampled, plan.num_repeats, awaits_masks, buffer.take_admitted(), scored,
-        pooled,
+        shape, batch, sampling, level, num_sampled, plan.num_scheduler_steps, awaits_masks, buffer.take_admitted(),
+        scored, pooled,
     )  # fmt: skip
 
 
 def _page_table(buffer: SequenceBuffer, row_slots: np.ndarray) -> np.ndarray:
-    """The page tables of the rows, where a device on the host reads them in place: they are the bulk of the inputs."""
+    """The page tables of the rows, aligned so that a CPU device reads them in place; most bytes of the inputs."""
     num_rows, num_pages = len(row_slots), buffer.page_table.shape[1]
     memory = np.empty(num_rows * num_pages + _ALIGNMENT // 4, np.int32)
     first = -memory.ctypes.data % _ALIGNMENT // 4
@@ -236,7 +260,7 @@ def _scored_tiles(plan: StepPlan, row: int, first_tile: int) -> list[ScoredTile]
 
 
 def _pooled_tiles(plan: StepPlan, row: int, first_tile: int) -> list[PooledTile]:
-    """The tiles of one row that have a share in the embedding of its prompt."""
+    """The tiles of one row that contribute to the embedding of its prompt."""
     request, start = plan.requests[row], plan.starts[row]
     num_pooled = request.num_prompt_tokens - 1
     end = min(start + plan.num_tokens[row], num_pooled)
@@ -249,3 +273,27 @@ def _pooled_tiles(plan: StepPlan, row: int, first_tile: int) -> list[PooledTile]
             share = 1 / num_pooled if request.pooling is Pooling.MEAN else 1.0
             tiles.append(PooledTile(request, hidden.astype(np.int32), (is_pooled * share).astype(np.float32)))
     return tiles
+
+
+_ANY_PARAMS = SamplingParams(allowed_token_ids=(0,))  # every feature can make a row of these
+
+
+class FeatureWrite(NamedTuple):
+    """A row of one feature's state, to be written to the device before a request's first step."""
+
+    name: str  # of the feature
+    slot: int
+    row: Any  # a tree of numpy arrays, as `row_of` makes it
+
+
+def writes_of(request: Request, shape: StateShape) -> Iterator[FeatureWrite]:
+    """The rows that an admitted request needs, from the tokens that are committed now."""
+    token_ids = np.array(request.token_ids, np.int32)
+    admission = Admission(request.params, token_ids, request.num_tokens_before_output, request.stop_ids)
+    for name in used_features(request.params):
+        yield FeatureWrite(name, request.slot, row_of(name, admission, shape))
+
+
+def any_row(name: str, shape: StateShape) -> Any:
+    """A row of a feature; only its nesting, shapes and types are meaningful."""
+    return row_of(name, Admission(_ANY_PARAMS, np.zeros(1, np.int32), 1, frozenset()), shape)

@@ -1,4 +1,4 @@
-"""Memory behind the pages, there before a step writes to them."""
+"""Populates the memory of KV pages on a CPU before a step writes to them."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _MADV_COLLAPSE = 25  # since Linux 6.1
 _HUGE_PAGES_FOLDER = Path("/sys/kernel/mm/transparent_hugepage")  # of Linux, for its settings
 _HUGE_PAGE = 2 << 20  # bytes
 _SYSTEM_PAGE = 4096  # bytes; where the system's are larger, it refuses, and pages get memory as they are written
-_CLOSE_SECONDS = 5.0  # the wait for the stretch that is being asked for; the system may be slow to find memory
+_CLOSE_SECONDS = 5.0  # the wait for a call of the system, which may be slow to find memory
 
 
 class PageMemory:
-    """Has the system put memory behind the pages of a CPU shortly before they are used for the first time.
+    """Asks the system for the memory of pages shortly before they are used for the first time.
 
     The array of keys and values begins without memory, so that an engine takes no more than its requests need. The
-    system then clears memory in the middle of the step that is the first to write to a page. With huge pages that is
-    2 MiB for each layer at once, and in a virtual machine, whose host has to find the memory too, such a step of a
-    small model took 0.2 s in the place of 0.06. So a thread that stands behind the others asks for it (`madvise` with
-    MADV_POPULATE_WRITE, which changes no content), in stretches of as many pages as make a huge page in each layer: for
-    the first one at once, and for each other one when half of the one before is in use. Where the system refuses, or
-    gives no thread, pages get their memory when they are written. The scales of int8 pages are so few that a huge page
-    holds those of many stretches, and they are asked for with their pages.
+    system then clears memory in the middle of the step that is the first to write to a page. With huge pages that is 2
+    MiB for each layer at once, and in a virtual machine, whose host has to find the memory too, such a step of a small
+    model took 0.2 s instead of 0.06. So a thread of low priority asks for it (`madvise` with MADV_POPULATE_WRITE, which
+    changes no content), in stretches of as many pages as make a huge page in each layer: for the first one at once, and
+    for each other one when half of the one before is in use. Where the system refuses, or gives no thread, pages get
+    their memory when they are written. The scales of int8 pages are so few that a huge page holds those of many
+    stretches, and they are populated with their pages.
 
     A first request may come before that thread has begun, and would wait for a huge page in each layer. So the first
     stretch is of small system pages until then: the request waits for those that it writes to, some microseconds each,
@@ -46,7 +46,7 @@ class PageMemory:
     of scales does not begin small, so that such a request of int8 pages may wait for a huge page of them in each layer.
 
     It knows the arrays by their addresses alone, and relies on it that they stay there: each step donates them to its
-    program, which writes into them in place and gives them back. Were one to move, the calls would be refused or find
+    program, which writes into them in place and returns them. Were one to move, the calls would be refused or find
     other memory of this process, whose content they do not change either.
     """
 
@@ -55,8 +55,8 @@ class PageMemory:
 
         Args:
             pages: of one device that is the host; no program may be using them.
-            wait: returns when the system may be asked; called in the thread. Whoever needs new memory waits while the
-                system is asked, and there are times at which that does more harm than a step that waits for its pages.
+            wait: returns when the system may be asked; called in the thread. Threads that need new memory wait while
+                the system is asked, and at times that does more harm than a step that waits for its pages.
         """
         self._wait = wait
         self._num_layers, self._num_pages = pages.data.shape[:2]
@@ -81,7 +81,7 @@ class PageMemory:
         self.reach(0)
 
     def reach(self, num_pages: int) -> None:
-        """Takes note that so many pages, from the first on, are in use or have been. Never waits and never raises."""
+        """Notes that the first `num_pages` pages are in use or have been. Never waits and never raises."""
         num_begun = (num_pages + self._stretch // 2) // self._stretch  # stretches of which half is in use
         wanted = min((num_begun + 1) * self._stretch, self._num_pages)
         if wanted <= self._wanted or self._is_over:
@@ -93,7 +93,7 @@ class PageMemory:
         self._wanted = wanted
 
     def close(self) -> None:
-        """Has nothing asked for any more and ends the thread; the pages may go afterwards. Idempotent; never raises."""
+        """Ends the thread; the pages may be freed afterwards. Idempotent; never raises."""
         self._is_over = True
         with contextlib.suppress(MemoryError):  # then the thread waits for ever, but asks for nothing
             self._news.put(None)
@@ -119,7 +119,7 @@ class PageMemory:
                 backed = end
 
     def _give_up(self) -> None:
-        """Asks for nothing any more, and lets the system make huge pages of what is small, if it does so by itself."""
+        """Stops, and lets the system make huge pages of small ones by itself."""
         self._is_over = True
         if not self._begins_small:
             return
@@ -147,7 +147,7 @@ class PageMemory:
     def _begin_small(self) -> None:
         """Has the first stretch of each layer begin with small system pages, where they can be joined later."""
         with contextlib.suppress(Exception):
-            # To advise on no bytes tells whether the system knows the advice.
+            # Advice on no bytes tests whether the system supports it.
             begin, _ = self._first_stretch(0)
             if not _gives_huge_pages() or _advise(begin, 0, _MADV_COLLAPSE) != 0:
                 return
@@ -171,7 +171,7 @@ class PageMemory:
 
 @dataclass(frozen=True)
 class _Array:
-    """Where an array of pages lies, [layer, page, ...]."""
+    """The address and sizes of an array of pages, [layer, page, ...]."""
 
     address: int
     num_pages: int
@@ -183,7 +183,7 @@ class _Array:
         return _Array(array.unsafe_buffer_pointer(), num_pages, array.nbytes // (num_layers * num_pages))
 
     def extent(self, layer: int, first: int, end: int) -> tuple[int, int]:
-        """Where some pages of a layer lie, in whole system pages: the address and the number of bytes."""
+        """The address and size in bytes of some pages of a layer, in whole system pages."""
         start = self.address + (layer * self.num_pages + first) * self.page_bytes
         begin = start // _SYSTEM_PAGE * _SYSTEM_PAGE
         return begin, start + (end - first) * self.page_bytes - begin
@@ -200,7 +200,7 @@ def _advise(begin: int, size: int, advice: int) -> int:
 
 
 def _gives_huge_pages() -> bool:
-    """Whether the system gives huge pages to those who ask; MADV_COLLAPSE would make them against its will.
+    """Whether the system gives huge pages on request; MADV_COLLAPSE would make them against its setting.
 
     Newer kernels have a setting for each size, which may leave it to the one for all.
     """

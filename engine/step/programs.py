@@ -1,161 +1,247 @@
-"""The `forward` program, one pass of a step's tokens through the model, and a chunk of several steps."""
+"""The compiled programs of one engine: which there are, their abstract inputs, and where earlier starts left them."""
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from cache.storage import KVPages
+from cache.storage import KVLayout, KVPages
 from engine.backends.base.backend import Backends
-from engine.backends.base.token_layout import SLOT, START, TOKEN, token_layout
+from engine.interface.config import TILE_SIZE
+from engine.interface.types import Progress
 from engine.models.parts.model import Model
-from engine.step.batch import FROM_DEVICE, StepBatch
+from engine.parallel.placement import Kind, shapes_of
+from engine.schedule.sequence_buffer import SequenceBuffer
+from engine.step.compiled import CompiledPrograms
+from engine.step.device_arrays import DeviceArrays
+from engine.step.forward import decode_steps, forward, forward_prompt, pool_tile, score_tile
+from engine.step.grammar_masks import allocate_masks
+from engine.step.inputs import StepBatch, any_row
+from engine.step.jax_cache import cache_passed_by
+from engine.step.page_io import PageBits, read_page, write_page
+from engine.step.program_cache import ProgramCache, ProgramTrees, described, environment
+from engine.step.shapes import ShapeTable, StepShape
 from engine.weights.layout import Params
-from sampling.host.params import MAX_LOGPROB_TOKEN_IDS
-from sampling.host.rows import POSITION, SamplingRows
-from sampling.sampler import sample
-from sampling.state import Slots
+from sampling.host.rows import SamplerVariant, SamplingRows
+from sampling.processors.logits_processor import FeatureStates, StateShape
+from sampling.sampler import sample, sample_full
+from sampling.state import Slots, write_row
 
-_OPERATIONS = 2048
+# The kinds of the first arguments of programs.
+_TAKES_BATCH = (Kind.PARAMS, Kind.PAGES, Kind.SAME, Kind.SAME)
+_TAKES_HIDDEN = (Kind.PARAMS, Kind.SAME, Kind.SAME, Kind.SAME)
 
-
-def forward(
-    params: Params, kv: KVPages, slots: Slots, batch: StepBatch, *,
-    model: Model, backends: Backends,
-) -> tuple[jax.Array, KVPages]:  # fmt: skip
-    """Computes logits of the rows that sample, and writes the keys and values of all tokens.
-
-    Args:
-        kv: donated.
-        slots: read only; a decode row's input token comes from here and never from the host.
-
-    Returns:
-        float32[num_sampled_rows, vocab_size], and kv.
-    """
-    hidden, kv = _hidden(params, kv, slots, batch, model, backends)
-    return model.logits(params, hidden, jnp.asarray(batch.sampled), backends), kv
+_ANY_PAGE = np.int32(0)
 
 
-def forward_prompt(
-    params: Params, kv: KVPages, slots: Slots, batch: StepBatch, *,
-    model: Model, backends: Backends, max_num_tiles: int,
-) -> tuple[jax.Array, KVPages, jax.Array]:  # fmt: skip
-    """As `forward`, for a step with tiles, of which a prompt's logprobs may be wanted.
+class StepPrograms:
+    """Lowers the programs of every shape and compiles them ahead of time.
 
-    Returns:
-        Also what `score_tile` needs of the tiles' tokens, as large for every step.
-    """
-    hidden, kv = _hidden(params, kv, slots, batch, model, backends)
-    num_tiles, tile_size = batch.tile_tokens.shape
-    of_tiles = hidden[-num_tiles * tile_size :]
-    padded = jnp.pad(of_tiles, ((0, (max_num_tiles - num_tiles) * tile_size), (0, 0)))
-    return model.logits(params, hidden, jnp.asarray(batch.sampled), backends), kv, padded
-
-
-def score_tile(
-    params: Params, hidden: jax.Array, tokens: jax.Array, following: jax.Array, *,
-    model: Model, backends: Backends,
-) -> jax.Array:  # fmt: skip
-    """Logprobs of the tokens that follow those of a tile.
-
-    Args:
-        hidden: of `forward_prompt`.
-        tokens: int32[TILE_SIZE], indices into `hidden`, negative in padding.
-        following: int32[TILE_SIZE].
-
-    Returns:
-        int32[TILE_SIZE, NUM_COLUMNS], as sampling/logprobs.py lays them out.
-    """
-    logits = model.logits(params, hidden, tokens, backends)
-    nothing_listed = jnp.zeros((tokens.shape[0], MAX_LOGPROB_TOKEN_IDS), jnp.int32)
-    return backends.sampler.logprobs(logits, following, nothing_listed)
-
-
-def pool_tile(params: Params, hidden: jax.Array, tokens: jax.Array, shares: jax.Array, *, model: Model) -> jax.Array:
-    """What a tile adds to the embedding of its prompt, float32[hidden].
-
-    Args:
-        hidden: of `forward_prompt`.
-        tokens: int32[TILE_SIZE], indices into `hidden`, negative in padding.
-        shares: float32[TILE_SIZE], of each of these tokens.
-    """
-    states = model.states(params, hidden, tokens).astype(jnp.float32)
-    # Padding may be anything: 0 times a NaN is a NaN.
-    return jnp.sum(jnp.where(tokens[:, None] >= 0, states * shares[:, None], 0), axis=0)
-
-
-def _hidden(
-    params: Params, kv: KVPages, slots: Slots, batch: StepBatch,
-    model: Model, backends: Backends,
-) -> tuple[jax.Array, KVPages]:  # fmt: skip
-    """What the last layer makes of each of the step's tokens, and kv."""
-    num_decode = batch.rows.shape[0] - batch.tile_tokens.shape[0]
-    decode = jnp.asarray(batch.rows[:num_decode])
-    decode_tokens = jnp.where(decode[:, TOKEN] == FROM_DEVICE, slots.last_token[decode[:, SLOT]], decode[:, TOKEN])
-    tokens = decode_tokens
-    if len(batch.tile_tokens):  # jaxlib 0.11 crashes where a program for several devices concatenates an empty argument
-        tokens = jnp.concatenate([tokens, batch.tile_tokens.reshape(-1)])
-    if backends.is_opaque_to_xla:
-        tokens = _kept_asynchronous(tokens)
-    num_tiles, tile_size = batch.tile_tokens.shape
-    layout = token_layout(
-        batch.rows, batch.page_table, num_tiles=num_tiles, tile_size=tile_size, page_size=kv.page_size
-    )
-    return model.forward(params, tokens, kv, layout, backends)
-
-
-def _kept_asynchronous(tokens: jax.Array) -> jax.Array:
-    """The tokens, at a price that keeps their program out of the thread that dispatches it.
-
-    XLA on CPU runs a program at once, in the caller's thread, if it estimates its arithmetic at fewer
-    than 1,000 operations (TfrtCpuExecutable, `cheap_computation_`). Native kernels count for nothing
-    there, so a step of few rows would seem cheap and leave nothing to overlap. The operations added
-    take a tenth of a microsecond; the barriers keep the compiler from seeing through them.
-    """
-    magnitude = lax.optimization_barrier(jnp.broadcast_to(jnp.abs(tokens[:1]), (_OPERATIONS,)))
-    nothing = jnp.minimum(jnp.sum(jnp.minimum(magnitude, 1)), 0)
-    kept: jax.Array = tokens + lax.optimization_barrier(nothing)
-    return kept
-
-
-def decode_chunk(
-    params: Params,
-    kv: KVPages,
-    slots: Slots,
-    batch: StepBatch,
-    sampling: SamplingRows,
-    *,
-    model: Model,
-    backends: Backends,
-    num_repeats: int,
-    all_greedy: bool,
-) -> tuple[KVPages, Slots, jax.Array]:
-    """Several steps of decode rows in one program: each samples the next one's input.
-
-    Args:
-        kv, slots: donated.
-        batch: of decode rows alone; their pages reach to the end of the chunk.
-
-    Returns:
-        kv, slots, and int32[num_repeats, num_rows] as of so many calls of `sample`.
+    The keys of `compiled` are ("forward", shape), ("sample", num_rows, variant), ("multi_step", num_rows, variant),
+    ("write", feature), "score", "pool", "read page" and "write page".
     """
 
-    def step(carry: tuple[KVPages, Slots], index: jax.Array) -> tuple[tuple[KVPages, Slots], jax.Array]:
-        kv, slots = carry
-        rows = jnp.asarray(batch.rows).at[:, START].add(index)
-        rows = rows.at[:, TOKEN].set(jnp.where(index == 0, rows[:, TOKEN], FROM_DEVICE))
-        # The fields are declared as what the host builds; inside a program they are device arrays.
-        logits, kv = forward(
-            params, kv, slots, batch._replace(rows=cast(np.ndarray, rows)), model=model, backends=backends
+    def __init__(
+        self, arrays: DeviceArrays, model: Model, backends: Backends, layout: KVLayout, buffer: SequenceBuffer,
+        table: ShapeTable, state_shape: StateShape, *, num_scheduler_steps: int, store: Path | None, copies_pages: bool,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            num_scheduler_steps: decode steps that one program may do.
+            store: the folder of compiled programs; None: they are not kept.
+            copies_pages: whether pages are read and written one by one.
+        """
+        self.compiled = CompiledPrograms()
+        # By number of rows: the masks of steps of SamplerVariant.FULL without a grammar. No row reads them.
+        self.no_masks: dict[int, jax.Array] = {}
+        self._arrays = arrays
+        self._placement = arrays.placement
+        self._abstract = arrays.placement.abstract
+        self._model = model
+        self._local_model = arrays.placement.model(model)
+        self._backends = backends
+        self._layout = layout
+        self._num_slots = buffer.num_slots
+        self._page_table_shape = buffer.page_table.shape
+        self._table = table
+        self._state_shape = state_shape
+        self._num_scheduler_steps = num_scheduler_steps
+        self._store = store
+        self._copies_pages = copies_pages
+
+    def compile(self, progress: Progress) -> None:
+        """Compiles the programs of every shape from abstract arrays, or loads those of an earlier start."""
+        lowerings: dict[Hashable, Callable[[], jax.stages.Lowered]] = {}
+        for shape in self._table.all():
+            lowerings["forward", shape] = partial(self._lower_forward, shape)
+        for num_rows in self._table.row_buckets:
+            for variant in (SamplerVariant.GREEDY, SamplerVariant.RANDOM):
+                lowerings["sample", num_rows, variant] = partial(self._lower_sample, num_rows, variant)
+                if self._num_scheduler_steps > 1:
+                    lowerings["multi_step", num_rows, variant] = partial(self._lower_multi_step, num_rows, variant)
+            lowerings["sample", num_rows, SamplerVariant.FULL] = partial(self._lower_sample_full, num_rows)
+            self.no_masks[num_rows] = self._placement.put(jax.device_put(self.new_masks(num_rows)))
+        for name in self._arrays.states:
+            lowerings["write", name] = partial(self._lower_write, name)
+        lowerings["score"] = self._lower_score
+        lowerings["pool"] = self._lower_pool
+        if self._copies_pages:
+            lowerings["read page"] = self._lower_read_page
+            lowerings["write page"] = self._lower_write_page
+        # Those of an earlier start are loaded in this order, and a request may come at once.
+        lowerings = {key: lowerings[key] for key in (*self._first_needed(), *lowerings)}
+        # JAX loads a cached program for all devices, and an engine uses one of them.
+        cache = None if self._store is None or jax.device_count() > 1 else self._cache_in(self._store)
+        with nullcontext() if cache is None else cache_passed_by():
+            self.compiled.compile(lowerings, progress, cache)
+
+    def new_masks(self, num_rows: int) -> np.ndarray:
+        """Masks that allow nothing, uint32[num_rows, num_words]."""
+        return allocate_masks(num_rows, self._state_shape.num_words)
+
+    def _first_needed(self) -> Iterator[Hashable]:
+        """The keys of the programs that a first request needs: alone, with a short prompt and plain sampling."""
+        for shape in (self._table.fit(0, 1), self._table.fit(1, 0)):
+            num_rows = self._table.num_sampled_rows(shape)
+            yield "forward", shape
+            for variant in (SamplerVariant.RANDOM, SamplerVariant.GREEDY):
+                yield "sample", num_rows, variant
+                if self._num_scheduler_steps > 1 and shape.num_tiles == 0:
+                    yield "multi_step", num_rows, variant
+
+    def _cache_in(self, store: Path) -> ProgramCache:
+        module = type(self._model).__module__
+        backends = self._backends
+        parts = (
+            module, self._model, backends.for_products.name, backends.for_attention.name, backends.detail,
+            self._layout, self._table, self._num_scheduler_steps, self._state_shape, self._page_table_shape,
+            self._copies_pages,
+        )  # fmt: skip
+        arrays = self._arrays
+        trees = shapes_of(ArrayTrees(arrays.params, arrays.kv, arrays.slots, arrays.states))
+        return ProgramCache(store, f"{parts!r} {described(trees)} {environment([module])}", trees.of)
+
+    # ---------------------------------------------------------------- lowering, one method a kind of program
+
+    def _lower_forward(self, shape: StepShape) -> jax.stages.Lowered:
+        arrays, batch = self._arrays, self._batch(shape, self._table.num_sampled_rows(shape))
+        program = jax.jit(self._forward_prompt if shape.num_tiles else self._forward, donate_argnums=1)
+        return program.lower(*map(self._abstract, (arrays.params, arrays.kv, arrays.slots, batch)))
+
+    def _lower_sample(self, num_rows: int, variant: SamplerVariant) -> jax.stages.Lowered:
+        function = partial(sample, all_greedy=variant is SamplerVariant.GREEDY, backend=self._backends.sampler)
+        inputs = map(self._abstract, (self._arrays.slots, self._sampling(num_rows)))
+        return jax.jit(function, donate_argnums=1).lower(self._logits(num_rows), *inputs)
+
+    def _lower_sample_full(self, num_rows: int) -> jax.stages.Lowered:
+        arrays = self._arrays
+        program = jax.jit(partial(sample_full, backend=self._backends.sampler), donate_argnums=(1, 2))
+        inputs = (arrays.slots, arrays.states, self._sampling(num_rows), self.new_masks(num_rows))
+        return program.lower(self._logits(num_rows), *map(self._abstract, inputs))
+
+    def _lower_multi_step(self, num_rows: int, variant: SamplerVariant) -> jax.stages.Lowered:
+        arrays, batch = self._arrays, self._batch(StepShape(num_rows, 0), num_rows)
+        function = self._of_model(
+            decode_steps, num_steps=self._num_scheduler_steps, all_greedy=variant is SamplerVariant.GREEDY
         )
-        ints = jnp.asarray(sampling.ints).at[:, POSITION].add(index)
-        moved_sampling = sampling._replace(ints=cast(np.ndarray, ints))
-        slots, out = sample(logits, slots, moved_sampling, all_greedy=all_greedy, body=backends.sampler)
-        return (kv, slots), out
+        results = (Kind.PAGES, Kind.SAME, Kind.SAME)
+        program = jax.jit(self._placement.spread(function, (*_TAKES_BATCH, Kind.SAME), results), donate_argnums=(1, 2))
+        inputs = (arrays.params, arrays.kv, arrays.slots, batch, self._sampling(num_rows))
+        return program.lower(*map(self._abstract, inputs))
 
-    (kv, slots), out = lax.scan(step, (kv, slots), jnp.arange(num_repeats, dtype=jnp.int32))
-    return kv, slots, out
+    def _lower_write(self, name: str) -> jax.stages.Lowered:
+        row = any_row(name, self._state_shape)
+        program = jax.jit(write_row, donate_argnums=0)
+        return program.lower(*map(self._abstract, (self._arrays.states[name], np.int32(0), row)))
+
+    def _lower_score(self) -> jax.stages.Lowered:
+        tokens = np.zeros(TILE_SIZE, np.int32)
+        program = jax.jit(self._placement.spread(self._of_model(score_tile), _TAKES_HIDDEN, (Kind.SAME,)))
+        return program.lower(*map(self._abstract, (self._arrays.params, self._hidden_of_tiles(), tokens, tokens)))
+
+    def _lower_pool(self) -> jax.stages.Lowered:
+        tokens, shares = np.zeros(TILE_SIZE, np.int32), np.zeros(TILE_SIZE, np.float32)
+        function = partial(pool_tile, model=self._local_model)
+        program = jax.jit(self._placement.spread(function, _TAKES_HIDDEN, (Kind.SAME,)))
+        return program.lower(*map(self._abstract, (self._arrays.params, self._hidden_of_tiles(), tokens, shares)))
+
+    def _lower_read_page(self) -> jax.stages.Lowered:
+        return jax.jit(read_page).lower(self._abstract(self._arrays.kv), _ANY_PAGE)
+
+    def _lower_write_page(self) -> jax.stages.Lowered:
+        kv = self._abstract(self._arrays.kv)
+        page: PageBits = jax.eval_shape(read_page, kv, _ANY_PAGE)
+        return jax.jit(write_page, donate_argnums=0).lower(kv, _ANY_PAGE, page)
+
+    # ---------------------------------------------------------------- what they are lowered from
+
+    @property
+    def _forward(self) -> Callable[..., Any]:
+        return self._placement.spread(self._of_model(forward), _TAKES_BATCH, (Kind.SAME, Kind.PAGES))
+
+    @property
+    def _forward_prompt(self) -> Callable[..., Any]:
+        function = self._of_model(forward_prompt, max_num_tiles=self._table.max_num_tiles)
+        return self._placement.spread(function, _TAKES_BATCH, (Kind.SAME, Kind.PAGES, Kind.SAME))
+
+    def _of_model(self, function: Callable[..., Any], **constants: Any) -> Callable[..., Any]:
+        return partial(function, model=self._local_model, backends=self._backends, **constants)
+
+    def _hidden_of_tiles(self) -> jax.ShapeDtypeStruct:
+        """The hidden states of tokens in tiles that `forward_prompt` returns."""
+        arrays, batch = self._arrays, self._batch(StepShape(0, 1), 1)
+        _, _, hidden = jax.eval_shape(self._forward_prompt, arrays.params, arrays.kv, arrays.slots, batch)
+        return self._placement.abstract_array(hidden.shape, hidden.dtype)
+
+    def _batch(self, shape: StepShape, num_sampled_rows: int) -> StepBatch:
+        return StepBatch.padding(shape, num_sampled_rows, self._page_table_shape[1])
+
+    def _sampling(self, num_rows: int) -> SamplingRows:
+        return SamplingRows.padding(num_rows, self._num_slots)
+
+    def _logits(self, num_rows: int) -> jax.ShapeDtypeStruct:
+        return self._placement.abstract_array((num_rows, self._model.config.vocab_size), jnp.float32)
+
+
+class ArrayTrees(NamedTuple):
+    """The arrays that programs work on, or their shapes, and how each program nests them."""
+
+    params: Params
+    kv: KVPages
+    slots: Slots
+    states: FeatureStates
+
+    def of(self, key: Hashable) -> ProgramTrees:
+        """The arguments and results of a program, known without tracing it; a number stands for an array.
+
+        Raises:
+            KeyError: there is no such program.
+        """
+        params, kv, slots, states = self
+        batch, rows = StepBatch._make([0] * 4), SamplingRows._make([0] * 2)
+        page = (0,) if kv.scales is None else (0, 0)
+        match key:
+            case "forward", StepShape(num_tiles=num_tiles):
+                return ProgramTrees((params, kv, slots, batch), (0, kv, 0) if num_tiles else (0, kv))
+            case "sample", _, SamplerVariant.FULL:
+                return ProgramTrees((0, slots, states, rows, 0), (slots, states, 0))
+            case "sample", _, _:
+                return ProgramTrees((0, slots, rows), (slots, 0))
+            case "multi_step", _, _:
+                return ProgramTrees((params, kv, slots, batch, rows), (kv, slots, 0))
+            case "write", str() as name:
+                return ProgramTrees((states[name], 0, states[name]), states[name])
+            case "score" | "pool":
+                return ProgramTrees((params, 0, 0, 0), 0)
+            case "read page":
+                return ProgramTrees((kv, 0), page)
+            case "write page":
+                return ProgramTrees((kv, 0, page), kv)
+        raise KeyError(key)

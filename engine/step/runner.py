@@ -1,4 +1,4 @@
-"""What the engine loop knows of a runner: the protocol, and the step that is on its way through the device."""
+"""The protocol of a runner, which computes steps, and the state of a step on the device."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:  # only types need jax here, so that host logic does not load 
 
 @dataclass(slots=True)
 class PendingStep:
-    """A dispatched step whose result the host has not asked for yet."""
+    """A dispatched step whose result the host does not have yet."""
 
     plan: StepPlan
     inputs: StepInputs
     logits: jax.Array | None = None  # None once the step has sampled
-    # The sampled tokens: int32[num_sampled_rows], or [num_repeats, num_sampled_rows] for a chunk, or
+    # The sampled tokens: int32[num_sampled_rows], or [num_scheduler_steps, num_sampled_rows] for several
+    # steps in one program, or
     # [num_sampled_rows, NUM_COLUMNS] at SamplerVariant.FULL. An array of its own that is never donated; None while the
     # step awaits its masks.
     out: jax.Array | None = None
@@ -33,10 +34,7 @@ class Runner(Protocol):
     """Computes steps. The loop calls it from the engine thread alone."""
 
     def dispatch(self, plan: StepPlan) -> PendingStep:
-        """Enqueues the step and returns without waiting for it.
-
-        For a step that awaits masks it enqueues the forward pass alone.
-        """
+        """Enqueues the step and returns without waiting; for a step that awaits masks, the forward pass alone."""
 
     def new_masks(self, pending: PendingStep) -> np.ndarray:
         """Makes masks that allow nothing, uint32[num_rows, num_words]; the first rows are those that sample."""

@@ -1,7 +1,7 @@
 """The shapes that steps are compiled for.
 
-A step has decode rows of one token each and tiles of TILE_SIZE tokens; a chunk of a prompt takes as many
-tiles as it needs. Both counts are padded up to a bucket, so that few compiled programs serve all steps.
+A step has decode rows of one token each and tiles of TILE_SIZE tokens; a chunk of a prompt takes as many tiles as it
+needs. Both counts are padded up to a bucket, so that few compiled programs serve all steps.
 """
 
 from __future__ import annotations

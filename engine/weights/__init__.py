@@ -1,1 +1,1 @@
-"""From the tensors of a model file to the parameter tree in memory."""
+"""Weights: from the tensors of a model file to the parameter tree in memory."""

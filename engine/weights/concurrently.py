@@ -1,4 +1,4 @@
-"""Jobs of a loader on all cores."""
+"""Parallel execution of a loader's jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from engine.interface.background import is_narrow_here
-from engine.interface.cores import num_cores
+from engine.interface.cpu import num_cores
 
 Job = Callable[[], None]
 
@@ -17,7 +17,7 @@ def run_all(jobs: Sequence[Job]) -> None:
     Jobs spend their time outside of the interpreter's lock: they read files, call C++, or compute with numpy.
 
     Raises:
-        Exception: the first, in order, that a job raised; jobs that have not begun by then are left out.
+        Exception: the first, in order, that a job raised; jobs that have not begun by then are skipped.
     """
     if len(jobs) == 1:
         jobs[0]()
@@ -33,9 +33,9 @@ def run_all(jobs: Sequence[Job]) -> None:
 
 
 def num_threads() -> int:
-    """How many threads a load may use: one for each core, and a single one where it was started as a narrow one.
+    """How many threads a load may use: one for each core, or a single one beside running engines.
 
-    That is for a load beside engines that run: their steps wait for the slowest of their own threads, so that a load on
-    all cores would delay every step.
+    The steps of other engines wait for the slowest of their own threads, so that a load on all cores would delay every
+    step.
     """
     return 1 if is_narrow_here() else num_cores()

@@ -1,4 +1,4 @@
-"""The forms in which model files hold rows of weights, and which packed format holds the same numbers."""
+"""Encodings: the formats in which model files hold rows of weights, and the packed format of the same numbers."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ _FORMATS = {
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """A matrix [outputs, inputs] as a file holds it; nothing is read until it is asked for."""
+    """A matrix [outputs, inputs] as a file holds it, read lazily."""
 
     encoding: Encoding
     num_outputs: int
     num_inputs: int
     read: Callable[[int, int], np.ndarray]  # uint8[stop - start, bytes of a row] of the file's rows start to stop
-    forget: Callable[[np.ndarray], None] = lambda rows: None  # told of what `read` gave when nobody needs it any more
+    forget: Callable[[np.ndarray], None] = lambda rows: None  # called with a result of `read` after its last use
     order: np.ndarray | None = None  # int32[num_outputs]: output i is the file's row order[i]; None: row i
 
     def taken(self, outputs: np.ndarray) -> EncodedRows:
@@ -77,7 +77,7 @@ class EncodedRows:
         return replace(self, num_outputs=len(outputs), order=order)
 
     def rows(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """What holds the outputs from start to stop: rows of the file, and which of them each output is."""
+        """The rows of the file that hold the outputs from start to stop, and which of them each output is."""
         if self.order is None:
             return self.read(start, stop), None
         order = self.order[start:stop]

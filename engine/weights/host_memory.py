@@ -1,4 +1,4 @@
-"""Host arrays that a device on the host takes over as they are."""
+"""Host memory for large arrays that a CPU device uses without a copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 
 def give_back_freed() -> None:
-    """Gives the system what the C library keeps of memory that was freed; takes milliseconds.
+    """Returns freed memory from the C library to the system; takes milliseconds.
 
     Only glibc has `malloc_trim`; with other libraries this does nothing. It does not hold the interpreter lock.
     """
@@ -23,9 +23,9 @@ def give_back_freed() -> None:
 def large_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
     """Zeros, aligned to a page of memory and in huge pages where the system gives them.
 
-    `jax.device_put` keeps such an array where it lies, so that weights are in memory once; one that
-    `numpy.empty` made is not aligned well enough and is copied. Huge pages save a decode step, which
-    reads all weights, the look-up of each 4 KiB.
+    `jax.device_put` uses such an array in place, so that weights are in memory once; one that `numpy.empty` made is not
+    aligned well enough and is copied. Huge pages save a decode step, which reads all weights, the look-up of each 4
+    KiB.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size == 0:

@@ -1,4 +1,4 @@
-"""How the weights lie in memory: each body of kernels brings a layout of its own."""
+"""The interface of a weights layout: how a backend arranges weights in memory."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from engine.weights.host_memory import large_array
 from engine.weights.leaf import Leaf
 from engine.weights.tensors import ModelTensor
 
-Matrix: TypeAlias = Any  # an array or a tree of few; only the body whose layout made it looks into it
+Matrix: TypeAlias = Any  # an array or a tree of few; opaque but for the backend whose layout made it
 Params: TypeAlias = dict[str, Any]  # leaves by their names: vectors are arrays, all others a Matrix
 
 # The tensors of a leaf: for each layer those that are joined along their outputs.
 LayerTensors: TypeAlias = Sequence[Sequence[ModelTensor]]
 
 
-# Told the bytes of the file that have been read, from any thread.
+# Called with the bytes of the file that have been read, from any thread.
 Count: TypeAlias = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Precision:
-    """What the configuration asks of the weights."""
+    """The configured types of the weights."""
 
     dtype: str  # float32, bfloat16, or auto: as the file has them where the layout can, and else as the layout likes
     quantize: str | None  # int8 or int4: what a layout that packs makes of floats
@@ -41,11 +41,11 @@ class Precision:
 
 
 class WeightsLayout(Protocol):
-    """Makes the leaves that one body of kernels reads. Every tensor is read once, by several threads."""
+    """Makes the leaves that one backend reads. Every tensor is read once, by several threads."""
 
     @property
     def can_quantise(self) -> bool:
-        """Whether it rounds floats where `quantize` asks for it."""
+        """Whether it supports the setting `quantize`."""
 
     def num_bytes(self, leaf: Leaf, layers: LayerTensors, precision: Precision) -> int:
         """Bytes of what `matrix` or `embedding` would make of these tensors, none of which is read."""
@@ -57,18 +57,10 @@ class WeightsLayout(Protocol):
         """[num_layers, size], each layer's tensors joined."""
 
     def matrix(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> Matrix:
-        """The matrices of all layers as one leaf, of a gated product the gates' tensor and the ups'.
-
-        Raises:
-            ModelError: a tensor cannot be held.
-        """
+        """All layers' matrices as one leaf, of a gated product the gates' tensor and the ups'; raises ModelError."""
 
     def embedding(self, leaf: Leaf, tensor: ModelTensor, precision: Precision, count: Count) -> Matrix:
-        """One matrix [vocab, hidden], to be looked up by rows and multiplied into logits.
-
-        Raises:
-            ModelError: the tensor cannot be held.
-        """
+        """One matrix [vocab, hidden], to be looked up by rows and multiplied into logits; raises ModelError."""
 
     def dtype_names(self, matrix: Matrix) -> frozenset[str]:
         """The types in a matrix of this layout, such as "float32" or "int4"."""
@@ -77,7 +69,7 @@ class WeightsLayout(Protocol):
 def stacked_arrays(layers: LayerTensors, dtype: str, count: Count) -> jax.Array:
     """[num_layers, …], each layer's tensors joined along their outputs and transposed: [inputs, outputs] of a matrix.
 
-    It is written in place, so that no second copy of it is ever held.
+    It is written in place, so that there is never a second copy of it.
     """
     joined = (sum(tensor.shape[0] for tensor in layers[0]), *layers[0][0].shape[1:])
     stack = large_array((len(layers), *reversed(joined)), jnp.dtype(dtype))

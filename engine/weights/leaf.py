@@ -1,4 +1,4 @@
-"""What an architecture declares of its parameters: leaf by leaf, where it comes from and how it may be split."""
+"""Declarations of an architecture's parameters: for each leaf its tensors in files and how it may be split."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from engine.weights.tensors import Transform
 
 
 class LeafKind(StrEnum):
-    """What a leaf is to the body that reads it."""
+    """How backends use a leaf."""
 
-    VECTOR = "vector"  # norms and biases: an array for every body
+    VECTOR = "vector"  # norms and biases: an array for every backend
     MATRIX = "matrix"  # of a product
     GATED = "gated"  # of a gated product: its first half of outputs gates the second
     EMBEDDING = "embedding"  # [vocab, hidden], whose rows are looked up, or multiplied into logits
@@ -30,7 +30,7 @@ class Split(StrEnum):
 
 @dataclass(frozen=True)
 class Stored:
-    """Where one format of files keeps a tensor, and what has to be done to it."""
+    """The name of a tensor in one format of files, and the transform that it needs."""
 
     # `{layer}` and `{expert}` stand for their numbers. In a leaf of experts, a name without `{expert}` is that of one
     # tensor [num_experts, *shape] of all experts.
@@ -55,8 +55,8 @@ class Leaf:
     parts: tuple[Part, ...]  # joined along their outputs
     split: Split = Split.REPLICATED
     is_per_layer: bool = True  # stacked over all layers; else there is one
-    is_exact: bool = False  # kept in float32, as a router's: what is rounded would pick other experts
-    num_experts: int = 0  # above 0, expert i of a layer stands at layer * num_experts + i of the stack
+    is_exact: bool = False  # kept in float32, as a router's: rounding would change the chosen experts
+    num_experts: int = 0  # above 0, expert i of a layer is at index layer * num_experts + i of the stack
 
     def renamed(self, file_format: str, new_name: Callable[[str], str]) -> Leaf:
         """The same with other names of its tensors in one format of files."""

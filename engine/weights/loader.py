@@ -1,7 +1,7 @@
-"""From the tensors of a model file to the parameter tree in memory.
+"""The loader: from the tensors of a model file to the parameter tree in memory.
 
-An architecture declares which tensors make a leaf, and the body that computes the products decides
-how a leaf lies in memory; the loader knows neither of the two.
+An architecture declares which tensors make a leaf, and the backend of the products decides how a leaf lies in memory;
+the loader knows neither of the two.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ EXACT = Precision("float32", None)
 
 
 class Weights(NamedTuple):
-    """All weights of a model."""
-
     params: Params
     num_parameters: int  # without what pads them
     dtype: str  # the types of the matrices, such as "float32" or "int4+int8"; without those that are exact always
@@ -35,10 +33,6 @@ class LeafTensors:
     """The tensors of a model's leaves, found in a file of one format."""
 
     def __init__(self, leaves: Sequence[Leaf], num_layers: int, file: TensorFile, file_format: str) -> None:
-        """
-        Args:
-            file_format: the key of the leaves' names.
-        """
         self.leaves = leaves
         self._file = file
         self._format = file_format
@@ -57,7 +51,7 @@ class LeafTensors:
         """A leaf's tensors, layer by layer, and in each layer expert by expert.
 
         Raises:
-            ModelError: one is missing, stored in a way that is not read, or not of as many experts as the leaf.
+            ModelError: one is missing, stored in a way that is not supported, or not of as many experts as the leaf.
         """
         return [[self._tensor(leaf, part, *place) for part in leaf.parts] for place in self._stack(leaf)]
 
@@ -90,11 +84,7 @@ class LeafTensors:
 
 
 def bytes_in_memory(tensors: LeafTensors, layout: WeightsLayout, precision: Precision) -> int:
-    """The bytes of what `load_weights` would make; nothing but the files' headers is read.
-
-    Raises:
-        ModelError: a tensor is missing or stored in a way that is not read.
-    """
+    """The bytes of what `load_weights` would make; only the files' headers are read. Raises ModelError."""
     vector_bytes, total = jnp.dtype(layout.vector_dtype(precision)).itemsize, 0
     for leaf in tensors.leaves:
         layers = tensors.of(leaf)

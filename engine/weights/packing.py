@@ -1,4 +1,4 @@
-"""Weight matrices as the native kernels read them: packed in blocks of 16 outputs and 32 inputs.
+"""Packed weight matrices, as the native kernels read them: in blocks of 16 outputs and 32 inputs.
 
 The layout is described in engine/backends/native/src/layout/format.h.
 """
@@ -23,7 +23,7 @@ class PackingError(ValueError):
 
 
 class Format(IntEnum):
-    """What a block holds; the values are those of the kernels."""
+    """The numbers in a block; the values are those of the kernels."""
 
     FLOAT32 = 0
     BFLOAT16 = 1
@@ -73,7 +73,7 @@ class Format(IntEnum):
         return 8 * GROUP if self.is_k else GROUP
 
     def tile_bytes(self, num_inputs: int) -> int:
-        """Of 16 outputs, as many inputs."""
+        """Of 16 outputs and `num_inputs` inputs."""
         return num_inputs // self.input_multiple * _BLOCK_BYTES[self]
 
 
@@ -126,7 +126,7 @@ class Placement:
 
         Args:
             formats: by the index into the stack, then by part.
-            is_gated: whether the tiles of the two parts, gates and ups, lie in turn, as a gated product reads them.
+            is_gated: whether the tiles of the two parts, gates and ups, alternate, as a gated product reads them.
         """
         places, offset = [], 0
         for parts in formats:
@@ -216,9 +216,9 @@ def pack_quantised(matrix: Quantised) -> np.ndarray:
 def quantise(matrix: np.ndarray, bits: int) -> Quantised:
     """Rounds float32[outputs, inputs] to 8 bits (scale alone) or 4 bits (scale and minimum) a weight.
 
-    The error of a weight is at most half a step. A step is of 8 bits 1/127 of its group's largest
-    magnitude, of 4 bits 1/15 of the range from the group's minimum to its maximum, where the
-    minimum was rounded down and then the step up to float16: by 1 part in 1,000, or 6e-8.
+    The error of a weight is at most half a step. A step is of 8 bits 1/127 of its group's largest magnitude, of 4 bits
+    1/15 of the range from the group's minimum to its maximum, where the minimum was rounded down and then the step up
+    to float16: by 1 part in 1,000, or 6e-8.
 
     Raises:
         PackingError: a weight is not finite, or so large that its step or minimum is beyond float16.
@@ -234,16 +234,6 @@ def quantise(matrix: np.ndarray, bits: int) -> Quantised:
     return Quantised(Format.INT4_MIN, scales, minima, to_nibbles(numbers))
 
 
-def zero_point(kind: Format) -> np.float32:
-    """The number that stands for 0 in formats without minima."""
-    return np.float32(8.0 if kind.is_nibbles else 128.0)
-
-
-def from_nibbles(packed: np.ndarray) -> np.ndarray:
-    """Undoes `to_nibbles`."""
-    return np.concatenate([packed & 15, packed >> 4], axis=-1)
-
-
 def to_nibbles(numbers: np.ndarray) -> np.ndarray:
     """uint8[..., 16] from uint8[..., 32] below 16: the first half in the low nibbles, the second in the high ones."""
     packed: np.ndarray = numbers[..., : GROUP // 2] | (numbers[..., GROUP // 2 :] << 4)
@@ -251,11 +241,7 @@ def to_nibbles(numbers: np.ndarray) -> np.ndarray:
 
 
 def _float16(values: np.ndarray) -> np.ndarray:
-    """float16[...], the nearest.
-
-    Raises:
-        PackingError: one is not finite, or is beyond float16.
-    """
+    """The nearest float16[...]; raises PackingError if one is not finite, or is beyond float16."""
     with np.errstate(over="ignore", invalid="ignore"):
         halves = values.astype(np.float16)
     if not np.isfinite(halves).all():

@@ -1,4 +1,4 @@
-"""The tensors of model files, whatever their format, and what may be done to one on its way into memory."""
+"""The interface of a model file's tensors, and transforms of tensors while they are loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.weights.packing import Format
 
 
 class ModelTensor(Protocol):
-    """A tensor of a model file; nothing is read until it is asked for."""
+    """A tensor of a model file, read lazily."""
 
     @property
     def name(self) -> str:
@@ -33,10 +33,10 @@ class ModelTensor(Protocol):
         """The packed format that this tensor gets on its own, without --quantize."""
 
     def float32(self) -> np.ndarray:
-        """All of it, float32[shape]."""
+        """The whole tensor, float32[shape]."""
 
     def encoded(self) -> EncodedRows | None:
-        """A matrix as the file holds it; None: it is read as floats alone."""
+        """A matrix as the file holds it; None: it can be read as floats only."""
 
 
 class FileTensor(ModelTensor, Protocol):
@@ -47,23 +47,19 @@ class FileTensor(ModelTensor, Protocol):
 
 
 class TensorFile(Protocol):
-    """Whatever finds tensors by their names."""
+    """Finds tensors by their names."""
 
     @property
     def names(self) -> Set[str]:
         """Of all tensors of the file."""
 
     def tensor(self, name: str) -> FileTensor | None:
-        """The tensor of a name, or None where there is none.
-
-        Raises:
-            ModelError: it is stored in a way that is not read.
-        """
+        """The tensor of a name, or None; raises ModelError if it is stored in a way that is not supported."""
 
 
 @dataclass(frozen=True)
 class TensorWrapper:
-    """A tensor seen through something that changes a part of it."""
+    """A tensor of which a subclass changes a part."""
 
     stored: ModelTensor
 
@@ -102,7 +98,7 @@ class OneMore(TensorWrapper):
 
 
 def paired_rows(head_dim: int) -> Transform:
-    """Of a matrix whose rows are stored for a rotation of adjacent features: in the order of rotated halves.
+    """Reorders the rows of a matrix that is stored for a rotation of adjacent features.
 
     Each head's adjacent pairs (0, 1), (2, 3), … become the halves (0, d/2), (1, d/2 + 1), …
     """
@@ -111,22 +107,20 @@ def paired_rows(head_dim: int) -> Transform:
 
 
 def rows(start: int, stop: int, num_rows: int) -> Transform:
-    """Of a matrix of `num_rows` outputs, those from start to stop: one of several matrices that a file has joined."""
+    """Takes the outputs from start to stop of a matrix of `num_rows` outputs, in which a file has joined several."""
 
     return partial(_Rows, start=start, stop=stop, num_rows=num_rows)
 
 
 @dataclass(frozen=True)
 class _Rows(TensorWrapper):
-    """Some consecutive rows of a tensor."""
-
     start: int
     stop: int
     num_rows: int
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """A tensor of another number of rows keeps its shape, so that whoever checks shapes tells of it."""
+        """A tensor of another number of rows keeps its shape, so that a check of shapes reports it."""
         whole = self.stored.shape
         return (self.stop - self.start, *whole[1:]) if whole[:1] == (self.num_rows,) else whole
 
@@ -144,8 +138,6 @@ class _Rows(TensorWrapper):
 
 @dataclass(frozen=True)
 class _PairedRows(TensorWrapper):
-    """A tensor with the rows of each head in the order of halves."""
-
     head_dim: int
 
     def float32(self) -> np.ndarray:
@@ -157,6 +149,5 @@ class _PairedRows(TensorWrapper):
         return None if encoded is None else encoded.taken(self._order())
 
     def _order(self) -> np.ndarray:
-        """int[rows]."""
         order: np.ndarray = np.arange(self.shape[0]).reshape(-1, self.head_dim // 2, 2).swapaxes(1, 2).ravel()
         return order

@@ -1,1 +1,1 @@
-"""The cuts that shorten the distribution before a token is drawn, one file each."""
+"""The filters that shorten the distribution before a token is drawn from it, one file each."""

@@ -1,4 +1,4 @@
-"""What a cut looks at: the tokens that the cuts before it have left."""
+"""The input of a filter: the tokens that the filters before it have left."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 
 class Candidates(NamedTuple):
-    """The distribution of each row as far as the cuts have come. All arrays are [num_rows, vocab_size] but the last."""
+    """The distribution of each row after the filters so far. All arrays are [num_rows, vocab_size] but the last."""
 
-    centred: jax.Array  # logits less the best one, before any cut; -inf where banned
+    centred: jax.Array  # logits less the best one, before any filter; -inf where banned
     scaled: jax.Array  # the same over temperature
     keep: jax.Array  # bool, the tokens that are left
-    uniform: jax.Array  # float32[num_rows] in [0, 1), for a cut that throws a coin
+    uniform: jax.Array  # float32[num_rows] in [0, 1), for a filter with a random choice
 
     @property
     def logits(self) -> jax.Array:

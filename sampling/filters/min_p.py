@@ -7,10 +7,9 @@ import jax.numpy as jnp
 
 
 def min_p_mask(scaled: jax.Array, min_p: jax.Array) -> jax.Array:
-    """Which tokens have at least `min_p` times the probability of the best one.
+    """Which tokens have at least `min_p` times the probability of the best one; min_p 0 keeps all.
 
     Args:
         scaled: float32[num_rows, vocab_size], logits over temperature, 0 for the best token.
-        min_p: float32[num_rows]; 0 keeps the whole row.
     """
     return scaled >= jnp.log(min_p)[:, None]

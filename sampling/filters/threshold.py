@@ -1,8 +1,8 @@
-"""The search that top-k, top-p and typical-p share: a cut-off found bit by bit, without sorting the vocabulary.
+"""The search of top-k, top-p and typical-p: a threshold found bit by bit, without sorting the vocabulary.
 
-Floats order like their bit patterns (negative ones after a flip), so the largest threshold that
-still keeps enough takes 31 passes over a row, whatever the vocabulary's size, and is exact.
-Tokens that tie with the last one kept are kept with it.
+Floats order like their bit patterns (negative ones after a flip), so the largest threshold that still keeps enough
+takes 31 passes over a row, whatever the vocabulary's size, and is exact. Tokens that tie with the last one kept are
+kept with it.
 """
 
 from __future__ import annotations

@@ -9,15 +9,7 @@ from sampling.filters.threshold import largest_threshold, ordered_bits
 
 
 def top_k_mask(logits: jax.Array, top_k: jax.Array) -> jax.Array:
-    """Which tokens are among each row's `top_k` best; what ties with the last of them is, too.
-
-    Args:
-        logits: float32[num_rows, vocab_size].
-        top_k: int32[num_rows]; values below 1 keep the whole row.
-
-    Returns:
-        bool[num_rows, vocab_size].
-    """
+    """Which tokens of float32[num_rows, vocab_size] are among the `top_k` best, ties included; below 1 keeps all."""
     keys = ordered_bits(logits)
     k = jnp.where(top_k < 1, logits.shape[-1], top_k)
 

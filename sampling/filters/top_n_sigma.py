@@ -7,14 +7,10 @@ import jax.numpy as jnp
 
 
 def top_n_sigma_mask(logits: jax.Array, top_n_sigma: jax.Array) -> jax.Array:
-    """Which tokens lie within so many standard deviations below the best.
+    """Which tokens lie within so many standard deviations below the best; top_n_sigma 0 keeps all.
 
-    The deviation is that of the population of logits that are not banned. Temperature changes
-    nothing here: it scales logits and deviation alike.
-
-    Args:
-        logits: float32[num_rows, vocab_size]; -inf where banned.
-        top_n_sigma: float32[num_rows]; 0 keeps the whole row.
+    The deviation is that of the population of logits that are not banned (-inf). Temperature changes nothing here: it
+    scales logits and deviation alike.
     """
     is_left = logits > -jnp.inf
     count = jnp.maximum(jnp.sum(is_left, axis=-1, keepdims=True), 1)

@@ -10,14 +10,10 @@ from sampling.filters.threshold import largest_threshold
 
 
 def top_p_mask(weights: jax.Array, top_p: jax.Array) -> jax.Array:
-    """Which tokens form each row's smallest set of the most probable whose share reaches `top_p`.
+    """Which tokens form each row's smallest set of the most probable with a share of `top_p`; 1 or more keeps all.
 
     Args:
         weights: float32[num_rows, vocab_size], non-negative, not necessarily normalised.
-        top_p: float32[num_rows]; 1 or more keeps the whole row.
-
-    Returns:
-        bool[num_rows, vocab_size]; the most probable token is always in it.
     """
     bits = lax.bitcast_convert_type(weights, jnp.int32)
     wanted = top_p * jnp.sum(weights, axis=-1)

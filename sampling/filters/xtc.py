@@ -13,9 +13,9 @@ def xtc_mask(weights: jax.Array, probability: jax.Array, threshold: jax.Array, u
 
     Args:
         weights: float32[num_rows, vocab_size], non-negative, not necessarily normalised.
-        probability: float32[num_rows], of doing so at all; 0 keeps the whole row.
-        threshold: float32[num_rows], of the probability from which on a token is a top choice.
-        uniform: float32[num_rows] in [0, 1), which decides.
+        probability: float32[num_rows], of filtering the row at all.
+        threshold: float32[num_rows], the probability from which on a token is a top choice.
+        uniform: float32[num_rows] in [0, 1), the random number for `probability`.
     """
     total = jnp.sum(weights, axis=-1, keepdims=True)
     is_top = (weights >= threshold[:, None] * total) & (weights > 0.0)

@@ -1,1 +1,1 @@
-"""What a request asks of the sampler, as the host knows it: parameters, rows, packed sets; without JAX."""
+"""Sampling on the host, without JAX: parameters, the rows of a step, packed sets of tokens."""

@@ -1,9 +1,9 @@
-"""The sampler's features as the host knows them, in the one order of operations.
+"""The list of sampling features, in the one order of operations.
 
-A row of `FEATURES` says where in the order a feature stands, which requests use it, and which
-parameters the device reads. What the feature does there is in its own file, which
-sampling/registry.py names; it fails at import where the two differ. The bits of the USES column,
-the columns of a step's rows, and the C++ header that repeats both follow from this list.
+A row of `FEATURES` says where in the order a feature stands, which requests use it, and which parameters the device
+reads. Its function on the device is in its own file, which sampling/registry.py names; that fails at import where the
+two differ. The bits of the USES column, the columns of a step's rows, and the C++ header that repeats both follow from
+this list.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SMALLEST_POSITIVE = float(np.finfo(np.float32).tiny)
 
 
 class Stage(Enum):
-    """What a feature has to do with a step. Stages follow one another; within each the order is that of the list."""
+    """When a feature acts. Stages follow one another; within each the order is that of the list."""
 
-    MEMORY = auto()  # keeps what other features read
+    MEMORY = auto()  # keeps state that other features read
     LOGITS = auto()  # changes the logits
-    CUT = auto()  # takes tokens out of the distribution that a row above temperature 0 draws from
-    REPORT = auto()  # tells more than the token
+    FILTER = auto()  # removes tokens from the distribution that a row above temperature 0 draws from
+    REPORT = auto()  # outputs more than the token
 
 
 class Column(NamedTuple):
@@ -38,13 +38,13 @@ class Column(NamedTuple):
     convert: Callable[[Any], Any] | None = None  # to what the device reads; None: it reads the parameter as it is
 
 
-class Feature(NamedTuple):
+class SamplingFeature(NamedTuple):
     """One row of the list."""
 
     name: str
     stage: Stage
     columns: tuple[Column, ...] = ()
-    # Whether a request uses the feature, by its parameters. A cut needs no predicate: it is on where
+    # Whether a request uses the feature, by its parameters. A filter needs no predicate: it is on where
     # its first column differs from the default.
     is_used: Callable[[SamplingParams], bool] = lambda params: False
 
@@ -61,19 +61,19 @@ def _stays_positive(value: float) -> float:
 GRAMMAR = "grammar"  # used where a request has a grammar, whatever its parameters; the mask comes with the step
 
 FEATURES = (
-    Feature("history", Stage.MEMORY, is_used=lambda p: bool(p.bad_words) or p.dry_multiplier > 0.0),
-    Feature("allowed_tokens", Stage.LOGITS, is_used=lambda p: p.allowed_token_ids is not None),
-    Feature("logit_bias", Stage.LOGITS, is_used=lambda p: bool(p.logit_bias)),
-    Feature("min_tokens", Stage.LOGITS, (Column("min_tokens", _up_to_int32),), lambda p: p.min_tokens > 0),
-    Feature("bad_words", Stage.LOGITS, is_used=lambda p: bool(p.bad_words)),
-    Feature(GRAMMAR, Stage.LOGITS),
-    Feature(
+    SamplingFeature("history", Stage.MEMORY, is_used=lambda p: bool(p.bad_words) or p.dry_multiplier > 0.0),
+    SamplingFeature("allowed_tokens", Stage.LOGITS, is_used=lambda p: p.allowed_token_ids is not None),
+    SamplingFeature("logit_bias", Stage.LOGITS, is_used=lambda p: bool(p.logit_bias)),
+    SamplingFeature("min_tokens", Stage.LOGITS, (Column("min_tokens", _up_to_int32),), lambda p: p.min_tokens > 0),
+    SamplingFeature("bad_words", Stage.LOGITS, is_used=lambda p: bool(p.bad_words)),
+    SamplingFeature(GRAMMAR, Stage.LOGITS),
+    SamplingFeature(
         "penalties",
         Stage.LOGITS,
         (Column("repetition_penalty", _stays_positive), Column("frequency_penalty"), Column("presence_penalty")),
         lambda p: (p.presence_penalty, p.frequency_penalty, p.repetition_penalty) != (0.0, 0.0, 1.0),
     ),
-    Feature(
+    SamplingFeature(
         "dry",
         Stage.LOGITS,
         (
@@ -84,11 +84,11 @@ FEATURES = (
         ),
         lambda p: p.dry_multiplier > 0.0,
     ),
-    Feature("top_n_sigma", Stage.CUT, (Column("top_n_sigma", _stays_positive),)),
-    Feature("min_p", Stage.CUT, (Column("min_p"),)),
-    Feature("top_k", Stage.CUT, (Column("top_k", lambda top_k: _up_to_int32(max(top_k, 0))),)),
-    Feature("typical_p", Stage.CUT, (Column("typical_p", _stays_positive),)),
-    Feature("top_p", Stage.CUT, (Column("top_p", _stays_positive),)),
-    Feature("xtc", Stage.CUT, (Column("xtc_probability"), Column("xtc_threshold"))),
-    Feature("logprobs", Stage.REPORT, is_used=lambda p: p.logprobs is not None),
+    SamplingFeature("top_n_sigma", Stage.FILTER, (Column("top_n_sigma", _stays_positive),)),
+    SamplingFeature("min_p", Stage.FILTER, (Column("min_p"),)),
+    SamplingFeature("top_k", Stage.FILTER, (Column("top_k", lambda top_k: _up_to_int32(max(top_k, 0))),)),
+    SamplingFeature("typical_p", Stage.FILTER, (Column("typical_p", _stays_positive),)),
+    SamplingFeature("top_p", Stage.FILTER, (Column("top_p", _stays_positive),)),
+    SamplingFeature("xtc", Stage.FILTER, (Column("xtc_probability"), Column("xtc_threshold"))),
+    SamplingFeature("logprobs", Stage.REPORT, is_used=lambda p: p.logprobs is not None),
 )

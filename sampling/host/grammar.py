@@ -1,35 +1,45 @@
-"""What the engine needs of a grammar: which token may come next, and which one came."""
+"""The interface of a grammar's matcher, and sets of tokens as packed bits: token t is bit t % 32 of word t // 32."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
+WORD_BITS = 32
+
+
+def num_words_of(vocab_size: int) -> int:
+    """Words of a set of tokens of such a vocabulary."""
+    return -(-vocab_size // WORD_BITS)
+
+
+def pack_words(token_ids: np.ndarray | Sequence[int], num_words: int) -> np.ndarray:
+    """The set as uint32[num_words]."""
+    bits = np.zeros(num_words * WORD_BITS, np.uint8)
+    bits[token_ids] = 1
+    return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32, copy=False)
+
 
 class GrammarError(RuntimeError):
-    """A grammar that cannot go on: a token it does not allow, or a state too complex for its limits."""
+    """A grammar that cannot continue: a token it does not allow, or a state too complex for its limits."""
 
 
 class TokenMatcher(Protocol):
-    """One output on its way through a grammar. Used by the engine thread alone."""
+    """The state of a grammar for one output. Used by the engine thread alone."""
 
     @property
     def ends_output(self) -> bool:
-        """Whether the grammar has an end, which ends the output whatever else is asked for."""
+        """Whether the grammar has an end, which ends the output whatever the parameters are."""
 
     def accept(self, token_id: int) -> None:
-        """Moves on by a token of the output.
-
-        Raises:
-            GrammarError: the grammar does not allow it.
-        """
+        """Advances by a token of the output; raises GrammarError if the grammar does not allow it."""
 
     def fill_mask(self, words: np.ndarray) -> None:
         """Writes the tokens that may come next into a row of packed bits, uint32[num_words].
 
-        Token t is bit t % 32 of word t // 32. Where the grammar is at its end, these are the
-        model's end tokens.
+        Where the grammar is at its end, these are the model's end tokens.
 
         Raises:
             GrammarError: finding them takes more than the limits allow.

@@ -1,4 +1,4 @@
-"""What one request asks of the sampler and of its own length."""
+"""The sampling parameters of one request, and the limit of its length."""
 
 from __future__ import annotations
 
@@ -66,14 +66,10 @@ class InvalidParameter(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Frozen and checked at construction, so that everything behind the edge may trust it.
+    """The sampling parameters of one request, frozen and checked at construction; raises InvalidParameter.
 
-    The annotation of a number states its type and its limits; the wire takes the type from here.
-    Whether token ids are of the vocabulary is for `check_token_ids`, which knows its size.
-
-    Raises:
-        InvalidParameter: a value is outside its limits; the message names the parameter,
-            the value and the limit.
+    The annotation of a number states its type and its limits; the wire takes the type from here. `check_token_ids`
+    checks token ids against the vocabulary.
     """
 
     max_tokens: Annotated[int, Between(1)] = 16
@@ -104,7 +100,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()  # token id, what is added to its logit
     allowed_token_ids: tuple[int, ...] | None = None  # None: all
     bad_words: tuple[tuple[int, ...], ...] = ()  # sequences of token ids that the output shall not have
-    # How many alternatives are wanted beside each token's own log probability; None: not even that one.
+    # Alternatives besides each token's own log probability; None: not even that one.
     logprobs: Annotated[int, Between(0, MAX_LOGPROBS)] | None = None
     prompt_logprobs: Annotated[int, Between(0, MAX_LOGPROBS)] | None = None  # likewise, of the prompt's tokens
     logprob_token_ids: tuple[int, ...] = ()  # tokens whose logprobs are wanted wherever a token is sampled
@@ -150,7 +146,7 @@ class SamplingParams:
             )
 
     def _check_types(self) -> None:
-        """A wrong one would be found where nothing may fail any more: in the engine's thread."""
+        """Checks types here, because the engine's thread must not fail."""
         for name, kinds in _KINDS.items():
             value = getattr(self, name)
             if not isinstance(value, kinds) or isinstance(value, bool):
@@ -160,7 +156,7 @@ class SamplingParams:
     def with_seed(self, seed: int) -> SamplingParams:
         """The same with another seed, which fits in 64 bits.
 
-        Nothing else is checked again: a request may want a thousand answers, each with a seed of its own, and a
+        Nothing else is checked again: a request may have a thousand answers, each with a seed of its own, and a
         thousand biases in each.
         """
         copied = object.__new__(SamplingParams)
@@ -170,10 +166,7 @@ class SamplingParams:
         return copied
 
     def check_token_ids(self, vocab_size: int) -> None:
-        """
-        Raises:
-            InvalidParameter: a token id is not of the vocabulary.
-        """
+        """Raises InvalidParameter if a token id is not in the vocabulary."""
         named = {
             "stop_token_ids": self.stop_token_ids,
             "logit_bias": [token_id for token_id, _ in self.logit_bias],
@@ -198,7 +191,7 @@ class SamplingParams:
 
 
 class Number(NamedTuple):
-    """What a field of SamplingParams that holds a number may be, as its annotation says it."""
+    """The type and limits of a field of SamplingParams that holds a number."""
 
     is_whole: bool
     is_optional: bool

@@ -1,8 +1,8 @@
-"""The sampler's input for one step, packed so that a step carries few arrays.
+"""The sampler's input for one step, packed into two arrays.
 
-Calling a compiled program costs time per argument, so the columns of all rows travel in two
-arrays, one of integers and one of floats. What every row has stands in the first columns; behind
-it stand the parameters of the features, in the order of sampling/host/features.py.
+Calling a compiled program costs time per argument, so the columns of all rows travel in one array of integers and one
+of floats. The first columns are those of every row; behind them are the parameters of the features, in the order of
+sampling/host/features.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sampling.host.features import FEATURES, Column
+from sampling.host.features import FEATURES, GRAMMAR, Column, Stage
 from sampling.host.params import NUMBERS, SamplingParams
 
 _OWN_INTS = ("slot", "position", "seed_low", "seed_high", "uses", "num_prompt_tokens")
@@ -28,7 +28,7 @@ _REAL = [column for column in _COLUMNS if not NUMBERS[column.name].is_whole]
 
 
 def _reader(columns: Sequence[Column]) -> Callable[[SamplingParams], list[Any]]:
-    """What makes the columns of a request's parameters."""
+    """Makes the function that reads the columns from a request's parameters."""
     read = attrgetter(*(column.name for column in columns))
     conversions = [(index, column.convert) for index, column in enumerate(columns) if column.convert is not None]
 
@@ -48,17 +48,17 @@ INT_COLUMNS = {name: index for index, name in enumerate((*_OWN_INTS, *(column.na
 FLOAT_COLUMNS = {name: index for index, name in enumerate((*_OWN_FLOATS, *(column.name for column in _REAL)))}
 NUM_INTS, NUM_FLOATS = len(INT_COLUMNS), len(FLOAT_COLUMNS)
 
-# In the sampler's output, in the place of a token: NOT_SAMPLED in a padding row, `vocab_size` where a logit is NaN,
+# In the sampler's output, instead of a token: NOT_SAMPLED in a padding row, `vocab_size` where a logit is NaN,
 # and `vocab_size + NOTHING_LEFT` where the request allows no token at all.
 NOT_SAMPLED = -1
 NOTHING_LEFT = 1
 
 
 class SamplerVariant(IntEnum):
-    """How much of the sampler a row needs; a step runs the program of the highest of its rows."""
+    """The variants of the `sample` program; a step runs the highest that one of its rows needs."""
 
     GREEDY = 0  # the best token of the logits as they are
-    RANDOM = 1  # a draw from the logits as they are: temperature and what cuts the distribution
+    RANDOM = 1  # a draw from the logits as they are: temperature and filters
     FULL = 2  # everything: what changes logits, grammars, logprobs
 
 
@@ -82,7 +82,7 @@ class SamplingRows(NamedTuple):
         return SamplingRows(self.ints.take(indices, axis=0), self.floats.take(indices, axis=0))
 
     def set(self, row: int, slot: int, params: SamplingParams, *, seed: int, num_prompt_tokens: int, uses: int) -> None:
-        """Writes what a request asks for into one row; its position changes with every step.
+        """Writes a request's parameters into one row; its position changes with every step.
 
         Args:
             seed: 64 bits.
@@ -109,7 +109,29 @@ def values_of(name: str, rows: SamplingRows) -> np.ndarray:
 
 
 def value_when_off(name: str) -> int | float:
-    """What the column of a parameter holds for a request that does not give the parameter."""
+    """The column's value for a request with the default parameter."""
     if name in INT_COLUMNS:
         return int(_OFF_INTS[INT_COLUMNS[name] - len(_OWN_INTS)])
     return float(_OFF_FLOATS[FLOAT_COLUMNS[name] - len(_OWN_FLOATS)])
+
+
+# Bits of the USES column. Cuts have none: their columns say what they do.
+_BEYOND_FILTERS = tuple(feature for feature in FEATURES if feature.stage is not Stage.FILTER)
+BITS = {feature.name: 1 << index for index, feature in enumerate(_BEYOND_FILTERS)}
+
+
+def used_features(params: SamplingParams) -> list[str]:
+    """Names of the features, filters and grammar aside, that a request uses; each of them keeps a state for it."""
+    return [feature.name for feature in _BEYOND_FILTERS if feature.is_used(params)]
+
+
+def uses_bits(params: SamplingParams, *, has_grammar: bool = False) -> int:
+    """The features of a request as bits of the USES column."""
+    return sum(BITS[name] for name in used_features(params)) | (BITS[GRAMMAR] if has_grammar else 0)
+
+
+def level_of(params: SamplingParams, *, has_grammar: bool = False) -> SamplerVariant:
+    """The smallest variant that a request needs."""
+    if uses_bits(params, has_grammar=has_grammar):
+        return SamplerVariant.FULL
+    return SamplerVariant.GREEDY if params.temperature == 0.0 else SamplerVariant.RANDOM

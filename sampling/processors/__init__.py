@@ -1,1 +1,1 @@
-"""The features that change logits before a token is drawn, one file each."""
+"""Logits processors: the features that change logits before a token is drawn, one file each."""

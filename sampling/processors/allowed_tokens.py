@@ -1,4 +1,4 @@
-"""allowed_token_ids: every other token is out of the question."""
+"""allowed_token_ids: bans every other token."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sampling.processors.feature import Admission, Allocate, Feature, StateShape, StepInput, at_slots, pack, unpack
+from sampling.processors.logits_processor import (
+    Admission,
+    Allocate,
+    LogitsProcessor,
+    StateShape,
+    StepInput,
+    at_slots,
+    pack,
+    unpack,
+)
 
 
-class AllowedTokens(Feature[jax.Array, np.ndarray]):
+class AllowedTokens(LogitsProcessor[jax.Array, np.ndarray]):
     """State: uint32[num_slots, num_words], the allowed tokens as bits."""
 
     def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:

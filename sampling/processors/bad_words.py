@@ -1,7 +1,4 @@
-"""bad_words: token sequences that the output shall not have.
-
-The last token of a sequence is banned where the output ends with all that comes before it.
-"""
+"""bad_words: bans the last token of a sequence where the output ends with all that comes before it."""
 
 from __future__ import annotations
 
@@ -11,13 +8,13 @@ import numpy as np
 
 from sampling.host.params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from sampling.host.rows import NUM_PROMPT_TOKENS, POSITION
-from sampling.processors.feature import Admission, Allocate, Feature, StateShape, StepInput, at_slots
+from sampling.processors.logits_processor import Admission, Allocate, LogitsProcessor, StateShape, StepInput, at_slots
 
-ANY = -1  # in the place of a token: before a short sequence, and everywhere where there is none
+ANY = -1  # instead of a token: before a short sequence, and where there is no sequence
 _NOT_OUTPUT = -2  # matches no token
 
 
-class BadWords(Feature[jax.Array, np.ndarray]):
+class BadWords(LogitsProcessor[jax.Array, np.ndarray]):
     """State: int32[num_slots, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS], sequences that end in the last column."""
 
     def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:

@@ -16,10 +16,10 @@ import numpy as np
 from jax import lax
 
 from sampling.host.rows import POSITION, SamplingRows
-from sampling.processors.feature import (
+from sampling.processors.logits_processor import (
     Admission,
     Allocate,
-    Feature,
+    LogitsProcessor,
     StateShape,
     StepInput,
     at_slots,
@@ -32,7 +32,7 @@ SHORT_TURNS = 32  # tokens of a repetition that are compared one by one, for all
 MAX_DRY_PENALTY = 1e30  # finite: where everything else is banned, such a token still is better than none
 
 
-class Dry(Feature[jax.Array, np.ndarray]):
+class Dry(LogitsProcessor[jax.Array, np.ndarray]):
     """State: uint32[num_slots, num_words], the breakers as bits."""
 
     def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:
@@ -52,7 +52,7 @@ class Dry(Feature[jax.Array, np.ndarray]):
 
 
 def _repeat_lengths(tokens: jax.Array, is_breaker: jax.Array, rows: SamplingRows, uses: jax.Array) -> jax.Array:
-    """How long the repetition would be that each token continues, int32[num_rows, vocab_size].
+    """The length of the repetition that each token would continue, int32[num_rows, vocab_size].
 
     All earlier places are compared with the end at once, one token further back in each turn. Where a repetition is
     still alive after SHORT_TURNS of them, the lengths come from an algorithm whose work does not grow with the
@@ -95,11 +95,11 @@ def _repeat_lengths(tokens: jax.Array, is_breaker: jax.Array, rows: SamplingRows
 
 
 def _prefix_lengths(tokens: jax.Array, num_tokens: jax.Array) -> jax.Array:
-    """How many tokens from each place on are those of the row's beginning, int32[num_rows, num_places].
+    """How many tokens from each place on equal the row's beginning, int32[num_rows, num_places].
 
-    This is the Z algorithm (Gusfield, "Algorithms on Strings, Trees, and Sequences", 1997, section 1.4) for all rows
-    side by side. In each turn a row either lengthens the match at its place or goes on to the next place, so that
-    there are at most two turns for a token. Place 0 stays 0.
+    This is the Z algorithm (Gusfield, "Algorithms on Strings, Trees, and Sequences", 1997, section 1.4) for all rows in
+    parallel. In each turn a row either lengthens the match at its place or goes on to the next place, so that there are
+    at most two turns for a token. Place 0 stays 0.
 
     Args:
         tokens: int32[num_rows, num_places].

@@ -1,35 +1,27 @@
-"""What a grammar allows next, as packed bits that the host has made for this step."""
+"""The grammar's mask: the tokens allowed next, as packed bits that the host has made for this step."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 
-from sampling.processors.feature import Feature, StepInput, unpack
+from sampling.processors.logits_processor import LogitsProcessor, StepInput, unpack
 
 
-class GrammarMask(Feature[None, None]):
-    """It keeps nothing; the mask comes with the step."""
+class GrammarMask(LogitsProcessor[None, None]):
+    """It keeps no state; the mask comes with the step."""
 
     def apply(self, logits: jax.Array, state: None, step: StepInput, uses: jax.Array) -> jax.Array:
         return apply_mask(logits, step.mask, uses)
 
 
 def apply_mask(logits: jax.Array, mask: jax.Array, uses: jax.Array) -> jax.Array:
-    """Leaves to the rows that have a grammar the tokens of their mask alone.
-
-    Args:
-        mask: uint32[num_rows, num_words]; of other rows anything.
-        uses: bool[num_rows].
-    """
+    """Bans the tokens outside their mask, uint32[num_rows, num_words], in the rows that use it, bool[num_rows]."""
     return jnp.where(uses[:, None] & ~unpack(mask, logits.shape[-1]), -jnp.inf, logits)
 
 
 def masked_share(logits: jax.Array, mask: jax.Array, uses: jax.Array) -> jax.Array:
-    """The probability, by the logits as they came, of the tokens that its mask takes from each row; float32[num_rows].
-
-    It is 0 in rows without a grammar. Arguments are those of `apply_mask`.
-    """
+    """The probability, by the unmodified logits, of the tokens that its mask bans in each row; float32[num_rows]."""
     peak = jnp.max(logits, axis=-1, keepdims=True)
     weights = jnp.exp(logits - jnp.where(jnp.isfinite(peak), peak, 0.0))
     # The sum of what is taken, and not 1 less the rest: a small share keeps its digits.

@@ -1,4 +1,4 @@
-"""The tokens of each slot on the device: what features that look back need of the output in flight."""
+"""The token history of each slot on the device, for features that look back at output in flight."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from sampling.host.rows import POSITION, SLOT, SamplingRows
-from sampling.processors.feature import Admission, Allocate, Feature, StateShape
+from sampling.processors.logits_processor import Admission, Allocate, LogitsProcessor, StateShape
 
 
-class TokenHistory(Feature[jax.Array, np.ndarray]):
-    """State: int32[num_slots, max_model_len]; of a row, what lies before its position counts."""
+class TokenHistory(LogitsProcessor[jax.Array, np.ndarray]):
+    """State: int32[num_slots, max_model_len]; only what lies before a row's position counts."""
 
     def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:
         return allocate((shape.num_slots, shape.max_model_len), jnp.int32)
@@ -22,7 +22,7 @@ class TokenHistory(Feature[jax.Array, np.ndarray]):
         return tokens
 
     def update(self, state: jax.Array, rows: SamplingRows, tokens: jax.Array, uses: jax.Array) -> jax.Array:
-        """Puts each row's new token behind what is known; other rows, and padding, are dropped."""
+        """Appends each row's new token; other rows, and padding, are dropped."""
         ints = jnp.asarray(rows.ints)
         slots = jnp.where(uses, ints[:, SLOT], state.shape[0])
         return state.at[slots, ints[:, POSITION]].set(tokens, mode="drop")

@@ -1,4 +1,4 @@
-"""logit_bias: something added to the logits of a few tokens (OpenAI's parameter)."""
+"""logit_bias: adds a value to the logits of a few tokens (OpenAI's parameter)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sampling.host.params import MAX_LOGIT_BIAS
-from sampling.processors.feature import Admission, Allocate, Feature, StateShape, StepInput, at_slots
+from sampling.processors.logits_processor import Admission, Allocate, LogitsProcessor, StateShape, StepInput, at_slots
 
 
 class Biases(NamedTuple):
@@ -17,7 +17,7 @@ class Biases(NamedTuple):
     values: jax.Array  # float32[num_slots, MAX_LOGIT_BIAS]
 
 
-class LogitBias(Feature[Biases, Biases]):
+class LogitBias(LogitsProcessor[Biases, Biases]):
     def allocate(self, shape: StateShape, allocate: Allocate) -> Biases:
         size = (shape.num_slots, MAX_LOGIT_BIAS)
         return Biases(allocate(size, jnp.int32), allocate(size, jnp.float32))

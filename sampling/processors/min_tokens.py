@@ -1,4 +1,4 @@
-"""min_tokens: nothing that ends the request before its output has so many tokens."""
+"""min_tokens: bans the tokens that end the request until its output has so many tokens."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ import numpy as np
 
 from sampling.host.params import MAX_EOS_TOKEN_IDS, MAX_STOP_TOKEN_IDS
 from sampling.host.rows import NUM_PROMPT_TOKENS, POSITION
-from sampling.processors.feature import Admission, Allocate, Feature, StateShape, StepInput, at_slots, column
+from sampling.processors.logits_processor import (
+    Admission,
+    Allocate,
+    LogitsProcessor,
+    StateShape,
+    StepInput,
+    at_slots,
+    column,
+)
 
 MAX_END_IDS = MAX_STOP_TOKEN_IDS + MAX_EOS_TOKEN_IDS  # the request's own and the model's
 
 
-class MinTokens(Feature[jax.Array, np.ndarray]):
+class MinTokens(LogitsProcessor[jax.Array, np.ndarray]):
     """State: int32[num_slots, MAX_END_IDS], the tokens that end the request, and past the vocabulary where fewer."""
 
     def allocate(self, shape: StateShape, allocate: Allocate) -> jax.Array:

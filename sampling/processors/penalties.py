@@ -1,8 +1,7 @@
 """Presence, frequency and repetition penalties, as vLLM and OpenAI define them.
 
-Presence and frequency look at the output alone, repetition (Keskar et al., "CTRL", 2019) at
-prompt and output. The counts live on the device and are raised in the step that samples, so they
-are never a token behind.
+Presence and frequency look at the output alone, repetition (Keskar et al., "CTRL", 2019) at prompt and output. The
+counts live on the device and are raised in the step that samples, so they are never a token behind.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from sampling.host.rows import SLOT, SamplingRows
-from sampling.processors.feature import (
+from sampling.processors.logits_processor import (
     Admission,
     Allocate,
-    Feature,
+    LogitsProcessor,
     StateShape,
     StepInput,
     at_slots,
@@ -32,7 +31,7 @@ class SeenTokens(NamedTuple):
     prompt: jax.Array  # uint32[num_slots, num_words], the tokens of the prompt as bits
 
 
-class Penalties(Feature[SeenTokens, SeenTokens]):
+class Penalties(LogitsProcessor[SeenTokens, SeenTokens]):
     def allocate(self, shape: StateShape, allocate: Allocate) -> SeenTokens:
         return SeenTokens(
             allocate((shape.num_slots, shape.vocab_size), jnp.int32),

@@ -9,7 +9,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from engine.interface.background import SHORT_SWITCHES
-from engine.interface.cores import num_cores
+from engine.interface.cpu import num_cores
 from server.admission.caller import caller
 from server.admission.fair_pool import FairPool
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from engine.interface.config import EngineConfig
-from engine.interface.footprint import MachineMemory, ModelFootprint
+from engine.interface.types import MachineMemory, ModelFootprint
 from server.model_sources.inventory import ListedModel, all_models
 
 HEADER = ("NAME", "SOURCE", "QUANTIZATION", "PARAMETERS", "WEIGHTS", "1,000 TOKENS", "FITS")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from engine.interface.address import KVEndpoint
 from engine.interface.config import EngineConfig
-from engine.interface.kv_endpoint import KVEndpoint
 from engine.weights.formats.gguf_shards import ShardName
 from engine.weights.formats.model_folder import CONFIG
 from server.model_sources.builtin_models import BUILTIN_MODELS

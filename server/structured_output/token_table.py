@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sampling.host.packed import num_words_of, pack_words
+from sampling.host.grammar import num_words_of, pack_words
 
 
 class TokenTable:

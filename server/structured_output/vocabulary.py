@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from sampling.host.packed import num_words_of
+from sampling.host.grammar import num_words_of
 from server.structured_output.limits import InvalidGrammar
 
 if TYPE_CHECKING:

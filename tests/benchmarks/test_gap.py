@@ -28,7 +28,7 @@ def test_each_target_is_measured_in_each_round_and_holds_in_it(monkeypatch: pyte
     schedule, learn = engine.scheduler.schedule, engine.scheduler.learn
 
     def watch() -> StepPlan | None:
-        plan, target = schedule(), engine.scheduler.pace.target_gap
+        plan, target = schedule(), engine.scheduler.step_time.target_gap
         if plan is not None and plan.work.num_decode_rows:  # else nobody waits for a next token
             longest[target] = max(longest[target], sum(count for count in plan.num_tokens if count > 1))
         return plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.backends.backends import BACKENDS
-from engine.backends.base.backend import Backend, BodyUnavailable
+from engine.backends.base.backend import Backend, BackendUnavailable
 from engine.backends.native import library
 
 
@@ -18,12 +18,12 @@ def native() -> str:
         pytest.skip(str(error))
 
 
-@pytest.fixture(scope="module", params=BACKENDS, ids=lambda body: body.name)
-def body(request: pytest.FixtureRequest) -> Backend:
-    """Runs a test with each body that can be had here."""
+@pytest.fixture(scope="module", params=BACKENDS, ids=lambda backend: backend.name)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Runs a test with each backend that can be had here."""
     try:
         request.param.load()
-    except BodyUnavailable as error:
+    except BackendUnavailable as error:
         pytest.skip(str(error))
     chosen: Backend = request.param
     return chosen

@@ -22,7 +22,7 @@ from engine.interface.background import is_narrow_here
 from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.interface.errors import ModelError
 from engine.interface.types import EngineBusy, EngineError, EngineState, FinishReason
-from engine.step import device_runner
+from engine.step import device_arrays
 from engine.step.page_memory import PageMemory
 from sampling.host.params import SamplingParams
 from server.startup.progress import silent
@@ -121,7 +121,7 @@ async def test_memory_is_asked_for_ahead_of_requests_and_again_after_sleep(real_
     def reached():
         return [num_pages for memory, num_pages in told if memory is told[-1][0]]
 
-    monkeypatch.setattr(device_runner, "PageMemory", Memory)
+    monkeypatch.setattr(device_arrays, "PageMemory", Memory)
     for _ in range(2):
         await client.lifecycle.sleep()
         await client.lifecycle.wake()
@@ -147,7 +147,7 @@ async def test_the_thread_of_the_pages_ends_with_the_client_and_begins_with_the_
     def threads():
         return [memory._thread for memory in made if memory._thread.is_alive()]
 
-    monkeypatch.setattr(device_runner, "PageMemory", Memory)
+    monkeypatch.setattr(device_arrays, "PageMemory", Memory)
     real_engine.runner.close()
     for num_made in (1, 2):
         client = EngineClient(real_engine)
@@ -167,8 +167,8 @@ def device_bytes():
 
 @pytest.mark.parametrize("drop_weights", [False, True])
 async def test_sleep_gives_the_memory_back_and_wake_goes_on(client, drop_weights, expected, real_engine):
-    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(real_engine.runner._params))
-    pages = sum(leaf.nbytes for leaf in jax.tree.leaves(real_engine.runner._kv))
+    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(real_engine.runner.arrays.params))
+    pages = sum(leaf.nbytes for leaf in jax.tree.leaves(real_engine.runner.arrays.kv))
     awake = device_bytes()
     assert awake >= weights + pages
     stream, first = await begin(client, STORY)
@@ -214,7 +214,7 @@ def resident_bytes():
 
 
 async def test_forgotten_weights_are_read_again(client, expected, real_engine, monkeypatch, tmp_path):
-    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(real_engine.runner._params))
+    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(real_engine.runner.arrays.params))
     awake = device_bytes()
     stream, first = await begin(client, STORY)
     sleeping = asyncio.create_task(client.lifecycle.sleep(forget_weights=True, drain=True))
@@ -275,12 +275,12 @@ async def test_a_wake_that_fails_half_way_leaves_the_engine_asleep_as_it_was(
             super().__init__(*arguments)
             made.append(self)
 
-    placement = real_engine.runner._placement
+    placement = real_engine.runner.arrays.placement
     await client.lifecycle.sleep(forget_weights=forget_weights)
     gc.collect()
     asleep = device_bytes()
     with monkeypatch.context() as patched:
-        patched.setattr(device_runner, "PageMemory", failing if lacking == "thread" else Memory)
+        patched.setattr(device_arrays, "PageMemory", failing if lacking == "thread" else Memory)
         if lacking != "thread":
             patched.setattr(placement, "allocate" if lacking == "pages" else "put_params", failing)
         with pytest.raises(MemoryError, match=f"no room for the {lacking}"):
@@ -294,7 +294,7 @@ async def test_a_wake_that_fails_half_way_leaves_the_engine_asleep_as_it_was(
 
 
 async def test_the_system_has_the_memory_of_forgotten_weights_again(client, real_engine):
-    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(real_engine.runner._params))
+    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(real_engine.runner.arrays.params))
     gc.collect()  # what other tests of this process left must not be freed in between
     resident = resident_bytes()
     await client.lifecycle.sleep(forget_weights=True)
@@ -409,7 +409,7 @@ async def test_weights_are_replaced_between_requests(client, model_path, tmp_pat
 
 
 async def test_requests_after_an_update_use_the_new_weights(client, real_engine, model_path, expected, monkeypatch):
-    params = real_engine.runner._params
+    params = real_engine.runner.arrays.params
     # All logits are 0, so token 0 is sampled. The array is made on the host, because the device would compile.
     silent = params | {"output_norm": jax.device_put(np.zeros(params["output_norm"].shape, np.float32))}
     monkeypatch.setattr(real_engine, "read_weights", lambda path: silent)

@@ -14,7 +14,7 @@ from engine.engine import Engine
 from engine.interface.config import TILE_SIZE
 from engine.interface.types import FinishReason
 from engine.loop import Call
-from engine.schedule.preemption import preempt
+from engine.schedule.admission import preempt
 from sampling.host.params import SamplingParams
 from server.startup.progress import silent
 from tests.engine.feature_sets import FEATURE_SETS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cache.hashing import NONE_HASH, sha256_hash
-from cache.page_events import PageEvent, PageRemoved, PageStored
+from cache.page import PageEvent, PageRemoved, PageStored
 from cache.pool import PagePool
 
 

@@ -17,15 +17,13 @@ import numpy as np
 from engine.backends.base.token_layout import NUM_TOKENS, SLOT, START, TOKEN
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan, StepResult
-from engine.step.batch import FROM_DEVICE
 from engine.step.grammar_masks import allocate_masks
-from engine.step.inputs import InputBuilder, StepInputs
+from engine.step.inputs import FROM_DEVICE, InputBuilder, StepInputs
 from engine.step.shapes import ShapeTable
 from sampling.host.features import GRAMMAR
-from sampling.host.packed import num_words_of
-from sampling.host.rows import NOTHING_LEFT, POSITION, SEED_LOW, TEMPERATURE, USES
+from sampling.host.grammar import num_words_of
+from sampling.host.rows import BITS, NOTHING_LEFT, POSITION, SEED_LOW, TEMPERATURE, USES
 from sampling.host.rows import SLOT as SAMPLING_SLOT
-from sampling.host.usage import BITS
 
 VOCAB_SIZE = 40
 EOS = 0
@@ -137,7 +135,7 @@ class FakeRunner:
 
     def _execute_repeats(self, inputs: StepInputs, masks: np.ndarray | None) -> list[int]:
         tokens = []
-        for _ in range(inputs.num_repeats):
+        for _ in range(inputs.num_scheduler_steps):
             tokens += self._execute(inputs, masks)
             rows, ints = inputs.batch.rows.copy(), inputs.sampling.ints.copy()
             rows[:, START] += 1

@@ -12,7 +12,7 @@ from engine.interface.types import FinishReason
 from engine.kv_transfer.transfers import PageTransfers
 from engine.loop import EngineLoop, Message, Shutdown
 from engine.schedule.request import Request
-from engine.schedule.request_event import News, NewTokens, RequestEvent
+from engine.schedule.request_event import NewTokens, RequestEvent, StepEvent
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan
@@ -98,7 +98,7 @@ class World:
             vocab_size=VOCAB_SIZE,
             eos_token_ids=frozenset({EOS}),
             enable_prefix_caching=self.prefix_caching,
-            decode_chunk=self.decode_chunk,
+            num_scheduler_steps=self.decode_chunk,
             target_gap=self.target_gap,
             chunk_grain=self.grain,
         )
@@ -156,7 +156,7 @@ class World:
         assert self.duration is not None
         self.now += self.duration(plan)
 
-    def _publish(self, news: Sequence[News]) -> None:
+    def _publish(self, news: Sequence[StepEvent]) -> None:
         events = [event for item in news for event in _events_of(item)]
         for watch in self.watchers:
             watch(events)
@@ -174,7 +174,7 @@ class World:
         self.failure = error
 
 
-def _events_of(news: News) -> list[RequestEvent]:
+def _events_of(news: StepEvent) -> list[RequestEvent]:
     """The same news as one event for each request."""
     if isinstance(news, NewTokens):
         return [RequestEvent(*one, None) for one in zip(news.requests, zip(news.tokens), strict=True)]

@@ -33,7 +33,7 @@ def assert_feature_alone(name: str, requests: Sequence[Request], logits: np.ndar
 
 
 def assert_follows(
-    body: SamplerBackend,
+    backend: SamplerBackend,
     requests: Sequence[Request],
     logits: np.ndarray,
     *,
@@ -46,7 +46,7 @@ def assert_follows(
         The tokens.
     """
     batch = batch_of(requests, logits, seeds=seeds)
-    tokens = tokens_of(body, batch, level)[: len(requests)]
+    tokens = tokens_of(backend, batch, level)[: len(requests)]
     uniform = np.asarray(_uniforms(batch.rows))
     for row, (token, request) in enumerate(zip(tokens.tolist(), requests, strict=True)):
         assert token in _acceptable(logits[row], request, uniform[row]), f"row {row}: {token} of {request}"
@@ -84,7 +84,7 @@ def assert_frequencies(tokens: np.ndarray, probability: np.ndarray, what: object
     assert degrees == 0 or chdtrc(degrees, chi_square) > LEAST_CHANCE, f"{chi_square} of {degrees}; {what}"
 
 
-def draws_of(body: SamplerBackend, requests: Sequence[Request], logits: np.ndarray, *, num_draws: int) -> np.ndarray:
+def draws_of(backend: SamplerBackend, requests: Sequence[Request], logits: np.ndarray, *, num_draws: int) -> np.ndarray:
     """Tokens of each request with as many seeds, int32[num_requests, num_draws or a few more]."""
     per_call = NUM_ROWS // len(requests)
     num_rows = per_call * len(requests)
@@ -92,12 +92,12 @@ def draws_of(body: SamplerBackend, requests: Sequence[Request], logits: np.ndarr
     calls = []
     for call in range(-(-num_draws // per_call)):
         batch.rows.ints[:num_rows, SEED_LOW] = np.arange(num_rows) // len(requests) + call * per_call
-        calls.append(tokens_of(body, batch)[:num_rows].reshape(per_call, len(requests)))
+        calls.append(tokens_of(backend, batch)[:num_rows].reshape(per_call, len(requests)))
     return np.concatenate(calls).T
 
 
-def assert_draws(body: SamplerBackend, request: Request, *, seed: int = 0, vocab_size: int = 600) -> None:
+def assert_draws(backend: SamplerBackend, request: Request, *, seed: int = 0, vocab_size: int = 600) -> None:
     """The draws of a request follow the exact probabilities of random logits."""
     logits = random_logits(seed, 1, vocab_size, spread=1.5)
-    (tokens,) = draws_of(body, [request], logits, num_draws=2048)
+    (tokens,) = draws_of(backend, [request], logits, num_draws=2048)
     assert_frequencies(tokens, distribution(logits[0], request).total, request)

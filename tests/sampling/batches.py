@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from sampling.host.rows import POSITION, SamplerVariant, SamplingRows
-from sampling.host.usage import used_features, uses_bits
-from sampling.processors.feature import Admission, FeatureStates, StateShape, StepInput, pack
-from sampling.registry import ON_DEVICE
+from sampling.host.rows import POSITION, SamplerVariant, SamplingRows, used_features, uses_bits
+from sampling.processors.logits_processor import Admission, FeatureStates, StateShape, StepInput, pack
+from sampling.registry import PROCESSORS
 from sampling.sampler import SamplerBackend, sample, sample_full
 from sampling.state import Slots, allocate_states, row_of
 from sampling.state import uses as rows_that_use
@@ -94,26 +93,26 @@ def batch_of(
     return Batch(all_logits, Slots.zeros(NUM_SLOTS), states_of(requests, slots, vocab_size), rows, mask)
 
 
-def sample_batch(body: SamplerBackend, batch: Batch) -> tuple[np.ndarray, Batch]:
+def sample_batch(backend: SamplerBackend, batch: Batch) -> tuple[np.ndarray, Batch]:
     """The program with every feature: int32[num_rows, NUM_COLUMNS], and the batch with the new slots and states."""
-    slots, states, out = _program(body, SamplerVariant.FULL)(*batch)
+    slots, states, out = _program(backend, SamplerVariant.FULL)(*batch)
     return np.asarray(out), batch._replace(slots=slots, states=states)
 
 
-def tokens_of(body: SamplerBackend, batch: Batch, level: SamplerVariant = SamplerVariant.FULL) -> np.ndarray:
+def tokens_of(backend: SamplerBackend, batch: Batch, level: SamplerVariant = SamplerVariant.FULL) -> np.ndarray:
     """int32[num_rows]."""
     if level is SamplerVariant.FULL:
-        return sample_batch(body, batch)[0][:, 0]
-    _, tokens = _program(body, level)(batch.logits, batch.slots, batch.rows)
+        return sample_batch(backend, batch)[0][:, 0]
+    _, tokens = _program(backend, level)(batch.logits, batch.slots, batch.rows)
     return np.asarray(tokens)
 
 
 @cache
-def _program(body: SamplerBackend, level: SamplerVariant) -> Any:
+def _program(backend: SamplerBackend, level: SamplerVariant) -> Any:
     if level is SamplerVariant.FULL:
-        return jax.jit(partial(sample_full, body=body), compiler_options=COMPILER_OPTIONS)
+        return jax.jit(partial(sample_full, backend=backend), compiler_options=COMPILER_OPTIONS)
     return jax.jit(
-        partial(sample, all_greedy=level is SamplerVariant.GREEDY, body=body), compiler_options=COMPILER_OPTIONS
+        partial(sample, all_greedy=level is SamplerVariant.GREEDY, backend=backend), compiler_options=COMPILER_OPTIONS
     )
 
 
@@ -125,7 +124,7 @@ def apply_alone(name: str, batch: Batch) -> np.ndarray:
 @cache
 def _feature(name: str) -> Any:
     def apply(logits: jax.Array, step: StepInput) -> jax.Array:
-        return ON_DEVICE[name].apply(logits, step.states.get(name), step, rows_that_use(step.rows, name))
+        return PROCESSORS[name].apply(logits, step.states.get(name), step, rows_that_use(step.rows, name))
 
     return jax.jit(apply, compiler_options=COMPILER_OPTIONS)
 

@@ -11,7 +11,7 @@ from tests.native_variants import loaded, native_body, variants_to_test
 
 
 @pytest.fixture(scope="module", params=["portable", *variants_to_test(with_tile_registers=False)])
-def body(request: pytest.FixtureRequest) -> Iterator[SamplerBackend]:
+def backend(request: pytest.FixtureRequest) -> Iterator[SamplerBackend]:
     """Each of the backends: the portable one, and the native one with every variant of the kernels."""
     if request.param == "portable":
         yield PORTABLE

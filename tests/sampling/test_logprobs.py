@@ -31,7 +31,7 @@ def assert_columns(out: np.ndarray, logits: np.ndarray, token: int, listed: list
 
 
 @pytest.mark.parametrize("vocab_size", some([7, 600], 1))  # 7 tokens are fewer than may be asked for
-def test_of_sampled_tokens_from_the_logits_as_they_came(body, vocab_size):
+def test_of_sampled_tokens_from_the_logits_as_they_came(backend, vocab_size):
     """Whatever changes logits and cuts the distribution has no part in them."""
     random = np.random.default_rng(1)
     requests = []
@@ -43,15 +43,15 @@ def test_of_sampled_tokens_from_the_logits_as_they_came(body, vocab_size):
         )  # fmt: skip
         requests.append(Request(params, (1, 2), (3,)))
     logits = random_logits(2, 60, vocab_size)
-    out, _ = sample_batch(body, batch_of(requests, logits))
+    out, _ = sample_batch(backend, batch_of(requests, logits))
     assert out.shape == (64, NUM_COLUMNS)
     for row, request in enumerate(requests):
         assert_columns(out[row], logits[row], out[row, TOKEN], list(request.params.logprob_token_ids))
 
 
-def test_they_sum_to_at_most_one(body):
+def test_they_sum_to_at_most_one(backend):
     requests = [Request(SamplingParams(logprobs=20))] * 60
-    out, _ = sample_batch(body, batch_of(requests, random_logits(3, 60, 600, spread=8.0)))
+    out, _ = sample_batch(backend, batch_of(requests, random_logits(3, 60, 600, spread=8.0)))
     best = np.exp(floats(out[:60, BEST : BEST + MAX_LOGPROBS]).astype(np.float64))
     own = np.exp(floats(out[:60, OWN]).astype(np.float64))
     is_among_best = (out[:60, BEST_IDS : BEST_IDS + MAX_LOGPROBS] == out[:60, :1]).any(axis=1)
@@ -59,37 +59,37 @@ def test_they_sum_to_at_most_one(body):
     assert (best[:, :-1] >= best[:, 1:]).all()
 
 
-def test_of_equal_tokens_the_smaller_ids_come_first(body):
+def test_of_equal_tokens_the_smaller_ids_come_first(backend):
     logits = np.zeros((1, 600), np.float32)
     logits[0, [500, 50]] = 1.0
-    out, _ = sample_batch(body, batch_of([Request(SamplingParams(temperature=0.0, logprobs=20))], logits))
+    out, _ = sample_batch(backend, batch_of([Request(SamplingParams(temperature=0.0, logprobs=20))], logits))
     assert out[0, BEST_IDS : BEST_IDS + MAX_LOGPROBS].tolist() == [50, 500, *range(18)]
     assert (out[0, TOKEN], out[0, RANK]) == (50, 1)
 
 
-def test_large_logits_and_impossible_tokens(body):
+def test_large_logits_and_impossible_tokens(backend):
     logits = np.full((2, 600), -np.inf, np.float32)
     logits[0, [3, 4]] = [1e4, 1e4 - 1]
     logits[1, [3, 4]] = [-1e4, -1e4 - 1]
     params = SamplingParams(temperature=0.0, logprobs=3, logprob_token_ids=(4, 5))
-    out, _ = sample_batch(body, batch_of([Request(params)] * 2, logits))
+    out, _ = sample_batch(backend, batch_of([Request(params)] * 2, logits))
     for row in range(2):
         assert_columns(out[row], logits[row], 3, [4, 5])
         assert floats(out[row, LISTED + 1]) == -np.inf
 
 
-def test_a_row_that_asks_for_them_gets_the_same_token_and_leaves_its_neighbours_alone(body):
+def test_a_row_that_asks_for_them_gets_the_same_token_and_leaves_its_neighbours_alone(backend):
     logits = random_logits(4, 60, 600)
     plain = [Request(SamplingParams(temperature=index % 2 * 1.0)) for index in range(60)]
     asking = [
         Request(SamplingParams(temperature=index % 2 * 1.0, logprobs=5 if index % 3 else None)) for index in range(60)
     ]
-    assert np.array_equal(assert_follows(body, plain, logits), assert_follows(body, asking, logits))
-    assert np.array_equal(tokens_of(body, batch_of(plain, logits)), tokens_of(body, batch_of(asking, logits)))
+    assert np.array_equal(assert_follows(backend, plain, logits), assert_follows(backend, asking, logits))
+    assert np.array_equal(tokens_of(backend, batch_of(plain, logits)), tokens_of(backend, batch_of(asking, logits)))
 
 
 @pytest.mark.parametrize("vocab_size", some([600, 7], 1))
-def test_what_a_grammar_took_away_is_told_exactly(body, vocab_size):
+def test_what_a_grammar_took_away_is_told_exactly(backend, vocab_size):
     """By the logits as they came: a ban beside the grammar takes nothing more, and other rows lose nothing."""
     random = np.random.default_rng(7)
     logits = random_logits(8, 40, vocab_size, spread=6.0)
@@ -102,7 +102,7 @@ def test_what_a_grammar_took_away_is_told_exactly(body, vocab_size):
         )
         for index in range(40)
     ]
-    out, _ = sample_batch(body, batch_of(requests, logits))
+    out, _ = sample_batch(backend, batch_of(requests, logits))
     for row, request in enumerate(requests):
         probabilities = np.exp(logprobs(logits[row]))
         taken = 0.0 if request.grammar is None else np.delete(probabilities, sorted(request.grammar)).sum()
@@ -110,13 +110,13 @@ def test_what_a_grammar_took_away_is_told_exactly(body, vocab_size):
 
 
 @pytest.mark.parametrize("vocab_size", [7, 600, 49153])
-def test_of_given_tokens_as_of_a_prompt(body, vocab_size):
+def test_of_given_tokens_as_of_a_prompt(backend, vocab_size):
     random = np.random.default_rng(5)
     logits = random_logits(6, 9, vocab_size)
     logits[1, ::3] = -np.inf
     tokens = random.integers(0, vocab_size, 9).astype(np.int32)
     listed = random.integers(0, vocab_size, (9, MAX_LOGPROB_TOKEN_IDS)).astype(np.int32)
-    out = np.asarray(jax.jit(body.logprobs)(logits, tokens, listed))
+    out = np.asarray(jax.jit(backend.logprobs)(logits, tokens, listed))
     assert np.array_equal(out[:, TOKEN], tokens)
     for row in range(9):
         assert_columns(out[row], logits[row], tokens[row], listed[row].tolist())

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from sampling.host.params import SamplingParams
-from sampling.host.rows import USES, SamplingRows
-from sampling.host.usage import BITS
+from sampling.host.rows import BITS, USES, SamplingRows
 from sampling.registry import STATEFUL
 from sampling.state import Slots, allocate_states, row_of, uses, write_row
 from tests.sampling.batches import NUM_SLOTS, admission_of, rubbish, shape_of

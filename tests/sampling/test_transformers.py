@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from sampling.host.params import SamplingParams
-from sampling.host.rows import POSITION
-from sampling.host.usage import used_features
+from sampling.host.rows import POSITION, used_features
 from sampling.logprobs import TOKEN
 from tests.sampling.agreement import draws_of
 from tests.sampling.batches import apply_alone, batch_of, sample_batch
@@ -57,17 +56,17 @@ def test_what_the_reference_keeps():
         assert np.flatnonzero(distribution(logits, request_of(case)).total).tolist() == case["kept"], case["params"]
 
 
-def test_what_is_ever_drawn(body):
+def test_what_is_ever_drawn(backend):
     cases = GOLDEN["cuts"]
     requests, logits = [request_of(case) for case in cases], logits_of(cases)
-    tokens = draws_of(body, requests, logits, num_draws=1000)
+    tokens = draws_of(backend, requests, logits, num_draws=1000)
     for row, case in enumerate(cases):
         # A token of 1 % is missed by all draws once in 20 000 cases.
         likely = np.flatnonzero(distribution(logits[row], requests[row]).total >= 0.01)
         assert set(likely.tolist()) <= set(tokens[row].tolist()) <= set(case["kept"]), case["params"]
 
 
-def test_greedy_outputs(body):
+def test_greedy_outputs(backend):
     cases = GOLDEN["loops"]
     requests = [request_of({**case, "output": [], "params": {**case["params"], "temperature": 0.0}}) for case in cases]
     batch = batch_of(requests, np.zeros((len(cases), VOCAB_SIZE), np.float32))
@@ -75,7 +74,7 @@ def test_greedy_outputs(body):
     for step in range(len(cases[0]["output"])):
         batch.logits[: len(cases)] = logits = LOGITS[step % len(LOGITS)]
         batch.rows.ints[: len(cases), POSITION] = [len(request.prompt) + step for request in requests]
-        out, batch = sample_batch(body, batch)
+        out, batch = sample_batch(backend, batch)
         for row, request in enumerate(requests):
             so_far = Request(request.params, request.prompt, tuple(outputs[row]), request.stop_ids)
             outputs[row].append(int(out[row, TOKEN]))

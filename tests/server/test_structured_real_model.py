@@ -14,7 +14,7 @@ import pytest
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.loop import Call
-from engine.schedule.preemption import preempt
+from engine.schedule.admission import preempt
 from server.text.text_model import TextModel
 from tests.server.support.real_server import RealServer, serving
 from tests.server.support.sse_reader import chunks_of

@@ -1,1 +1,1 @@
-"""What every body of kernels provides, and the words in which a model asks for it."""
+"""What every backend provides, and the types by which models use it."""

@@ -1,4 +1,4 @@
-"""What a body of kernels provides, and the record of the backends that one engine has chosen."""
+"""The interface of a backend, and the record of the backends that one engine uses."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from engine.weights.layout import Matrix, WeightsLayout
 from sampling.sampler import SamplerBackend
 
 
-class BodyUnavailable(RuntimeError):
-    """A body's kernels cannot be used here; the message says why, and how to get them."""
+class BackendUnavailable(RuntimeError):
+    """A backend's kernels cannot be used here; the message says why, and how to get them."""
 
 
 class Products(Protocol):
-    """Products of activations with weights that the same body's `weights` has made.
+    """Products of activations with weights that the same backend's `weights` has made.
 
-    Activations are [num_tokens, size]. Padding tokens, and padding rows of logits, may hold any
-    values. `layer` is an int32 scalar, the index into weights, norms and biases.
+    Activations are [num_tokens, size]. Padding tokens, and padding rows of logits, may hold any values. `layer` is an
+    int32 scalar, the index into weights, norms and biases.
     """
 
     def embed(self, weights: Matrix, tokens: jax.Array, layout: TokenLayout, *, scale: float = 1.0) -> jax.Array:
@@ -39,12 +39,9 @@ class Products(Protocol):
 
         Args:
             x: [num_tokens, inputs].
-            norm: None: x is taken as it is.
+            norm: None: x is used as it is.
             weights: inputs to outputs; gated, to twice the outputs.
             bias: [num_layers, outputs]; gated, that of the gates and then that of the ups.
-
-        Returns:
-            [num_tokens, outputs].
         """
 
     def add_product(
@@ -54,7 +51,7 @@ class Products(Protocol):
         """addend + scale * (x @ weights + bias), [num_tokens, outputs].
 
         Args:
-            addend: [num_tokens, outputs]; it may be written to, and is not to be used again.
+            addend: [num_tokens, outputs]; it may be overwritten.
             bias: [num_layers, outputs].
         """
 
@@ -62,38 +59,33 @@ class Products(Protocol):
         self, addend: jax.Array, x: jax.Array, gate_up: Matrix, down: Matrix, picks: Picks, layer: jax.Array,
         layout: TokenLayout, *, activation: Activation,
     ) -> jax.Array:  # fmt: skip
-        """addend + the sum over each token's picks of share * ((activation(x @ gate) * (x @ up)) @ down).
+        """addend + the sum over each token's experts of share * ((activation(x @ gate) * (x @ up)) @ down).
 
-        Only experts that a token picks are read, and each computes those tokens alone (Shazeer et al., 2017).
+        Only experts with tokens are read, and each computes those tokens alone (Shazeer et al., 2017).
 
         Args:
-            addend: [num_tokens, hidden]; it may be written to, and is not to be used again.
+            addend: [num_tokens, hidden]; it may be overwritten.
             x: [num_tokens, hidden].
             gate_up, down: stacks of all experts of all layers.
-
-        Returns:
-            [num_tokens, hidden].
         """
 
     def head_product(
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: Matrix, *,
         bias: jax.Array | None = None, scale: float = 1.0, softcap: float = 0.0,
     ) -> jax.Array:  # fmt: skip
-        """Logits: z = scale * (norm(x) @ weightsᵀ + bias), and softcap * tanh(z / softcap) where softcap is above 0.
+        """Logits float32[num_sampled_rows, vocab]: z = scale * (norm(x) @ weightsᵀ + bias), perhaps soft-capped.
 
         Args:
             sampled: int32[num_sampled_rows], indices of tokens; negative in padding rows.
             norm: of one layer.
             weights: an embedding's, [vocab, hidden].
             bias: [1, vocab].
-
-        Returns:
-            float32[num_sampled_rows, vocab].
+            softcap: above 0, logits become softcap * tanh(z / softcap).
         """
 
 
 class Attention(Protocol):
-    """Paged attention over the step's tokens and what the pages hold of their requests."""
+    """Paged attention over the step's tokens and the pages of their requests."""
 
     def __call__(
         self, qkv: jax.Array, kv: KVPages, layer: jax.Array, layout: TokenLayout, constants: AttentionConstants
@@ -114,13 +106,13 @@ class Attention(Protocol):
 
 @dataclass(frozen=True)
 class Backend:
-    """One folder of kernels: a body for every heavy part of a step."""
+    """One implementation of every heavy part of a step."""
 
     name: str  # in the configuration, the metrics and the log
-    load: Callable[[], str]  # makes it usable, and says what it is, for the log; raises BodyUnavailable
+    load: Callable[[], str]  # makes it usable, and says what it is, for the log; raises BackendUnavailable
     # Why it cannot serve models of such sizes, or None where it can.
-    misfit_of_products: Callable[[ModelConfig], str | None]
-    misfit_of_attention: Callable[[ModelConfig], str | None]
+    products_unsupported_reason: Callable[[ModelConfig], str | None]
+    attention_unsupported_reason: Callable[[ModelConfig], str | None]
     weights: WeightsLayout  # as the products read them
     products: Products
     sampler: SamplerBackend
@@ -134,7 +126,7 @@ class Backend:
 class Backends:
     """The backends of one engine, chosen once at its start.
 
-    The sampler belongs to the body of the products; the body of attention allocates pages and states.
+    The sampler belongs to the backend of the products; the backend of attention allocates pages and states.
     """
 
     for_products: Backend

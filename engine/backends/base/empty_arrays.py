@@ -1,4 +1,4 @@
-"""Arrays whose content counts for nothing, made by programs that are kept."""
+"""Uninitialised arrays, made by compiled programs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ class EmptyArrays:
     """Makes the arrays of a tree by one program: to lower one takes ten times as long as to add an array to it.
 
     Programs are kept, so that the second arrays of a kind compile nothing. They are compiled ahead of time, because
-    what JAX remembers of a jitted function can be lost: its caches are bounded and can be cleared, and then an engine
-    that wakes would compile.
+    JAX's caches of jitted functions are bounded and can be cleared, and then an engine that wakes would compile.
     """
 
     def __init__(self, make: Callable[[jax.ShapeDtypeStruct], jax.Array]) -> None:
-        """Args:
-        make: makes one array, within a program that is traced.
-        """
+        """Takes the function that makes one array, within a program that is traced."""
         self._make = make
         self._programs: dict[tuple[jax.ShapeDtypeStruct, ...], Callable[[], list[jax.Array]]] = {}
 

@@ -1,4 +1,4 @@
-"""Norms outside a product, as XLA computes them: of queries and keys, and what a model norms after a block."""
+"""Norms outside a product, in XLA: of queries and keys, and after a block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def normed(x: jax.Array, norm: Norm | None, layer: jax.Array) -> jax.Array:
         layer: int32 scalar, the index into the norm's weights and biases.
 
     Returns:
-        [..., size], of the type that x and the weights have together.
+        [..., size], of the common type of x and the weights.
     """
     if norm is None:
         return x

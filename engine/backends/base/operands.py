@@ -1,4 +1,4 @@
-"""What a model tells a body beside weights and activations: norms, activations, the constants of attention."""
+"""What a model passes to a backend besides weights and activations: norms, activations, constants of attention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NormKind(IntEnum):
 
 
 class Activation(IntEnum):
-    """What is done to the outputs of a product; the values are those of the native kernels."""
+    """The function of a product's outputs; the values are those of the native kernels."""
 
     NONE = 0
     SILU = 1  # Elfwing et al., "Sigmoid-weighted linear units", 2017
@@ -38,16 +38,16 @@ class Norm:
 
 
 class Picks(NamedTuple):
-    """Which experts of a layer each token of a step goes through, and what counts of them."""
+    """The experts that each token of a step is routed to, and their shares."""
 
     experts: jax.Array  # int32[num_tokens, num_picked], different ones for each token
     shares: jax.Array  # float32[num_tokens, num_picked]
-    num_experts: int  # of a layer; in a stack of matrices, expert i of a layer stands at layer * num_experts + i
+    num_experts: int  # of a layer; in a stack of matrices, expert i of a layer is at layer * num_experts + i
 
 
 @dataclass(frozen=True)
 class AttentionConstants:
-    """What attention is told of a model, beside queries, keys and values; the same for a whole step.
+    """The constants of attention in a model, the same for a whole step.
 
     Host arrays are constants of the compiled program, so that what a model does not use costs nothing.
 

@@ -1,4 +1,4 @@
-"""Where the tokens of a step stand: what attention and products read of a step's batch."""
+"""The layout of a step's tokens, which attention and products read."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def pages_per_block(page_size: int) -> int:
 
 
 class TokenLayout(NamedTuple):
-    """The rows of a step, and where each of its tokens stands; the same for all layers.
+    """The rows of a step, and the position of each of its tokens; the same for all layers.
 
-    Each decode row has one token; behind these come the tokens of the tiles. A compiled program
-    computes only the fields that its backends read.
+    Each decode row has one token; behind these come the tokens of the tiles. A compiled program computes only the
+    fields that its backends read.
     """
 
     rows: jax.Array  # int32[num_decode_rows + num_tiles, NUM_ROW_INTS], as in the batch
@@ -43,7 +43,7 @@ class TokenLayout(NamedTuple):
 def token_layout(
     rows: np.ndarray | jax.Array, page_table: np.ndarray | jax.Array, *, num_tiles: int, tile_size: int, page_size: int
 ) -> TokenLayout:
-    """Spreads a batch's rows over its tokens.
+    """Computes the layout of a batch.
 
     Args:
         rows: int32[num_decode_rows + num_tiles, NUM_ROW_INTS].

@@ -1,1 +1,1 @@
-"""The native backends: C++ kernels for CPUs, called from compiled programs."""
+"""The native backend: C++ kernels for CPUs, called from compiled programs."""

@@ -1,4 +1,4 @@
-"""Ragged paged attention as a function of JAX arrays."""
+"""Paged attention by the native kernel, as a function of JAX arrays."""
 
 from __future__ import annotations
 
@@ -25,31 +25,21 @@ def attention(
     """Norms and rotates queries and keys, writes keys and values into their pages, and attends causally.
 
     A norm is an RMS norm with `epsilon` (Zhang and Sennrich, 2019) and comes before the rotation. A rotation is that of
-    Su et al., "RoFormer", 2021: of each head's first rotary_dim features, feature i is paired with i + rotary_dim / 2;
-    the features behind them pass through.
+    Su et al., "RoFormer", 2021. The constants are those of `AttentionConstants`; an absent norm is an empty array.
 
     Args:
         qkv: float32[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim].
-        rotations: float32[num_tables, num_tokens, rotary_dim], cosines and then sines of rotary_dim / 2 angles each.
-        tables: int32[num_layers], which of the rotations a layer uses; -1 where a layer does not rotate.
-        windows: int32[num_layers], how many tokens up to and with its own a query sees in a layer; 0 for all.
-        q_norm: float32[num_layers, head_dim] where each head is normed by itself, [num_layers, num_heads * head_dim]
-            where all heads are normed as one vector, or empty.
-        k_norm: the same of the keys, of num_kv_heads heads.
         rows: int32[num_rows, columns] of a step, whose first two columns are a row's start and its number of tokens.
         page_table: int32[num_rows, max_pages].
         layer: int32 scalar.
         kv: the pages of all layers, updated in place.
         num_tiles: how many of the rows, the last ones, are tiles.
-        scale: what the scores are multiplied with.
-        softcap: scores become softcap * tanh(score / softcap); 0 leaves them as they are.
 
     Returns:
         float32[num_tokens, num_heads * head_dim], and kv.
 
     Raises:
-        ValueError: a size does not fit, as the message says: heads have 16, 32, ... 256 features, of which an even
-            number is rotated.
+        ValueError: a size does not fit: heads have 16, 32, ... 256 features, of which an even number is rotated.
     """
     num_layers, _, _, num_kv_heads, _, head_dim = kv.data.shape
     _check_sizes(head_dim, rotations.shape[-1], softcap)

@@ -1,4 +1,4 @@
-"""The native body: kernels in C++ for CPUs, behind what every body provides."""
+"""The native backend: the C++ kernels behind the interface of every backend."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 from cache.storage import KVPages
 from engine.backends.base.backend import Backend
+from engine.backends.base.empty_arrays import EmptyArrays
 from engine.backends.base.model_config import ModelConfig
 from engine.backends.base.operands import Activation, AttentionConstants, Norm, NormKind, Picks
 from engine.backends.base.token_layout import TokenLayout
 from engine.backends.native import library, products
-from engine.backends.native.arrays import empty
 from engine.backends.native.attention import HEAD_MULTIPLE, LARGEST_HEAD, attention
-from engine.backends.native.experts import add_experts
 from engine.backends.native.matrices import PackedLayout
+from engine.backends.native.products import add_experts
 from engine.backends.native.sampler import NATIVE
 from engine.weights.packing import GROUP, TILE, PackedMatrix
 
@@ -26,14 +26,12 @@ class NativeProducts:
     """`Products` of weights that `PackedLayout` has made; padding tokens are neither read nor written."""
 
     def embed(self, weights: PackedMatrix, tokens: jax.Array, layout: TokenLayout, *, scale: float = 1.0) -> jax.Array:
-        """As `Products.embed`."""
         return products.embed(tokens, layout.rows, weights, scale=scale, num_tiles=layout.num_tiles)
 
     def norm_product(
         self, x: jax.Array, norm: Norm | None, weights: PackedMatrix, layer: jax.Array, layout: TokenLayout, *,
         bias: jax.Array | None = None, activation: Activation = Activation.NONE, is_gated: bool = False,
     ) -> jax.Array:  # fmt: skip
-        """As `Products.norm_product`."""
         weight, norm_bias, kind, epsilon = _of_norm(norm)
         return products.norm_product(
             x, layout.rows, layer, weight, norm_bias, weights, _or_nothing(bias),
@@ -44,7 +42,7 @@ class NativeProducts:
         self, addend: jax.Array, x: jax.Array, weights: PackedMatrix, layer: jax.Array, layout: TokenLayout, *,
         bias: jax.Array | None = None, scale: float = 1.0,
     ) -> jax.Array:  # fmt: skip
-        """As `Products.add_product`, in place of the addend."""
+        """As `Products.add_product`, in place."""
         return products.add_product(
             addend, x, layout.rows, layer, weights, _or_nothing(bias), scale=scale, num_tiles=layout.num_tiles
         )
@@ -53,14 +51,13 @@ class NativeProducts:
         self, addend: jax.Array, x: jax.Array, gate_up: PackedMatrix, down: PackedMatrix, picks: Picks,
         layer: jax.Array, layout: TokenLayout, *, activation: Activation,
     ) -> jax.Array:  # fmt: skip
-        """As `Products.add_experts`, in place of the addend."""
+        """As `Products.add_experts`, in place."""
         return add_experts(addend, x, gate_up, down, picks, layer, layout, activation=activation)
 
     def head_product(
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: PackedMatrix, *,
         bias: jax.Array | None = None, scale: float = 1.0, softcap: float = 0.0,
     ) -> jax.Array:  # fmt: skip
-        """As `Products.head_product`."""
         weight, norm_bias, kind, epsilon = _of_norm(norm)
         return products.head_product(
             x, sampled, weight.reshape(-1), norm_bias.reshape(-1), weights,
@@ -94,12 +91,18 @@ def _or_nothing(bias: jax.Array | None) -> jax.Array | np.ndarray:
     return _NOTHING if bias is None else bias
 
 
+def _uninitialised(shape: jax.ShapeDtypeStruct) -> jax.Array:
+    """An array whose memory is not written, so that a large one takes none until a step writes to it."""
+    array: jax.Array = jax.ffi.ffi_call(library.target("empty"), shape)()
+    return array
+
+
 def _load() -> str:
     return f"native kernels for {library.load()}"
 
 
-def _misfit_of_products(model: ModelConfig) -> str | None:
-    """Why native products cannot serve a model, or None where they can."""
+def products_unsupported_reason(model: ModelConfig) -> str | None:
+    """Why native products do not support a model, or None where they do."""
     sizes = model.product_inputs
     if all(size % GROUP == 0 for size in sizes.values()) and model.kv_size % TILE == 0:
         return None
@@ -110,8 +113,8 @@ def _misfit_of_products(model: ModelConfig) -> str | None:
     )
 
 
-def _misfit_of_attention(model: ModelConfig) -> str | None:
-    """Why native attention cannot serve a model, or None where it can."""
+def attention_unsupported_reason(model: ModelConfig) -> str | None:
+    """Why native attention does not support a model, or None where it does."""
     if model.head_dim % HEAD_MULTIPLE == 0 and model.head_dim <= LARGEST_HEAD:
         return None
     return (
@@ -120,16 +123,16 @@ def _misfit_of_attention(model: ModelConfig) -> str | None:
     )
 
 
-BODY = Backend(
+BACKEND = Backend(
     name="native",
     load=_load,
-    misfit_of_products=_misfit_of_products,
-    misfit_of_attention=_misfit_of_attention,
+    products_unsupported_reason=products_unsupported_reason,
+    attention_unsupported_reason=attention_unsupported_reason,
     weights=PackedLayout(),
     products=NativeProducts(),
     sampler=NATIVE,
     attention=attend,
     kv_dtype="bfloat16",
     is_opaque_to_xla=True,
-    empty=empty,
+    empty=EmptyArrays(_uninitialised),
 )

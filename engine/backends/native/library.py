@@ -1,4 +1,4 @@
-"""The kernels' shared library: one for each instruction set, of which the best this machine has is loaded."""
+"""The shared library of the kernels: one for each instruction set, of which the best for this machine is loaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jax
 
-from engine.backends.base.backend import BodyUnavailable
+from engine.backends.base.backend import BackendUnavailable
 from engine.backends.native.sources import SOURCES, digest
 from engine.backends.native.variants import MACHINES, cpu_flags, variants_of
 
@@ -25,19 +25,19 @@ TARGETS = (
     "sample_random", "sample_full", "logprobs",
 )  # fmt: skip
 
-# Of `eagre_pack` in src/border/packing_calls.cc; what it returns is an int.
+# Of `eagre_pack` in src/ffi/packing_calls.cc; what it returns is an int.
 _PACK_ARGUMENTS = (
     ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
     ctypes.c_void_p, ctypes.c_int64,
 )  # fmt: skip
 
 VARIANT_VARIABLE = "EAGRE_NATIVE_VARIANT"  # names a variant, or "none"
-FOLDER_VARIABLE = "EAGRE_NATIVE_FOLDER"  # where the libraries lie, instead of beside this file
+FOLDER_VARIABLE = "EAGRE_NATIVE_FOLDER"  # of the libraries, instead of this file's
 
 _log = logging.getLogger(__name__)
 
 
-class NativeUnavailable(BodyUnavailable):
+class NativeUnavailable(BackendUnavailable):
     """The kernels cannot be used here; the message says why, and how to get them."""
 
 
@@ -50,14 +50,11 @@ _libraries: dict[str, ctypes.CDLL] = {}  # by variant, those whose targets are r
 
 @cache
 def load() -> str:
-    """Loads the library and registers its targets with XLA, once.
-
-    Returns:
-        The name of the variant.
+    """Loads the library and registers its targets with XLA, once; returns the name of the variant.
 
     Raises:
-        NativeUnavailable: the device is no CPU, nothing was built, or nothing built runs here or fits these sources
-            and this jaxlib.
+        NativeUnavailable: the device is no CPU, nothing was built, or nothing built runs here or fits these sources and
+            this jaxlib.
     """
     if jax.default_backend() != "cpu":
         raise NativeUnavailable(f"native kernels are for CPUs; the device is a {jax.default_backend()}")
@@ -75,20 +72,12 @@ def load() -> str:
 
 
 def shared_library() -> ctypes.CDLL:
-    """The library, for what is called without XLA; such calls do not hold the interpreter's lock.
-
-    Raises:
-        NativeUnavailable: as `load`.
-    """
+    """The library, for calls without XLA, which do not hold the interpreter's lock; raises as `load`."""
     return _libraries[load()]
 
 
 def target(name: str) -> str:
-    """What XLA knows a target by; the variant is part of it, for its results differ in the last bits.
-
-    Raises:
-        NativeUnavailable: as `load`.
-    """
+    """The name of a target in XLA; the variant is part of it, for results differ in the last bits. Raises as `load`."""
     return f"eagre_{load()}_{name}"
 
 
@@ -118,10 +107,10 @@ def _register(variant: str, path: Path) -> None:
 
 
 def _check_version(library: ctypes.CDLL) -> None:
-    """Refuses a library that was built from other sources than those that lie here, as after an update without a build.
+    """Refuses a library that was built from other sources than those here, as after an update without a build.
 
     Raises:
-        AttributeError: it is so old that it does not tell.
+        AttributeError: it is so old that it has no version.
         NativeUnavailable: it is of other sources.
     """
     tell = library.eagre_sources
@@ -131,7 +120,7 @@ def _check_version(library: ctypes.CDLL) -> None:
 
 
 def _prepare(variant: str, library: ctypes.CDLL) -> None:
-    """Asks the system for what it must allow before a kernel of the library runs.
+    """Requests what the system must allow before a kernel of the library runs.
 
     Raises:
         AttributeError: the library is of another version.
@@ -172,7 +161,7 @@ def is_cut_short(path: Path) -> bool:
     except OSError as error:
         raise NativeUnavailable(f"the native kernels could not be read: {error}") from error
     starts = range(0, len(table), program_size)
-    # In a program header, the offset in the file stands at byte 8 and the size in the file at byte 32.
+    # In a program header, the offset in the file is at byte 8 and the size in the file at byte 32.
     return any(sum(struct.unpack_from("<Q", table, start + at)[0] for at in (8, 32)) > size for start in starts)
 
 
@@ -188,7 +177,7 @@ def runs_here(variant: str) -> bool:
 
 
 def _candidates(wanted: str | None) -> list[tuple[str, Path]]:
-    """The variant that is asked for, or those that this processor runs, best first: at least one."""
+    """The configured variant, or those that this processor runs, best first: at least one."""
     built = built_variants()
     if wanted == "none":
         raise NativeUnavailable(f"{VARIANT_VARIABLE} is none")

@@ -1,4 +1,4 @@
-"""Weights as packed matrices, in the format of the file where a kernel takes it."""
+"""The weights layout of the native backend: packed matrices, in the format of the file where a kernel reads it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,7 @@ from engine.weights.encodings import EncodedRows, Encoding
 from engine.weights.host_memory import large_array
 from engine.weights.layout import Count, LayerTensors, Precision, stacked_arrays
 from engine.weights.leaf import Leaf, LeafKind
-from engine.weights.packing import (
-    TILE,
-    Format,
-    PackedMatrix,
-    PackingError,
-    Placement,
-    pack_quantised,
-    quantise,
-)
+from engine.weights.packing import TILE, Format, PackedMatrix, PackingError, Placement, pack_quantised, quantise
 from engine.weights.tensors import ModelTensor
 
 _JOB_BYTES = 8 << 20  # of a tensor: what one job reads and packs
@@ -94,7 +86,7 @@ def _placement(leaf: Leaf, layers: LayerTensors, precision: Precision) -> Placem
 
 
 def _jobs(tensor: ModelTensor, kind: Format, tiles: np.ndarray, count: Count) -> Iterator[Job]:
-    """What fills uint8[tiles, tile bytes] with a tensor, in pieces that several threads may do at once."""
+    """The jobs that fill uint8[tiles, tile bytes] with a tensor, in pieces that several threads may do at once."""
     encoded = tensor.encoded()
     if encoded is not None and _holds(kind, encoded.encoding):
         for start, stop, num_bytes in _pieces(tensor):
@@ -109,7 +101,7 @@ def _holds(kind: Format, encoding: Encoding) -> bool:
 
 
 def _pieces(tensor: ModelTensor) -> Iterator[tuple[int, int, int]]:
-    """Outputs from and to which, in whole tiles, and bytes of the file that hold them."""
+    """Ranges of outputs, in whole tiles, each with the bytes of the file that hold it."""
     num_outputs, total = tensor.shape[0], tensor.num_bytes
     step = max(1, _JOB_BYTES * num_outputs // max(1, total) // TILE) * TILE
     for start in range(0, num_outputs, step):

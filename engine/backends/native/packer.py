@@ -42,11 +42,7 @@ def pack_rows(
 
 
 def pack_encoded(matrix: EncodedRows, kind: Format, tiles: np.ndarray, start: int, stop: int) -> None:
-    """Fills tiles with the outputs from start to stop, as `pack_rows`.
-
-    Raises:
-        PackingError: as `pack_rows`.
-    """
+    """Fills tiles with the outputs from start to stop; raises as `pack_rows`."""
     rows, order = matrix.rows(start, stop)
     pack_rows(matrix.encoding, rows, kind, tiles, num_outputs=stop - start, num_inputs=matrix.num_inputs, order=order)
     matrix.forget(rows)

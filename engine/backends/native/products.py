@@ -1,10 +1,11 @@
-"""Products of activations with packed weights, as functions of JAX arrays.
+"""Products of activations with packed weights by the native kernels, as functions of JAX arrays.
 
-Weights, norms and biases are whole stacks over the layers, and an index says which layer is meant, so that no slice is
-ever made. An array of size 0 stands for a norm or a bias that a model does not have. Tokens that are padding are
-neither read nor written: their rows of a result hold whatever was there before.
+As in `Products`, weights, norms and biases are whole stacks over the layers, and an index selects the layer, so that no
+slice is ever made. An array of size 0 stands for a norm or a bias that a model does not have. `rows` are
+int32[num_rows, columns] of a step, whose first two columns are a row's start and its number of tokens; the last
+`num_tiles` of them are tiles. Padding tokens are neither read nor written: their rows of a result are undefined.
 
-The number of inputs is a multiple of 32, or of what the formats of PackedMatrix ask for; that of outputs is free.
+The number of inputs is a multiple of 32, or of the multiple of the formats of PackedMatrix; that of outputs is free.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from engine.backends.base.operands import Activation, NormKind
+from engine.backends.base.operands import Activation, NormKind, Picks
+from engine.backends.base.token_layout import TokenLayout
 from engine.backends.native.library import target
 from engine.weights.packing import ALIGNMENT, Format, PackedMatrix
 
 Array: TypeAlias = jax.Array | np.ndarray
 
-_AS_BFLOAT16 = 64  # on top of a format of integers: they are multiplied as bfloat16; as src/border/stack.h has it
+_AS_BFLOAT16 = 64  # on top of a format of integers: they are multiplied as bfloat16; as src/ffi/stack.h has it
 
 
 def norm_product(
@@ -29,25 +31,18 @@ def norm_product(
     weights: PackedMatrix, bias: Array, *,
     norm_kind: int, epsilon: float, activation: int, is_gated: bool, num_tiles: int,
 ) -> jax.Array:  # fmt: skip
-    """activation(norm(x) @ weights[layer]ᵀ + bias[layer]), or where it is gated, activation(gate) * up.
+    """activation(norm(x) @ weights[layer]ᵀ + bias[layer]), or gated, activation(gate) * up.
 
     A gated product is that of Shazeer, "GLU variants improve transformer", 2020. The first half of its matrix's parts
-    are the gate's, and the second half those of `up`.
+    are the gate's, and the second half those of `up`; so are its biases.
 
     Args:
-        x: float32[num_tokens, inputs].
-        rows: int32[num_rows, columns] of a step, whose first two columns are a row's start and its number of tokens.
-        layer: int32 scalar.
         norm: float32[num_layers, inputs], or empty where the kind is none.
         norm_bias: float32[num_layers, inputs] of a LayerNorm, or empty.
-        bias: float32[num_layers, outputs], or empty; of a gated product the gate's biases and then those of `up`.
-        norm_kind: a NormKind.
-        epsilon: what the norm adds to the mean of the squares.
-        activation: an Activation.
-        num_tiles: how many of the rows, the last ones, are tiles.
+        bias: float32[num_layers, outputs], or empty.
 
     Returns:
-        float32[num_tokens, outputs], half the outputs where it is gated.
+        float32[num_tokens, outputs].
 
     Raises:
         ValueError: the kind of norm or activation is unknown, or the norm's arrays do not belong to its kind.
@@ -69,11 +64,7 @@ def add_product(
     addend: Array, x: Array, rows: Array, layer: Array, weights: PackedMatrix, bias: Array, *,
     scale: float = 1.0, num_tiles: int,
 ) -> jax.Array:  # fmt: skip
-    """addend + scale * (x @ weights[layer]ᵀ + bias[layer]), in place of the addend, float32[num_tokens, outputs].
-
-    Args:
-        bias: float32[num_layers, outputs], or empty.
-    """
+    """addend + scale * (x @ weights[layer]ᵀ + bias[layer]), in place of the addend, float32[num_tokens, outputs]."""
     out = jax.ShapeDtypeStruct(addend.shape, jnp.float32)
     call = jax.ffi.ffi_call(target("add_product"), out, input_output_aliases={0: 0})
     total: jax.Array = call(
@@ -87,19 +78,12 @@ def head_product(
     x: Array, sampled: Array, norm: Array, norm_bias: Array, weights: PackedMatrix, *,
     norm_kind: int, epsilon: float, scale: float = 1.0, softcap: float = 0.0, bias: Array,
 ) -> jax.Array:  # fmt: skip
-    """Logits: z = scale * (norm(x) @ weightsᵀ + bias) of some tokens, or softcap * tanh(z / softcap).
+    """Logits float32[num_sampled, vocab]: z = scale * (norm(x) @ weightsᵀ + bias), or softcap * tanh(z / softcap).
 
     Args:
-        x: float32[num_tokens, inputs].
         sampled: int32[num_sampled], indices of tokens, negative in padding rows.
         norm: float32[inputs], or empty where the kind is none.
-        norm_bias: float32[inputs] of a LayerNorm, or empty.
-        norm_kind: a NormKind.
         softcap: the bound of the logits' magnitudes; 0 for none.
-        bias: float32[vocab], or empty.
-
-    Returns:
-        float32[num_sampled, vocab].
 
     Raises:
         ValueError: the kind of norm is unknown, its arrays do not belong to it, or `softcap` is negative.
@@ -133,7 +117,7 @@ def embed(tokens: Array, rows: Array, weights: PackedMatrix, *, scale: float = 1
 
 
 def places_of(weights: PackedMatrix) -> np.ndarray:
-    """int32[entries, parts, 3], a constant of the program: format, offset in lines of the cache, stride in bytes."""
+    """int32[entries, parts, 3], a constant of the program: format, offset in cache lines, stride in bytes."""
     placement = weights.placement
 
     def number(kind: Format) -> int:
@@ -152,11 +136,7 @@ def _sizes(weights: PackedMatrix) -> dict[str, Any]:
 
 
 def _check_norm(kind: int, norm: Array, norm_bias: Array) -> None:
-    """Checks that a norm's arrays belong to its kind.
-
-    Raises:
-        ValueError: they do not, as the message says.
-    """
+    """Raises ValueError if a norm's arrays do not belong to its kind."""
     if kind not in list(NormKind):
         raise ValueError(f"norm_kind is {kind}; it is one of {[*map(int, NormKind)]}")
     name = NormKind(kind).name
@@ -166,3 +146,23 @@ def _check_norm(kind: int, norm: Array, norm_bias: Array) -> None:
         raise ValueError(f"norm is empty, but norm_kind is {name}, which has weights")
     if kind != NormKind.LAYER and norm_bias.size:
         raise ValueError(f"norm_bias has the shape {norm_bias.shape}, but norm_kind is {name}: only LAYER has a bias")
+
+
+def add_experts(
+    addend: jax.Array, x: jax.Array, gate_up: PackedMatrix, down: PackedMatrix, picks: Picks, layer: jax.Array,
+    layout: TokenLayout, *, activation: Activation,
+) -> jax.Array:  # fmt: skip
+    """As `Products.add_experts`, in place of the addend; padding tokens are neither read nor written.
+
+    A token's experts are added up in the order of their numbers, so that a row alone equals the row in a batch.
+    """
+    out = jax.ShapeDtypeStruct(addend.shape, jnp.float32)
+    call = jax.ffi.ffi_call(target("add_experts"), out, input_output_aliases={0: 0})
+    total: jax.Array = call(
+        addend, x, layout.rows, layer, picks.experts.astype(jnp.int32), picks.shares.astype(jnp.float32),
+        gate_up.blocks, places_of(gate_up), down.blocks, places_of(down),
+        num_tiles=layout.num_tiles, gate_up_tiles=np.array(gate_up.placement.tiles, np.int64),
+        down_tiles=np.array(down.placement.tiles, np.int64), num_inputs=gate_up.num_inputs,
+        num_inner=down.num_inputs, num_experts=picks.num_experts, activation=int(activation),
+    )  # fmt: skip
+    return total

@@ -15,10 +15,9 @@ import jax
 
 from engine.backends.native.sources import SOURCES
 from sampling.host.params import MAX_LOGPROBS
-from sampling.host.rows import FLOAT_COLUMNS, INT_COLUMNS, NOTHING_LEFT
-from sampling.host.usage import BITS
+from sampling.host.rows import BITS, FLOAT_COLUMNS, INT_COLUMNS, NOTHING_LEFT
 from sampling.logprobs import BEST, BEST_IDS, LISTED, MASKED, OWN, RANK, TOKEN
-from sampling.processors.feature import FeatureStates, StateShape
+from sampling.processors.logits_processor import FeatureStates, StateShape
 from sampling.registry import STATEFUL
 from sampling.state import state_shapes
 
@@ -30,7 +29,7 @@ _WIDTH = 118  # of a line of enumerators
 def state_names(states: FeatureStates) -> list[str]:
     """The names of the states' arrays, in the order in which `jax.tree.leaves` lists them.
 
-    An array of its own has the name of its feature, one of several the feature's and its own.
+    A feature's only array has the feature's name; one of several has both names.
     """
     paths = jax.tree_util.tree_flatten_with_path(states)[0]
     return ["_".join(jax.tree_util.keystr((key,), simple=True) for key in path) for path, _ in paths]
@@ -95,8 +94,8 @@ def _enum(name: str, enumerators: Iterable[str] | Mapping[str, int]) -> str:
         if len(lines[-1]) + len(entry) > _WIDTH:
             lines.append("")
         lines[-1] += f" {entry}"
-    body = "\n ".join(lines)
-    return f"enum {name} {{\n {body}\n}};\n"
+    backend = "\n ".join(lines)
+    return f"enum {name} {{\n {backend}\n}};\n"
 
 
 if __name__ == "__main__":

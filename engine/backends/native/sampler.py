@@ -1,4 +1,4 @@
-"""The sampler's body in C++: one thread passes over each row, and a row pays only for what it asks for."""
+"""The native sampler: one thread passes over each row, and a row pays only for the features that it uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.backends.native.sample_header import is_updated
 from sampling.draw import uniforms
 from sampling.host.rows import SamplingRows
 from sampling.logprobs import LISTED, NUM_COLUMNS
-from sampling.processors.feature import FeatureStates
+from sampling.processors.logits_processor import FeatureStates
 from sampling.sampler import SamplerBackend
 
 
@@ -27,7 +27,7 @@ def argmax(logits: jax.Array, slots: jax.Array, num_slots: int) -> jax.Array:
 
 
 def random(logits: jax.Array, rows: SamplingRows, num_slots: int) -> jax.Array:
-    """As `sampling.sampler.portable_random`, except that anything stands in padding rows; int32[num_rows]."""
+    """As `sampling.sampler.portable_random`, except that padding rows get any value; int32[num_rows]."""
     call = jax.ffi.ffi_call(target("sample_random"), jax.ShapeDtypeStruct((logits.shape[0],), jnp.int32))
     tokens: jax.Array = call(logits, rows.ints, rows.floats, uniforms(rows), num_slots=num_slots)
     return tokens
@@ -36,10 +36,10 @@ def random(logits: jax.Array, rows: SamplingRows, num_slots: int) -> jax.Array:
 def full(
     logits: jax.Array, states: FeatureStates, rows: SamplingRows, mask: jax.Array, num_slots: int
 ) -> tuple[jax.Array, FeatureStates]:
-    """As `sampling.sampler.portable_full`, except that rows have zeros behind the token where they use no logprobs.
+    """As `sampling.sampler.portable_full`, except that rows without logprobs have zeros behind the token.
 
-    What a step changes in the states is updated in place. The arrays of the states go in the order
-    that the generated header names (`sample_header`).
+    What a step changes in the states is updated in place. The arrays of the states go in the order that the generated
+    header names (`sample_header`).
 
     Args:
         states: of `num_slots` slots.

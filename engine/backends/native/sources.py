@@ -1,4 +1,4 @@
-"""What the kernels' sources are told apart by. Needs nothing but Python: the build loads this file alone."""
+"""The digest of the kernels' sources. Needs nothing but Python: the build loads this file alone."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The portable backends: everything in XLA, for every device."""
+"""The portable backend: everything in XLA, for every device."""

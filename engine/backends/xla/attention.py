@@ -49,7 +49,7 @@ def _normed_heads(x: jax.Array, norm: Norm | None, layer: jax.Array) -> jax.Arra
 
 
 def _rotate(x: jax.Array, layer: jax.Array, constants: AttentionConstants) -> jax.Array:
-    """Su et al., "RoFormer", 2021; the first rotary_dim features of each head, by the layer's table.
+    """Rotates the first rotary_dim features of each head by the layer's table (Su et al., "RoFormer", 2021).
 
     Args:
         x: [num_tokens, num_heads, head_dim].
@@ -77,8 +77,8 @@ def _attend(
 
     Args:
         q: [num_rows, width, num_heads, head_dim].
-        positions: int32[num_rows, width]; each query sees keys at its position and before,
-            as far as the layer's window reaches.
+        positions: int32[num_rows, width]; each query sees keys at its position and before, as far as the layer's window
+            reaches.
         table: int32[num_rows, max_pages].
 
     Returns:

@@ -1,10 +1,12 @@
-"""The portable body: everything in XLA."""
+"""The record of the portable backend."""
 
 from __future__ import annotations
 
+import jax.numpy as jnp
+
 from engine.backends.base.backend import Backend
+from engine.backends.base.empty_arrays import EmptyArrays
 from engine.backends.base.model_config import ModelConfig
-from engine.backends.xla.arrays import empty
 from engine.backends.xla.attention import attend
 from engine.backends.xla.matrices import ArrayLayout
 from engine.backends.xla.products import XlaProducts
@@ -12,25 +14,25 @@ from sampling.sampler import PORTABLE
 
 
 def _load() -> str:
-    """There is nothing to load, and nothing to tell of it."""
+    """Nothing to load, and nothing to report."""
     return ""
 
 
 def _serves_all(model: ModelConfig) -> None:
-    """There are no sizes that do not fit."""
+    """Every size is supported."""
     return
 
 
-BODY = Backend(
+BACKEND = Backend(
     name="xla",
     load=_load,
-    misfit_of_products=_serves_all,
-    misfit_of_attention=_serves_all,
+    products_unsupported_reason=_serves_all,
+    attention_unsupported_reason=_serves_all,
     weights=ArrayLayout(),
     products=XlaProducts(),
     sampler=PORTABLE,
     attention=attend,
     kv_dtype="float32",
     is_opaque_to_xla=False,
-    empty=empty,
+    empty=EmptyArrays(lambda shape: jnp.zeros(shape.shape, shape.dtype)),
 )

@@ -1,4 +1,4 @@
-"""Weights as arrays, which XLA multiplies: stacks [num_layers, inputs, outputs], embeddings [vocab, hidden]."""
+"""The weights layout of the XLA backend: stacks [num_layers, inputs, outputs], embeddings [vocab, hidden]."""
 
 from __future__ import annotations
 

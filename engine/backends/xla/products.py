@@ -24,7 +24,6 @@ class XlaProducts:
     """`Products` of weights that `ArrayLayout` has made; padding tokens are computed like all others."""
 
     def embed(self, weights: jax.Array, tokens: jax.Array, layout: TokenLayout, *, scale: float = 1.0) -> jax.Array:
-        """As `Products.embed`."""
         return _scaled(weights[tokens], scale)
 
     def norm_product(
@@ -39,14 +38,12 @@ class XlaProducts:
         self, addend: jax.Array, x: jax.Array, weights: jax.Array, layer: jax.Array, layout: TokenLayout, *,
         bias: jax.Array | None = None, scale: float = 1.0,
     ) -> jax.Array:  # fmt: skip
-        """As `Products.add_product`."""
         return addend + _scaled(biased(x @ of_layer(weights, layer), bias, layer), scale)
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: jax.Array, down: jax.Array, picks: Picks, layer: jax.Array,
         layout: TokenLayout, *, activation: Activation,
     ) -> jax.Array:  # fmt: skip
-        """As `Products.add_experts`."""
         gated = partial(_finished, activation=activation, is_gated=True)
         return add_experts(addend, x, gate_up, down, picks, layer, layout, gated)
 
@@ -54,7 +51,6 @@ class XlaProducts:
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: jax.Array, *,
         bias: jax.Array | None = None, scale: float = 1.0, softcap: float = 0.0,
     ) -> jax.Array:  # fmt: skip
-        """As `Products.head_product`."""
         only = jnp.int32(0)
         rows = normed(x[sampled], norm, only)
         product = jnp.einsum("re,ve->rv", rows, weights, preferred_element_type=jnp.float32)
@@ -67,7 +63,7 @@ def _scaled(x: jax.Array, scale: float) -> jax.Array:
 
 
 def _finished(product: jax.Array, activation: Activation, is_gated: bool) -> jax.Array:
-    """What is made of the sums of a product, gates and then ups where it is gated."""
+    """The outputs from the sums of a product, gates and then ups where it is gated."""
     if not is_gated:
         return _activated(product, activation)
     gate, up = jnp.split(product, 2, axis=-1)

@@ -1,1 +1,1 @@
-"""The architectures, one file each: what a configuration says, the tensors by their names, the forward pass."""
+"""The architectures, one file each: configuration, tensors by their names, forward pass."""

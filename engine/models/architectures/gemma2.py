@@ -41,7 +41,6 @@ class Gemma2(Decoder):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        """Reads the fields of transformers' class of this architecture."""
         config = config.with_defaults(_DEFAULTS)
         usual = read_folder(config, tensor_names, "gemma2")
         return cls(
@@ -55,7 +54,6 @@ class Gemma2(Decoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        """Reads the fields of the architecture "gemma2"."""
         fields, usual = file.fields, gguf_config.read_decoder(file)
         window = gguf_config.read_window(file) or _GGUF_WINDOW
         return cls(
@@ -73,11 +71,7 @@ class Gemma2(Decoder):
 
 
 def read_folder(config: JsonFile, tensor_names: Set[str], model_type: str) -> DecoderConfig:
-    """What the configurations of Gemma 2 and 3 say alike.
-
-    Raises:
-        ModelError: a field is missing or wrong, or asks for what is not served.
-    """
+    """The common part of the configurations of Gemma 2 and 3; raises ModelError."""
     usual = folder_config.read_decoder(config, tensor_names, model_type, is_tied=True, hidden_act="gelu_pytorch_tanh")
     if config.text("hidden_activation") not in (None, "gelu_pytorch_tanh"):
         raise config.error("hidden_activation", 'of this architecture it must be "gelu_pytorch_tanh"')
@@ -87,7 +81,7 @@ def read_folder(config: JsonFile, tensor_names: Set[str], model_type: str) -> De
 
 
 def of_gemma(usual: DecoderConfig, query_scalar: float) -> DecoderConfig:
-    """With what all models of both architectures have; the scores are divided by the scalar's square root."""
+    """Adds the constants of both architectures; the scores are divided by the scalar's square root."""
     return dataclasses.replace(
         usual,
         activation=Activation.GELU_TANH,
@@ -102,10 +96,9 @@ def are_local(num_layers: int, period: int) -> list[bool]:
 
 
 def gguf_scalar(file: GGUFTensors, usual: DecoderConfig, num_layers_27b: int) -> float:
-    """The scores are divided by its square root. Files seldom state a scale: the 27B models are known by their layers.
+    """The scores are divided by its square root; raises ModelError.
 
-    Raises:
-        ModelError: the field of the scale is wrong, or the file leaves open what it is.
+    Files seldom state a scale: the 27B models are known by their layers.
     """
     scale = file.fields.positive_number("attention.scale")
     if scale is not None:

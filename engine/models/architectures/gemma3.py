@@ -1,4 +1,4 @@
-"""The Gemma 3 architecture, of which text is served (Gemma Team, "Gemma 3 Technical Report", 2025)."""
+"""The Gemma 3 architecture, text only (Gemma Team, "Gemma 3 Technical Report", 2025)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _LOCAL_THETA = 10_000.0
 _PERIOD = 6  # the last of so many layers sees all
 _NUM_LAYERS_27B = 62
 _USUAL_PREFIX = "model."
-# What stands in front of the names of a text model within a model with pictures, as published first and since
-# transformers 5, and what stands there in front of the output matrix.
+# The prefixes of the names of a text model within a model with pictures, as published first and since transformers 5,
+# each with the prefix of the output matrix.
 _PREFIXES_WITH_PICTURES = {"language_model.model.": "language_model.", "model.language_model.": ""}
 
 
@@ -69,7 +69,6 @@ class Gemma3(Gemma2):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        """Reads the fields of the architecture "gemma3"."""
         fields, usual = file.fields, gguf_config.read_decoder(file)
         window = gguf_config.read_window(file)
         period = fields.integer("attention.sliding_window_pattern") or _PERIOD
@@ -84,7 +83,7 @@ class Gemma3(Gemma2):
         )
 
     def leaves(self) -> tuple[Leaf, ...]:
-        """As `Decoder`'s, by the names that the folder has for them."""
+        """As `Decoder.leaves`, by the names that the folder has for them."""
         leaves = super().leaves()
         if self.folder_prefix == _USUAL_PREFIX:
             return leaves
@@ -112,10 +111,10 @@ def _with_windows(
 
 
 def _read_rotaries(config: JsonFile, usual: DecoderConfig) -> tuple[Rotary, ...]:
-    """That of layers that see all, and that of those with a window.
+    """The rotary embeddings of layers without and with a window.
 
     Since version 5 of transformers there is a table for each in `rope_parameters`. Before, `rope_scaling` was that of
-    layers that see all, and nothing stretched the other.
+    layers without a window, and the other was never stretched.
     """
     tables = config.table("rope_parameters")
     head_dim, context = usual.head_dim, usual.context_length

@@ -21,7 +21,6 @@ class Granite(Decoder):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        """Reads the fields of transformers' class of this architecture."""
         usual = folder_config.read_decoder(config, tensor_names, "granite")
 
         def multiplier(key: str) -> float:
@@ -39,7 +38,6 @@ class Granite(Decoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        """Reads the fields of the architecture "granite"."""
         usual = gguf_config.read_decoder(file)
         return cls(
             dataclasses.replace(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -28,11 +28,10 @@ _DEFAULT_WINDOW = 4096  # of transformers' classes, where a configuration leaves
 class Mistral(Llama):
     """Llama's layers, with one window in all of them."""
 
-    model_type: ClassVar[str] = "mistral"
+    model_type = "mistral"
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        """Reads the fields of transformers' class of this architecture."""
         usual = folder_config.read_decoder(config, tensor_names, cls.model_type)
         windows = folder_config.read_windows(config, [True] * usual.num_layers, default=_DEFAULT_WINDOW)
         return cls(dataclasses.replace(usual, windows=windows))
@@ -47,7 +46,7 @@ class Ministral(Mistral):
 
 @dataclass(frozen=True)
 class Ministral3Config(DecoderConfig):
-    """The usual sizes and constants, and how queries grow."""
+    """The sizes and constants of a decoder, and the growth of queries."""
 
     query_growth: float = 0.0  # of the logarithm of how many times the original context lies before a query
     original_context: int = 1  # tokens
@@ -62,7 +61,6 @@ class Ministral3(Mistral):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        """Reads the fields of transformers' class of this architecture."""
         usual = folder_config.read_decoder(config, tensor_names, cls.model_type)
         windows = folder_config.read_windows(config, [True] * usual.num_layers)
         growth, original = 0.0, usual.context_length
@@ -73,13 +71,12 @@ class Ministral3(Mistral):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        """Reads the fields of the architecture "mistral3"."""
         usual = gguf_config.read_decoder(file)
         original = file.fields.integer("rope.scaling.original_context_length") or usual.context_length
         return cls(_growing(usual, gguf_config.read_multiplier(file, "attention.temperature_scale", 0.0), original))
 
     def attention_input(self, qkv: jax.Array, layout: TokenLayout) -> jax.Array:
-        """As `Decoder.attention_input`. The rotation leaves a query's length as it is, so it may grow before."""
+        """As `Decoder.attention_input`. The rotation keeps a query's length, so it may grow before."""
         config = self.config
         if config.query_growth == 0.0:
             return qkv

@@ -31,12 +31,10 @@ class Mixtral(ExpertsDecoder):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        """Reads the fields of transformers' class of this architecture."""
         usual = folder_config.read_decoder(config, tensor_names, "mixtral", default_theta=1_000_000.0)
         windows = folder_config.read_windows(config, [True] * usual.num_layers)
         return cls(read_folder(config, dataclasses.replace(usual, windows=windows), normalises_shares=True))
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        """Reads the fields of the architecture "llama" with experts."""
         return cls(read_gguf(file, normalises_shares=True))

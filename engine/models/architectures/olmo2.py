@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
-from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder import Decoder, Names, QueryKeyNorm
-from engine.weights.formats.gguf_tensors import GGUFTensors
-from engine.weights.formats.model_folder import JsonFile
 
 
 @dataclass(frozen=True)
@@ -20,14 +17,5 @@ class Olmo2(Decoder):
         "attention_output_norm": ("post_attention_layernorm", "post_attention_norm"),
         "down_norm": ("post_feedforward_layernorm", "post_ffw_norm"),
     }
+    model_type = "olmo2"
     query_key_norm = QueryKeyNorm.ALL
-
-    @classmethod
-    def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        """Reads the fields of transformers' class of this architecture."""
-        return cls(folder_config.read_decoder(config, tensor_names, "olmo2"))
-
-    @classmethod
-    def from_gguf(cls, file: GGUFTensors) -> Self:
-        """Reads the fields of the architecture "olmo2"."""
-        return cls(gguf_config.read_decoder(file))

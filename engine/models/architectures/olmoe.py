@@ -21,7 +21,6 @@ class Olmoe(ExpertsDecoder):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        """Reads the fields of transformers' class of this architecture."""
         if config.value("clip_qkv") is not None:
             raise config.error("clip_qkv", "clipped queries, keys and values are not served")
         usual = folder_config.read_decoder(config, tensor_names, "olmoe")
@@ -30,7 +29,6 @@ class Olmoe(ExpertsDecoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        """Reads the fields of the architecture "olmoe"."""
         if file.fields.value("attention.clamp_kqv"):
             raise file.fields.error("attention.clamp_kqv", "clipped queries, keys and values are not served")
         return cls(read_gguf(file, normalises_shares=False))

@@ -19,7 +19,7 @@ from engine.weights.tensors import rows
 
 @dataclass(frozen=True)
 class Phi3Config(DecoderConfig):
-    """The usual sizes and constants, and how the rotary embedding depends on the context."""
+    """The sizes and constants of a decoder, and how the rotary embedding depends on the context."""
 
     longrope: LongRope | None = None
 
@@ -32,7 +32,6 @@ class Phi3(Decoder):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        """Reads the fields of transformers' class of this architecture."""
         sizes = folder_config.read_sizes(config)
         rotary, longrope = read_longrope(config, sizes["head_dim"], sizes["context_length"])
         usual = folder_config.read_decoder(config, tensor_names, "phi3", rotary=rotary)
@@ -42,7 +41,6 @@ class Phi3(Decoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        """Reads the fields of the architecture "phi3"."""
         sizes = gguf_config.read_sizes(file)
         rotary, longrope = read_longrope_of_gguf(file, sizes["head_dim"], sizes["context_length"])
         usual = gguf_config.read_decoder(file, rotary=rotary)
@@ -66,7 +64,7 @@ class Phi3(Decoder):
 
 
 def _joined(sizes: tuple[int, ...], inputs: int | None, names: Names) -> tuple[Part, ...]:
-    """Parts of so many outputs each, which stand one after the other in one tensor."""
+    """Parts of so many outputs each, which are joined in one tensor."""
     suffix, rest = ("bias", ()) if inputs is None else ("weight", (inputs,))
     ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
     chosen = [rows(end - size, end, ends[-1]) for size, end in zip(sizes, ends, strict=True)]

@@ -19,23 +19,17 @@ class Qwen2(Decoder):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        """Reads the fields of transformers' class of this architecture."""
         usual = folder_config.read_decoder(config, tensor_names, "qwen2")
         windows = read_windows(config, usual.num_layers)
         return cls(dataclasses.replace(usual, windows=windows, has_qkv_bias=True))
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        """Reads the fields of the architecture "qwen2"."""
         return cls(dataclasses.replace(gguf_config.read_decoder(file), has_qkv_bias=True))
 
 
 def read_windows(config: JsonFile, num_layers: int) -> tuple[int, ...]:
-    """The window of each layer of a model of Qwen's, 0 for all.
-
-    Raises:
-        ModelError: a field is wrong.
-    """
+    """The window of each layer of Qwen's models, 0 for all; raises ModelError if a field is wrong."""
     if not config.flag("use_sliding_window"):
         return (0,) * num_layers
     first_local = config.integer("max_window_layers", least=0)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from engine.models.architectures.qwen2 import read_windows
-from engine.models.parts import folder_config, gguf_config
+from engine.models.parts import folder_config
 from engine.models.parts.decoder import Decoder, QueryKeyNorm
-from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 
 
@@ -22,11 +21,5 @@ class Qwen3(Decoder):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        """Reads the fields of transformers' class of this architecture."""
         usual = folder_config.read_decoder(config, tensor_names, "qwen3")
         return cls(dataclasses.replace(usual, windows=read_windows(config, usual.num_layers)))
-
-    @classmethod
-    def from_gguf(cls, file: GGUFTensors) -> Self:
-        """Reads the fields of the architecture "qwen3"."""
-        return cls(gguf_config.read_decoder(file))

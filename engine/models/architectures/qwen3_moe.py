@@ -1,4 +1,4 @@
-"""The Qwen3 architecture (Yang et al., "Qwen3 technical report", 2025) of its mixtures of experts."""
+"""The Qwen3 architecture (Yang et al., "Qwen3 technical report", 2025) of its mixture-of-experts models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ class Qwen3Moe(ExpertsDecoder):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        """Reads the fields of transformers' class of this architecture."""
         if config.value("mlp_only_layers") not in (None, []):
             raise config.error("mlp_only_layers", "layers without experts are not served")
         if config.integer("decoder_sparse_step", least=1) not in (None, 1):
@@ -39,5 +38,4 @@ class Qwen3Moe(ExpertsDecoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        """Reads the fields of the architecture "qwen3moe"."""
         return cls(read_gguf(file, normalises_shares=True))

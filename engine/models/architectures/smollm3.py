@@ -23,7 +23,6 @@ class SmolLM3(Decoder):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        """Reads the fields of transformers' class of this architecture."""
         usual = folder_config.read_decoder(config, tensor_names, "smollm3", is_tied=True, default_theta=2000000.0)
         rotates = _read_rotating(config, usual.num_layers)
         windows = usual.windows
@@ -33,17 +32,12 @@ class SmolLM3(Decoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        """Reads the fields of the architecture "smollm3"."""
         usual = gguf_config.read_decoder(file)
         return cls(dataclasses.replace(usual, tables=_tables(_rotating(usual.num_layers, _INTERVAL))))
 
 
 def _read_rotating(config: JsonFile, num_layers: int) -> list[bool]:
-    """Which layers rotate; in the list they are 1, despite its name.
-
-    Raises:
-        ModelError: a field is wrong.
-    """
+    """Which layers rotate; in the list they are 1, despite its name. Raises ModelError if a field is wrong."""
     listed = config.value("no_rope_layers")
     if listed is None:
         return _rotating(num_layers, config.integer("no_rope_layer_interval", least=1) or _INTERVAL)

@@ -1,1 +1,1 @@
-"""What architectures are made of: the interface of a model, its layers, and what configurations say alike."""
+"""What architectures share: the interface of a model, its layers, and readers of configurations."""

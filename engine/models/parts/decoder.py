@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,12 @@ from cache.storage import KVPages
 from engine.backends.base.backend import Backends, Products
 from engine.backends.base.operands import AttentionConstants, Norm
 from engine.backends.base.token_layout import TokenLayout
+from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.layers import Carry, normed, run_layers
-from engine.models.parts.model import Model
+from engine.models.parts.model import Carry, Model, normed, run_layers
 from engine.models.parts.rotary import rotation_tables
+from engine.weights.formats.gguf_tensors import GGUFTensors
+from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Split, Stored
 from engine.weights.tensors import Transform, paired_rows
@@ -37,9 +39,9 @@ class QueryKeyNorm(StrEnum):
 
 @dataclass(frozen=True)
 class Decoder(Model):
-    """Layers of attention and a feed-forward block, one after the other, each added to what it was made from.
+    """Residual layers of attention and a feed-forward block.
 
-    What an architecture has, it says in its class; what one model has, in its configuration.
+    An architecture declares its differences in its class; one model's sizes and constants are in its configuration.
     """
 
     config: DecoderConfig
@@ -49,12 +51,20 @@ class Decoder(Model):
         "attention_norm": ("input_layernorm", "attn_norm"),
         "mlp_norm": ("post_attention_layernorm", "ffn_norm"),
     }
+    model_type: ClassVar[str] = ""  # in `config.json`
     query_key_norm: ClassVar[QueryKeyNorm] = QueryKeyNorm.NONE
     # Whether GGUF files store queries and keys for a rotation of adjacent features.
     is_paired_in_gguf: ClassVar[bool] = False
 
+    @classmethod
+    def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
+        return cls(folder_config.read_decoder(config, tensor_names, cls.model_type))
+
+    @classmethod
+    def from_gguf(cls, file: GGUFTensors) -> Self:
+        return cls(gguf_config.read_decoder(file))
+
     def leaves(self) -> tuple[Leaf, ...]:
-        """As `Model.leaves`."""
         config, vector = self.config, LeafKind.VECTOR
         hidden, vocab = config.hidden_size, (config.vocab_size, config.hidden_size)
         embedding = single(vocab, ("model.embed_tokens", "token_embd"))
@@ -108,7 +118,7 @@ class Decoder(Model):
         )
 
     def feed_forward_leaves(self) -> list[Leaf]:
-        """Of what `feed_forward` computes with."""
+        """The leaves of `feed_forward`."""
         config, hidden = self.config, self.config.hidden_size
         down = in_layers((hidden, config.intermediate_size), ("mlp.down_proj", "ffn_down"))
         leaves = [
@@ -139,7 +149,7 @@ class Decoder(Model):
         return make((size,), names, folder_transform=self.norm_transform_of_folder())
 
     def norm_transform_of_folder(self) -> Transform | None:
-        """What has to be done to the weights of every norm in a folder; files in GGUF have them as they are used."""
+        """The transform of every norm's weights in a folder; GGUF files have them as they are used."""
         return None
 
     def forward(
@@ -170,13 +180,13 @@ class Decoder(Model):
         return run_layers(layer, config.num_layers, embedded, kv)
 
     def attention_input(self, qkv: jax.Array, layout: TokenLayout) -> jax.Array:
-        """Queries, keys and values as attention takes them, [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]."""
+        """Queries, keys and values for attention, [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]."""
         return qkv
 
     def feed_forward(
         self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products
     ) -> jax.Array:
-        """What a layer's feed-forward block makes of [num_tokens, hidden], itself added."""
+        """The residual stream [num_tokens, hidden] after a layer's feed-forward block."""
         mixed = products.norm_product(
             x, self.norm(params, "mlp_norm"), params["gate_up"], index, layout,
             bias=params.get("gate_up_bias"), activation=self.config.activation, is_gated=True,
@@ -187,7 +197,7 @@ class Decoder(Model):
         self, x: jax.Array, inner: jax.Array, leaf: str, params: Params, index: jax.Array, layout: TokenLayout,
         products: Products,
     ) -> jax.Array:  # fmt: skip
-        """x and the product of `inner` with a leaf, normed where the architecture norms what it adds."""
+        """x plus the product of `inner` with a leaf, normed where the architecture norms the output of a block."""
         weights, bias, scale = params[leaf], params.get(f"{leaf}_bias"), self.config.residual_scale
         norm = self.norm(params, f"{leaf}_norm")
         if norm is None:
@@ -196,7 +206,6 @@ class Decoder(Model):
         return x + (product if scale == 1.0 else product * scale)
 
     def logits(self, params: Params, hidden: jax.Array, sampled: jax.Array, backends: Backends) -> jax.Array:
-        """As `Model.logits`."""
         weights = params["output" if self.config.has_output else "embedding"]
         return backends.products.head_product(
             hidden, jnp.asarray(sampled), self.norm(params, "output_norm"), weights,
@@ -204,7 +213,6 @@ class Decoder(Model):
         )  # fmt: skip
 
     def states(self, params: Params, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
-        """As `Model.states`."""
         return normed(hidden[tokens], self.norm(params, "output_norm"), jnp.int32(0))
 
     def norm(self, params: Params, leaf: str) -> Norm | None:
@@ -224,7 +232,7 @@ def in_layers(
 
 
 def single(shape: tuple[int, ...], names: Names, *, folder_transform: Transform | None = None) -> Part:
-    """A tensor that stands outside the layers."""
+    """A tensor outside the layers."""
     return _part(shape, f"{names[0]}.weight", f"{names[1]}.weight", folder_transform)
 
 

@@ -1,4 +1,4 @@
-"""What one decoder of the family has: sizes, constants, and which of the family's parts are there."""
+"""The configuration of one decoder: sizes, constants, and which optional parts it has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.models.parts.rotary import Rotary
 
 @dataclass(frozen=True)
 class DecoderConfig(ModelConfig):
-    """Sizes and constants of one model; what a file leaves out is as in Llama."""
+    """Sizes and constants of one model; the defaults are those of Llama."""
 
     rms_norm_eps: float
     rotary: tuple[Rotary, ...]  # the tables that layers choose from

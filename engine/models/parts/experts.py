@@ -18,7 +18,7 @@ from engine.interface.errors import ModelError
 from engine.models.parts import gguf_config
 from engine.models.parts.decoder import Decoder, Names, in_layers
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.layers import normed
+from engine.models.parts.model import normed
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -49,7 +49,6 @@ class ExpertsDecoder(Decoder):
     }
 
     def feed_forward_leaves(self) -> list[Leaf]:
-        """Of what `feed_forward` computes with."""
         config, hidden, inner = self.config, self.config.hidden_size, self.config.intermediate_size
         router = in_layers((config.num_experts, hidden), self.router_names)
         gate, up = (in_layers((inner, hidden), self.expert_names[name]) for name in ("gate", "up"))
@@ -64,7 +63,7 @@ class ExpertsDecoder(Decoder):
     def feed_forward(
         self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products
     ) -> jax.Array:
-        """What a layer's experts make of [num_tokens, hidden], itself added."""
+        """The residual stream [num_tokens, hidden] after a layer's experts."""
         config = self.config
         inputs = normed(x, self.norm(params, "mlp_norm"), index)
         scores = products.norm_product(inputs, None, params["router"], index, layout)
@@ -88,10 +87,7 @@ def pick(scores: jax.Array, num_picked: int, *, normalises: bool) -> Picks:
 
 
 def with_experts(usual: DecoderConfig, *, num_experts: int, num_picked: int, normalises_shares: bool) -> ExpertsConfig:
-    """
-    Raises:
-        ModelError: a token cannot pick so many experts.
-    """
+    """Raises ModelError if a token cannot pick so many experts."""
     if num_picked > num_experts:
         raise ModelError(f"a token cannot pick {num_picked} of {num_experts} experts")
     values = {field.name: getattr(usual, field.name) for field in dataclasses.fields(usual)}
@@ -99,11 +95,7 @@ def with_experts(usual: DecoderConfig, *, num_experts: int, num_picked: int, nor
 
 
 def read_folder(config: JsonFile, usual: DecoderConfig, *, normalises_shares: bool) -> ExpertsConfig:
-    """What `config.json` says of experts in every architecture.
-
-    Raises:
-        ModelError: a field is missing or wrong.
-    """
+    """The fields of `config.json` for experts, in every architecture; raises ModelError."""
     return with_experts(
         usual,
         # Releases of transformers store it by either name.
@@ -114,13 +106,13 @@ def read_folder(config: JsonFile, usual: DecoderConfig, *, normalises_shares: bo
 
 
 def read_gguf(file: GGUFTensors, *, normalises_shares: bool) -> ExpertsConfig:
-    """What GGUF files of the family say.
+    """The configuration in GGUF files of the family.
 
     Args:
         normalises_shares: of the architecture, where the file does not say.
 
     Raises:
-        ModelError: a field is missing or wrong, or asks for what is not served.
+        ModelError: a field is missing or wrong, or has a value that is not supported.
     """
     fields, usual = file.fields, gguf_config.read_decoder(file)
     inner = fields.integer("expert_feed_forward_length")

@@ -1,4 +1,4 @@
-"""Reads what `config.json` says in the same way for several architectures. Names: Hugging Face transformers."""
+"""Reads the fields of `config.json` that several architectures share. Names: Hugging Face transformers."""
 
 from __future__ import annotations
 
@@ -29,11 +29,7 @@ class Sizes(TypedDict):
 
 
 def read_sizes(config: JsonFile) -> Sizes:
-    """The sizes, by the names that most architectures give them.
-
-    Raises:
-        ModelError: one is missing or wrong, or they contradict each other.
-    """
+    """The sizes, by the names that most architectures give them; raises ModelError."""
     hidden_size = config.required_integer("hidden_size", least=1)
     num_heads = config.required_integer("num_attention_heads", least=1)
     num_kv_heads = config.integer("num_key_value_heads", least=1) or num_heads
@@ -63,7 +59,7 @@ def read_sizes(config: JsonFile) -> Sizes:
 def read_epsilon(config: JsonFile, key: str, default: float) -> float:
     """The epsilon of a norm.
 
-    It is rounded as that of a GGUF file, in which 1e-5 has been a float32; converters leave such values here too.
+    It is rounded like that of a GGUF file, in which 1e-5 was a float32; converters write such values here too.
     """
     return float(f"{config.positive_number(key) or default:.6g}")
 
@@ -73,7 +69,7 @@ def read_decoder(
     rotary: Rotary | None = None, is_tied: bool = False, default_theta: float = 10000.0,
     hidden_act: str = "silu",
 ) -> DecoderConfig:  # fmt: skip
-    """What most models of the family say; every layer rotates alike and sees all tokens.
+    """The configuration of most models of the family; every layer rotates alike and sees all tokens.
 
     Args:
         rotary: the rotary embedding where the architecture reads it in its own way.
@@ -82,7 +78,7 @@ def read_decoder(
         hidden_act: the only activation of the architecture, by its name in configurations.
 
     Raises:
-        ModelError: a field is missing or wrong, or asks for what is not served.
+        ModelError: a field is missing or wrong, or has a value that is not supported.
     """
     if config.text("model_type") not in (None, model_type):
         raise config.error("model_type", f'of this architecture it must be "{model_type}"')
@@ -111,17 +107,14 @@ def read_decoder(
 
 
 def refuse_partial_rotation(config: JsonFile) -> None:
-    """
-    Raises:
-        ModelError: the rotary embedding covers a part of the head.
-    """
+    """Raises ModelError if the rotary embedding covers a part of the head."""
     for table in (config, *rope_tables(config)):
         if table.positive_number("partial_rotary_factor") not in (None, 1.0):
             raise table.error("partial_rotary_factor", "a rotary embedding over a part of the head is not served")
 
 
 def read_flag(config: JsonFile, key: str, default: bool) -> bool:
-    """A flag that may be left out."""
+    """A flag with a default."""
     flag = config.flag(key)
     return default if flag is None else flag
 
@@ -131,7 +124,7 @@ def read_windows(config: JsonFile, is_local: Sequence[bool], *, default: int | N
 
     Args:
         is_local: which layers have one where `layer_types` does not say.
-        default: the window where `sliding_window` is left out; null says that there is none.
+        default: the window where `sliding_window` is absent; null means that there is none.
 
     Raises:
         ModelError: `sliding_window` or `layer_types` is wrong.

@@ -16,11 +16,7 @@ OUTPUT = "output.weight"
 
 
 def read_sizes(file: GGUFTensors) -> Sizes:
-    """The sizes, of which the vocabulary's is that of the embedding.
-
-    Raises:
-        ModelError: one is missing or wrong, or they contradict each other.
-    """
+    """The sizes, of which the vocabulary's is that of the embedding; raises ModelError."""
     fields = file.fields
     hidden_size = fields.required_integer("embedding_length", least=1)
     num_heads = fields.required_integer("attention.head_count", least=1)
@@ -60,19 +56,19 @@ def read_epsilon(file: GGUFTensors, key: str) -> float:
 
 
 def read_multiplier(file: GGUFTensors, key: str, default: float = 1.0) -> float:
-    """A constant that may be left out; the shortest decimal number that is stored as this float32."""
+    """A constant with a default; the shortest decimal number that is stored as this float32."""
     stored = file.fields.positive_number(key)
     return default if stored is None else float(str(np.float32(stored)))
 
 
 def read_decoder(file: GGUFTensors, *, rotary: Rotary | None = None) -> DecoderConfig:
-    """What most models of the family say: every layer rotates alike, and has the window that the file names, if any.
+    """The configuration of most models of the family: every layer rotates alike, and has the file's window, if any.
 
     Args:
         rotary: the rotary embedding where the architecture reads it in its own way.
 
     Raises:
-        ModelError: a field is missing or wrong, or asks for what is not served.
+        ModelError: a field is missing or wrong, or has a value that is not supported.
     """
     sizes = read_sizes(file)
     num_layers, head_dim = sizes["num_layers"], sizes["head_dim"]

@@ -26,7 +26,7 @@ _DEFAULT_ORIGINAL = 4096  # tokens; of transformers' class, where a configuratio
 
 @dataclass(frozen=True)
 class LongRope:
-    """Two tables of angles, of which a served context takes one."""
+    """Two tables of angles, of which a served context uses one."""
 
     short: Rotary
     long: Rotary
@@ -35,17 +35,17 @@ class LongRope:
     def of(self, num_tokens: int) -> Rotary:
         """The table of a context of so many tokens.
 
-        It is chosen by the longest context that is served and not request by request, as vLLM and llama.cpp do:
-        keys that are written with one table cannot be read with the other.
+        It is chosen by the longest context that is served and not request by request, as vLLM and llama.cpp do: keys
+        that are written with one table cannot be read with the other.
         """
         return self.long if num_tokens > self.original_context else self.short
 
 
 def read_longrope(config: JsonFile, head_dim: int, context_length: int) -> tuple[Rotary, LongRope | None]:
-    """The rotary embedding of short contexts, over a part of the head if it says so, and both where there are two.
+    """The rotary embedding of short contexts, perhaps over a part of the head, and both tables where there are two.
 
     Raises:
-        ModelError: a field is missing or wrong, or the way in which it is stretched is not served.
+        ModelError: a field is missing or wrong, or the scaling is not supported.
     """
     tables = list(rope_tables(config))
     rotary_dim = read_rotary_dim(config, head_dim)
@@ -65,11 +65,7 @@ def read_longrope(config: JsonFile, head_dim: int, context_length: int) -> tuple
 
 
 def read_longrope_of_gguf(file: GGUFTensors, head_dim: int, context_length: int) -> tuple[Rotary, LongRope | None]:
-    """As `read_longrope`, from the tensors of factors.
-
-    Raises:
-        ModelError: a field or a tensor is missing or wrong, or the way in which it is stretched is not served.
-    """
+    """As `read_longrope`, from the tensors of factors."""
     fields = file.fields
     rotary_dim = read_rotary_dim_of_gguf(file, head_dim)
     if not file.names & {_LONG, _SHORT}:

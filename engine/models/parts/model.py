@@ -1,16 +1,18 @@
-"""What an architecture is: leaves, a forward pass and logits, made from the configuration of a model's file."""
+"""The interface of an architecture: leaves, forward pass and logits, made from the configuration of a model's file."""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import jax
+from jax import lax
 
 from cache.storage import KVPages
+from engine.backends.base import norms
 from engine.backends.base.backend import Backends
 from engine.backends.base.model_config import ModelConfig
 from engine.backends.base.token_layout import TokenLayout
@@ -41,28 +43,24 @@ class Model(ABC):
             tensor_names: of all tensors in the folder.
 
         Raises:
-            ModelError: a field is missing or wrong, or asks for what is not served.
+            ModelError: a field is missing or wrong, or has a value that is not supported.
         """
 
     @classmethod
     @abstractmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        """Reads the fields of a GGUF file.
-
-        Raises:
-            ModelError: a field is missing or wrong, or asks for what is not served.
-        """
+        """Reads the fields of a GGUF file; raises ModelError as `from_folder`."""
 
     def for_context(self, num_tokens: int) -> Self:
-        """The model as it serves requests of up to so many tokens; most models compute the same whatever their length.
+        """The model for requests of up to so many tokens; most models compute the same whatever their length.
 
-        It has to be the same for all requests, because they share keys in the prefix cache.
+        It must be the same for all requests, because they share keys in the prefix cache.
         """
         return self
 
     @abstractmethod
     def leaves(self) -> tuple[Leaf, ...]:
-        """All parameters. There are to be few: on CPU, each costs about 2.5 µs a call (docs/architecture.md)."""
+        """All parameters. There should be few: on CPU, each costs about 2.5 µs a call (docs/architecture.md)."""
 
     @abstractmethod
     def forward(
@@ -89,9 +87,20 @@ class Model(ABC):
 
     @abstractmethod
     def states(self, params: Params, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
-        """[num_tokens, hidden] after the last norm, of which embeddings are made.
+        """[num_tokens, hidden] after the last norm, from which embeddings are made.
 
         Args:
             hidden: of tokens that `forward` returned.
             tokens: int32[num_tokens], indices of them, negative in padding.
         """
+
+
+Carry = tuple[jax.Array, KVPages]
+
+normed = norms.normed  # outside a product, as after the blocks of Gemma 2; a norm before a product belongs to it
+
+
+def run_layers(layer: Callable[[jax.Array, Carry], Carry], num_layers: int, hidden: jax.Array, kv: KVPages) -> Carry:
+    """Runs all layers over [num_tokens, hidden] and kv; `layer` takes its index, an int32 scalar."""
+    carry: Carry = lax.fori_loop(0, num_layers, layer, (hidden, kv))
+    return carry

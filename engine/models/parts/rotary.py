@@ -1,4 +1,4 @@
-"""The rotary embedding: the angles of its tables, and how models stretch them over longer contexts."""
+"""The rotary embedding: its tables of angles, and how models stretch them over longer contexts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rotary_frequencies(rotary_dim: int, theta: float) -> np.ndarray:
 
 @_unwarned
 def plain(rotary_dim: int, theta: float) -> Rotary:
-    """Of models that do not stretch it."""
+    """Without stretching."""
     return _rotary(rotary_frequencies(rotary_dim, theta))
 
 
@@ -60,7 +60,7 @@ def llama3(
     rotary_dim: int, theta: float, *, factor: float, low_freq_factor: float, high_freq_factor: float,
     original_context: int,
 ) -> Rotary:  # fmt: skip
-    """Low frequencies divided by a factor, high ones kept, those between in between (Llama 3.1's model card, 2024).
+    """Low frequencies divided by a factor, high ones kept, those between interpolated (Llama 3.1's model card, 2024).
 
     Args:
         low_freq_factor: frequencies that turn fewer times than this within the original context are low.
@@ -103,7 +103,7 @@ def yarn(
 
 
 def yarn_magnitude(factor: float, weight: float = 1.0) -> float:
-    """What cosines and sines are multiplied with where the context is stretched by a factor."""
+    """The multiplier of cosines and sines where the context is stretched by a factor."""
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 
@@ -131,10 +131,7 @@ def rotation_tables(positions: jax.Array, tables: Sequence[Rotary]) -> jax.Array
 
 
 def _rotary(frequencies: np.ndarray, magnitude: float = 1.0) -> Rotary:
-    """
-    Raises:
-        ModelError: a base or a factor of a file is too small for float32.
-    """
+    """Raises ModelError if a base or a factor of a file is too small for float32."""
     if not np.isfinite(frequencies).all():
         raise ModelError("the base or the factors of the rotary embedding give frequencies that are not finite")
     return Rotary(tuple(frequencies.astype(np.float32).tolist()), magnitude)

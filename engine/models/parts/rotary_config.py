@@ -1,4 +1,4 @@
-"""Reads how a model's rotary embedding is stretched, from `config.json` and from GGUF files."""
+"""Reads the scaling of a model's rotary embedding, from `config.json` and from GGUF files."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def read_rotary(
     Args:
         rotary_dim: features of a head that are rotated.
         context_length: as the file states it.
-        table: in the place of these two, where a model has one for each kind of layer.
+        table: instead of these two, where a model has one for each kind of layer.
 
     Raises:
-        ModelError: a field is missing or wrong, or the way in which it is stretched is not served.
+        ModelError: a field is missing or wrong, or the scaling is not supported.
     """
     tables = [table] if table is not None else list(rope_tables(config))
     fields = next((each for each in tables if kind_of(each) not in ("default", "none")), None)
@@ -54,16 +54,12 @@ def read_rotary(
 
 
 def read_theta(config: JsonFile, tables: Sequence[JsonFile], default: float = 10000.0) -> float:
-    """The base of the frequencies, from the tables of the rotary embedding or from beside them."""
+    """The base of the frequencies, from the tables of the rotary embedding or from `config` itself."""
     return next(filter(None, (each.positive_number("rope_theta") for each in (*tables, config))), default)
 
 
 def read_rotary_dim(config: JsonFile, head_dim: int) -> int:
-    """Features of a head that are rotated, the first ones.
-
-    Raises:
-        ModelError: `partial_rotary_factor` is wrong.
-    """
+    """Features of a head that are rotated, the first ones; raises ModelError if `partial_rotary_factor` is wrong."""
     for table in (*rope_tables(config), config):
         factor = table.positive_number("partial_rotary_factor")
         if factor is not None:
@@ -75,7 +71,7 @@ def read_rotary_dim(config: JsonFile, head_dim: int) -> int:
 
 
 def stretched_context(config: JsonFile) -> int:
-    """The context that YaRN reaches, which files do not always state as theirs; 0 where it does not say."""
+    """The context that YaRN reaches, which files do not always state; 0 where it is not given."""
     for fields in rope_tables(config):
         original = fields.integer("original_max_position_embeddings", least=1)
         if kind_of(fields) == "yarn" and original is not None:
@@ -94,7 +90,7 @@ def read_rotary_of_gguf(
         base_key: of the base of the frequencies.
 
     Raises:
-        ModelError: a field or the tensor of factors is wrong, or the way in which it is stretched is not served.
+        ModelError: a field or the tensor of factors is wrong, or the scaling is not supported.
     """
     fields = file.fields
     theta = fields.positive_number(base_key) or 10000.0
@@ -116,11 +112,7 @@ def read_rotary_of_gguf(
 
 
 def read_rotary_dim_of_gguf(file: GGUFTensors, head_dim: int) -> int:
-    """Features of a head that are rotated, the first ones.
-
-    Raises:
-        ModelError: it is no even part of the head.
-    """
+    """Features of a head that are rotated, the first ones; raises ModelError if that is no even part of it."""
     rotary_dim = file.fields.integer("rope.dimension_count") or head_dim
     if rotary_dim % 2 or rotary_dim > head_dim:
         raise file.fields.error("rope.dimension_count", f"it must be even and at most {head_dim}")
@@ -128,11 +120,7 @@ def read_rotary_dim_of_gguf(file: GGUFTensors, head_dim: int) -> int:
 
 
 def read_factors(file: GGUFTensors, name: str, rotary_dim: int) -> list[float]:
-    """What the frequencies are divided by, rotary_dim / 2 numbers of a tensor.
-
-    Raises:
-        ModelError: the tensor is missing, or has another shape or a number that is not above 0.
-    """
+    """The divisors of the frequencies, rotary_dim / 2 numbers of a tensor; raises ModelError."""
     tensor = file.tensor(name)
     if tensor is None:
         raise ModelError(f"the file has no tensor {name!r}")
@@ -146,7 +134,7 @@ def read_factors(file: GGUFTensors, name: str, rotary_dim: int) -> list[float]:
 
 
 def kind_of(table: JsonFile) -> str:
-    """How a table says that the embedding is stretched."""
+    """The type of scaling in a table."""
     return table.text("rope_type") or table.text("type") or "default"
 
 

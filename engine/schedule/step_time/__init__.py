@@ -1,1 +1,1 @@
-"""How much of the prompts that wait one step computes: what steps cost on this machine, and who gets what is left."""
+"""Step time: predicts how long a step takes and bounds how much of the prompts it computes."""

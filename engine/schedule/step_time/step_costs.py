@@ -1,11 +1,26 @@
-"""What steps cost on this machine, learned from the steps that it has done."""
+"""A model of step durations on this machine, learned from the steps that it has done."""
 
 from __future__ import annotations
 
 from math import ceil
 from operator import mul
+from typing import NamedTuple
 
-from engine.schedule.step_time.step_work import StepWork
+
+class StepWork(NamedTuple):
+    """The counts that a step's duration is predicted from."""
+
+    num_decode_rows: int = 0
+    decode_context: int = 0  # tokens that the decode rows attend to, added up
+    num_tiles: float = 0  # where the device computes no padding, a tile that is not full counts as a part of one
+    tile_context: float = 0  # tokens that the last token of each tile attends to, added up; of a part of a tile, a part
+
+    def with_tile(self, end: int, share: float = 1) -> StepWork:
+        """The same with one more tile, or that share of one, whose last token is the `end`-th of its request."""
+        return StepWork(
+            self.num_decode_rows, self.decode_context, self.num_tiles + share, self.tile_context + end * share
+        )
+
 
 # Each count is divided by its unit, so that the weights, in milliseconds, are of similar size.
 _ROWS, _DECODE_CONTEXT, _TILE_CONTEXT = 8, 4096, 1024
@@ -24,13 +39,12 @@ _MIN_RATIO, _MAX_RATIO = 0.5, 2.0
 class StepCosts:
     """Predicts the duration of a step from its work.
 
-    The prediction is a weighted sum (of the step itself, its decode rows, its tiles, and the context of both), times
-    a correction for the bucket that the step is in, because cost is not quite linear in rows and tiles. A tile has two
-    weights, one for having begun it and one for what it is filled with, so that the first part of a tile tells whether
-    parts are cheaper here. The weights are kept by a Kalman filter (Kalman, "A New Approach to Linear Filtering and
-    Prediction Problems", 1960) that lets them drift, so that a machine that becomes slower is followed, and that trusts
-    a surprising step the less the more it surprises, so that one slow step changes little. The corrections are
-    exponential averages of bounded steps.
+    The prediction is a weighted sum (of the step itself, its decode rows, its tiles, and the context of both), times a
+    correction for the bucket that the step is in, because cost is not quite linear in rows and tiles. A tile has two
+    weights, a fixed one and one for how full it is, so that the first part of a tile shows whether parts are cheaper
+    here. The weights are estimated by a Kalman filter (Kalman, "A New Approach to Linear Filtering and Prediction
+    Problems", 1960) that lets them drift, so that a machine that becomes slower is followed, and that trusts outliers
+    less the further off they are. The corrections are exponential averages of bounded steps.
     """
 
     def __init__(self) -> None:
@@ -47,7 +61,7 @@ class StepCosts:
         return self._linear(work) * self._ratios.get(_bucket(work), 1.0)
 
     def learn(self, work: StepWork, milliseconds: float) -> None:
-        """Takes note of the duration of a step."""
+        """Updates the model by the duration of a step."""
         measured = max(milliseconds, _LEAST_MS)
         x = (
             1.0, work.num_decode_rows / _ROWS, ceil(work.num_tiles), work.num_tiles,
@@ -55,7 +69,7 @@ class StepCosts:
         )  # fmt: skip
         weights, spread = self._weights, self._spread
         drift = [_DRIFT * weight for weight in weights]
-        drift[_BEGUN] = drift[_TILE]  # which of the two weights the cost of whole tiles is, nobody knows
+        drift[_BEGUN] = drift[_TILE]  # whole tiles do not show which of the two weights is their cost
         for index, row in enumerate(spread):
             row[index] = min(row[index] + drift[index] ** 2, _UNKNOWN)
         along = [sum(map(mul, row, x)) for row in spread]
@@ -94,6 +108,6 @@ class StepCosts:
 
 
 def _bucket(work: StepWork) -> tuple[int, int]:
-    """Steps of one bucket have about as many decode rows, and as many tiles while these are few, begun ones too."""
+    """Steps of one bucket have similar numbers of decode rows and of tiles, partial ones included."""
     num_tiles = ceil(work.num_tiles)
     return work.num_decode_rows.bit_length(), num_tiles if num_tiles <= 4 else 2 + num_tiles.bit_length()

@@ -1,11 +1,10 @@
-"""The pace of an engine: how long its steps may take, and how well it knows beforehand how long they will."""
+"""The step time budget of an engine: how long a step with prompts may take, learned from measured steps."""
 
 from __future__ import annotations
 
 from math import inf
 
-from engine.schedule.step_time.step_costs import StepCosts
-from engine.schedule.step_time.step_work import StepWork
+from engine.schedule.step_time.step_costs import StepCosts, StepWork
 from engine.schedule.step_time.token_budget import TokenBudget
 
 _QUANTILE = 0.99  # of the steps that shall stay within the target
@@ -15,27 +14,27 @@ _MEMORY = 0.98  # the averages are of about the last 50 steps
 _USUAL = 0.3  # difference between measured and predicted, as a share; beyond it a step is learned from at once
 _MAX_UNLEARNED = 3  # usual steps left out between two that are learned from: learning is work for the host
 _MAX_STRETCH = 2.0  # how much longer the first tile may make a step than the decode rows alone
-_MAX_GUEST_STRETCH = 1.6  # of a guest's tile and the others' rows: measured steps are longer than predicted ones
+_MAX_OTHERS_STRETCH = 1.6  # of a tile and the rows of other tenants: measured steps are longer than predicted ones
 
 
 class StepTimeBudget:
     """Makes the budget of each step, and learns from each step's duration. Only the engine thread changes it.
 
     Streams see a gap between two tokens that is as long as the step between them. So a step in which requests decode
-    has a limit: as many tiles of prompts as fit into the target beside the decode rows, but at least a part of one, or
+    has a limit: as many tiles of prompts as fit into the target with the decode rows, but at least a part of one, or
     prompts would starve. Where the device computes no padding the first tile is cut to pieces, of which no more are
     taken than fit into the target, or than make the step twice as long as its decode rows alone, whichever is longer:
     half of the time is left for prompts, so that their first tokens come at most twice as late as with whole tiles.
-    Beside streams of other tenants the others' rows count alone, because who has many rows in the step already has
-    taken a part of the others' time with them, and a tile may make the step 1.6 times as long as those. Gaps are longer
-    where small pieces would make the prompt much slower or save little of the tile's time: `TokenBudget` takes a larger
-    piece then, or the whole tile. The margin between what is aimed at and the target follows the quantile of measured
-    over predicted durations (stochastic approximation: Robbins and Monro, 1951), because a promise for the slowest
-    steps in a hundred cannot be kept by a prediction that is right on average.
+    Beside streams of other tenants only the rows of those count, because a tenant with many rows in the step already
+    has taken a part of the others' time with them, and a tile may make the step 1.6 times as long as those. Gaps are
+    longer where small pieces would make the prompt much slower or save little of the tile's time: `TokenBudget` takes a
+    larger piece then, or the whole tile. The margin between what is aimed at and the target follows the quantile of
+    measured over predicted durations (stochastic approximation: Robbins and Monro, 1951), because a promise for the
+    slowest steps in a hundred cannot be kept by a prediction that is right on average.
     """
 
     def __init__(self, target_gap: float = 0.0, grain: int | None = None) -> None:
-        """Makes a pace that knows nothing of the machine yet.
+        """Makes a budget that knows nothing of the machine yet.
 
         Args:
             target_gap: milliseconds; 0: no limit, for throughput.
@@ -52,7 +51,7 @@ class StepTimeBudget:
 
     @property
     def step_time_error(self) -> float:
-        """How far predictions are off: |measured - predicted| / measured, averaged over the last steps."""
+        """The error of predictions: |measured - predicted| / measured, averaged over the last steps."""
         return self._error
 
     @property
@@ -74,21 +73,21 @@ class StepTimeBudget:
             grain=self._grain, first_limit=self._longest_with_tile,
         )  # fmt: skip
 
-    def _longest_with_tile(self, rows: StepWork, is_guest: bool) -> float:
+    def _longest_with_tile(self, rows: StepWork, of_other_tenants: bool) -> float:
         """Milliseconds that a step with one tile, or a part of one, may be predicted to take.
 
         Args:
-            rows: the decode rows that it is beside.
-            is_guest: whether they are those of other tenants.
+            rows: the decode rows of the step that count: of other tenants alone, if there are enough.
+            of_other_tenants: whether they are those of other tenants.
         """
-        stretch = _MAX_GUEST_STRETCH if is_guest else _MAX_STRETCH
+        stretch = _MAX_OTHERS_STRETCH if of_other_tenants else _MAX_STRETCH
         return max(self.target_gap / self._margin, stretch * self.costs.predict(rows))
 
     def learn(self, work: StepWork, seconds: float) -> None:
-        """Takes note of how long a step took.
+        """Learns from the duration of a step.
 
-        One in four of the steps that only decode and take about what was predicted is learned from. Which one does not
-        depend on its duration, or predictions would lean towards the steps that were far off.
+        Of steps that only decode and take about what was predicted, one in four is used. Which one does not depend on
+        its duration, or predictions would lean towards the steps that were far off.
         """
         measured, predicted = 1000 * seconds, self.costs.predict(work)
         if measured <= 0:

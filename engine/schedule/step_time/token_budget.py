@@ -1,12 +1,11 @@
-"""The budget that prompts have in one step."""
+"""The token budget that prompts have in one step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
 
-from engine.schedule.step_time.step_costs import StepCosts
-from engine.schedule.step_time.step_work import StepWork
+from engine.schedule.step_time.step_costs import StepCosts, StepWork
 
 _MOST_PER_TOKEN = 2.0  # how much longer a piece of a tile may take for each of its tokens than the whole tile
 _LEAST_SAVED = 1 / 3  # of the tile's time, by a piece that does not keep the limit either
@@ -17,9 +16,9 @@ class TokenBudget:
 
     A request with a single token left is a decode row, of which there is one for each slot: it costs no tokens here.
     The device pads each chunk of more than one token to whole tiles of `chunk_alignment` tokens, so a chunk costs its
-    padded length of the number of tokens. Of time it costs as many pieces of `grain` tokens as it has. Of the step's
-    first tile one piece at least is granted, however long that takes, so that prompts do not starve; and all of it
-    where pieces are not worth it.
+    padded length of the number of tokens. Its time is that of its pieces of `grain` tokens. Of the step's first tile
+    one piece at least is granted, however long that takes, so that prompts do not starve; and all of it where pieces
+    save too little.
     """
 
     __slots__ = ("_chunk_alignment", "_costs", "_first_limit", "_grain", "_limit", "is_exhausted", "num_left", "work")
@@ -35,8 +34,8 @@ class TokenBudget:
             limit: milliseconds for the whole step; infinite for none.
             costs: predict how long the step takes; needed with a limit.
             grain: tokens of a tile that the device computes together, a divisor of `chunk_alignment`; None: all.
-            first_limit: from the decode rows that the step's first tile is beside, and whether it is a guest of those,
-                milliseconds for a step with it; it is cut to pieces that keep them. None: it stays whole.
+            first_limit: from decode rows, and whether they are those of other tenants, milliseconds for a step with its
+                first tile, which is cut to pieces that keep them. None: it stays whole.
         """
         self.num_left = num_tokens
         self.is_exhausted = False  # once a request has got less than it can use
@@ -58,11 +57,11 @@ class TokenBudget:
         Args:
             num_tokens: how many there are to compute, at least 1.
             start: the position of the first of them.
-            others: of a guest, the decode rows of the other tenants.
+            others: the decode rows of the other tenants, where the request has to make room for them.
 
         Returns:
-            How many tokens of them to compute; a chunk that does not fit is cut at a multiple of the alignment, and
-            the step's first tile at one of the grain.
+            How many tokens of them to compute; a chunk that does not fit is cut at a multiple of the alignment, and the
+                step's first tile at one of the grain.
         """
         num_taken = self._take_row(start) if num_tokens == 1 else self._take_tiles(num_tokens, start, others)
         self.is_exhausted |= num_taken < num_tokens
@@ -105,8 +104,8 @@ class TokenBudget:
             return count
         limit = self._first_limit(self.work if others is None else others, others is not None)
         whole, without = self._milliseconds(count, start), self._costs.predict(self.work)
-        # To a prompt beside streams of its own tenant the time of their rows counts too, and to a guest its tile alone:
-        # it has to make room for the others, however much longer it waits for that.
+        # Beside streams of its own tenant the time of their rows counts too; beside those of other tenants only the
+        # tile's: the prompt has to make room for them, however much longer it waits.
         beside = 0.0 if others is None else without
         took, size = whole, count
         while took > limit and size > self._grain:
@@ -118,7 +117,7 @@ class TokenBudget:
         return size if took <= max(limit, whole - _LEAST_SAVED * (whole - without)) else count
 
     def _milliseconds(self, count: int, start: int) -> float:
-        """How long the step is predicted to take with so many tokens of its first tile."""
+        """The predicted duration of the step with so many tokens of its first tile."""
         assert self._costs is not None
         return self._costs.predict(self._with_tile(count, start + count))
 

@@ -1,4 +1,4 @@
-"""The fields of a model's configuration, asked for by their kind, wherever they stand."""
+"""Typed access to the fields of a model's configuration, in any format of files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_INTEGER = (1 << 31) - 1  # of sizes and ids: what an int32 on the device hol
 
 
 class Fields(ABC):
-    """Named values of one file. Each method raises ModelError where the value is of another kind."""
+    """Named values of one file. Each method raises ModelError where the value is of another type."""
 
     @abstractmethod
     def value(self, key: str) -> Any:
@@ -21,11 +21,11 @@ class Fields(ABC):
 
     @abstractmethod
     def error(self, key: str, demand: str) -> ModelError:
-        """An error to raise for the value of `key`, which is not as the demand says."""
+        """An error for the value of `key`, which violates the demand."""
 
     @abstractmethod
     def missing(self, key: str) -> ModelError:
-        """An error to raise where `key` is needed and absent."""
+        """An error for a required `key` that is absent."""
 
     def text(self, key: str) -> str | None:
         value = self.value(key)

@@ -1,10 +1,8 @@
 """A GGUF file, opened fast.
 
-The reader of the `gguf` package makes a numpy view of each of the 100,000 strings of a
-vocabulary, which takes two seconds; this one leaves arrays in the file until they are asked for, but for the
-lengths of their strings.
-Both sides read model files, the engine for weights and the server for the vocabulary, so this
-module belongs to the border between them.
+The reader of the `gguf` package makes a numpy view of each of the 100,000 strings of a vocabulary, which takes two
+seconds; this one decodes arrays lazily, but for the lengths of their strings. Engine and server both read model files,
+for weights and for the vocabulary, so this module is part of the interface between them.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ FieldValue = int | float | bool | str | list[int] | list[float] | list[bool] | l
 
 
 class GGUFFile(GGUFReader):
-    """`gguf.GGUFReader` with arrays decoded on demand, which refuses files that are cut short."""
+    """`gguf.GGUFReader` with arrays decoded lazily, which refuses files that are cut short."""
 
     def __init__(self, path: Path) -> None:
         """Raises:
@@ -44,11 +42,7 @@ class GGUFFile(GGUFReader):
             raise ModelError(f"{path} is no GGUF file, or it is damaged or cut short: {error}") from error
 
     def value(self, key: str) -> FieldValue | None:
-        """The value of a field, or None where the file has no such field.
-
-        Raises:
-            ModelError: a text in it is not UTF-8.
-        """
+        """The value of a field, or None where there is none; raises ModelError if a text in it is not UTF-8."""
         field = self.fields.get(key)
         if field is None:
             return None
@@ -70,13 +64,9 @@ class GGUFFile(GGUFReader):
         return np.dtype(self.gguf_scalar_to_np[kind]).newbyteorder("<")
 
     def _get(
-        self,
-        offset: int,
-        dtype: npt.DTypeLike,
-        count: int = 1,
-        override_order: Literal["I", "S", "<"] | None = None,
+        self, offset: int, dtype: npt.DTypeLike, count: int = 1, override_order: Literal["I", "S", "<"] | None = None
     ) -> npt.NDArray[Any]:
-        """As in the package, which hands out less than was asked for where the file ends early."""
+        """As in the package, which returns less than was requested where the file ends early."""
         kind = np.dtype(dtype)
         end = offset + kind.itemsize * int(count)
         self._check_end(end)
@@ -85,13 +75,13 @@ class GGUFFile(GGUFReader):
 
     @cached_property
     def _plain_data(self) -> npt.NDArray[np.uint8]:
-        """The file as an array of the usual class: the package slices one of another class, which takes long."""
+        """The file as a plain ndarray: the package slices a subclass, which is slow."""
         return self.data.view(np.ndarray)
 
     def _get_field_parts(
         self, orig_offs: int, raw_type: int
     ) -> tuple[int, list[npt.NDArray[Any]], list[int], list[GGUFValueType]]:
-        """As in the package, but of an array one part is all of its bytes, behind the lengths of its strings."""
+        """As in the package, but an array is one part with all of its bytes, behind the lengths of its strings."""
         if self.byte_order != "I":
             raise ValueError("its byte order is not this machine's, which is not supported")
         if raw_type != GGUFValueType.ARRAY:

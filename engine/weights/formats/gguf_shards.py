@@ -1,11 +1,11 @@
-"""GGUF models that are split over several files, which are called shards here.
+"""GGUF models that are split over several files (shards).
 
 Source of names and fields: `gguf-split` of llama.cpp. A model of three shards is `NAME-00001-of-00003.gguf` to
 `NAME-00003-of-00003.gguf`; each states its number from 0 (`split.no`), how many there are (`split.count`) and how many
 tensors they have together (`split.tensors.count`). The first holds all other fields.
 
-Both sides need the names, the engine for the tensors and the server to find models, so this module belongs to the
-border between them. It imports no JAX.
+The engine needs the names for the tensors and the server to find models, so this module is part of the interface
+between them. It imports no JAX.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class ShardName:
-    """What the name of a shard says."""
+    """The parsed file name of a shard."""
 
     stem: str  # the name of the model
     number: int  # from 1
@@ -48,9 +48,9 @@ class ShardName:
 
 
 def shard_paths(path: Path) -> list[Path]:
-    """The files of the model that a GGUF file belongs to, in their order; `path` alone where its name is no shard's.
+    """The files of the model that a GGUF file belongs to, in their order, whether they exist or not.
 
-    Whether they exist is not looked at.
+    `path` alone where its name is no shard's.
     """
     name = ShardName.parse(path.name)
     return [path] if name is None else [path.with_name(other) for other in name.file_names()]
@@ -60,8 +60,8 @@ def tensors_of_shards(path: Path, first: GGUFFile) -> dict[str, ReaderTensor]:
     """The tensors of a model by their names, from its first file, which is open, and from all others.
 
     Raises:
-        ModelError: `path` is a later shard; a shard is missing, damaged, or not of this model; there are more or
-            fewer tensors than the first shard says.
+        ModelError: `path` is a later shard; a shard is missing, damaged, or not of this model; there are more or fewer
+            tensors than the first shard says.
     """
     name, count = ShardName.parse(path.name), _count(path, first, COUNT, least=1)
     if name is None and (count or 1) > 1:

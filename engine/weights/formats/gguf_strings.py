@@ -1,7 +1,7 @@
-"""The strings of an array in a GGUF file: each one is its length in bytes, 8 bytes, little-endian, and then its bytes.
+"""The strings of an array in a GGUF file: each is its length in bytes, 8 bytes, little-endian, and then its bytes.
 
-Each length tells where the next string begins. Vocabularies have up to 500,000 of them, for which a start waits, so
-strings are not read one by one: nearly all lengths are from 1 to 255, and so one byte and seven zeros.
+Each length determines where the next string begins. Vocabularies have up to 500,000 of them, for which a start waits,
+so strings are not read one by one: nearly all lengths are from 1 to 255, and so one byte and seven zeros.
 """
 
 from __future__ import annotations
@@ -13,15 +13,11 @@ import numpy.typing as npt
 
 _LENGTH = struct.Struct("<Q")
 WINDOW = 64 << 10  # bytes that are searched for zeros at once
-ONE_BY_ONE = 256  # strings, where zeros do not tell them apart, or for which a search does not pay
+ONE_BY_ONE = 256  # strings, where zeros do not delimit them, or too few for a search
 
 
 def lengths_of_strings(data: npt.NDArray[np.uint8], offset: int, count: int) -> npt.NDArray[np.int64]:
-    """The lengths in bytes, int64[count], of the strings of an array that begins at `offset`.
-
-    Raises:
-        ValueError: the array reaches beyond the end of `data`.
-    """
+    """The byte lengths, int64[count], of the strings of an array at `offset`; raises ValueError at the end."""
     parts = [np.empty(0, np.int64)]
     while count > 0:
         some = parts[0]
@@ -37,7 +33,7 @@ def lengths_of_strings(data: npt.NDArray[np.uint8], offset: int, count: int) -> 
 
 
 def _lengths_by_zeros(window: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """The lengths of those strings at the beginning of `window` that zeros tell apart; there may be none."""
+    """The lengths of those strings at the beginning of `window` that zeros delimit; there may be none."""
     is_zero = window == 0
     two = is_zero[:-1] & is_zero[1:]
     four = two[:-2] & two[2:]
@@ -52,11 +48,7 @@ def _lengths_by_zeros(window: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 
 def _lengths_one_by_one(data: memoryview, offset: int, count: int) -> npt.NDArray[np.int64]:
-    """The lengths of the next `count` strings; the last one may reach beyond the end.
-
-    Raises:
-        ValueError: a length would stand beyond the end of `data`.
-    """
+    """The lengths of the next `count` strings; raises ValueError if a length lies beyond the end of `data`."""
     lengths, last = list[int](), len(data) - _LENGTH.size
     for _ in range(count):
         if offset > last:
@@ -73,11 +65,7 @@ def size_of_strings(lengths: npt.NDArray[np.int64]) -> int:
 
 
 def decode_strings(data: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]) -> list[str]:
-    """The strings of an array of which `data` are all bytes.
-
-    Raises:
-        UnicodeDecodeError: a string is not UTF-8.
-    """
+    """The strings of an array of which `data` are all bytes; raises UnicodeDecodeError."""
     starts = np.cumsum(lengths + _LENGTH.size) - lengths
     is_kept = np.ones(len(data), np.bool_)
     for i in range(2, _LENGTH.size + 1):

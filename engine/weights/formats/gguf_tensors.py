@@ -24,7 +24,7 @@ _ENCODINGS = frozenset(map(int, Encoding)) & frozenset(map(int, GGMLQuantization
 
 @dataclass(frozen=True)
 class GGUFTensor:
-    """A tensor of a file; nothing is read until it is asked for."""
+    """A tensor of a file, read lazily."""
 
     stored: ReaderTensor
     index: int | None = None  # of the expert, where this is one of a tensor of all experts
@@ -49,10 +49,7 @@ class GGUFTensor:
         return Format.BFLOAT16 if encoding is None else encoding.format
 
     def float32(self) -> np.ndarray:
-        """
-        Raises:
-            ModelError: the format cannot be read.
-        """
+        """Raises ModelError if the format cannot be read."""
         kind = self.stored.tensor_type
         try:
             array = dequantize(self._data, kind)
@@ -77,13 +74,13 @@ class GGUFTensor:
 
     @property
     def _encoding(self) -> Encoding | None:
-        """None of formats that are read as floats alone."""
+        """None of formats that can be read as floats only."""
         kind = self.stored.tensor_type
         return Encoding(kind) if kind in _ENCODINGS else None
 
     @property
     def _data(self) -> np.ndarray:
-        """As the file holds it, a view."""
+        """A view of the file."""
         data = np.asarray(self.stored.data)
         return data if self.index is None else data[self.index]
 
@@ -115,14 +112,12 @@ class GGUFFields(Fields):
 
 
 class GGUFTensors:
-    """An open GGUF file, or all its shards: the fields of its architecture, and the tensors as they are asked for."""
+    """An open GGUF file, or all its shards: the fields of its architecture, and its tensors, read lazily."""
 
     format = "gguf"
 
     def __init__(self, path: Path) -> None:
-        """
-        Args:
-            path: the file, or the first of its shards.
+        """Opens a file, given by its path or that of the first of its shards.
 
         Raises:
             ModelError: the file is no GGUF file, is damaged or cannot be read, or names no architecture; a shard is
@@ -146,7 +141,7 @@ class GGUFTensors:
 
     @property
     def quantization(self) -> str | None:
-        """What the file says of its numbers, such as "Q4_K_M"; None where it says nothing that is known."""
+        """The file's quantisation, such as "Q4_K_M"; None where it is not stated or unknown."""
         kind = self._file.value("general.file_type")
         try:
             return LlamaFileType(int(str(kind))).name.removeprefix("ALL_").removeprefix("MOSTLY_")
@@ -154,6 +149,5 @@ class GGUFTensors:
             return None
 
     def tensor(self, name: str) -> GGUFTensor | None:
-        """A tensor by its name, or None where the file has no such tensor."""
         stored = self._tensors.get(name)
         return None if stored is None else GGUFTensor(stored)

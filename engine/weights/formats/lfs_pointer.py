@@ -1,4 +1,4 @@
-"""Files that only say where Git LFS keeps their content. Source: the specification of the Git LFS project."""
+"""Git LFS pointer files, which stand in for the content that they name. Source: the specification of Git LFS."""
 
 from __future__ import annotations
 
@@ -12,19 +12,13 @@ _BEGIN = b"version https://git-lfs"
 
 
 def is_pointer(path: Path) -> bool:
-    """
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Whether a file is a pointer; raises OSError if it cannot be read."""
     with open_regular(path) as file:
         return file.read(len(_BEGIN)) == _BEGIN
 
 
 def refuse_pointer(path: Path) -> None:
-    """
-    Raises:
-        ModelError: the file is a pointer, or cannot be read.
-    """
+    """Raises ModelError if the file is a pointer, or cannot be read."""
     try:
         found = is_pointer(path)
     except OSError as error:

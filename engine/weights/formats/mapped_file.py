@@ -1,4 +1,4 @@
-"""Files mapped into memory, whose pages are given back when nobody needs them any more."""
+"""Memory-mapped files, whose pages are returned to the system after use."""
 
 from __future__ import annotations
 
@@ -11,18 +11,13 @@ from engine.interface.regular_file import open_regular
 
 
 def map_file(path: Path) -> np.ndarray:
-    """The bytes of a file, uint8[size], read as they are asked for.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is empty.
-    """
+    """The bytes of a file, uint8[size], read lazily; raises OSError, and ValueError if it is empty."""
     with open_regular(path) as file:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
 
 def forget(data: np.ndarray) -> None:
-    """Gives back the memory of a view of a mapped file; what is asked for again is read anew."""
+    """Returns the memory of a view of a mapped file; a later access reads it again."""
     base: object = data
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj

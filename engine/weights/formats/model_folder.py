@@ -1,7 +1,7 @@
-"""A model's folder as Hugging Face lays it out, and the JSON in it.
+"""A model's folder in Hugging Face's layout, and the JSON in it.
 
-Both sides read it, the engine for sizes and weights and the server for the vocabulary and the chat
-template, so this module belongs to the border between them. It imports neither JAX nor numpy.
+Engine and server both read it, for sizes and weights and for the vocabulary and the chat template, so this module is
+part of the interface between them. It imports neither JAX nor numpy.
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # an escape that may be half of
 
 
 def read_limited(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
-    """The content of a file.
-
-    Raises:
-        ModelError: it cannot be read, or it is larger than `max_bytes`.
-    """
+    """The content of a file; raises ModelError if it cannot be read, or is larger than `max_bytes`."""
     try:
         with open_regular(path) as file:
             content = file.read(max_bytes + 1)
@@ -40,10 +36,7 @@ def read_limited(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
 
 
 class JsonFile(Fields):
-    """A JSON object read from a file, whose values are asked for by their kind. Null counts as absent.
-
-    Each method raises ModelError where the value is of another kind.
-    """
+    """A JSON object read from a file. Null counts as absent. Each method raises ModelError where a type is wrong."""
 
     def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
         self.path = path
@@ -54,7 +47,6 @@ class JsonFile(Fields):
         return tuple(self._values)
 
     def value(self, key: str) -> Any:
-        """The value as JSON has it; None where it is absent."""
         return self._values.get(key)
 
     def table(self, key: str) -> JsonFile | None:
@@ -67,25 +59,21 @@ class JsonFile(Fields):
         raise self.error(key, "it must be an object")
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> JsonFile:
-        """The same with values for keys that are absent; a null that is written down stays one."""
+        """The same with values for keys that are absent; an explicit null stays one."""
         return JsonFile(self.path, {**defaults, **self._values})
 
     def error(self, key: str, demand: str) -> ModelError:
-        """An error to raise for the value of `key`."""
         return ModelError(f"{self.path}: {key} is {_shortened(self.value(key))}; {demand}")
 
     def missing(self, key: str) -> ModelError:
-        """An error to raise where `key` is needed and absent."""
         return ModelError(f"{self.path} lacks {key}")
 
 
 class ModelFolder:
-    """A folder with a `config.json`, and what else lies in it."""
+    """A folder with a `config.json` and other files."""
 
     def __init__(self, path: Path) -> None:
-        """Raises:
-        ModelError: `config.json` is missing, damaged or cannot be read.
-        """
+        """Raises ModelError if `config.json` is missing, damaged or cannot be read."""
         self.path = path
         config = self.json(CONFIG)
         if config is None:
@@ -93,11 +81,7 @@ class ModelFolder:
         self.config = config
 
     def file(self, name: str) -> Path | None:
-        """The path of a regular file in the folder, or None where there is none of that name.
-
-        Raises:
-            ModelError: the folder cannot be searched.
-        """
+        """The path of a regular file in the folder, or None; raises ModelError if the folder cannot be searched."""
         path = self.path / name
         try:
             return path if path.is_file() else None
@@ -140,10 +124,7 @@ class ModelFolder:
 
 
 def _refuse_half_pairs(path: Path, values: object) -> None:
-    """
-    Raises:
-        ModelError: a text in `values` is no Unicode, which no tokenizer and no template takes.
-    """
+    """Raises ModelError if a text is no valid Unicode, which no tokenizer and no template accepts."""
     try:
         json.dumps(values, ensure_ascii=False).encode("utf-8")
     except (UnicodeEncodeError, RecursionError) as error:

@@ -1,7 +1,7 @@
 """The tensors of a model folder: one safetensors file, or several that an index lists.
 
-Source of the formats: the safetensors project for the files, Hugging Face transformers for the
-index, whose `weight_map` says which file (shard) holds which tensor.
+Source of the formats: the safetensors project for the files, Hugging Face transformers for the index, whose
+`weight_map` says which file (shard) holds which tensor.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ INDEX = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
 PICKLES = (".bin", ".pt", ".pth")
 
-# Of weights as they are. bfloat16 is numpy's by JAX's grace.
+# The types of weights that are not quantised. JAX registers bfloat16 as a numpy type.
 STORED_TYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
     {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(jnp.bfloat16)}
 )
-# What quantised checkpoints store besides.
+# Further types in quantised checkpoints.
 PACKED_TYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
     {
         "I8": np.dtype(np.int8), "U8": np.dtype(np.uint8), "I32": np.dtype(np.int32), "I64": np.dtype(np.int64),
@@ -51,7 +51,7 @@ _SIZE_BYTES = 8  # of the number in front, which says how long the header is
 
 @dataclass(frozen=True, eq=False)
 class StoredTensor:
-    """A tensor in its file: nothing is read until it is asked for."""
+    """A tensor in its file, read lazily."""
 
     name: str
     data: np.ndarray  # a view of the mapped file
@@ -59,7 +59,6 @@ class StoredTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Row-major, as stored."""
         return self.data.shape
 
     @property
@@ -77,7 +76,6 @@ class StoredTensor:
         return EncodedRows(self.encoding, *self.shape, read=lambda start, stop: rows[start:stop], forget=forget)
 
     def float32(self) -> np.ndarray:
-        """The whole tensor, float32[shape]."""
         array = np.array(self.data, np.float32)
         forget(self.data)
         return array
@@ -104,8 +102,8 @@ class SafetensorsFiles:
 
     def __init__(self, folder: ModelFolder) -> None:
         """Raises:
-        ModelError: there are no safetensors files; one is missing, damaged or cut short; the
-            index does not fit them, or names a file that is not in the folder.
+        ModelError: there are no safetensors files; one is missing, damaged or cut short; the index does not fit
+            them, or names a file that is not in the folder.
         """
         self._folder = folder
         self._places: dict[str, _Place] = {}
@@ -129,27 +127,16 @@ class SafetensorsFiles:
         return frozenset(self._places)
 
     def tensor(self, name: str) -> StoredTensor | None:
-        """A tensor of weights by its name, or None where there is none.
-
-        Raises:
-            ModelError: it is stored in a format that is not read.
-        """
+        """A tensor of weights by its name, or None; raises ModelError if its format is not supported."""
         data = self.array(name, STORED_TYPES)
         return None if data is None else StoredTensor(name, data, Encoding[self._places[name].kind])
 
     def kind_of(self, name: str) -> str | None:
-        """How a tensor is stored, such as "BF16"; None where there is none of that name."""
+        """The stored type of a tensor, such as "BF16"; None where there is none of that name."""
         return self._places[name].kind if name in self._places else None
 
     def array(self, name: str, types: Mapping[str, np.dtype[Any]]) -> np.ndarray | None:
-        """A tensor as it is stored, a view of the mapped file; None where there is none of that name.
-
-        Args:
-            types: those that are read.
-
-        Raises:
-            ModelError: it is of another type.
-        """
+        """A view of a tensor in the mapped file, or None; raises ModelError if it is not of one of the types."""
         place = self._places.get(name)
         if place is None:
             return None
@@ -158,7 +145,7 @@ class SafetensorsFiles:
         return place.file[place.start : place.end].view(types[place.kind]).reshape(place.shape)
 
     def _shard(self, index: Path, name: str) -> Path:
-        # A name with folders in it could lead out of this one; nobody's tool writes such an index.
+        # A name with folders in it could lead out of this one; no known tool writes such an index.
         if Path(name).name != name or "\\" in name or "\0" in name or not name.endswith(SUFFIX):
             raise ModelError(f"{index} names the shard {name!r}; it must be a *{SUFFIX} file of the same folder")
         path = self._folder.file(name)
@@ -168,7 +155,7 @@ class SafetensorsFiles:
 
 
 def _what_is_there(folder: Path) -> str:
-    """The end of a message: which weights the folder has in the place of those that are read."""
+    """The end of a message: which weights the folder has instead of those that are supported."""
     names = sorted(path.name for path in folder.iterdir())
     pickles = [name for name in names if name.endswith(PICKLES)]
     shards = [name for name in names if name.endswith(SUFFIX)]
@@ -194,7 +181,7 @@ def _places(path: Path) -> Iterator[tuple[str, _Place]]:
     """Where each tensor of a file lies.
 
     The library checks the header: that tensors lie one behind the other, that each is as long as its shape says, and
-    that the last one ends with the file. It does not tell where they lie, which follows from that.
+    that the last one ends with the file. Their places, which it does not expose, follow from that.
 
     Raises:
         ModelError: the file cannot be read, is damaged or cut short, or has a tensor of an unknown type.

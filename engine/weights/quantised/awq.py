@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.weights.quantised.parts import FLOATS, WORDS, Parts, groups_of
-from engine.weights.quantised.words import unpacked_awq
+from engine.weights.quantised.parts import FLOATS, WORDS, Parts, groups_of, unpacked_awq
 
 NAMES = frozenset({"qweight", "qzeros", "scales"})
 
 
 class AwqIntegers:
-    """`Integers` of 4 bits: words [inputs, outputs / 8], zero points [groups, outputs / 8].
-
-    Scales are [groups, outputs].
-    """
+    """`Integers` of 4 bits: words [inputs, outputs / 8], zeros [groups, outputs / 8], scales [groups, outputs]."""
 
     bits = 4
 
     def __init__(self, parts: Parts, group_size: int) -> None:
-        """
-        Raises:
-            ModelError: a tensor is missing, or of another type or shape.
-        """
+        """Raises ModelError if a tensor is missing, or of another type or shape."""
         self._parts = parts
         self._words, self._scales = parts.matrix("qweight", WORDS), parts.matrix("scales", FLOATS)
         self._zeros = parts.matrix("qzeros", WORDS)
@@ -35,19 +28,15 @@ class AwqIntegers:
         parts.check("qzeros", (num_groups, num_outputs // 8))
 
     def numbers(self, start: int, stop: int) -> np.ndarray:
-        """As `Integers`."""
         return _outputs(self._words, start, stop)
 
     def scales(self, start: int, stop: int) -> np.ndarray:
-        """As `Integers`."""
         return self._scales[:, start:stop].T
 
     def zeros(self, start: int, stop: int) -> np.ndarray:
-        """As `Integers`."""
         return _outputs(self._zeros, start, stop).astype(np.int16)
 
     def forget(self) -> None:
-        """As `Integers`."""
         self._parts.forget()
 
 

@@ -1,4 +1,4 @@
-"""Matrices of integers as the compressed-tensors project stores them, packed into words or one in a byte."""
+"""Integer matrices in the formats of the compressed-tensors project, packed into words or one in a byte."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from engine.interface.errors import ModelError
-from engine.weights.quantised.parts import BYTES, FLOATS, SHAPES, WORDS, Parts
-from engine.weights.quantised.words import unpacked
+from engine.weights.quantised.parts import BYTES, FLOATS, SHAPES, WORDS, Parts, unpacked
 
 # Those of activations are not used: Eagre rounds activations in its own way, more finely.
 ACTIVATIONS = frozenset({"input_scale", "input_zero_point"})
@@ -19,16 +18,13 @@ BYTE_NAMES = ACTIVATIONS | {"weight", "weight_scale", "weight_zero_point"}
 
 
 class CompressedIntegers:
-    """What both ways have in common: scales [outputs, groups], or one for all, and zero points likewise."""
+    """The common part of both formats: scales [outputs, groups], or one for all, and zero points likewise."""
 
     bits: int
     shape: tuple[int, int]
 
     def __init__(self, parts: Parts, shape: tuple[int, int]) -> None:
-        """
-        Raises:
-            ModelError: a tensor is missing, or of another type or shape.
-        """
+        """Raises ModelError if a tensor is missing, or of another type or shape."""
         self._parts, self.name, self.shape = parts, f"{parts.module}.weight", shape
         num_outputs, num_inputs = shape
         scales = parts.get("weight_scale", FLOATS)
@@ -45,16 +41,11 @@ class CompressedIntegers:
 
     @property
     def num_bytes(self) -> int:
-        """As `Integers`."""
         return self._parts.num_bytes
 
     @cached_property
     def groups(self) -> np.ndarray:
-        """As `Integers`.
-
-        Raises:
-            ModelError: `weight_g_idx` names a group that there is not.
-        """
+        """As `Integers`; raises ModelError if `weight_g_idx` names a group that does not exist."""
         num_groups, num_inputs = self._scales.shape[1], self.shape[1]
         order = self._order
         if order is None or (order == -1).any():  # which says that there is no order
@@ -65,11 +56,9 @@ class CompressedIntegers:
         return np.array(order)
 
     def scales(self, start: int, stop: int) -> np.ndarray:
-        """As `Integers`."""
         return self._scales[start:stop]
 
     def forget(self) -> None:
-        """As `Integers`."""
         self._parts.forget()
 
 
@@ -80,10 +69,7 @@ class PackedIntegers(CompressedIntegers):
     """
 
     def __init__(self, parts: Parts) -> None:
-        """
-        Raises:
-            ModelError: a tensor is missing, or of another type or shape.
-        """
+        """Raises ModelError if a tensor is missing, or of another type or shape."""
         self._words = parts.matrix("weight_packed", WORDS)
         shape = parts.get("weight_shape", SHAPES)
         parts.check("weight_shape", (2,))
@@ -102,11 +88,9 @@ class PackedIntegers(CompressedIntegers):
             parts.check("weight_zero_point", (-(-num_outputs * self.bits // 32), self._scales.shape[1]))
 
     def numbers(self, start: int, stop: int) -> np.ndarray:
-        """As `Integers`."""
         return unpacked(self._words[start:stop], self.bits)[:, : self.shape[1]]
 
     def zeros(self, start: int, stop: int) -> np.ndarray | None:
-        """As `Integers`."""
         if self._zeros is None:
             return None
         in_word = 32 // self.bits
@@ -121,25 +105,19 @@ class ByteIntegers(CompressedIntegers):
     bits = 8
 
     def __init__(self, parts: Parts) -> None:
-        """
-        Raises:
-            ModelError: a tensor is missing, or of another type or shape.
-        """
+        """Raises ModelError if a tensor is missing, or of another type or shape."""
         self._bytes = parts.matrix("weight", BYTES)
         super().__init__(parts, (self._bytes.shape[0], self._bytes.shape[1]))
         zeros = parts.find("weight_zero_point", BYTES)
         self._zeros = None if zeros is None else self._for_outputs(zeros)
 
     def numbers(self, start: int, stop: int) -> np.ndarray:
-        """As `Integers`."""
         return np.ascontiguousarray(self._bytes[start:stop]).view(np.uint8) ^ np.uint8(128)
 
     def zeros(self, start: int, stop: int) -> np.ndarray | None:
-        """As `Integers`."""
         return None if self._zeros is None else self._zeros[start:stop].astype(np.int16) + np.int16(128)
 
     def _for_outputs(self, zeros: np.ndarray) -> np.ndarray:
-        """int8[outputs, groups]."""
         if zeros.size == 1:
             return np.broadcast_to(zeros.reshape(1, 1), self._scales.shape)
         self._parts.check("weight_zero_point", self._scales.shape)

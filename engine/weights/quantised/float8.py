@@ -22,15 +22,14 @@ _VALUES = np.arange(256, dtype=np.uint8).view(jnp.float8_e4m3fn).astype(np.float
 class Float8Matrix:
     """A `FileTensor` of float8_e4m3fn[outputs, inputs], with one scale for all, for each output, or for each block.
 
-    No packed format has floats of 8 bits, and their range is beyond integers of 8: each weight is multiplied by its
-    scale in float32 and rounded to bfloat16, as transformers and compressed-tensors do.
+    No packed format has floats of 8 bits, and their range exceeds integers of 8: each weight is multiplied by its scale
+    in float32 and rounded to bfloat16, as transformers and compressed-tensors do.
     """
 
     format = Format.BFLOAT16
 
     def __init__(self, parts: Parts, part_of_scales: str, block: Sequence[int]) -> None:
-        """
-        Args:
+        """Args:
             part_of_scales: the name of the tensor that holds them.
             block: outputs and inputs of a block, where there are scales for blocks.
 
@@ -55,7 +54,6 @@ class Float8Matrix:
         )
 
     def float32(self) -> np.ndarray:
-        """All of it, float32[shape]."""
         matrix = self._matrix(0, self.shape[0])
         self._parts.forget()
         return matrix

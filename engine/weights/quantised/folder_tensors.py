@@ -1,4 +1,4 @@
-"""The tensors of a quantised folder, by the names that they have where nothing is quantised."""
+"""The tensors of a folder, quantised or not, by the names that they have where nothing is quantised."""
 
 from __future__ import annotations
 
@@ -19,17 +19,14 @@ WEIGHT = "weight"
 class FolderTensors:
     """A `TensorFile` of a folder, quantised or not.
 
-    Which matrices are quantised is told by their tensors and not by the lists of the configuration: one that was left
-    as it is has a tensor of floats.
+    Whether a matrix is quantised is decided by its tensors and not by the lists of the configuration: one that was left
+    unquantised has a tensor of floats.
     """
 
     format = SafetensorsFiles.format
 
     def __init__(self, config: JsonFile, files: SafetensorsFiles) -> None:
-        """
-        Raises:
-            ModelError: the quantisation is not served, or its configuration and the tensors contradict each other.
-        """
+        """Raises ModelError if the quantisation is not supported, or its configuration contradicts the tensors."""
         self._files = files
         scheme = read_scheme(config)
         self._quantised = {} if scheme is None else dict(_quantised_modules(files, scheme))
@@ -40,18 +37,14 @@ class FolderTensors:
         self.names = (files.names - parts) | {f"{module}.{WEIGHT}" for module in self._quantised}
 
     def tensor(self, name: str) -> FileTensor | None:
-        """A tensor by its name, or None where there is none.
-
-        Raises:
-            ModelError: it is stored in a way that is not read, or a part of it is missing or of another shape.
-        """
+        """A tensor by its name, or None; raises ModelError if it, or a part of it, is not as it should be."""
         module, _, part = name.rpartition(".")
         if part == WEIGHT and module in self._quantised:
             return self._quantised[module].make(Parts(self._files, module))
         return self._files.tensor(name)
 
     def is_idle(self, name: str) -> bool:
-        """Whether a tensor changes nothing: tools for GPTQ write biases of zeros where a model has none."""
+        """Whether a tensor has no effect: tools for GPTQ write biases of zeros where a model has none."""
         module, _, part = name.rpartition(".")
         if part != "bias" or module not in self._quantised:
             return False
@@ -60,7 +53,7 @@ class FolderTensors:
 
 
 def _quantised_modules(files: SafetensorsFiles, scheme: Scheme) -> Iterator[tuple[str, Kind]]:
-    """The modules whose matrices are quantised; the last kind of one is told first, so that the first one counts."""
+    """The modules whose matrices are quantised; the last kind of one comes first, so that the first one counts."""
     for kind in reversed(scheme.kinds):
         suffix = f".{kind.marker}"
         yield from ((name.removesuffix(suffix), kind) for name in files.names if name.endswith(suffix))

@@ -1,4 +1,4 @@
-"""Matrices of GPTQ (Frantar et al., "GPTQ", 2022) as the AutoGPTQ and GPTQModel projects store them."""
+"""GPTQ matrices (Frantar et al., "GPTQ", 2022) in the format of the AutoGPTQ and GPTQModel projects."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from engine.interface.errors import ModelError
-from engine.weights.quantised.parts import FLOATS, WORDS, Parts, groups_of
-from engine.weights.quantised.words import unpacked
+from engine.weights.quantised.parts import FLOATS, WORDS, Parts, groups_of, unpacked
 
 NAMES = frozenset({"qweight", "qzeros", "scales", "g_idx"})
 
@@ -17,15 +16,14 @@ class GptqIntegers:
     """`Integers` in words along the inputs, int32[inputs * bits / 32, outputs].
 
     Zero points lie in words along the outputs, int32[groups, outputs * bits / 32]; version 1 of the format stores them
-    less one, modulo the numbers' range. Scales are [groups, outputs], and `g_idx` int32[inputs] says which group an
-    input is of where inputs were quantised in the order of their activations.
+    less one, modulo the numbers' range. Scales are [groups, outputs], and `g_idx` int32[inputs] is the group of each
+    input where inputs were quantised in the order of their activations.
     """
 
     def __init__(self, parts: Parts, *, bits: int, group_size: int, is_ordered: bool, zero_offset: int) -> None:
-        """
-        Args:
+        """Args:
             is_ordered: whether `g_idx` counts; else groups are of neighbours.
-            zero_offset: what is added to a stored zero point: 1 in version 1, 0 in version 2.
+            zero_offset: is added to a stored zero point: 1 in version 1, 0 in version 2.
 
         Raises:
             ModelError: a tensor is missing, or of another type or shape.
@@ -49,7 +47,8 @@ class GptqIntegers:
         """As `Integers`.
 
         Raises:
-            ModelError: `g_idx` is needed and missing, names a group that there is not, or orders what is not ordered.
+            ModelError: `g_idx` is required and missing, names a group that does not exist, or is given where inputs are
+                not ordered.
         """
         usual = groups_of(self.shape[1], self._group_size)
         if not self._is_ordered:
@@ -64,15 +63,12 @@ class GptqIntegers:
         return np.array(self._order)
 
     def numbers(self, start: int, stop: int) -> np.ndarray:
-        """As `Integers`."""
         return unpacked(self._words[:, start:stop].T, self.bits)
 
     def scales(self, start: int, stop: int) -> np.ndarray:
-        """As `Integers`."""
         return self._scales[:, start:stop].T
 
     def zeros(self, start: int, stop: int) -> np.ndarray:
-        """As `Integers`."""
         in_word = 32 // self.bits
         first = start // in_word
         stored = unpacked(self._zeros[:, first : -(-stop // in_word)], self.bits)
@@ -80,5 +76,4 @@ class GptqIntegers:
         return zeros[:, start - first * in_word : stop - first * in_word].T
 
     def forget(self) -> None:
-        """As `Integers`."""
         self._parts.forget()

@@ -1,4 +1,4 @@
-"""A matrix of integers with scales and zero points, as the packed formats or as floats hold it."""
+"""A matrix of integers with scales and zero points, converted to a packed format or to floats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.weights.packing import GROUP, Format, to_nibbles
 
 
 class Integers(Protocol):
-    """What a checkpoint stores of a matrix: weight = scale * (number - zero point)."""
+    """The stored form of a matrix: weight = scale * (number - zero point)."""
 
     name: str
     shape: tuple[int, int]  # outputs, inputs
@@ -26,11 +26,7 @@ class Integers(Protocol):
 
     @property
     def groups(self) -> np.ndarray:
-        """int[inputs]: the group of each input.
-
-        Raises:
-            ModelError: the checkpoint names groups that there are not.
-        """
+        """int[inputs]: the group of each input; raises ModelError if a group does not exist."""
 
     def numbers(self, start: int, stop: int) -> np.ndarray:
         """uint8[stop - start, inputs]."""
@@ -42,11 +38,11 @@ class Integers(Protocol):
         """Zero points, int[stop - start, groups]; None: all are half of the numbers' range."""
 
     def forget(self) -> None:
-        """Gives back the pages of the file that have been read."""
+        """Returns the pages of the file that have been read."""
 
 
 class GroupedMatrix:
-    """A `FileTensor` of integers. Nothing is read before it is asked for; the format depends on scales and zeros.
+    """A `FileTensor` of integers, read lazily; the format depends on scales and zero points.
 
     The packed formats have a scale for each 32 inputs, in float16. They hold a matrix exactly if all 32 inputs of such
     a group have one scale, which float16 holds exactly: symmetric ones as INT4 or INT8, others with their zero points.
@@ -75,7 +71,6 @@ class GroupedMatrix:
         return kind
 
     def float32(self) -> np.ndarray:
-        """All of it, float32[shape]."""
         matrix = self._rows(0, self.shape[0])
         self._integers.forget()
         return matrix

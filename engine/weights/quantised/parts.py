@@ -1,4 +1,4 @@
-"""The tensors that a checkpoint stores in place of one matrix."""
+"""The tensors that a checkpoint stores for one quantised matrix."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHAPES: Types = MappingProxyType({"I64": PACKED_TYPES["I64"], "I32": PACKED_TYPE
 
 
 class Parts:
-    """The tensors of one module, by the last part of their names. Those that were asked for count as read."""
+    """The tensors of one module, by the last part of their names."""
 
     def __init__(self, files: SafetensorsFiles, module: str) -> None:
         self.module = module
@@ -30,45 +30,32 @@ class Parts:
         self._read: dict[str, np.ndarray] = {}
 
     def find(self, part: str, types: Types) -> np.ndarray | None:
-        """A view of a tensor, or None where there is none.
-
-        Raises:
-            ModelError: it is of a type that is not read.
-        """
+        """A view of a tensor, or None where there is none; raises ModelError if its type is not supported."""
         data = self._files.array(f"{self.module}.{part}", types)
         if data is not None:
             self._read[part] = data
         return data
 
     def get(self, part: str, types: Types) -> np.ndarray:
-        """
-        Raises:
-            ModelError: there is no such tensor, or it is of a type that is not read.
-        """
+        """A view of a tensor; raises ModelError if it is missing, or its type is not supported."""
         data = self.find(part, types)
         if data is None:
             raise ModelError(f"{self.module} lacks the tensor '{self.module}.{part}'")
         return data
 
     def kind_of(self, part: str) -> str | None:
-        """How a tensor is stored, by the name of safetensors; None where there is none."""
+        """The stored type of a tensor, by the name of safetensors; None where there is none."""
         return self._files.kind_of(f"{self.module}.{part}")
 
     def matrix(self, part: str, types: Types) -> np.ndarray:
-        """
-        Raises:
-            ModelError: as `get`, or it is no matrix.
-        """
+        """As `get`; also raises ModelError if it is no matrix."""
         data = self.get(part, types)
         if data.ndim != 2:
             raise ModelError(f"{self.module}.{part} has shape {data.shape}; it must be a matrix")
         return data
 
     def check(self, part: str, *expected: tuple[int, ...]) -> None:
-        """
-        Raises:
-            ModelError: a tensor that was read has none of the shapes that are expected.
-        """
+        """Raises ModelError if a tensor that was read has none of the expected shapes."""
         shape = self._read[part].shape
         if shape not in expected:
             listed = " or ".join(map(str, expected))
@@ -79,12 +66,36 @@ class Parts:
         return sum(data.nbytes for data in self._read.values())
 
     def forget(self) -> None:
-        """Gives back the pages of all tensors that were asked for."""
+        """Returns the pages of all tensors that were read."""
         for data in self._read.values():
             forget(data)
 
 
 def groups_of(num_inputs: int, group_size: int) -> np.ndarray:
-    """int[num_inputs]: the group of each input, of so many neighbours; -1: all are in one."""
+    """int[num_inputs]: the group of each input, of `group_size` neighbours; -1: all are in one."""
     groups: np.ndarray = np.arange(num_inputs) // (num_inputs if group_size == -1 else group_size)
     return groups
+
+
+# Of the eight nibbles of a word of AWQ, from the lowest on: which of eight neighbouring outputs each one belongs to
+# (Lin et al., "AWQ", 2023, as the AutoAWQ project packs them).
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+def unpacked(words: np.ndarray, bits: int) -> np.ndarray:
+    """uint8[..., numbers] of `bits` bits (4 or 8) from int32[..., words], whose lowest bits hold the first number."""
+    numbers = np.ascontiguousarray(words, "<i4").view(np.uint8)
+    if bits == 8:
+        return numbers
+    nibbles = np.empty((*numbers.shape, 2), np.uint8)
+    np.bitwise_and(numbers, 15, out=nibbles[..., 0])
+    np.right_shift(numbers, 4, out=nibbles[..., 1])
+    return nibbles.reshape(*numbers.shape[:-1], -1)
+
+
+def unpacked_awq(words: np.ndarray) -> np.ndarray:
+    """uint8[rows, outputs] of int32[rows, outputs / 8] in AWQ's order."""
+    in_words = unpacked(words, 4).reshape(words.shape[0], -1, 8)
+    numbers = np.empty_like(in_words)
+    numbers[..., AWQ_ORDER] = in_words
+    return numbers.reshape(words.shape[0], -1)

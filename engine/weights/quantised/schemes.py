@@ -1,4 +1,4 @@
-"""What the configuration of a checkpoint says of its quantisation, and the matrices that follow from it."""
+"""Quantisation schemes: reads the quantisation in a checkpoint's configuration, and chooses its matrices' readers."""
 
 from __future__ import annotations
 
@@ -25,24 +25,20 @@ class Kind:
     """One way in which a module's matrix is stored."""
 
     marker: str  # a tensor of this name says that the module is quantised
-    names: Set[str]  # of all tensors that stand in place of the matrix
+    names: Set[str]  # of all tensors that replace the matrix
     make: Callable[[Parts], Matrix]
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How the matrices of a folder are quantised; one that has none of the kinds' tensors is not."""
+    """How the matrices of a folder are quantised; a module without the tensors of any kind is not."""
 
     label: str  # such as "gptq int4 g128"
     kinds: tuple[Kind, ...]
 
 
 def read_scheme(config: JsonFile) -> Scheme | None:
-    """What `config.json` says; None: the folder is not quantised.
-
-    Raises:
-        ModelError: a field is wrong, or asks for what is not served.
-    """
+    """The scheme in `config.json`; None: the folder is not quantised. Raises ModelError if it is not supported."""
     field = next((name for name in FIELDS if config.value(name) is not None), None)
     table = None if field is None else config.table(field)
     if field is None or table is None:
@@ -76,7 +72,7 @@ def _read_gptq(table: JsonFile) -> Scheme:
     _only(table, "pack_dtype", "int32", None)
     _only(table, "is_marlin_format", False, None)
     dynamic = table.value("dynamic")
-    # Modules that are left as they are tell so by their tensors. Those with other numbers of bits are not read.
+    # Modules that are not quantised are recognised by their tensors. Other numbers of bits are not supported.
     if dynamic and not (isinstance(dynamic, dict) and all(str(key).startswith("-:") for key in dynamic)):
         raise table.error("dynamic", "modules that are quantised in another way than the rest are not read")
     size, bits = _group_size(table), int(table.required_integer("bits", least=4, most=8))
@@ -152,10 +148,7 @@ def _float8_kinds(block: tuple[int, ...]) -> tuple[Kind, ...]:
 
 
 def _only(table: JsonFile, key: str, *served: Any) -> None:
-    """
-    Raises:
-        ModelError: a field has none of the values that are served; None stands for an absent one.
-    """
+    """Raises ModelError if a field has none of the supported values; None is an absent one."""
     value = table.value(key)
     if not any(value == known and type(value) is type(known) for known in served):
         listed = " or ".join("absent" if known is None else repr(known).lower() for known in served)
@@ -163,11 +156,7 @@ def _only(table: JsonFile, key: str, *served: Any) -> None:
 
 
 def _group_size(table: JsonFile) -> int:
-    """Inputs that share a scale; -1: all.
-
-    Raises:
-        ModelError: it is missing or wrong.
-    """
+    """Inputs that share a scale; -1: all. Raises ModelError if it is missing or wrong."""
     size = table.integer("group_size", least=-1)
     if size is None:
         raise table.missing("group_size")

@@ -13,7 +13,7 @@ from benchmarks.fleet.policies import POLICIES
 from benchmarks.fleet.simulated_replica import ReplicaSize
 from benchmarks.fleet.simulation import figures, main, simulate
 from benchmarks.fleet.step_costs import StepCost, fit
-from engine.schedule.step_time.step_work import StepWork
+from engine.schedule.step_time.step_costs import StepWork
 
 COST = StepCost(step=1.0, row=2.0, decode_token=0.25, tile=10.0, tile_token=0.5)
 SMALL = ReplicaSize(num_slots=3, num_pages=40, page_size=16)

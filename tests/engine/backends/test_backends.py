@@ -1,10 +1,10 @@
-"""Which body computes what: as asked for, as the model allows, and as what was built allows."""
+"""Which backend computes what: as asked for, as the model allows, and as what was built allows."""
 
 import dataclasses
 
 import pytest
 
-from engine.backends.backends import BACKENDS, choose_bodies, kv_dtype
+from engine.backends.backends import BACKENDS, choose_backends, kv_dtype
 from engine.backends.base.backend import Backends
 from engine.backends.base.model_config import ModelConfig
 from engine.backends.native import library
@@ -35,7 +35,7 @@ def missing(monkeypatch):
 
 
 def choose(model=MODEL, **config):
-    return choose_bodies(EngineConfig(**config), model)
+    return choose_backends(EngineConfig(**config), model)
 
 
 def names(backends):
@@ -135,8 +135,8 @@ def test_quantised_weights_without_a_library():
     ],
 )
 def test_the_type_of_the_pages(attention, config, expected):
-    body = next(body for body in BACKENDS if body.name == attention)
-    assert kv_dtype(EngineConfig(**config), Backends(body, body, "")) == expected
+    backend = next(backend for backend in BACKENDS if backend.name == attention)
+    assert kv_dtype(EngineConfig(**config), Backends(backend, backend, "")) == expected
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_configurations_that_make_no_sense(config, message):
 def test_the_help_and_the_limit_name_every_body():
     for name in ("matmul_backend", "attention_backend"):
         assert settings_of(EngineConfig)[name].summary.endswith("auto, native or xla")
-        for body in BACKENDS:
-            EngineConfig(**{name: body.name})
+        for backend in BACKENDS:
+            EngineConfig(**{name: backend.name})
 
 
 def test_a_step_is_opaque_to_xla_where_a_part_of_it_is():

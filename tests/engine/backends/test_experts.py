@@ -1,4 +1,4 @@
-"""Mixtures of experts, by each body, against plain float64."""
+"""Mixtures of experts, by each backend, against plain float64."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def arrays() -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def leaves(body: Backend, arrays: dict[str, np.ndarray], tmp_path: Path) -> dict[str, Any]:
-    """The stacks of gates and ups and of downs, as the body has them."""
+def leaves(backend: Backend, arrays: dict[str, np.ndarray], tmp_path: Path) -> dict[str, Any]:
+    """The stacks of gates and ups and of downs, as the backend has them."""
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     shapes = {name: arrays[name].shape[1:] for name in ("gate", "up", "down")}
     save_file(
@@ -76,7 +76,7 @@ def leaves(body: Backend, arrays: dict[str, np.ndarray], tmp_path: Path) -> dict
         Leaf("down", LeafKind.MATRIX, (parts["down"],), num_experts=NUM_EXPERTS),
     ]
     tensors = LeafTensors(declared, NUM_LAYERS, SafetensorsFiles(ModelFolder(tmp_path)), "safetensors")
-    return load_weights(tensors, body.weights, Precision("float32", None), lambda *step: None).params
+    return load_weights(tensors, backend.weights, Precision("float32", None), lambda *step: None).params
 
 
 def layout() -> Any:
@@ -86,12 +86,12 @@ def layout() -> Any:
 
 @pytest.mark.parametrize("activation", [Activation.SILU, Activation.GELU_TANH])
 def test_the_experts_that_a_token_picks_are_added_by_their_shares(
-    body: Backend, arrays: dict[str, np.ndarray], leaves: dict[str, Any], activation: Activation
+    backend: Backend, arrays: dict[str, np.ndarray], leaves: dict[str, Any], activation: Activation
 ) -> None:
     @jax.jit
     def added(addend: jax.Array, x: jax.Array, gate_up: Any, down: Any, experts: jax.Array, shares: Any) -> jax.Array:
         picks = Picks(experts, shares, NUM_EXPERTS)
-        return body.products.add_experts(
+        return backend.products.add_experts(
             addend, x, gate_up, down, picks, jnp.int32(LAYER), layout(), activation=activation
         )
 

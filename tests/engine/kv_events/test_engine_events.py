@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from benchmarks.microbenchmarks.simulated_device import SimulatedEngine
-from cache.page_events import PageEvent, PagesCleared, PageStored
+from cache.page import PageEvent, PagesCleared, PageStored
 from engine import engine as engine_file
 from engine.client import EngineClient
+from engine.interface.address import KVEndpoint
 from engine.interface.config import EngineConfig
-from engine.interface.kv_endpoint import KVEndpoint
 from sampling.host.params import SamplingParams
 
 

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from cache.hashing import hash_request_tokens, sha256_hash
-from cache.page_events import PageEvent, PageRemoved, PagesCleared, PageStored
+from cache.page import PageEvent, PageRemoved, PagesCleared, PageStored
 from cache.pool import PagePool
-from engine.interface.kv_endpoint import KVEndpoint
+from engine.interface.address import KVEndpoint
 from engine.kv_events.batch import block_hash, make_batch
-from engine.kv_events.publisher import KVEventPublisher
-from engine.kv_events.replay_buffer import ReplayBuffer
+from engine.kv_events.publisher import KVEventPublisher, ReplayBuffer
 
 PAGE_SIZE = 2
 TIMEOUT_MS = 10_000

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from engine.interface.host_address import HostAddress
+from engine.interface.address import HostAddress
 from engine.kv_transfer import page_server, peer_wire, peers
 from engine.kv_transfer.disk import DiskConnector
 from engine.kv_transfer.page_folder import PageFolder

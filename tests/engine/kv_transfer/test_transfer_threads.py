@@ -20,23 +20,23 @@ class Counter:
 
 def test_a_busy_server_looks_around_too():
     now, connector = [0.0], Counter()
-    porters = TransferThreads(None, lambda: None, lambda: now[0])
-    porters.open(lambda: connector)
+    threads = TransferThreads(None, lambda: None, lambda: now[0])
+    threads.open(lambda: connector)
     for _ in range(5):
-        porters.do(lambda: now.__setitem__(0, now[0] + 40.0))
-    porters.close(20.0)
+        threads.submit(lambda: now.__setitem__(0, now[0] + 40.0))
+    threads.close(20.0)
     assert connector.num_looks == 2
 
 
 def test_a_failed_errand_does_not_end_the_thread(caplog):
-    porters, done = TransferThreads(None, lambda: None, lambda: 0.0), []
+    threads, done = TransferThreads(None, lambda: None, lambda: 0.0), []
 
     def fail():
         raise OSError(5, "Input/output error")
 
-    porters.do(fail)
-    porters.do(lambda: done.append(1))
-    porters.close(20.0)
+    threads.submit(fail)
+    threads.submit(lambda: done.append(1))
+    threads.close(20.0)
     assert done == [1]
     assert "Input/output error" in caplog.text
 

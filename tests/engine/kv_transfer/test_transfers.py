@@ -50,7 +50,7 @@ class Shelf:
         self.pages.clear()
 
 
-class SlowPorters:
+class SlowThreads:
     """Does what TransferThreads does, each thing `delay` looks after it was asked for."""
 
     def __init__(self, device, clock, delay, is_stuck=False):
@@ -59,48 +59,48 @@ class SlowPorters:
         self.refused_at = -1e9
         self.arrived = self
         self._device, self._clock, self._delay, self._is_stuck = device, clock, delay, is_stuck
-        self._errands, self._asked, self._num_looks = deque(), deque(), 0
+        self._tasks, self._load_requests, self._num_looks = deque(), deque(), 0
 
     def open(self, make):
         self.connector = make()
 
     @property
-    def num_errands(self):
-        while self._errands and self._errands[0][0] + self._delay <= self._num_looks:
-            if self._errands[0][2] == []:  # a real thread waits here until the step has run that fills the page
+    def num_tasks(self):
+        while self._tasks and self._tasks[0][0] + self._delay <= self._num_looks:
+            if self._tasks[0][2] == []:  # a real thread waits here until the step has run that fills the page
                 break
-            self._errands.popleft()[1]()
-        return len(self._errands)
+            self._tasks.popleft()[1]()
+        return len(self._tasks)
 
-    def do(self, errand, page=None):
-        self._errands.append((self._num_looks, errand, page))
+    def submit(self, task, page=None):
+        self._tasks.append((self._num_looks, task, page))
 
     def store(self, connector, name, page):
-        def errand():
+        def task():
             if connector.store(name, self._device.to_host(page)):
                 self.num_stored += 1
             else:
                 self.refused_at = self._clock()
 
-        self.do(errand, page)
+        self.submit(task, page)
 
-    def ask(self, fetch, index):
-        self._asked.append((self._num_looks, fetch, index))
+    def request_load(self, job, index):
+        self._load_requests.append((self._num_looks, job, index))
 
     # The queue of arrivals.
 
     def empty(self):
         self._num_looks += 1
-        return self._is_stuck or not self._asked or self._asked[0][0] + self._delay > self._num_looks
+        return self._is_stuck or not self._load_requests or self._load_requests[0][0] + self._delay > self._num_looks
 
     def get(self):
-        _, fetch, index = self._asked.popleft()
-        content = fetch.connector.load(fetch.names[index].hash_value) if fetch.is_under_way else None
-        return Arrival(fetch, index, None if content is None else self._device.to_device(content))
+        _, job, index = self._load_requests.popleft()
+        content = job.connector.load(job.names[index].hash_value) if job.is_active else None
+        return Arrival(job, index, None if content is None else self._device.to_device(content))
 
     def close(self, join_seconds):
         self._delay = 0
-        assert self.num_errands == 0
+        assert self.num_tasks == 0
 
 
 def world_with(shelf, delay=3, is_stuck=False, **sizes):
@@ -112,10 +112,10 @@ def world_with(shelf, delay=3, is_stuck=False, **sizes):
         return now[0]
 
     def transfers(pool, runner):
-        def make_porters(device, wake, clock):
-            return SlowPorters(device, clock, delay, is_stuck)
+        def make_threads(device, wake, clock):
+            return SlowThreads(device, clock, delay, is_stuck)
 
-        made = PageTransfers(pool, runner, clock=clock, make_porters=make_porters)
+        made = PageTransfers(pool, runner, clock=clock, make_threads=make_threads)
         made.start()
         made.open(lambda: shelf)
         return made
@@ -178,7 +178,7 @@ def test_every_request_gets_what_it_gets_alone_over_two_starts(
 
         def lose_the_pages(world=world):
             world.scheduler.send_all_back()
-            world.page_transfers.give_up()
+            world.page_transfers.cancel_all()
             world.runner.cache[:] = -7
 
         if lost_at is not None:
@@ -213,7 +213,7 @@ def test_a_page_is_stored_where_a_second_one_has_the_same_content():
     for page in world.pool.allocate(2):
         world.pool.cache_page(page, name)
         world.page_transfers.note(page, name)
-    assert world.page_transfers.export()
+    assert world.page_transfers.export_pages()
     world.page_transfers.close(1.0)
     assert shelf.pages.keys() == {name.hash_value}
 

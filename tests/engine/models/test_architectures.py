@@ -36,15 +36,15 @@ GOLDENS: dict[str, dict[str, Any]] = {
 POOLED: dict[str, list[dict[str, list[float]]]] = json.loads(
     (FOLDER.parent / "pooled.json").read_text(encoding="utf-8")
 )["models"]
-SHAPE = StepShape(4, 4)  # of every step, so that each model compiles one program for each body
+SHAPE = StepShape(4, 4)  # of every step, so that each model compiles one program for each backend
 CHUNK = 48  # tokens of a prompt in a step; no multiple of pages or tiles
 
 # Tokens of the two prompts that go through the engine: their pages have room for both until they have some output.
 CROWDED = (70, 100)
 
-# Those that go through the engine too, which compiles for seconds: in a full run all of them, by each body.
+# Those that go through the engine too, which compiles for seconds: in a full run all of them, by each backend.
 THROUGH_THE_ENGINE = (
-    [(name, body.name) for name in GOLDENS for body in BACKENDS]
+    [(name, backend.name) for name in GOLDENS for backend in BACKENDS]
     if IS_FULL
     else [("gemma3", "native"), ("qwen3_moe", "native")]
 )
@@ -81,11 +81,11 @@ def test_every_architecture_has_a_golden() -> None:
 
 
 @every_golden
-def test_logits_and_greedy_tokens_are_those_of_transformers(folders: Path, body: Backend, name: str) -> None:
+def test_logits_and_greedy_tokens_are_those_of_transformers(folders: Path, backend: Backend, name: str) -> None:
     """Chunks of prompts and decode rows side by side in each step."""
     prompts = GOLDENS[name]["prompts"]
     num_outputs = len(prompts[0]["output_token_ids"])
-    config = configuration(body.name, max_model_len=CONTEXTS.get(name))
+    config = configuration(backend.name, max_model_len=CONTEXTS.get(name))
     steps = ForwardSteps.load(folders / name, config, QUICK_TO_COMPILE)
     sequences = [prompt["prompt_token_ids"] + prompt["output_token_ids"][:-1] for prompt in prompts]
     got = steps.logits(sequences, num_decoded=num_outputs - 1, chunk=CHUNK, shape=SHAPE, waits=False)

@@ -22,11 +22,11 @@ LEAST_GAP = 1e-3  # between the two best logits of the reference, everywhere
 NUM_TOKENS = 12  # of 64 in the file, because float32 takes its time
 
 
-def wrong_tokens(path: Path, body: str, names: list[str], num_tokens: int, shape: StepShape | None) -> list[str]:
+def wrong_tokens(path: Path, backend: str, names: list[str], num_tokens: int, shape: StepShape | None) -> list[str]:
     """The prompts of which a token is not the reference's, given those before."""
     goldens = [golden for golden in GOLDENS if golden["name"] in names]
     assert len(goldens) == len(names)
-    steps = ForwardSteps.load(path, EngineConfig(dtype="float32", matmul_backend=body, attention_backend=body))
+    steps = ForwardSteps.load(path, EngineConfig(dtype="float32", matmul_backend=backend, attention_backend=backend))
     sequences = [golden["prompt_token_ids"] + golden["output_token_ids"][: num_tokens - 1] for golden in goldens]
     logits = steps.logits(sequences, num_decoded=num_tokens - 1, chunk=2 * TILE_SIZE, shape=shape)
     return [

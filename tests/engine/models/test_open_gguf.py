@@ -175,11 +175,11 @@ def test_bfloat16_is_the_nearest(write):
         ({"sizes": {"layer_norm_rms_eps": float("nan")}}, "layer_norm_rms_epsilon' is nan"),
     ],
 )
-@pytest.mark.parametrize("body", BACKENDS, ids=lambda body: body.name)
-def test_what_cannot_be_served_is_said(write, options, words, body):
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
+def test_what_cannot_be_served_is_said(write, options, words, backend):
     path, _ = write(**options)
     with pytest.raises(ModelError, match=words):
-        open_model(path).load(body.weights, Precision("float32", None), lambda *step: None)
+        open_model(path).load(backend.weights, Precision("float32", None), lambda *step: None)
 
 
 def test_a_file_of_something_else_is_refused(tmp_path):

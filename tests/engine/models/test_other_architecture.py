@@ -2,7 +2,7 @@
 
 LayerNorm with bias, attention and feed-forward side by side, a sliding window and another rotary
 base in every second layer, a rotation of half a head, GELU without a gate, biases on all products, a
-fused matrix of queries, keys and values. A row of the registry makes it served, by each body, with
+fused matrix of queries, keys and values. A row of the registry makes it served, by each backend, with
 prompts in chunks, a prefix cache and preemption. Its witness is a plain numpy forward pass.
 """
 
@@ -33,8 +33,7 @@ from engine.engine import Engine
 from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.models import registry
 from engine.models.open_model import open_model
-from engine.models.parts.layers import Carry, normed, run_layers
-from engine.models.parts.model import Model
+from engine.models.parts.model import Carry, Model, normed, run_layers
 from engine.models.parts.rotary import rotary_frequencies, rotations
 from engine.models.registry import Architecture
 from engine.weights.formats.gguf_tensors import GGUFTensors
@@ -258,10 +257,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def configuration(body: Backend) -> EngineConfig:
+def configuration(backend: Backend) -> EngineConfig:
     """Of 22 pages for requests, and few shapes to compile."""
     return EngineConfig(
-        dtype="float32", matmul_backend=body.name, attention_backend=body.name,
+        dtype="float32", matmul_backend=backend.name, attention_backend=backend.name,
         max_num_seqs=2, max_num_batched_tokens=2 + TILE_SIZE, num_pages=23, page_size=16,
     )  # fmt: skip
 
@@ -272,9 +271,9 @@ def prompts(*lengths: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("chunk", [32, 100])
-def test_logits_equal_the_reference(folder: Path, body: Backend, chunk: int) -> None:
+def test_logits_equal_the_reference(folder: Path, backend: Backend, chunk: int) -> None:
     """Of prompt chunks and decode rows side by side."""
-    steps = ForwardSteps.load(folder, configuration(body), QUICK_TO_COMPILE)
+    steps = ForwardSteps.load(folder, configuration(backend), QUICK_TO_COMPILE)
     sequences = prompts(5, 150, 90)
     got = steps.logits(sequences, num_decoded=3, chunk=chunk)
     expected = np.array([reference(sequence)[-4:] for sequence in sequences])
@@ -294,10 +293,10 @@ async def outputs(client: EngineClient, jobs: list[list[int]], num_tokens: int) 
 
 
 @pytest.fixture(scope="module")
-def engine(folder: Path, body: Backend) -> Engine:
-    if body.name == "xla" and not IS_FULL:
+def engine(folder: Path, backend: Backend) -> Engine:
+    if backend.name == "xla" and not IS_FULL:
         pytest.skip("its logits are compared above; EAGRE_FULL=1 compiles an engine's programs too")
-    return Engine.load(folder, configuration(body), lambda stage, done, total: None)
+    return Engine.load(folder, configuration(backend), lambda stage, done, total: None)
 
 
 @pytest.fixture
@@ -313,10 +312,10 @@ async def client(engine: Engine) -> AsyncIterator[EngineClient]:
     assert stats.compiles_after_ready == 0
 
 
-def test_the_engine_tells_what_it_serves(engine: Engine, body: Backend) -> None:
+def test_the_engine_tells_what_it_serves(engine: Engine, backend: Backend) -> None:
     info = engine.model_info
     assert (info.architecture, info.vocab_size, info.dtype) == ("contrast", CONFIG["n_vocab"], "float32")
-    assert (info.matmul_backend, info.attention_backend) == (body.name, body.name)
+    assert (info.matmul_backend, info.attention_backend) == (backend.name, backend.name)
     assert info.num_parameters == sum(values.size for values in WEIGHTS.values())
 
 

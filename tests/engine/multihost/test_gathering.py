@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from benchmarks.serving.server_process import free_port
-from engine.interface.host_address import HostAddress
+from engine.interface.address import HostAddress
 from engine.interface.types import EngineError, HostLost
 from engine.multihost.follower import Follower
 from engine.multihost.leader import Leader

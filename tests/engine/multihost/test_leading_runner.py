@@ -7,13 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from benchmarks.serving.server_process import free_port
-from engine.interface.host_address import HostAddress
-from engine.multihost.follower import Follower
-from engine.multihost.following import follow
+from engine.interface.address import HostAddress
+from engine.multihost.follower import Follower, follow
 from engine.multihost.leader import Leader
 from engine.multihost.leading_runner import LeadingRunner
 from engine.step.device_runner import DeviceRunner
-from sampling.processors.feature import StateShape
+from sampling.processors.logits_processor import StateShape
 from tests.patience import PATIENCE_S
 
 

@@ -11,13 +11,11 @@ import pytest
 from engine.interface.config import TILE_SIZE
 from engine.multihost.step_frame import StepFormat
 from engine.schedule.request import Request
-from engine.step.batch import StepBatch
-from engine.step.feature_writes import FeatureWrite, any_row, writes_of
-from engine.step.inputs import PooledTile, ScoredTile, StepInputs
+from engine.step.inputs import FeatureWrite, PooledTile, ScoredTile, StepBatch, StepInputs, any_row, writes_of
 from engine.step.shapes import StepShape
 from sampling.host.params import SamplingParams
 from sampling.host.rows import SamplerVariant, SamplingRows
-from sampling.processors.feature import StateShape
+from sampling.processors.logits_processor import StateShape
 from sampling.registry import STATEFUL
 
 FORMAT = StepFormat(max_pages_per_request=8, state_shape=StateShape(num_slots=4, vocab_size=100, max_model_len=64))

@@ -110,7 +110,7 @@ def test_each_device_holds_its_share_of_the_weights_and_of_the_pages(folders: Pa
 
 
 def test_half_a_layer_costs_one_exchange(folders: Path) -> None:
-    """In the compiled program: two in the body of the loop over layers, one of the embedding, one of the logits."""
+    """In the compiled program: two in the backend of the loop over layers, one of the embedding, one of the logits."""
     steps = ForwardSteps.load(folders / "llama", configuration(2))
     text = steps.compiled_text(StepShape(1, 0))
     assert len(re.findall(r" = \S+ all-reduce(?:-start)?\(", text)) == 2 + 1

@@ -47,16 +47,16 @@ def test_only_compiles_after_the_start_are_counted():
     assert counter.count == before + 1
 
 
-@pytest.mark.parametrize("body", BACKENDS, ids=lambda body: body.name)
-def test_an_engine_that_wakes_compiles_nothing_even_where_jax_has_forgotten_everything(body):
-    body.load()
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
+def test_an_engine_that_wakes_compiles_nothing_even_where_jax_has_forgotten_everything(backend):
+    backend.load()
     shapes = [jax.ShapeDtypeStruct((2, 3), "float32"), {"other": jax.ShapeDtypeStruct((4,), "int8")}]
-    body.empty(shapes)
+    backend.empty(shapes)
     counter = CompileCounter()
     counter.start(threading.current_thread())
     try:
         jax.clear_caches()
-        array, others = body.empty(shapes)
+        array, others = backend.empty(shapes)
         assert (array.shape, array.dtype, others["other"].shape) == ((2, 3), "float32", (4,))
         assert counter.count == 0
     finally:

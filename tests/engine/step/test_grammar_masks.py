@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.interface.types import FinishReason
-from sampling.host.grammar import GrammarError
-from sampling.host.packed import num_words_of, pack_words
+from sampling.host.grammar import GrammarError, num_words_of, pack_words
 from sampling.host.rows import INT_COLUMNS
 from tests.fakes.runner import EOS, VOCAB_SIZE, FakeRunner, expected_output, next_allowed, next_token
 from tests.fakes.script import World

@@ -9,8 +9,7 @@ from engine.backends.base.token_layout import NUM_TOKENS, SLOT, START, TOKEN
 from engine.schedule.request import Request
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.step_plan import StepPlan
-from engine.step.batch import FROM_DEVICE
-from engine.step.inputs import InputBuilder, StepInputs, build_inputs
+from engine.step.inputs import FROM_DEVICE, InputBuilder, StepInputs, build_inputs
 from engine.step.shapes import ShapeTable
 from sampling.host.params import SamplingParams
 from sampling.host.rows import SamplerVariant, SamplingRows, values_of
@@ -104,20 +103,20 @@ class Twin:
         for request, buffer in zip(self.requests[index], self.buffers, strict=True):
             buffer.append_pages(request.slot, self.lengths[index] // 8, [CachePage(page)])
 
-    def step(self, skipped: frozenset[int], num_repeats: int) -> tuple[StepInputs, StepInputs]:
+    def step(self, skipped: frozenset[int], num_scheduler_steps: int) -> tuple[StepInputs, StepInputs]:
         """The inputs of a step in which all decode but those skipped, built in either way."""
-        plans = [StepPlan(num_repeats=num_repeats), StepPlan(num_repeats=num_repeats)]
+        plans = [StepPlan(num_scheduler_steps=num_scheduler_steps), StepPlan(num_scheduler_steps=num_scheduler_steps)]
         for index, pair in enumerate(self.requests):
             if index not in skipped:
                 for plan, request in zip(plans, pair, strict=True):
                     plan.add(request, self.lengths[index], 1, samples=True)
-                self.lengths[index] += num_repeats
+                self.lengths[index] += num_scheduler_steps
         return build_inputs(plans[0], self.buffers[0], self.table), self.builder.build(plans[1])
 
 
 def contents(inputs: StepInputs) -> list[object]:
     arrays = [array.tolist() for array in (*inputs.batch, *inputs.sampling)]
-    counts = [inputs.shape, inputs.level, inputs.num_sampled, inputs.num_repeats, inputs.awaits_masks]
+    counts = [inputs.shape, inputs.level, inputs.num_sampled, inputs.num_scheduler_steps, inputs.awaits_masks]
     return [*arrays, *counts, [request.request_id for request in inputs.admitted]]
 
 

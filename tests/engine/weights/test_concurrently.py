@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from engine.interface.background import run_in_background
-from engine.interface.cores import num_cores
+from engine.interface.cpu import num_cores
 from engine.weights.concurrently import num_threads, run_all
 
 

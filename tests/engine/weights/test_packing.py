@@ -12,12 +12,11 @@ from engine.weights.packing import (
     PackingError,
     Placement,
     Quantised,
-    from_nibbles,
     pack_quantised,
     quantise,
     to_nibbles,
 )
-from tests.packed_blocks import dequantise, unpack
+from tests.packed_blocks import dequantise, from_nibbles, unpack
 
 INTEGERS = [kind for kind in Format if kind.is_integer and not kind.is_k]
 SMALLEST = 2.0**-24  # of float16

@@ -48,11 +48,11 @@ def test_every_row_has_a_k_of_its_own(vocab_size):
     assert np.asarray(mask_of(logits, k)).sum(axis=1).tolist() == expected.tolist()
 
 
-def test_in_the_sampler(body):
+def test_in_the_sampler(backend):
     requests = [Request(SamplingParams(top_k=[1, 2, 5, 40, 10**6, -1][index % 6])) for index in range(60)]
-    tokens = assert_follows(body, requests, logits := random_logits(2, 60, 600))
+    tokens = assert_follows(backend, requests, logits := random_logits(2, 60, 600))
     assert tokens[0::6].tolist() == logits[0::6].argmax(axis=1).tolist()
 
 
-def test_draws(body):
-    assert_draws(body, Request(SamplingParams(top_k=12, temperature=1.5)))
+def test_draws(backend):
+    assert_draws(backend, Request(SamplingParams(top_k=12, temperature=1.5)))

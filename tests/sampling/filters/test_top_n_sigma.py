@@ -46,24 +46,24 @@ def test_one_token_left_and_all_equal():
     assert kept([2.0] * 7, 0.001) == list(range(7))
 
 
-def test_temperature_changes_nothing_of_what_is_kept(body):
+def test_temperature_changes_nothing_of_what_is_kept(backend):
     logits = np.broadcast_to(random_logits(3, 1, 600, spread=1.0), (60, 600))
     exact = logits[0].astype(np.float64)
     expected = set(np.flatnonzero(exact >= exact.max() - exact.std()).tolist())
     for temperature in (0.1, 2.0):
         requests = [Request(SamplingParams(top_n_sigma=1.0, temperature=temperature))] * 60
-        assert set(assert_follows(body, requests, logits).tolist()) <= expected
+        assert set(assert_follows(backend, requests, logits).tolist()) <= expected
 
 
-def test_in_the_sampler(body):
+def test_in_the_sampler(backend):
     requests = [
         Request(SamplingParams(
             top_n_sigma=[0.3, 1.0, 2.0, 1000.0][index % 4], temperature=0.5 + index % 3 * 0.7, bad_words=((index,),)
         ))
         for index in range(60)
     ]  # fmt: skip
-    assert_follows(body, requests, random_logits(4, 60, 600))
+    assert_follows(backend, requests, random_logits(4, 60, 600))
 
 
-def test_draws(body):
-    assert_draws(body, Request(SamplingParams(top_n_sigma=2.0)))
+def test_draws(backend):
+    assert_draws(backend, Request(SamplingParams(top_n_sigma=2.0)))

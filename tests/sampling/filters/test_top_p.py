@@ -49,14 +49,14 @@ def test_random_rows_are_cut_as_sorting_cuts_them(seed, p, has_ties):
         assert (mask[row] <= most).all()
 
 
-def test_in_the_sampler(body):
+def test_in_the_sampler(backend):
     requests = [
         Request(SamplingParams(top_p=[1e-50, 0.05, 0.5, 0.9, 0.999][index % 5], temperature=1 + index % 2 * 0.9))
         for index in range(60)
     ]
-    tokens = assert_follows(body, requests, logits := random_logits(3, 60, 600))
+    tokens = assert_follows(backend, requests, logits := random_logits(3, 60, 600))
     assert tokens[0::5].tolist() == logits[0::5].argmax(axis=1).tolist()
 
 
-def test_draws(body):
-    assert_draws(body, Request(SamplingParams(top_p=0.7)))
+def test_draws(backend):
+    assert_draws(backend, Request(SamplingParams(top_p=0.7)))

@@ -55,20 +55,20 @@ def test_random_rows_are_cut_as_sorting_cuts_them(seed, p, spread):
 
 
 @pytest.mark.parametrize("lowest", [-80.0, -87.0, -87.2, -87.5, -95.0, -103.0, -104.0])
-def test_weights_at_the_end_of_what_floats_hold_do_no_harm(body, lowest):
+def test_weights_at_the_end_of_what_floats_hold_do_no_harm(backend, lowest):
     """Of a weight that is not 0 the probability may be, and has no logarithm."""
     logits = np.full((60, 600), lowest, np.float32)
     logits[:, :3] = [0.0, -0.5, -1.0]
-    assert set(assert_follows(body, [Request(SamplingParams(typical_p=0.1))] * 60, logits).tolist()) == {1}
+    assert set(assert_follows(backend, [Request(SamplingParams(typical_p=0.1))] * 60, logits).tolist()) == {1}
 
 
-def test_in_the_sampler(body):
+def test_in_the_sampler(backend):
     requests = [
         Request(SamplingParams(typical_p=[1e-50, 0.05, 0.3, 0.6, 0.95][index % 5], temperature=1 + index % 2 * 0.9))
         for index in range(60)
     ]
-    assert_follows(body, requests, random_logits(3, 60, 600))
+    assert_follows(backend, requests, random_logits(3, 60, 600))
 
 
-def test_draws(body):
-    assert_draws(body, Request(SamplingParams(typical_p=0.6)))
+def test_draws(backend):
+    assert_draws(backend, Request(SamplingParams(typical_p=0.6)))

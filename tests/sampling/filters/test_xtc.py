@@ -60,22 +60,22 @@ def test_random_rows(vocab_size):
         assert np.array_equal(np.where(mask[row], weights[row], 0.0), expected)
 
 
-def test_in_the_sampler(body):
+def test_in_the_sampler(backend):
     requests = [
         Request(
             SamplingParams(xtc_probability=[0.3, 0.7, 1.0][index % 3], xtc_threshold=[0.02, 0.1, 0.0][index % 7 % 3])
         )
         for index in range(60)
     ]
-    assert_follows(body, requests, random_logits(2, 60, 600))
+    assert_follows(backend, requests, random_logits(2, 60, 600))
 
 
 @pytest.mark.parametrize("probability", [0.4, 1.0])
-def test_draws(body, probability):
-    assert_draws(body, Request(SamplingParams(xtc_probability=probability, xtc_threshold=0.02, top_k=30)))
+def test_draws(backend, probability):
+    assert_draws(backend, Request(SamplingParams(xtc_probability=probability, xtc_threshold=0.02, top_k=30)))
 
 
-def test_the_best_alone_is_never_left_out(body):
+def test_the_best_alone_is_never_left_out(backend):
     requests = [Request(SamplingParams(xtc_probability=1.0, xtc_threshold=0.0, top_k=1))] * 60
-    tokens = assert_follows(body, requests, logits := random_logits(3, 60, 600))
+    tokens = assert_follows(backend, requests, logits := random_logits(3, 60, 600))
     assert tokens.tolist() == logits.argmax(axis=1).tolist()

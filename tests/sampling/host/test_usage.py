@@ -3,8 +3,7 @@
 import pytest
 
 from sampling.host.params import SamplingParams
-from sampling.host.rows import SamplerVariant
-from sampling.host.usage import BITS, level_of, used_features, uses_bits
+from sampling.host.rows import BITS, SamplerVariant, level_of, used_features, uses_bits
 
 
 @pytest.mark.parametrize(

@@ -22,27 +22,27 @@ def test_alone_it_is_as_defined(vocab_size):
     assert_feature_alone("allowed_tokens", requests, logits)
 
 
-def test_a_single_token_is_certain_whatever_it_weighs(body):
+def test_a_single_token_is_certain_whatever_it_weighs(backend):
     logits = random_logits(2, 3, 600, spread=50.0)
     logits[2, 31] = -1e38
     requests = [allowing(31, temperature=temperature) for temperature in (0.0, 0.7, 1e-30)]
-    assert assert_follows(body, requests, logits).tolist() == [31, 31, 31]
+    assert assert_follows(backend, requests, logits).tolist() == [31, 31, 31]
 
 
-def test_in_the_sampler(body):
+def test_in_the_sampler(backend):
     random = np.random.default_rng(3)
     requests = [
         allowing(*random.integers(0, 600, 1 + index % 5).tolist(), temperature=index % 2 * 2.0) for index in range(60)
     ]
-    assert_follows(body, requests, random_logits(4, 60, 600))
+    assert_follows(backend, requests, random_logits(4, 60, 600))
 
 
-def test_draws(body):
-    assert_draws(body, allowing(1, 2, 30, 31, 32, 63, 64, 99, temperature=1.5))
+def test_draws(backend):
+    assert_draws(backend, allowing(1, 2, 30, 31, 32, 63, 64, 99, temperature=1.5))
 
 
-def test_none_of_those_allowed_is_possible(body):
+def test_none_of_those_allowed_is_possible(backend):
     logits = random_logits(5, 2, 600)
     logits[:, 5] = -np.inf
     requests = [allowing(5), allowing(5, temperature=0.0)]
-    assert assert_follows(body, requests, logits).tolist() == [601, 601]
+    assert assert_follows(backend, requests, logits).tolist() == [601, 601]

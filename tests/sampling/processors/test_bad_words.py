@@ -86,6 +86,6 @@ def test_random_words_are_as_defined(vocab_size):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_in_the_sampler(body, temperature):
+def test_in_the_sampler(backend, temperature):
     requests = random_requests(7, 60, temperature=temperature)
-    assert_follows(body, requests, random_logits(3, 60, 7, spread=1.0))
+    assert_follows(backend, requests, random_logits(3, 60, 7, spread=1.0))

@@ -98,7 +98,7 @@ def test_rows_with_sequences_of_their_own(vocab_size):
     assert_feature_alone("dry", requests, random_logits(5, len(requests), vocab_size))
 
 
-def test_in_the_sampler(body):
+def test_in_the_sampler(backend):
     random = np.random.default_rng(6)
     requests = [
         dry(
@@ -108,12 +108,12 @@ def test_in_the_sampler(body):
         )
         for index in range(60)
     ]  # fmt: skip
-    assert_follows(body, requests, random_logits(7, len(requests), 600, spread=0.5))
+    assert_follows(backend, requests, random_logits(7, len(requests), 600, spread=0.5))
 
 
-def test_where_all_else_is_banned_the_penalised_token_remains(body):
+def test_where_all_else_is_banned_the_penalised_token_remains(backend):
     request = dry((1, 2, 3, 1, 2), dry_multiplier=100.0, allowed_token_ids=(3,))
-    assert assert_follows(body, [request], random_logits(8, 1, 600)).tolist() == [3]
+    assert assert_follows(backend, [request], random_logits(8, 1, 600)).tolist() == [3]
 
 
 @settings(max_examples=40, deadline=None)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from sampling.host.params import SamplingParams
-from sampling.processors.feature import pack
 from sampling.processors.grammar_mask import apply_mask
+from sampling.processors.logits_processor import pack
 from tests.sampling.agreement import assert_draws, assert_follows
 from tests.sampling.batches import random_logits, shape_of
 from tests.sampling.reference import Request, processed
@@ -26,7 +26,7 @@ def test_alone_it_is_as_defined(vocab_size):
     assert changed[4].tobytes() == logits[4].tobytes()  # it has no grammar: its mask is anything
 
 
-def test_in_the_sampler(body):
+def test_in_the_sampler(backend):
     random = np.random.default_rng(2)
     requests = [
         Request(
@@ -35,15 +35,15 @@ def test_in_the_sampler(body):
         )
         for index in range(60)
     ]
-    assert_follows(body, requests, random_logits(3, 60, 600))
+    assert_follows(backend, requests, random_logits(3, 60, 600))
 
 
-def test_draws(body):
-    assert_draws(body, Request(SamplingParams(), grammar=frozenset({1, 31, 32, 99})))
+def test_draws(backend):
+    assert_draws(backend, Request(SamplingParams(), grammar=frozenset({1, 31, 32, 99})))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_grammar_and_a_ban_that_leave_nothing(body, temperature):
+def test_a_grammar_and_a_ban_that_leave_nothing(backend, temperature):
     params = SamplingParams(temperature=temperature, bad_words=((4,),))
     request = Request(params, grammar=frozenset({4}))
-    assert assert_follows(body, [request], random_logits(4, 1, 600)).tolist() == [601]
+    assert assert_follows(backend, [request], random_logits(4, 1, 600)).tolist() == [601]

@@ -37,13 +37,13 @@ def test_what_is_impossible_stays_so():
     assert (after == -np.inf).all()
 
 
-def test_in_the_sampler(body):
+def test_in_the_sampler(backend):
     biases = [((4, 100.0),), ((4, -100.0), (5, 2.0)), ((0, 3.0),)]
     requests = [biased(*biases[index % 3], temperature=index % 2 * 1.0) for index in range(60)]
-    tokens = assert_follows(body, requests, random_logits(2, 60, 7, spread=1.0))
+    tokens = assert_follows(backend, requests, random_logits(2, 60, 7, spread=1.0))
     assert set(tokens[0::3].tolist()) == {4}
     assert 4 not in tokens[1::3]
 
 
-def test_draws(body):
-    assert_draws(body, biased((4, 2.0), (5, -2.0), (6, 1.0)))
+def test_draws(backend):
+    assert_draws(backend, biased((4, 2.0), (5, -2.0), (6, 1.0)))

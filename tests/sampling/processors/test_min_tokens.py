@@ -37,13 +37,13 @@ def test_as_many_end_tokens_as_fit():
     assert np.flatnonzero(after).tolist() == list(range(MAX_END_IDS))
 
 
-def test_in_the_sampler(body):
+def test_in_the_sampler(backend):
     requests = [at_least(3, index % 6, {0, 1, 2}, temperature=index % 2 * 1.0) for index in range(60)]
-    tokens = assert_follows(body, requests, random_logits(2, 60, 7))
+    tokens = assert_follows(backend, requests, random_logits(2, 60, 7))
     is_short = np.arange(60) % 6 < 3
     assert tokens[is_short].min() > 2
     assert tokens[~is_short].min() <= 2
 
 
-def test_where_every_token_ends_the_request_none_is_left(body):
-    assert assert_follows(body, [at_least(1, 0, set(range(7)))], random_logits(3, 1, 7)).tolist() == [8]
+def test_where_every_token_ends_the_request_none_is_left(backend):
+    assert assert_follows(backend, [at_least(1, 0, set(range(7)))], random_logits(3, 1, 7)).tolist() == [8]

@@ -55,10 +55,10 @@ def test_no_output_yet_leaves_only_the_prompt_to_penalise():
 
 
 @pytest.mark.parametrize("repetition_penalty", [1e-50, 1e-40, 10.0])
-def test_an_extreme_factor_makes_no_nan_of_what_is_banned(body, repetition_penalty):
+def test_an_extreme_factor_makes_no_nan_of_what_is_banned(backend, repetition_penalty):
     params = SamplingParams(temperature=0.0, repetition_penalty=repetition_penalty, bad_words=((2,),))
     logits = np.array([[0.5, -1.0, 9.0, -2.0, -3.0, -4.0, -5.0]], np.float32)
-    assert_follows(body, [Request(params, PROMPT, OUTPUT)], logits)
+    assert_follows(backend, [Request(params, PROMPT, OUTPUT)], logits)
 
 
 def test_counts_rise_with_each_token_of_the_rows_that_use_them():
@@ -75,7 +75,7 @@ def test_counts_rise_with_each_token_of_the_rows_that_use_them():
     assert np.array_equal(after[1:], before[1:])
 
 
-def test_counted_in_the_step_that_samples_as_if_staged_anew(body):
+def test_counted_in_the_step_that_samples_as_if_staged_anew(backend):
     """What a preempted request finds again is what it would have had."""
     request = Request(SamplingParams(temperature=0.0, frequency_penalty=1.1, presence_penalty=0.3), PROMPT)
     batch = batch_of([request], np.zeros((1, 7), np.float32))
@@ -83,7 +83,7 @@ def test_counted_in_the_step_that_samples_as_if_staged_anew(body):
         logits = random_logits(step, 1, 7)
         batch.logits[:1] = logits
         batch.rows.ints[0, POSITION] = len(request.token_ids)
-        out, batch = sample_batch(body, batch)
+        out, batch = sample_batch(backend, batch)
         assert out[0, 0] == processed(logits[0], request).argmax()
         request = Request(request.params, PROMPT, (*request.output, int(out[0, 0])))
     staged = batch_of([request], logits).states["penalties"]
@@ -91,7 +91,7 @@ def test_counted_in_the_step_that_samples_as_if_staged_anew(body):
     assert np.array_equal(np.asarray(batch.states["penalties"].prompt)[0], staged.prompt[0])
 
 
-def test_in_the_sampler(body):
+def test_in_the_sampler(backend):
     requests = [Request(params, PROMPT, OUTPUT) for params in KINDS]
     requests += [Request(SamplingParams(temperature=0.0, frequency_penalty=2.0), PROMPT, OUTPUT)] * 20
-    assert_follows(body, requests, random_logits(3, len(requests), 7, spread=1.0))
+    assert_follows(backend, requests, random_logits(3, len(requests), 7, spread=1.0))

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.serving.server_process import free_port
+from engine.interface.address import HostAddress
 from engine.interface.config import EngineConfig
-from engine.interface.host_address import HostAddress
 from engine.interface.types import HostLost, Progress
 from engine.multihost.follower import Follower
 from engine.multihost.leader import Leader

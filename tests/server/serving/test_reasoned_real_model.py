@@ -12,7 +12,7 @@ import pytest
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.loop import Call
-from engine.schedule.preemption import preempt
+from engine.schedule.admission import preempt
 from server.text.text_model import TextModel
 from tests.server.support.real_server import RealServer, serving
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engine.backends.base.operands import Norm, NormKind
-from engine.models.parts.layers import normed
+from engine.models.parts.model import normed
 
 EPSILON, LAYER = 1e-3, 1
 

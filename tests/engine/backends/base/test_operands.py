@@ -1,4 +1,4 @@
-"""What attention takes of a model's constants, whichever body computes it."""
+"""What attention takes of a model's constants, whichever backend computes it."""
 
 from __future__ import annotations
 

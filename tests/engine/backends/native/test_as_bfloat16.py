@@ -10,7 +10,7 @@ import pytest
 
 from engine.backends.base.operands import NormKind
 from engine.backends.native.variants import EMULATION
-from engine.interface.cores import num_cores
+from engine.interface.cpu import num_cores
 from engine.weights.packing import TILE, Format, PackedMatrix
 from tests.engine.backends.native.support.calls import NOTHING, add_product, norm_product
 from tests.engine.backends.native.support.matrices import fitted, make_matrix

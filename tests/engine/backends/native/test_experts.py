@@ -6,7 +6,7 @@ import pytest
 
 from engine.backends.base.operands import Activation, Picks
 from engine.backends.base.token_layout import token_layout
-from engine.backends.native.experts import add_experts
+from engine.backends.native.products import add_experts
 from engine.weights.packing import Format
 from tests.engine.backends.native.support.matrices import make_matrix
 

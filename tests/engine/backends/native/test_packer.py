@@ -51,8 +51,8 @@ def test_groups_with_zero_points_are_packed_exactly(variant, encoding):
     zeros = random.integers(0, (1 << bits) + 1, shape)  # GPTQ counts them from 1 on
     numbers = random.integers(0, 1 << bits, (*shape, GROUP), np.uint8)
     head = np.stack([scales, -zeros.astype(np.float16)], axis=-1).view(np.uint8)
-    body = to_nibbles(numbers) if bits == 4 else numbers
-    rows = np.concatenate([head, body], axis=-1).reshape(len(scales), -1)
+    backend = to_nibbles(numbers) if bits == 4 else numbers
+    rows = np.concatenate([head, backend], axis=-1).reshape(len(scales), -1)
     back = unpack(pack(encoding, rows, encoding.format, INPUTS), encoding.format)[: len(scales)]
     expected = (numbers.astype(np.float32) - zeros[..., None]) * scales.astype(np.float32)[..., None]
     np.testing.assert_array_equal(back, expected.reshape(len(scales), -1))

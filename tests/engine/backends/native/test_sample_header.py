@@ -6,7 +6,7 @@ import re
 
 from engine.backends.native.sample_header import HEADER, header, is_updated, state_names
 from engine.backends.native.sources import SOURCES
-from sampling.host.packed import WORD_BITS
+from sampling.host.grammar import WORD_BITS
 from sampling.processors.dry import MAX_DRY_PENALTY
 from sampling.state import allocate_states
 from tests.sampling.batches import rubbish, shape_of

@@ -12,7 +12,7 @@ import pytest
 from engine.backends.native.sampler import NATIVE
 from sampling.host.params import MAX_LOGPROB_TOKEN_IDS, SamplingParams
 from sampling.host.rows import SamplerVariant, SamplingRows
-from sampling.processors.feature import FeatureStates
+from sampling.processors.logits_processor import FeatureStates
 from sampling.sampler import SamplerBackend
 from tests.native_variants import native_body
 from tests.sampling.agreement import assert_follows
@@ -31,7 +31,7 @@ CUTS = [
 
 
 @pytest.fixture
-def body(variant: str) -> SamplerBackend:
+def backend(variant: str) -> SamplerBackend:
     return native_body(variant)
 
 
@@ -51,25 +51,25 @@ def logits_of(kind: str, num_rows: int, vocab_size: int) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("vocab_size", [1, 256, 49152, 49153])
-def test_every_cut_of_a_whole_vocabulary(body, vocab_size, kind):
+def test_every_cut_of_a_whole_vocabulary(backend, vocab_size, kind):
     requests = [Request(SamplingParams(temperature=0.3 + index % 5 * 0.3, **cut)) for index, cut in enumerate(CUTS)]
-    assert_follows(body, requests, logits_of(kind, len(requests), vocab_size), level=SamplerVariant.RANDOM)
+    assert_follows(backend, requests, logits_of(kind, len(requests), vocab_size), level=SamplerVariant.RANDOM)
 
 
 @pytest.mark.parametrize("vocab_size", [49152, 49153])
-def test_every_feature_of_a_whole_vocabulary(body, vocab_size):
+def test_every_feature_of_a_whole_vocabulary(backend, vocab_size):
     requests = random_requests(12, 12, vocab_size)
-    assert_follows(body, requests, logits_of("normal", len(requests), vocab_size))
+    assert_follows(backend, requests, logits_of("normal", len(requests), vocab_size))
 
 
 @pytest.mark.parametrize("cut", CUTS[:16], ids=str)
-def test_random_numbers_at_either_end(body, monkeypatch, cut):
+def test_random_numbers_at_either_end(backend, monkeypatch, cut):
     """They fall on the first and the last of what a cut leaves."""
     logits, request = random_logits(3, 1, 20_000), Request(SamplingParams(temperature=0.9, **cut))
     batch = batch_of([request] * 2, np.tile(logits, (2, 1)), num_rows=2)
     numbers = np.array([[0.0, 0.0], [1.0 - 2.0**-24, 0.0]], np.float32)
     monkeypatch.setattr("engine.backends.native.sampler.uniforms", lambda rows: jnp.asarray(numbers))
-    tokens = np.asarray(body.random(batch.logits, batch.rows, NUM_SLOTS))
+    tokens = np.asarray(backend.random(batch.logits, batch.rows, NUM_SLOTS))
     left = np.flatnonzero(distribution(logits[0], request).total)
     assert tokens.tolist() == [left[0], left[-1]]
 
@@ -79,12 +79,12 @@ def places_of(states: FeatureStates) -> list[int]:
     return [array.unsafe_buffer_pointer() for array in jax.tree.leaves((states["history"], states["penalties"]))]
 
 
-def test_donated_states_are_updated_in_place(body):
+def test_donated_states_are_updated_in_place(backend):
     request = Request(SamplingParams(dry_multiplier=1.0, frequency_penalty=1.0))
     batch = batch_of([request], random_logits(0, 1, 600))
     states = jax.tree.map(jnp.array, batch.states)
     places = places_of(states)
-    run = jax.jit(partial(body.full, num_slots=NUM_SLOTS), donate_argnums=1)
+    run = jax.jit(partial(backend.full, num_slots=NUM_SLOTS), donate_argnums=1)
     _, after = run(batch.logits, states, batch.rows, batch.mask)
     assert places_of(after) == places
 

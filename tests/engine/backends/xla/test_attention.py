@@ -11,7 +11,7 @@ from cache.storage import KVPages
 from engine.backends.base.operands import AttentionConstants, Norm
 from engine.backends.base.token_layout import NUM_TOKENS, START, pages_per_block, token_layout
 from engine.interface.config import TILE_SIZE
-from engine.step.batch import StepBatch
+from engine.step.inputs import StepBatch
 from engine.step.shapes import StepShape
 from tests.forward_steps import QUICK_TO_COMPILE
 from tests.thoroughness import IS_FULL, some
@@ -32,23 +32,23 @@ def constants(num_heads, rotations, num_layers, **others):
     return AttentionConstants(**usual | others)
 
 
-def attend(body, qkv, kv, batch, layer, constants):
+def attend(backend, qkv, kv, batch, layer, constants):
     """The outputs and the pages of one layer, inside a program."""
     layout = token_layout(
         batch.rows, batch.page_table,
         num_tiles=len(batch.tile_tokens), tile_size=TILE_SIZE, page_size=kv.shape[4],
     )  # fmt: skip
-    return body.attention(qkv, KVPages(kv, None), jnp.int32(layer), layout, constants)
+    return backend.attention(qkv, KVPages(kv, None), jnp.int32(layer), layout, constants)
 
 
-def make_run(page_size, num_heads, layer, body):
+def make_run(page_size, num_heads, layer, backend):
     """A compiled function of qkv, pages and batch, which gives the outputs and the pages; nothing is rotated."""
 
     @partial(jax.jit, compiler_options=COMPILER_OPTIONS)
     def run(qkv, kv, batch):
         identity = jnp.concatenate([jnp.ones((len(qkv), HEAD_DIM // 2)), jnp.zeros((len(qkv), HEAD_DIM // 2))], axis=1)
         flat, of_layers = qkv.reshape(len(qkv), -1), constants(num_heads, identity[None], len(kv))
-        out, pages = attend(body, flat, kv, batch, layer, of_layers)
+        out, pages = attend(backend, flat, kv, batch, layer, of_layers)
         return out, pages.data
 
     return lambda *arrays: tuple(map(np.asarray, run(*arrays)))
@@ -68,7 +68,7 @@ def reference(q, keys, values):
 @pytest.mark.parametrize("num_heads", [3, 6])
 @pytest.mark.parametrize("page_size", [4, 16])
 @pytest.mark.parametrize("seed", some(range(2), 1))
-def test_it_equals_plain_attention(num_heads, page_size, seed, body):
+def test_it_equals_plain_attention(num_heads, page_size, seed, backend):
     random = np.random.default_rng(seed)
     num_kv_heads, max_pages = 3, 3 * pages_per_block(page_size)
     shape = StepShape(num_decode_rows=4, num_tiles=3)
@@ -86,7 +86,7 @@ def test_it_equals_plain_attention(num_heads, page_size, seed, body):
     qkv = random.standard_normal((shape.num_tokens, num_heads + 2 * num_kv_heads, HEAD_DIM)).astype(np.float32)
     q, k, v = np.split(qkv, [num_heads, num_heads + num_kv_heads], axis=1)
     layer = seed % NUM_LAYERS
-    out, new_kv = make_run(page_size, num_heads, layer, body)(qkv, kv, batch)
+    out, new_kv = make_run(page_size, num_heads, layer, backend)(qkv, kv, batch)
     # [layer, page, token, 2, head, feature]
     kv, new_kv = np.moveaxis(kv, 4, 2), np.moveaxis(new_kv, 4, 2)
     untouched = np.ones(kv.shape[:3], bool)
@@ -105,17 +105,17 @@ def test_it_equals_plain_attention(num_heads, page_size, seed, body):
             expected = reference(q[first + i], context[:, 0], context[:, 1]).reshape(-1)
             np.testing.assert_allclose(out[first + i], expected, rtol=2e-5, atol=2e-5)
     assert np.array_equal(new_kv[untouched], kv[untouched]), "a page was written that no token of the step owns"
-    if body.name == "xla":  # native kernels leave padding as it was
+    if backend.name == "xla":  # native kernels leave padding as it was
         assert np.isfinite(out).all()
 
 
 @pytest.mark.parametrize("longer", [6, 300])
-def test_a_row_is_the_same_bit_for_bit_beside_any_neighbour(longer, body):
+def test_a_row_is_the_same_bit_for_bit_beside_any_neighbour(longer, backend):
     random = np.random.default_rng(0)
     page_size, max_pages = 4, 3 * pages_per_block(4)
     kv = random.standard_normal((1, 1 + 2 * max_pages, 2, 1, page_size, HEAD_DIM)).astype(np.float32)
     qkv = random.standard_normal((2, 3, HEAD_DIM)).astype(np.float32)
-    run = make_run(page_size, 1, 0, body)
+    run = make_run(page_size, 1, 0, backend)
 
     def outputs(lengths):
         batch = StepBatch.padding(StepShape(2, 0), 1, max_pages)
@@ -127,7 +127,7 @@ def test_a_row_is_the_same_bit_for_bit_beside_any_neighbour(longer, body):
 
 
 @pytest.mark.parametrize("num_tiles", [0, 1])
-def test_a_nan_that_another_request_left_reaches_nobody(num_tiles, body):
+def test_a_nan_that_another_request_left_reaches_nobody(num_tiles, backend):
     """In the null page, in the rest of a page that changed hands, and in pages behind the row's end."""
     random = np.random.default_rng(0)
     page_size, max_pages = 4, 3 * pages_per_block(4)
@@ -137,7 +137,7 @@ def test_a_nan_that_another_request_left_reaches_nobody(num_tiles, body):
     batch = StepBatch.padding(shape, 1, max_pages)
     batch.page_table[0, :3] = [1, 2, 3]
     batch.rows[0, START], batch.rows[0, NUM_TOKENS] = 5, 1
-    run = make_run(page_size, 1, 0, body)
+    run = make_run(page_size, 1, 0, backend)
     left = kv.copy()
     left[:, 0] = left[:, 2, :, :, 2:] = left[:, 3] = np.nan
     clean = run(qkv, kv, batch)[0][:1]
@@ -145,7 +145,7 @@ def test_a_nan_that_another_request_left_reaches_nobody(num_tiles, body):
     assert np.array_equal(run(qkv, left, batch)[0][:1], clean)
 
 
-def test_queries_and_keys_are_rotated_and_values_are_not(body):
+def test_queries_and_keys_are_rotated_and_values_are_not(backend):
     """Feature i with feature i + 8, by the angle of the token; both backends write the same keys."""
     random = np.random.default_rng(0)
     shape, page_size = StepShape(3, 0), 4
@@ -159,7 +159,7 @@ def test_queries_and_keys_are_rotated_and_values_are_not(body):
 
     @partial(jax.jit, compiler_options=COMPILER_OPTIONS)
     def run(qkv, kv):
-        out, pages = attend(body, qkv, kv, batch, 0, constants(1, rotations[None], len(kv)))
+        out, pages = attend(backend, qkv, kv, batch, 0, constants(1, rotations[None], len(kv)))
         return out, pages.data
 
     out, pages = map(np.asarray, run(qkv, kv))
@@ -201,7 +201,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_families_of_models_need(family, body):
+def test_what_families_of_models_need(family, backend):
     """A prompt in two tiles and then decode rows, in layer 0, against float64 attention over the whole sequence."""
     wanted = FAMILIES[family]
     random = np.random.default_rng(1)
@@ -227,7 +227,7 @@ def test_what_families_of_models_need(family, body):
 
     @partial(jax.jit, compiler_options=COMPILER_OPTIONS)
     def run(qkv, kv, batch, rotations):
-        return attend(body, qkv, kv, batch, 0, constants(num_heads, rotations, NUM_LAYERS, **options))
+        return attend(backend, qkv, kv, batch, 0, constants(num_heads, rotations, NUM_LAYERS, **options))
 
     def step(shape, starts, lengths, kv, tokens):
         batch = StepBatch.padding(shape, 1, num_pages)

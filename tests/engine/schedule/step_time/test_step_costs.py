@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.schedule.step_time.step_costs import StepCosts
-from engine.schedule.step_time.step_work import StepWork
+from engine.schedule.step_time.step_costs import StepCosts, StepWork
 
 
 def milliseconds(work: StepWork, scale: float = 1.0) -> float:

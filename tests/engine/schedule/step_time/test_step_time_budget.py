@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.schedule.step_plan import StepPlan
+from engine.schedule.step_time.step_costs import StepWork
 from engine.schedule.step_time.step_time_budget import StepTimeBudget
-from engine.schedule.step_time.step_work import StepWork
 from tests.fakes.runner import expected_output
 from tests.fakes.script import World
 
@@ -79,7 +79,7 @@ def test_the_gap_stays_under_a_target_that_is_feasible(
     mixed = [(work, took) for work, took in device.steps if work.num_decode_rows and work.num_tiles][15:]
     late = [took for _, took in mixed if took > target]
     assert len(mixed) >= 10  # of 81 tiles; where rows are dear and tiles are cheap, three of them share a step
-    assert world.scheduler.pace.step_time_error < 0.1
+    assert world.scheduler.step_time.step_time_error < 0.1
     assert len(late) <= 0.02 * len(mixed) + 1, (target, late)
     # The budget is used: where the next tile would clearly have fitted, it was taken.
     idle = [work for work, _ in mixed[:-20] if device.milliseconds(work.with_tile(600)) < 0.6 * target]
@@ -256,4 +256,4 @@ def test_steps_that_now_and_then_take_longer_do_not_move_the_predictions_of_the_
 def test_the_pace_learns_from_steps_that_only_decode_while_nobody_asks_for_a_budget():
     world = World(max_model_len=200, num_pages=60, duration=lambda plan: 0.01)
     world.run({0: [world.request("a", [1], max_tokens=100, ignore_eos=True)]})
-    assert world.scheduler.pace.costs.predict(StepWork(1, 50)) == pytest.approx(10, rel=0.05)
+    assert world.scheduler.step_time.costs.predict(StepWork(1, 50)) == pytest.approx(10, rel=0.05)

@@ -7,8 +7,7 @@ from math import ceil, inf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.schedule.step_time.step_costs import StepCosts
-from engine.schedule.step_time.step_work import StepWork
+from engine.schedule.step_time.step_costs import StepCosts, StepWork
 from engine.schedule.step_time.token_budget import TokenBudget
 
 TILE = 64

@@ -18,11 +18,11 @@ constexpr int kLanes = 16;
 // of bfloat16 or two words of float32 each: so many that a few rows ask evenly for all of it, and sooner where the present
 // block is not whole.
 template <Factors F, int V, int kTimes = 1>
-inline void ask_for_some(LookAhead& ahead, bool is_whole) {
+inline void prefetch_some(Prefetch& ahead, bool is_whole) {
   if constexpr (kWidensInProducts) {
-    if (is_whole) return ahead.ask<kTimes * (F == Factors::kFloats ? 2 * V : V)>();
+    if (is_whole) return ahead.prefetch_lines<kTimes * (F == Factors::kFloats ? 2 * V : V)>();
   }
-  ahead.ask<kTimes * 4>();
+  ahead.prefetch_lines<kTimes * 4>();
 }
 
 // Whether vectors ever multiply pairs of bfloat16 (see `factors_of`); a matrix unit does it by itself.
@@ -89,18 +89,18 @@ template <Factors F, int R, int V>
 // sums[r][v] += the product of `left` row r, for num_words words, and columns[v], whose words are `stride` words apart.
 template <Factors F, int R, int V>
 inline void multiply(const std::byte* left, int64_t left_stride, const uint32_t* const (&columns)[V], int64_t stride,
-                     int num_words, bool is_whole, LookAhead& ahead, Floats (&sums)[R][V]) {
+                     int num_words, bool is_whole, Prefetch& ahead, Floats (&sums)[R][V]) {
   int64_t word = 0;
   if constexpr (F == Factors::kWidenedPairs && V <= 2) {
     // Two words at once: beside so few products, to count words and to ask for memory take a quarter of the time.
     for (; word + 1 < num_words; word += 2) {
-      ask_for_some<F, V, 2>(ahead, is_whole);
+      prefetch_some<F, V, 2>(ahead, is_whole);
       multiply_word<F>(left + word * kLeftBytes<F>, left_stride, columns, word * stride, sums);
       multiply_word<F>(left + (word + 1) * kLeftBytes<F>, left_stride, columns, (word + 1) * stride, sums);
     }
   }
   for (; word < num_words; ++word) {
-    if (F != Factors::kFloats || word % 2 == 0) ask_for_some<F, V>(ahead, is_whole);
+    if (F != Factors::kFloats || word % 2 == 0) prefetch_some<F, V>(ahead, is_whole);
     multiply_word<F>(left + word * kLeftBytes<F>, left_stride, columns, word * stride, sums);
   }
 }
@@ -115,7 +115,7 @@ void score(const Block& block, int first_vector, const std::byte* queries, int n
   }
   const uint32_t* columns[V];
   for (int v = 0; v < V; ++v) columns[v] = keys_of(block, first_vector + v);
-  multiply<F, R, V>(queries, num_words * kLeftBytes<F>, columns, kHalfKeys, num_words, is_whole, block.look_ahead, sums);
+  multiply<F, R, V>(queries, num_words * kLeftBytes<F>, columns, kHalfKeys, num_words, is_whole, block.prefetch, sums);
   EAGRE_UNROLL(4)
   for (int r = 0; r < R; ++r) {
     EAGRE_UNROLL(4)
@@ -140,7 +140,7 @@ void mix_in(const Block& block, int64_t column, const float* weights, int num_wo
     for (int v = 0; v < V; ++v) columns[v] = values_of(block, half) + column + v * kLanes;
     const std::byte* const left = reinterpret_cast<const std::byte*>(weights) + half * kHalfWords * kLeftBytes<F>;
     const int count = std::min(kHalfWords, num_words - half * kHalfWords);
-    multiply<F, R, V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, is_whole, block.look_ahead, sums);
+    multiply<F, R, V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, is_whole, block.prefetch, sums);
   }
   EAGRE_UNROLL(4)
   for (int r = 0; r < R; ++r) {

@@ -33,7 +33,7 @@ constexpr int kWordsAtOnce = 8;
 // pairs apart. The first kTogether registers lie side by side from columns[0] on, the others from columns[1] on.
 template <int kTogether, int R, int V>
 [[gnu::always_inline]] inline void multiply(const std::byte* left, int64_t left_stride, const uint16_t* const (&columns)[2],
-                                            int64_t stride, int num_words, LookAhead& ahead, PairLanes (&sums)[R][V]) {
+                                            int64_t stride, int num_words, Prefetch& ahead, PairLanes (&sums)[R][V]) {
   static_assert(V <= 2 * kTogether);
   const auto multiply_word = [&](int word) {
     PairLanes pairs[V];
@@ -53,7 +53,7 @@ template <int kTogether, int R, int V>
   };
   int word = 0;
   for (; word + kWordsAtOnce <= num_words; word += kWordsAtOnce) {
-    ahead.ask<kWordsAtOnce * V * kPairLanes / 32>();
+    ahead.prefetch_lines<kWordsAtOnce * V * kPairLanes / 32>();
     EAGRE_UNROLL(8)
     for (int i = 0; i < kWordsAtOnce; ++i) multiply_word(word + i);
   }
@@ -83,7 +83,7 @@ void score(const Block& block, int column, const std::byte* queries, int num_wor
                                       keys_of<uint16_t>(block, 2)};
   PairLanes sums[R][V];
   clear(sums);
-  multiply<kHalfRegisters>(queries, stride, columns, kHalfKeys, num_words, block.look_ahead, sums);
+  multiply<kHalfRegisters>(queries, stride, columns, kHalfKeys, num_words, block.prefetch, sums);
   EAGRE_UNROLL(4)
   for (int r = 0; r < R; ++r) {
     const float scale = float_at(queries + r * stride + 4 * num_words);
@@ -101,7 +101,7 @@ void mix_in(const Block& block, int64_t column, const float* weights, int num_wo
     const std::byte* const left = reinterpret_cast<const std::byte*>(weights) + 4 * half * kHalfPairs;
     const int count = std::min(kHalfPairs, num_words - half * kHalfPairs);
     const uint16_t* const columns[2] = {values_of<uint16_t>(block, half) + column, nullptr};
-    multiply<V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, block.look_ahead, sums);
+    multiply<V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, block.prefetch, sums);
   }
   EAGRE_UNROLL(4)
   for (int r = 0; r < R; ++r) {

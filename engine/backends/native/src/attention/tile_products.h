@@ -57,11 +57,11 @@ constexpr int kLinesAhead = 4;  // of each stretch, with each load of a register
 // The first `count` results += `left` times 16 columns each of what right(result) points to. Strides are in bytes.
 template <int kA, int kB, class Right>
 inline void add_products(int count, const std::byte* left, size_t left_stride, const Right& right, size_t right_stride,
-                         LookAhead& ahead) {
+                         Prefetch& ahead) {
   tile_load<kA>(left, left_stride);
   for_each_result(count, [&](auto result) {
     tile_load<kB>(right(result()), right_stride);
-    ahead.ask_of_each(kLinesAhead);
+    ahead.prefetch_each(kLinesAhead);
     tile_dot_bf16<result(), kA, kB>();
   });
 }
@@ -78,11 +78,11 @@ inline void multiply_keys(int head_dim, const Block& block, const std::byte* que
     const auto keys_from = [&](int word) { return [=, &block](int v) { return keys_of(block, v) + word * kHalfKeys; }; };
     for (int word = 0; word < whole; word += kTileWords) {
       add_products<kLeft, kRight>(num_vectors, left + 4 * word, query_stride, keys_from(word), key_stride,
-                                  block.look_ahead);
+                                  block.prefetch);
     }
     if (whole < num_words) {
       add_products<kLastLeft, kLastRight>(num_vectors, left + 4 * whole, query_stride, keys_from(whole), key_stride,
-                                          block.look_ahead);
+                                          block.prefetch);
     }
     float* to = scores + row * kBlockKeys;
     for_each_result(num_vectors, [&](auto v) { tile_store<v()>(to + v() * kLanes, score_stride); });
@@ -109,7 +109,7 @@ inline void multiply_values(int head_dim, const Block& block, const float* weigh
         const float* left = weights + row * kBlockKeys + half * kHalfKeys / 2;
         const auto values = [&](int v) { return values_of(block, half) + column + v * kLanes; };
         add_products<kLeft, kRight>(count, reinterpret_cast<const std::byte*>(left), kBlockKeys * 4, values, stride,
-                                    block.look_ahead);
+                                    block.prefetch);
       }
       for_each_result(count, [&](auto v) { tile_store<v()>(to + v() * kLanes, stride); });
     }

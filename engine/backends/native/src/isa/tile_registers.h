@@ -1,9 +1,10 @@
 // The matrix unit of newer x86 processors (AMX): eight registers of up to 16 rows of 64 bytes, and products of them.
 //
-// EAGRE_HAS_TILE_REGISTERS says whether this library may use them. What is below has two bodies. One is the instructions.
-// The other does the same in plain C++, with the same bits, so that kernels for the matrix unit can be tested on a machine
-// without one; it is chosen by EAGRE_EMULATES_TILE_REGISTERS. Only sources that include this header, directly or through
-// another, are compiled for such a library; it shares all other objects with the variant that setup.py calls its base.
+// EAGRE_HAS_TILE_REGISTERS says whether this library may use them. What is below has two implementations. One is the
+// instructions. The other does the same in plain C++, with the same bits, so that kernels for the matrix unit can be
+// tested on a machine without one; it is chosen by EAGRE_EMULATES_TILE_REGISTERS. Only sources that include this header,
+// directly or through another, are compiled for such a library; it shares all other objects with the variant that
+// setup.py calls its base.
 //
 // A task of a pool's job configures the registers of its thread and may then use them to its end, or until it configures
 // them otherwise. What they hold at first is unknown.

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "pages/pages.h"
-#include "runtime/look_ahead.h"
+#include "runtime/prefetch.h"
 
 namespace eagre {
 
@@ -41,7 +41,7 @@ struct Block {
   uint32_t* staged;  // as much as both halves' keys, for what is stored in another type or order
   float key_scales[kBlockKeys];  // of int8 pages
   float value_scales[kBlockKeys];
-  mutable LookAhead look_ahead;  // at the pages of the next block; products ask for them
+  mutable Prefetch prefetch;  // at the pages of the next block; products ask for them
 };
 
 // The keys of a block's vector of 16: words are kHalfKeys words apart.

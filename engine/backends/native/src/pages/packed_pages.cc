@@ -61,10 +61,10 @@ void clear_values(bool is_float, int64_t d, int begin, int end, uint32_t* values
 }
 
 // Begins to look at the pages of what is ahead. Scales are so few that all of a block's are asked for at once.
-void look_ahead(const Pages& pages, Ahead& ahead, LookAhead& to) {
+void begin_prefetch(const Pages& pages, Ahead& ahead, Prefetch& to) {
   const int64_t stored_bytes = pages.head_dim * bytes_of(pages.type);
   const uint8_t* const data = static_cast<const uint8_t*>(pages.data) + ahead.head * pages.page_size * stored_bytes;
-  const uint8_t* stretches[LookAhead::kStretches] = {};
+  const uint8_t* stretches[Prefetch::kStretches] = {};
   for (int half = 0; half * kHalfKeys < ahead.count; ++half) {
     const Run run = ahead.walk.next(kHalfKeys);
     stretches[2 * half] = data + run.key * stored_bytes;
@@ -111,7 +111,7 @@ void gather_packed(Walk& walk, const Pages& pages, int64_t head, int num_hidden,
       widen_to_halves(reinterpret_cast<const int8_t*>(from), kHalfKeys * d, reinterpret_cast<uint16_t*>(to));
     }
   };
-  look_ahead(pages, ahead, block.look_ahead);
+  begin_prefetch(pages, ahead, block.prefetch);
   for (int half = 0; half * kHalfKeys < count; ++half) {
     const Run run = walk.next(kHalfKeys);
     const int begin = std::max(0, num_hidden - half * kHalfKeys), end = std::min(kHalfKeys, count - half * kHalfKeys);

@@ -5,7 +5,7 @@
 
 #include "isa/isa.h"
 #include "runtime/scratch.h"
-#include "runtime/successors.h"
+#include "runtime/next_matrix_predictor.h"
 #include "tiles/tile_kernel.h"
 
 namespace eagre {
@@ -81,15 +81,15 @@ void sum_tiles(const PackedRows& x, const Matrix& weights, const Output& y, cons
 
 // What is read first of the tiles from `first` to `end`, and of as many that lie `to_partners` tiles behind them, where
 // that is not 0.
-LookAhead beginning(const Matrix& weights, int64_t first, int64_t end, int64_t to_partners) {
-  LookAhead ahead;
+Prefetch beginning(const Matrix& weights, int64_t first, int64_t end, int64_t to_partners) {
+  Prefetch ahead;
   if (first >= end) return ahead;
   int64_t own = first, partner = first + to_partners;
   const MatrixPart& part = weights.part_of(own);
   const auto bytes_of = [](const MatrixPart& part, int64_t tile) {
     return reinterpret_cast<const uint8_t*>(part.tile(tile));
   };
-  const uint8_t* stretches[LookAhead::kStretches] = {bytes_of(part, own)};
+  const uint8_t* stretches[Prefetch::kStretches] = {bytes_of(part, own)};
   if (to_partners > 0) {
     const MatrixPart& other = weights.part_of(partner);
     stretches[1] = bytes_of(other, partner);
@@ -140,8 +140,8 @@ void multiply(Pool& pool, const PackedRows& x, const Matrix& weights, const Outp
     const int64_t end = std::min(num_results, first + (end_task - first_task) * per_task);
     return beginning(weights, first, end, y.is_gated ? num_results : 0);
   };
-  static Successors& successors = *new Successors;
-  const LookAhead* next = successors.follow(weights.parts[0].tiles, threads, begin_of);
+  static NextMatrixPredictor& predictor = *new NextMatrixPredictor;
+  const Prefetch* next = predictor.predict(weights.parts[0].tiles, threads, begin_of);
   const auto multiply_part = [&](const PackedRows& rows, const Output& to, int64_t first, int thread) {
     multiply_tiles(rows, weights, to, first, std::min(num_results, first + per_task), unpacked + thread * kChunkGroups,
                    totals + thread * totals_size(x));

@@ -73,7 +73,7 @@ Pool& Pool::shared() {
   return *pool;
 }
 
-Pool::Pool(int num_threads) : shares_(std::max(1, num_threads)), seats_(std::max(1, num_threads)) {
+Pool::Pool(int num_threads) : shares_(std::max(1, num_threads)), affinity_(std::max(1, num_threads)) {
   for (int thread = 1; thread < num_threads; ++thread) {
     try {
       workers_.emplace_back([this, thread] { work(thread); });
@@ -103,7 +103,7 @@ void Pool::run_job(const Job& job, int64_t num_tasks) {
     shares_[thread].tasks.store(share_of(number, first, end), std::memory_order_release);
   }
   number_.store(number, std::memory_order_seq_cst);
-  seats_.spread();
+  affinity_.separate_threads();
   if (num_asleep_.load(std::memory_order_seq_cst) > 0) {
     { const std::lock_guard<std::mutex> lock(sleep_mutex_); }  // whoever is about to sleep sees the number or the call
     wake_.notify_all();
@@ -114,14 +114,14 @@ void Pool::run_job(const Job& job, int64_t num_tasks) {
   std::optional<std::chrono::steady_clock::time_point> late_since;
   for (int num_pauses = 0; num_done_.load(std::memory_order_acquire) < num_tasks;) {
     if (!callers_ahead_.is_done()) {
-      callers_ahead_.ask_of_each(1);
+      callers_ahead_.prefetch_each(1);
     } else if (num_pauses < kPausesBeforeYield) {
       pause();
       ++num_pauses;
     } else {  // the system has put a worker aside in the middle of a task
       const auto now = std::chrono::steady_clock::now();
       if (!late_since) late_since = now;
-      if (now - *late_since > kLateTime) seats_.rest();
+      if (now - *late_since > kLateTime) affinity_.suspend_moves();
       std::this_thread::yield();
     }
   }
@@ -157,7 +157,7 @@ int64_t Pool::run_share(Share& share, uint64_t number, int thread, bool is_own) 
   return done;
 }
 
-bool Pool::wait_for_job_after(int thread, uint64_t number, LookAhead& ahead) {
+bool Pool::wait_for_job_after(int thread, uint64_t number, Prefetch& ahead) {
   const auto is_there = [&] { return number_.load(std::memory_order_seq_cst) != number; };
   const auto start = std::chrono::steady_clock::now();
   bool has_yielded = false;
@@ -166,18 +166,18 @@ bool Pool::wait_for_job_after(int thread, uint64_t number, LookAhead& ahead) {
       if (ahead.is_done()) {
         pause();
       } else {
-        ahead.ask_of_each(1);
+        ahead.prefetch_each(1);
       }
     }
     // Whoever else wants this processor, as the host that sends a step's tokens, should have it now. Later it would get it
     // in the middle of a task, for which the caller would wait.
-    if (!has_yielded && ahead.is_done() && !seats_.is_with_caller(thread) && !is_there()) {
+    if (!has_yielded && ahead.is_done() && !affinity_.is_with_caller(thread) && !is_there()) {
       std::this_thread::yield();
       has_yielded = true;
       continue;
     }
-    if (std::chrono::steady_clock::now() - start < kSpinTime && !seats_.is_with_caller(thread)) continue;
-    seats_.tell(thread);
+    if (std::chrono::steady_clock::now() - start < kSpinTime && !affinity_.is_with_caller(thread)) continue;
+    affinity_.record_processor(thread);
     std::unique_lock<std::mutex> lock(sleep_mutex_);
     num_asleep_.fetch_add(1, std::memory_order_seq_cst);
     wake_.wait(lock, [&] { return is_stopping_ || is_there(); });
@@ -189,9 +189,9 @@ bool Pool::wait_for_job_after(int thread, uint64_t number, LookAhead& ahead) {
 
 void Pool::work(int thread) {
   uint64_t number = 0;
-  LookAhead ahead;
+  Prefetch ahead;
   while (wait_for_job_after(thread, number, ahead)) {
-    seats_.tell(thread);
+    affinity_.record_processor(thread);
     number = number_.load(std::memory_order_acquire);
     const int64_t done = run_tasks(number, thread);
     if (done == 0) continue;  // the job may be over, and another one written in its place

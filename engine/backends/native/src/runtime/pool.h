@@ -2,7 +2,7 @@
 //
 // A decode step makes some 150 calls of a few microseconds each, and waking a thread costs more than such a call. So
 // workers spin for a short while after a job and sleep only when no other follows, or where they keep the caller from its
-// processor (runtime/seats.h). A worker that waits offers its processor once to others who want it: it has no task then.
+// processor (runtime/thread_affinity.h). A waiting worker yields its processor once to other threads: it has no task then.
 // Each thread begins with a share of neighbouring tasks, which read neighbouring memory, and then takes tasks from the
 // ends of the others' shares, so that a thread that the system has put aside delays the job by one task at most.
 #pragma once
@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/look_ahead.h"
-#include "runtime/seats.h"
+#include "runtime/prefetch.h"
+#include "runtime/thread_affinity.h"
 #include "runtime/turns.h"
 
 namespace eagre {
@@ -44,9 +44,9 @@ class Pool {
 
   // Calls body(task, thread) for each task from 0 to num_tasks - 1, on the caller and the workers. The body must not
   // throw, because other threads may still be at its tasks. `next` says for each thread what it will read after
-  // this call, which threads that wait ask for, and is null where nobody knows.
+  // this call, which waiting threads prefetch, and is null where that is not known.
   template <class Body>
-  void run(int64_t num_tasks, const Body& body, const LookAhead* next = nullptr) {
+  void run(int64_t num_tasks, const Body& body, const Prefetch* next = nullptr) {
     if (num_tasks <= 1 || workers_.empty()) {
       for (int64_t task = 0; task < num_tasks; ++task) body(task, 0);
       end_tasks();
@@ -65,7 +65,7 @@ class Pool {
     void (*invoke)(const void* context, int64_t task, int thread);
     const void* context;
     int64_t first_task;
-    const LookAhead* next;
+    const Prefetch* next;
   };
 
   // A job's number, and the first and the end of the tasks of a share that nobody has taken. They share one word, so that
@@ -91,16 +91,16 @@ class Pool {
   int64_t run_tasks(uint64_t number, int thread);
   int64_t run_share(Share& share, uint64_t number, int thread, bool is_own);
   void work(int thread);
-  bool wait_for_job_after(int thread, uint64_t number, LookAhead& ahead);
+  bool wait_for_job_after(int thread, uint64_t number, Prefetch& ahead);
 
   Job job_{};
   std::vector<Share> shares_;  // of each thread
-  Seats seats_;
+  ThreadAffinity affinity_;
   alignas(64) std::atomic<uint64_t> number_{0};  // of the last job
   alignas(64) std::atomic<int64_t> num_done_{0};
   alignas(64) std::atomic<int> num_asleep_{0};
   std::atomic<bool> is_stopping_{false};
-  LookAhead callers_ahead_;
+  Prefetch callers_ahead_;
   Turns turns_;
   std::mutex sleep_mutex_;
   std::condition_variable wake_;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "processors/adjust.h"
-#include "filters/cuts.h"
+#include "filters/filters.h"
 #include "sampling/draw.h"
 #include "sampling/logprobs.h"
 #include "vectors/padded_row.h"
@@ -139,9 +139,9 @@ class Row {
     if (floats_[kTopNSigma] > 0.0f) floor = top_n_sigma_floor(logits, floats_[kTopNSigma]);
     if (ints_[kTopK] > 0) floor = std::max(floor, top_k_floor(logits, peaks, ints_[kTopK], memory_.search));
     Weights weights = weigh(logits, floor, floats_[kMinP], memory_.weights);
-    if (floats_[kTypicalP] < 1.0f) cut_typical_p(logits, floats_[kTypicalP], weights, memory_.search);
-    if (floats_[kTopP] < 1.0f) cut_top_p(floats_[kTopP], weights, memory_.search);
-    if (uniforms_[1] < floats_[kXtcProbability]) cut_top_choices(floats_[kXtcThreshold], weights);
+    if (floats_[kTypicalP] < 1.0f) filter_typical_p(logits, floats_[kTypicalP], weights, memory_.search);
+    if (floats_[kTopP] < 1.0f) filter_top_p(floats_[kTopP], weights, memory_.search);
+    if (uniforms_[1] < floats_[kXtcProbability]) filter_xtc(floats_[kXtcThreshold], weights);
     return draw(weights.weights, weights.count, uniforms_[0]);
   }
 

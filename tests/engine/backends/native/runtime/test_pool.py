@@ -51,7 +51,7 @@ extern "C" int64_t run_beside_stuck(int num_threads, int64_t num_tasks) {
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    library = build(HARNESS, tmp_path_factory.mktemp("pool"), "pool.cc", "seats.cc", "turns.cc")
+    library = build(HARNESS, tmp_path_factory.mktemp("pool"), "pool.cc", "thread_affinity.cc", "turns.cc")
     library.run_beside_stuck.restype = ctypes.c_int64
     library.run_beside_stuck.argtypes = ctypes.c_int, ctypes.c_int64
     return library

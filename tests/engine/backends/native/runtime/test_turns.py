@@ -1,4 +1,4 @@
-"""LoopThrottle at the pool: fair by time, whatever the lengths of the calls."""
+"""Turns at the pool: fair by time, whatever the lengths of the calls."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ HARNESS = """
 
 extern "C" int64_t use(int num_runs, const int64_t* call_us, int64_t total_us, double* held_us) {
   using namespace eagre;
-  LoopThrottle turns;
+  Turns turns;
   std::atomic<int> num_inside{0};
   std::atomic<int64_t> num_overlaps{0};
   std::vector<std::thread> threads;
-  const auto end = LoopThrottle::Clock::now() + std::chrono::microseconds(total_us);
+  const auto end = Turns::Clock::now() + std::chrono::microseconds(total_us);
   for (int run = 0; run < num_runs; ++run) {
     threads.emplace_back([&, run] {
-      while (LoopThrottle::Clock::now() < end) {
+      while (Turns::Clock::now() < end) {
         turns.begin(run + 1);
         if (num_inside.fetch_add(1) > 0) ++num_overlaps;
-        const auto began = LoopThrottle::Clock::now();
+        const auto began = Turns::Clock::now();
         std::this_thread::sleep_for(std::chrono::microseconds(call_us[run]));
-        held_us[run] += std::chrono::duration<double, std::micro>(LoopThrottle::Clock::now() - began).count();
+        held_us[run] += std::chrono::duration<double, std::micro>(Turns::Clock::now() - began).count();
         num_inside.fetch_sub(1);
         turns.end();
       }

@@ -1,0 +1,100 @@
+"""What a new request must keep to: the limits of the waiting queue and of the model's context and vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.interface.config import EngineConfig, ModelInfo
+from engine.interface.types import QueueFull
+from engine.schedule.live_requests import SchedulerCounters
+from sampling.host.params import InvalidParameter
+
+
+class QueueLimits:
+    """Counts the requests that wait and their prompt tokens, those in the engine's inbox included."""
+
+    def __init__(self, config: EngineConfig, counters: SchedulerCounters) -> None:
+        self._config = config
+        self._counters = counters
+        # These counts continue those of earlier clients of the engine, whose requests have all left the queue.
+        self.num_submitted = counters.num_dequeued
+        self._num_submitted_tokens = counters.num_dequeued_tokens
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Prompt tokens of the requests that were never admitted."""
+        return self._num_submitted_tokens - self._counters.num_dequeued_tokens
+
+    def check(self, num_tokens: int) -> None:
+        """Checks that the queue has room for a prompt of `num_tokens` tokens.
+
+        Raises:
+            QueueFull: it has not.
+        """
+        num_requests = self.num_submitted - self._counters.num_dequeued
+        if num_requests >= self._config.max_num_queued_requests:
+            raise QueueFull(f"{num_requests} requests are queued; the limit is {self._config.max_num_queued_requests}")
+        num_waiting = self.num_waiting_tokens
+        if num_requests and num_waiting + num_tokens > self._config.max_num_queued_tokens:
+            raise QueueFull(
+                f"{num_waiting} prompt tokens are queued and this prompt has {num_tokens}; "
+                f"the limit is {self._config.max_num_queued_tokens}"
+            )
+
+    def add(self, num_tokens: int) -> None:
+        """Counts a submitted request."""
+        self.num_submitted += 1
+        self._num_submitted_tokens += num_tokens
+
+
+def check_prompt(
+    model: ModelInfo, prompt_token_ids: Sequence[int], max_tokens: int, max_tokens_parameter: str, num_output: int
+) -> None:
+    """Checks that the model can take a prompt and `max_tokens` of output after it.
+
+    Args:
+        max_tokens_parameter: the name of `max_tokens` in error messages.
+        num_output: how many tokens at the end of the prompt count as output, and so towards `max_tokens`.
+
+    Raises:
+        InvalidParameter: the prompt is empty, has a token id out of range, or is too long for the model, alone or with
+            max_tokens; or too many of its tokens count as output.
+    """
+    limit, vocab_size, num_tokens = model.max_model_len, model.vocab_size, len(prompt_token_ids)
+    if num_tokens >= limit:
+        raise InvalidParameter(
+            "prompt",
+            f"the prompt has {num_tokens} tokens; the model's context is {limit} tokens, prompt and output together",
+        )
+    if num_tokens - num_output + max_tokens > limit:
+        raise InvalidParameter(
+            max_tokens_parameter,
+            f"{max_tokens_parameter} is {max_tokens} and the prompt has {num_tokens} tokens; "
+            f"the model's context is {limit} tokens, prompt and output together",
+        )
+    if num_tokens == 0:
+        raise InvalidParameter("prompt", "the prompt is empty; it must have at least 1 token")
+    if num_output:
+        _check_output(num_output, num_tokens, max_tokens, max_tokens_parameter)
+    lowest, highest = min(prompt_token_ids), max(prompt_token_ids)
+    if lowest < 0 or highest >= vocab_size:
+        wrong = lowest if lowest < 0 else highest
+        raise InvalidParameter(
+            "prompt", f"the prompt has token id {wrong}; token ids must be from 0 to {vocab_size - 1}"
+        )
+
+
+def _check_output(num_output: int, num_prompt_tokens: int, max_tokens: int, max_tokens_parameter: str) -> None:
+    name = "num_prompt_output_tokens"
+    if not 0 <= num_output < num_prompt_tokens:
+        raise InvalidParameter(
+            name,
+            f"{name} is {num_output} and the prompt has {num_prompt_tokens} tokens; "
+            "it must be at least 0, and less than the prompt has",
+        )
+    if num_output >= max_tokens:
+        raise InvalidParameter(
+            name,
+            f"{name} is {num_output} and {max_tokens_parameter}, which counts them too, is {max_tokens}; "
+            "it must be less",
+        )

@@ -1,0 +1,157 @@
+"""The functions that are compiled: one forward pass of a step, prompt logprobs, pooling, and several decode steps."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from cache.storage import KVPages
+from engine.backends.base.backend import Backends
+from engine.backends.base.token_layout import SLOT, START, TOKEN, token_layout
+from engine.models.parts.model import Model
+from engine.step.inputs import FROM_DEVICE, StepBatch
+from engine.weights.layout import Params
+from sampling.host.params import MAX_LOGPROB_TOKEN_IDS
+from sampling.host.rows import POSITION, SamplingRows
+from sampling.sampler import sample
+from sampling.state import Slots
+
+_OPERATIONS = 2048
+
+
+def forward(
+    params: Params, kv: KVPages, slots: Slots, batch: StepBatch, *,
+    model: Model, backends: Backends,
+) -> tuple[jax.Array, KVPages]:  # fmt: skip
+    """Computes logits of the rows that sample, and writes the keys and values of all tokens.
+
+    Args:
+        kv: donated.
+        slots: read only; a decode row's input token comes from here and never from the host.
+
+    Returns:
+        float32[num_sampled_rows, vocab_size], and kv.
+    """
+    hidden, kv = _hidden(params, kv, slots, batch, model, backends)
+    return model.logits(params, hidden, jnp.asarray(batch.sampled), backends), kv
+
+
+def forward_prompt(
+    params: Params, kv: KVPages, slots: Slots, batch: StepBatch, *,
+    model: Model, backends: Backends, max_num_tiles: int,
+) -> tuple[jax.Array, KVPages, jax.Array]:  # fmt: skip
+    """As `forward`, for a step with tiles; also returns the hidden states of their tokens, padded to one size."""
+    hidden, kv = _hidden(params, kv, slots, batch, model, backends)
+    num_tiles, tile_size = batch.tile_tokens.shape
+    of_tiles = hidden[-num_tiles * tile_size :]
+    padded = jnp.pad(of_tiles, ((0, (max_num_tiles - num_tiles) * tile_size), (0, 0)))
+    return model.logits(params, hidden, jnp.asarray(batch.sampled), backends), kv, padded
+
+
+def score_tile(
+    params: Params, hidden: jax.Array, tokens: jax.Array, following: jax.Array, *,
+    model: Model, backends: Backends,
+) -> jax.Array:  # fmt: skip
+    """Logprobs of the tokens that follow those of a tile.
+
+    Args:
+        hidden: of `forward_prompt`.
+        tokens: int32[TILE_SIZE], indices into `hidden`, negative in padding.
+        following: int32[TILE_SIZE].
+
+    Returns:
+        int32[TILE_SIZE, NUM_COLUMNS], as sampling/logprobs.py lays them out.
+    """
+    logits = model.logits(params, hidden, tokens, backends)
+    nothing_listed = jnp.zeros((tokens.shape[0], MAX_LOGPROB_TOKEN_IDS), jnp.int32)
+    return backends.sampler.logprobs(logits, following, nothing_listed)
+
+
+def pool_tile(params: Params, hidden: jax.Array, tokens: jax.Array, shares: jax.Array, *, model: Model) -> jax.Array:
+    """The contribution of a tile to the embedding of its prompt, float32[hidden].
+
+    Args:
+        hidden: of `forward_prompt`.
+        tokens: int32[TILE_SIZE], indices into `hidden`, negative in padding.
+        shares: float32[TILE_SIZE], of each of these tokens.
+    """
+    states = model.states(params, hidden, tokens).astype(jnp.float32)
+    # Padding may be anything: 0 times a NaN is a NaN.
+    return jnp.sum(jnp.where(tokens[:, None] >= 0, states * shares[:, None], 0), axis=0)
+
+
+def _hidden(
+    params: Params, kv: KVPages, slots: Slots, batch: StepBatch,
+    model: Model, backends: Backends,
+) -> tuple[jax.Array, KVPages]:  # fmt: skip
+    """The hidden states of the step's tokens after the last layer, and kv."""
+    num_decode = batch.rows.shape[0] - batch.tile_tokens.shape[0]
+    decode = jnp.asarray(batch.rows[:num_decode])
+    decode_tokens = jnp.where(decode[:, TOKEN] == FROM_DEVICE, slots.last_token[decode[:, SLOT]], decode[:, TOKEN])
+    tokens = decode_tokens
+    if len(batch.tile_tokens):  # jaxlib 0.11 crashes where a program for several devices concatenates an empty argument
+        tokens = jnp.concatenate([tokens, batch.tile_tokens.reshape(-1)])
+    if backends.is_opaque_to_xla:
+        tokens = _kept_asynchronous(tokens)
+    num_tiles, tile_size = batch.tile_tokens.shape
+    layout = token_layout(
+        batch.rows, batch.page_table, num_tiles=num_tiles, tile_size=tile_size, page_size=kv.page_size
+    )
+    return model.forward(params, tokens, kv, layout, backends)
+
+
+def _kept_asynchronous(tokens: jax.Array) -> jax.Array:
+    """The tokens, with enough arithmetic added that XLA runs their program outside the thread that dispatches it.
+
+    XLA on CPU runs a program at once, in the caller's thread, if it estimates its arithmetic at fewer than 1,000
+    operations (TfrtCpuExecutable, `cheap_computation_`). Native kernels count for nothing there, so a step of few rows
+    would seem cheap and leave nothing to overlap. The operations added take a tenth of a microsecond; the barriers keep
+    the compiler from optimising them away.
+    """
+    magnitude = lax.optimization_barrier(jnp.broadcast_to(jnp.abs(tokens[:1]), (_OPERATIONS,)))
+    nothing = jnp.minimum(jnp.sum(jnp.minimum(magnitude, 1)), 0)
+    kept: jax.Array = tokens + lax.optimization_barrier(nothing)
+    return kept
+
+
+def decode_steps(
+    params: Params,
+    kv: KVPages,
+    slots: Slots,
+    batch: StepBatch,
+    sampling: SamplingRows,
+    *,
+    model: Model,
+    backends: Backends,
+    num_steps: int,
+    all_greedy: bool,
+) -> tuple[KVPages, Slots, jax.Array]:
+    """Several steps of decode rows in one program: each samples the next one's input.
+
+    Args:
+        kv, slots: donated.
+        batch: of decode rows alone; their pages reach to the last step.
+
+    Returns:
+        kv, slots, and int32[num_steps, num_rows], as of so many calls of `sample`.
+    """
+
+    def step(carry: tuple[KVPages, Slots], index: jax.Array) -> tuple[tuple[KVPages, Slots], jax.Array]:
+        kv, slots = carry
+        rows = jnp.asarray(batch.rows).at[:, START].add(index)
+        rows = rows.at[:, TOKEN].set(jnp.where(index == 0, rows[:, TOKEN], FROM_DEVICE))
+        # The fields are declared as what the host builds; inside a program they are device arrays.
+        logits, kv = forward(
+            params, kv, slots, batch._replace(rows=cast(np.ndarray, rows)), model=model, backends=backends
+        )
+        ints = jnp.asarray(sampling.ints).at[:, POSITION].add(index)
+        moved_sampling = sampling._replace(ints=cast(np.ndarray, ints))
+        slots, out = sample(logits, slots, moved_sampling, all_greedy=all_greedy, backend=backends.sampler)
+        return (kv, slots), out
+
+    (kv, slots), out = lax.scan(step, (kv, slots), jnp.arange(num_steps, dtype=jnp.int32))
+    return kv, slots, out

@@ -1,0 +1,61 @@
+"""What a model would take is what it takes once it is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import pytest
+from gguf import GGMLQuantizationType as Kind
+
+from engine.backends.backends import choose_backends
+from engine.client import EngineClient
+from engine.interface.config import EngineConfig
+from engine.interface.errors import ModelError
+from engine.models.open_model import open_model
+from engine.weights.layout import Precision
+from server.startup.progress import silent
+from tests.gguf_tensors import HEAD_DIM, NUM_KV_HEADS, NUM_LAYERS, write_random_model
+
+
+def mixed(name: str) -> Kind:
+    """As in files called Q4_K_M: most matrices of one format, some of another."""
+    return {"token_embd": Kind.Q8_0, "ffn_down": Kind.Q6_K, "output": Kind.F32}.get(name, Kind.Q4_K)
+
+
+OPTIONS = [{}, {"dtype": "float32"}, {"dtype": "bfloat16"}, {"quantize": "int4"}, {"quantize": "int8"}]
+
+
+@pytest.mark.parametrize(
+    ("backend", "options"),
+    [*(("auto", options) for options in OPTIONS), *(("xla", options) for options in OPTIONS[:3])],  # XLA rounds nothing
+)
+def test_the_weights_take_what_was_said(tmp_path: Path, backend: str, options: dict[str, str]) -> None:
+    path = write_random_model(tmp_path / "model.gguf", mixed)
+    config = EngineConfig(matmul_backend=backend, attention_backend=backend, **options)
+    said = EngineClient.footprint(path, config)
+    opened = open_model(path)
+    loaded = opened.load(choose_backends(config, opened.config).weights, Precision.of_engine(config), silent)
+    assert said.weight_bytes == sum(array.nbytes for array in jax.tree.leaves(loaded.params))
+    assert said.num_parameters == loaded.num_parameters
+    assert said.architecture == "llama"
+    assert said.context_length == 512
+
+
+@pytest.mark.parametrize(("dtype", "num_bytes"), [("float32", 4 * HEAD_DIM), ("int8", HEAD_DIM + 4)])
+def test_the_cache_of_a_token(tmp_path: Path, dtype: str, num_bytes: int) -> None:
+    path = write_random_model(tmp_path / "model.gguf", mixed)
+    said = EngineClient.footprint(path, EngineConfig(kv_cache_dtype=dtype))
+    assert said.kv_bytes_per_token == NUM_LAYERS * NUM_KV_HEADS * 2 * num_bytes
+
+
+def test_a_damaged_model_has_none(tmp_path: Path) -> None:
+    path = write_random_model(tmp_path / "model.gguf", mixed)
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(ModelError, match="cut short"):
+        EngineClient.footprint(path, EngineConfig())
+
+
+def test_the_memory_of_this_machine() -> None:
+    memory = EngineClient.machine_memory()
+    assert 0 < memory.usable < memory.available <= memory.total
