@@ -43,7 +43,7 @@ from server.model_sources.model_store import ensure_model
 from server.protocol.structured_outputs import Grammar, GrammarKind
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings
-from server.structured_output.compiler import GrammarCompiler
+from server.structured_output.grammar_compiler import GrammarCompiler
 from server.text.text_model import TextModel
 
 PROGRAM = "benchmarks.sampler"

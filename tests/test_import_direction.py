@@ -74,7 +74,7 @@ ONLY_IN = {
     "aiohttp": ("server/",),
     "tokenizers": ("server/text/", "server/structured_output/"),
     "sentencepiece": ("server/text/",),
-    "huggingface_hub": ("server/model_sources/hub.py", "server/model_sources/hub_cache.py"),
+    "huggingface_hub": ("server/model_sources/hub_download.py", "server/model_sources/hub_cache.py"),
     "jinja2": ("server/text/",),
     "llguidance": ("server/structured_output/",),
     "json": ("server/", "engine/weights/formats/model_folder.py"),  # a model's own configuration is JSON

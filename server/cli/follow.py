@@ -13,9 +13,9 @@ from server.cli.collector import calm_collector
 from server.cli.follower_door import follower_door
 from server.cli.listeners import CannotListen
 from server.cli.serve import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, Announce, watch_signals
-from server.startup.loaded_model import follow_model
 from server.startup.logs import log, set_up_logs
-from server.startup.model_list import settings_of_each
+from server.startup.model_loader import follow_model
+from server.startup.model_settings import settings_of_each
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings, SettingsError
 

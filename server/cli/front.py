@@ -36,7 +36,7 @@ from server.router.local.shares import check_shared, environment_of, settings_of
 from server.router.replica import UNIX
 from server.router.replicas import CHECK_S, Replicas
 from server.startup.logs import log, set_up_logs
-from server.startup.model_list import settings_of_each
+from server.startup.model_settings import settings_of_each
 from server.startup.settings import ServerSettings, SettingsError
 
 POLL_S = 0.05

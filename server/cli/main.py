@@ -107,7 +107,7 @@ def _announce(line: str) -> None:
 
 
 def _pull(name: str) -> int:
-    from server.model_sources.errors import ModelStoreError
+    from server.model_sources.cache_folder import ModelStoreError
     from server.model_sources.model_store import pull_model
     from server.startup.progress import ProgressReporter
 
@@ -122,7 +122,7 @@ def _pull(name: str) -> int:
 
 def _models(paths: Sequence[str], *, as_json: bool) -> int:
     from server.cli import models
-    from server.model_sources.errors import ModelStoreError
+    from server.model_sources.cache_folder import ModelStoreError
     from server.startup.settings import ServerSettings, SettingsError
 
     try:

@@ -10,7 +10,7 @@ import orjson
 
 from engine.interface.config import EngineConfig
 from engine.interface.footprint import MachineMemory, ModelFootprint
-from server.model_sources.inventory import ListedModel, all_models
+from server.model_sources.available_models import AvailableModel, all_models
 
 HEADER = ("NAME", "SOURCE", "QUANTIZATION", "PARAMETERS", "WEIGHTS", "1,000 TOKENS", "FITS")
 NUM_TOKENS = 1000  # whose cache is shown
@@ -20,7 +20,7 @@ NUM_TOKENS = 1000  # whose cache is shown
 class MeasuredModel:
     """A model, and what it would take; of a model that cannot be opened, why."""
 
-    listed: ListedModel
+    listed: AvailableModel
     footprint: ModelFootprint | None
     error: str | None
 
@@ -40,7 +40,7 @@ def measure_models(paths: Iterable[str], config: EngineConfig) -> tuple[list[Mea
     """All models of this machine, those in `paths` among them. Only the headers of their files are read."""
     from engine.client import EngineClient  # it imports JAX
 
-    def measure(listed: ListedModel) -> MeasuredModel:
+    def measure(listed: AvailableModel) -> MeasuredModel:
         if listed.path is None:
             return MeasuredModel(listed, None, listed.error)
         try:

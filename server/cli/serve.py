@@ -20,14 +20,14 @@ from server.cli.collector import calm_collector
 from server.cli.listeners import CannotListen, Listeners
 from server.cli.model_loads import Load, ModelLoads
 from server.serving.served_models import ServedModels
-from server.startup.loaded_model import LoadedModel, load_model
 from server.startup.logs import log, set_up_logs
-from server.startup.model_list import settings_of_each
+from server.startup.model_loader import LoadedModel, load_model
+from server.startup.model_settings import settings_of_each
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings, SettingsError
-from server.storage.record_key import StoreError
+from server.storage.record_table import StoreError
 from server.telemetry.tracing import open_tracing
-from server.text.tokenization.library_encoder import encode_in_callers_thread
+from server.text.tokenization.tokenizers_encoder import disable_tokenizers_threads
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -45,7 +45,7 @@ def run_server(settings: ServerSettings, announce: Announce) -> int:
     set_up_logs(settings.log_level, settings.log_format, settings.replica_name)
     raise_file_limit()
     limit_arenas()
-    encode_in_callers_thread()
+    disable_tokenizers_threads()
     with ProgressReporter() as progress:
         status = asyncio.run(serve(settings, announce, progress, _make_calm_load()))
     # After a signal during loading, a thread is still inside the compiler. The normal exit of the interpreter

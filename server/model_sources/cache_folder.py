@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from server.model_sources.errors import ModelStoreError
-
 
 def cache_folder() -> Path:
     """The cache folder of Eagre for this user: $EAGRE_CACHE, else $XDG_CACHE_HOME/eagre, else ~/.cache/eagre.
@@ -24,3 +22,7 @@ def cache_folder() -> Path:
         return Path.home() / ".cache" / "eagre"
     except RuntimeError as error:
         raise ModelStoreError(f"the cache folder cannot be found: {error}; set EAGRE_CACHE") from error
+
+
+class ModelStoreError(RuntimeError):
+    """A model cannot be found, fetched or verified; the message says what to do."""

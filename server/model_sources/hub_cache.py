@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from huggingface_hub import CachedRevisionInfo, constants, scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 
-from server.model_sources.errors import ModelStoreError
+from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.hub_files import choose
-from server.model_sources.hub_id import HubId
-from server.model_sources.hub_records import HubRecord, all_records
-from server.model_sources.local_models import gguf_models
+from server.model_sources.hub_records import HubId, HubRecord, all_records
+from server.model_sources.model_paths import gguf_models
 
 
 def cached_models() -> Iterator[HubRecord]:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from engine.weights.formats.gguf_shards import ShardName
 from engine.weights.formats.model_folder import CONFIG
-from server.model_sources.errors import ModelStoreError
-from server.model_sources.hub_id import HubId
-from server.model_sources.local_models import GGUF_SUFFIX, gguf_models, listed
+from server.model_sources.cache_folder import ModelStoreError
+from server.model_sources.hub_records import HubId
+from server.model_sources.model_paths import GGUF_SUFFIX, gguf_models, listed
 
 DEFAULT_QUANT = "Q4_K_M"  # of several GGUF files, where none is named
 SAFETENSORS_SUFFIX = ".safetensors"

@@ -9,10 +9,9 @@ from engine.interface.types import Progress
 from engine.weights.formats.gguf_shards import ShardName
 from server.model_sources import builtin_models
 from server.model_sources.builtin_store import find_builtin, pull_builtin
-from server.model_sources.errors import ModelStoreError
-from server.model_sources.hub_id import HubId
-from server.model_sources.hub_records import find_record
-from server.model_sources.local_models import is_path, local_model
+from server.model_sources.cache_folder import ModelStoreError
+from server.model_sources.hub_records import HubId, find_record
+from server.model_sources.model_paths import is_path, local_model
 
 
 def resolve_model(name_or_path: str) -> Path | None:
@@ -89,7 +88,9 @@ def _fetch(name: str, progress: Progress) -> Path:
     hub_id = None if name in builtin_models.BUILTIN_MODELS else HubId.parse(name)
     if hub_id is None:
         return pull_builtin(name, progress)
-    from server.model_sources.hub import pull_from_hub  # the library takes long to import, and is seldom needed
+    from server.model_sources.hub_download import (
+        pull_from_hub,  # the library takes long to import, and is seldom needed
+    )
 
     return pull_from_hub(hub_id, progress)
 

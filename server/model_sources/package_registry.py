@@ -12,7 +12,7 @@ from collections import deque
 from pathlib import Path
 
 from engine.interface.types import Progress
-from server.model_sources.errors import ModelStoreError
+from server.model_sources.cache_folder import ModelStoreError
 
 NUM_PIP_LINES_KEPT = 40
 PIP_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")

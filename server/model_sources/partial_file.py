@@ -11,7 +11,7 @@ from typing import IO
 
 from engine.interface.types import Progress
 from server.model_sources.builtin_models import BuiltinModel, BuiltinPart
-from server.model_sources.errors import ModelStoreError
+from server.model_sources.cache_folder import ModelStoreError
 
 COPY_BYTES = 1 << 20
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from engine.interface.types import FinishReason, TokenLogprobs
 from server.generation.choice import Delta
-from server.generation.generation import Generation
+from server.generation.generation import Answer, Generation, Usage
 from server.generation.generation_request import GenerationRequest
 from server.generation.prompts import PreparedPrompt
-from server.offline.output import Output
-from server.structured_output.answer_rules import AnswerRules
+from server.structured_output.output_grammar import OutputGrammar
 
 
 class Job(NamedTuple):
@@ -20,7 +21,7 @@ class Job(NamedTuple):
 
     request: GenerationRequest
     prompt: PreparedPrompt
-    grammar: AnswerRules | None = None  # what each answer has to match
+    grammar: OutputGrammar | None = None  # what each answer has to match
 
 
 class BatchProgress(NamedTuple):
@@ -92,3 +93,40 @@ class Batch:
 
     def _count(self, deltas: Sequence[Delta]) -> None:
         self._num_tokens += sum(len(delta.token_ids) for delta in deltas)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The answers to one prompt. `text`, `token_ids`, `logprobs` and `finish_reason` are the first answer's."""
+
+    prompt_token_ids: list[int]
+    answers: tuple[Answer, ...]  # n of them; with best_of, the best first
+    usage: Usage  # of all answers together; the prompt counts once
+
+    @property
+    def text(self) -> str:
+        return self.answers[0].text
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The generated tokens, with the token that ended the answer."""
+        return self.answers[0].token_ids
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        return self.answers[0].finish_reason
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs] | None:
+        """The logprobs of each of `token_ids`; None where not asked for."""
+        return self.answers[0].logprobs
+
+    @property
+    def prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
+        """The logprobs of each of `prompt_token_ids`, the first being None; None where not asked for."""
+        return self.answers[0].prompt_logprobs
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens that came from the prefix cache."""
+        return self.usage.num_cached_tokens

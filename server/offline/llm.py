@@ -23,30 +23,29 @@ from server.api.openai.chat import ChatCall
 from server.api.openai.completion_request import Prompt
 from server.generation.prompt_sources import TextPrompt
 from server.model_sources.cache_folder import cache_folder
-from server.offline.batch import BatchProgress
-from server.offline.open_model import OpenModel
-from server.offline.output import Output
-from server.offline.saved_llm import SavedLLM
-from server.offline.task import (
+from server.offline.batch import BatchProgress, Output
+from server.offline.llm_lifecycle import LLMLifecycle
+from server.offline.request_builder import (
     CHAT,
     COMPLETE,
     Messages,
     Options,
     Params,
-    Task,
+    RequestBuilder,
     is_one_conversation,
     is_one_prompt,
     refusals,
 )
+from server.offline.saved_llm import SavedLLM
 from server.offline.text_stream import TextStream
-from server.startup.loaded_model import LoadedModel, load_with
+from server.startup.model_loader import LoadedModel, load_with
 from server.startup.progress import ProgressReporter, shown
 from server.startup.settings import DEFAULT_MODEL
 
 ShowProgress: TypeAlias = bool | Callable[[BatchProgress], None]
 
 
-class LLM(OpenModel):
+class LLM(LLMLifecycle):
     """A loaded model. Call it from scripts, from notebooks, and from several threads at once.
 
     Parameters of a request are `SamplingParams`, keywords with the names of the HTTP API
@@ -99,9 +98,9 @@ class LLM(OpenModel):
 
     @classmethod
     def from_loaded(cls, loaded: LoadedModel, *, model: str, config: EngineConfig, num_programs: int = 0) -> Self:
-        """An LLM over an engine that was made elsewhere. The arguments are those of `OpenModel`."""
+        """An LLM over an engine that was made elsewhere. The arguments are those of `LLMLifecycle`."""
         llm = cls.__new__(cls)
-        OpenModel.__init__(llm, loaded, model, config, num_programs)
+        LLMLifecycle.__init__(llm, loaded, model, config, num_programs)
         return llm
 
     # ---------------------------------------------------------------- answers
@@ -275,14 +274,16 @@ class LLM(OpenModel):
 
     # ---------------------------------------------------------------- how it is done
 
-    def _run_one(self, task: Task, start: Any, params: Any, progress: ShowProgress, options: Options) -> Output:
+    def _run_one(
+        self, task: RequestBuilder, start: Any, params: Any, progress: ShowProgress, options: Options
+    ) -> Output:
         engine = self._engine
         job = task.prepare_one(start, params, options, engine.prepare)
         (output,) = engine.generate([job], progress if callable(progress) else None)
         return output
 
     def _run_many(
-        self, task: Task, starts: Any, params: Params | None, progress: ShowProgress, options: Options
+        self, task: RequestBuilder, starts: Any, params: Params | None, progress: ShowProgress, options: Options
     ) -> list[Output]:
         engine = self._engine
         jobs = task.prepare_many(starts, params, options, engine.prepare)

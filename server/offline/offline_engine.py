@@ -16,12 +16,11 @@ from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
 from server.generation.metrics import Metrics
 from server.generation.prompts import prepare_here, rules_behind
-from server.offline.batch import Batch, BatchProgress, Job
+from server.offline.batch import Batch, BatchProgress, Job, Output
 from server.offline.loop_thread import LoopStopped, LoopThread
-from server.offline.output import Output
 from server.offline.text_stream import TextStream
-from server.startup.loaded_model import LoadedModel
-from server.structured_output.compiler import GrammarCompiler
+from server.startup.model_loader import LoadedModel
+from server.structured_output.grammar_compiler import GrammarCompiler
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Self, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
+from server.protocol.base_models import StrictModel
 from server.protocol.errors import ApiError, shorten
 from server.protocol.sampling_fields import SamplingFields, as_strings
 from server.protocol.stream_fields import StreamFields
-from server.protocol.strict_model import StrictModel
-from server.protocol.structured_outputs import GrammarWish, ResponseFormat, StructuredOutputs
+from server.protocol.structured_outputs import GrammarRequest, ResponseFormat, StructuredOutputs
 from server.protocol.unknown_fields import Neutral, UnknownFields
 
 MAX_CHOICES = 16  # n and best_of
@@ -147,11 +147,11 @@ class GenerationFields(SamplingFields, StreamFields):
         raise NotImplementedError
 
     @property
-    def grammar_wish(self) -> GrammarWish | None:
+    def grammar_request(self) -> GrammarRequest | None:
         """What every answer must match; None where the request names nothing."""
         if self.structured_outputs is not None:
-            return GrammarWish("structured_outputs", self.structured_outputs)
-        return None if self.response_format is None else GrammarWish("response_format", self.response_format)
+            return GrammarRequest("structured_outputs", self.structured_outputs)
+        return None if self.response_format is None else GrammarRequest("response_format", self.response_format)
 
     @property
     def wants_usage(self) -> bool:

@@ -16,8 +16,8 @@ from sampling.host.params import (
     NUMBERS,
     SamplingParams,
 )
+from server.protocol.base_models import StrictModel, bounded
 from server.protocol.errors import shorten
-from server.protocol.strict_model import StrictModel, bounded
 
 MAX_ALLOWED_IDS = 1 << 19  # entries of allowed_token_ids; no vocabulary has as many
 MAX_BREAKERS = 16  # dry_sequence_breakers

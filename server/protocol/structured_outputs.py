@@ -9,9 +9,9 @@ import orjson
 from pydantic import BeforeValidator, Field, model_validator
 
 from sampling.host.params import InvalidParameter
+from server.protocol.base_models import StrictModel
 from server.protocol.errors import shorten
-from server.protocol.json_values import is_longer
-from server.protocol.strict_model import StrictModel
+from server.protocol.json_limits import is_longer
 
 MAX_CHOICE_TEXTS = 1000
 NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
@@ -81,7 +81,7 @@ class ResponseFormat(StrictModel):
         return None if self.type == "text" else Grammar(GrammarKind.JSON_SCHEMA, ANY_OBJECT)
 
     def is_longer(self, most: int) -> bool:
-        """As `HasGrammar.is_longer`."""
+        """As `GrammarSource.is_longer`."""
         return is_longer(self.schema_ if self.json_schema is None else self.json_schema.schema_, most)
 
 
@@ -130,11 +130,11 @@ class StructuredOutputs(StrictModel):
         return Grammar(GrammarKind.JSON_SCHEMA, self.json_ if isinstance(self.json_, str) else _to_json(self.json_))
 
     def is_longer(self, most: int) -> bool:
-        """As `HasGrammar.is_longer`. What is a text already needs no writing."""
+        """As `GrammarSource.is_longer`. What is a text already needs no writing."""
         return is_longer([self.choice, None if isinstance(self.json_, str) else self.json_], most)
 
 
-class HasGrammar(Protocol):
+class GrammarSource(Protocol):
     """The value of a parameter that asks for a form of the answer."""
 
     def to_grammar(self) -> Grammar | None:
@@ -150,11 +150,11 @@ class HasGrammar(Protocol):
         ...
 
 
-class GrammarWish(NamedTuple):
+class GrammarRequest(NamedTuple):
     """A grammar as one parameter of a request asks for it. It becomes text only where it is compiled."""
 
     parameter: str  # wire name of the parameter
-    value: HasGrammar
+    value: GrammarSource
 
     def to_grammar(self) -> Grammar | None:
         """None where any text will do.

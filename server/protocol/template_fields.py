@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BeforeValidator, model_validator
 
+from server.protocol.base_models import StrictModel
 from server.protocol.errors import ApiError, shorten
-from server.protocol.json_values import is_deeper
-from server.protocol.strict_model import StrictModel
+from server.protocol.json_limits import is_deeper
 
 MAX_VARIABLES = 64
 MAX_VARIABLE_BYTES = 64 << 10  # of all of them, as JSON

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 import orjson
 from pydantic import BeforeValidator, Field, model_validator
 
+from server.protocol.base_models import StrictModel
 from server.protocol.errors import shorten
-from server.protocol.json_values import is_deeper, is_longer
-from server.protocol.strict_model import StrictModel
+from server.protocol.json_limits import is_deeper, is_longer
 from server.protocol.structured_outputs import NAME_PATTERN, Grammar, GrammarKind
 
 MAX_TOOLS = 128
@@ -161,7 +161,7 @@ class ForcedCalls:
             raise ValueError(f"{shorten(dict(tools))} cannot be written as JSON: {error}") from error
 
     def is_longer(self, most: int) -> bool:
-        """As `HasGrammar.is_longer`."""
+        """As `GrammarSource.is_longer`."""
         return is_longer([tool.parameters for tool in self._tools], most)
 
 

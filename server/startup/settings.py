@@ -12,14 +12,14 @@ from engine.interface.config import EngineConfig
 from engine.interface.setting import NOT_EMPTY, Limit, Setting, at_least, check, from_to, setting, settings_of
 from server.generation.metrics_names import MetricsNames
 from server.model_sources.cache_folder import cache_folder
-from server.output_parsers.reasoning import OFF, REASONING_SYNTAXES
-from server.output_parsers.syntaxes import SYNTAXES
+from server.output_parsers.reasoning_parser import OFF, REASONING_SYNTAXES
+from server.output_parsers.tool_parser import TOOL_CALL_SYNTAXES
 from server.startup.flags import add_flag, read
-from server.structured_output.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
+from server.structured_output.grammar_limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("console", "json")
-TOOL_CALL_PARSERS = tuple(syntax.name for syntax in SYNTAXES)
+TOOL_CALL_PARSERS = tuple(syntax.name for syntax in TOOL_CALL_SYNTAXES)
 REASONING_PARSERS = (*(syntax.name for syntax in REASONING_SYNTAXES), OFF)
 MAX_SECONDS = 86_400  # of every interval and timeout
 MAX_REPLICAS = 64  # of one machine

@@ -14,9 +14,8 @@ import orjson
 from engine.interface.background import SHORT_SWITCHES
 from server.admission.caller import NOBODY, caller
 from server.admission.fair_pool import FairPool
-from server.storage.record_key import RecordKey, StoreError, TooLarge
-from server.storage.shares import Shares
-from server.storage.table import Table
+from server.storage.owner_quotas import OwnerQuotas
+from server.storage.record_table import RecordKey, RecordTable, StoreError, TooLarge
 
 T = TypeVar("T")
 
@@ -37,9 +36,9 @@ class RecordStore:
             StoreError: the file cannot be used.
         """
         self._path = path
-        self._shares = Shares(max_records, max_bytes)
+        self._shares = OwnerQuotas(max_records, max_bytes)
         self._thread = FairPool(1, "store", rests=True)
-        self._table: Table | None = None
+        self._table: RecordTable | None = None
         self._is_closed = False
         if path is not None:
             try:
@@ -86,7 +85,7 @@ class RecordStore:
             StoreError: the store cannot be read.
         """
 
-        def work(table: Table) -> T | None:
+        def work(table: RecordTable) -> T | None:
             content = table.get(key)
             return None if content is None else pick(content)
 
@@ -117,7 +116,7 @@ class RecordStore:
             StoreError: as `put`.
         """
 
-        def work(table: Table) -> bytes | None:
+        def work(table: RecordTable) -> bytes | None:
             content = table.get(key)
             changed = None if content is None else change(content)
             if changed is not None:
@@ -139,7 +138,7 @@ class RecordStore:
             StoreError: the store cannot be read.
         """
 
-        def work(table: Table) -> list[Any]:
+        def work(table: RecordTable) -> list[Any]:
             values: list[Any] = []
             num_bytes, asked, seen = 0, key, set[str]()
             while asked.id not in seen:
@@ -177,25 +176,25 @@ class RecordStore:
         self._is_closed = True
         await asyncio.wrap_future(self._thread.finish(self._close))
 
-    async def _run(self, work: Callable[[Table], T]) -> T:
+    async def _run(self, work: Callable[[RecordTable], T]) -> T:
         """The result of `work`. It happens even where its waiter is cancelled."""
         future = asyncio.wrap_future(self._submit(work))
         future.add_done_callback(_look_at)
         return await asyncio.shield(future)
 
-    async def _run_read(self, work: Callable[[Table], T]) -> T:
+    async def _run_read(self, work: Callable[[RecordTable], T]) -> T:
         """The result of `work`, which changes nothing. It is left out where its waiter is cancelled before its turn.
 
         Otherwise clients that ask and leave would fill the queue with work of which nobody reads the result.
         """
 
-        def read(table: Table) -> T:
+        def read(table: RecordTable) -> T:
             self._check_open()  # once more: the end of the server does not wait for what was to be read
             return work(table)
 
         return await asyncio.wrap_future(self._submit(read))
 
-    def _submit(self, work: Callable[[Table], T]) -> Future[T]:
+    def _submit(self, work: Callable[[RecordTable], T]) -> Future[T]:
         self._check_open()
         return self._thread.submit(caller(), partial(self._work, work))
 
@@ -203,13 +202,13 @@ class RecordStore:
         if self._is_closed:
             raise StoreError("the store is closed")
 
-    def _work(self, work: Callable[[Table], T]) -> T:
+    def _work(self, work: Callable[[RecordTable], T]) -> T:
         with SHORT_SWITCHES:
             return work(self._open())
 
-    def _open(self) -> Table:
+    def _open(self) -> RecordTable:
         if self._table is None:
-            self._table = Table(self._path, self._shares)
+            self._table = RecordTable(self._path, self._shares)
         return self._table
 
     def _close(self) -> None:

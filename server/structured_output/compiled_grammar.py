@@ -12,11 +12,11 @@ import orjson
 
 from sampling.host.grammar import GrammarError
 from server.protocol.structured_outputs import Grammar, GrammarKind
-from server.structured_output.answer_rules import REPLAY_SECONDS
-from server.structured_output.limits import InvalidGrammar, check_gbnf, check_lark, check_regex, check_schema
-from server.structured_output.matcher import GrammarMatcher, first_reason
-from server.structured_output.vocabulary import GrammarVocabulary
-from server.text.tokenization.failures import is_panic
+from server.structured_output.grammar_limits import InvalidGrammar, check_gbnf, check_lark, check_regex, check_schema
+from server.structured_output.grammar_matcher import GrammarMatcher, first_reason
+from server.structured_output.grammar_vocabulary import GrammarVocabulary
+from server.structured_output.output_grammar import MAX_PREFIX_SECONDS
+from server.text.tokenization.native_errors import is_panic
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits
@@ -49,7 +49,7 @@ class CompiledGrammar:
 
     @classmethod
     def compile(cls, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
-        """Compiles a grammar. This may take seconds, without the interpreter lock, and needs a `DeepStackThreads`.
+        """Compiles a grammar. This may take seconds, without the interpreter lock, and needs a `LargeStackThreads`.
 
         Raises:
             InvalidGrammar: the grammar is wrong, not supported or too complex, or nothing matches it.
@@ -75,7 +75,7 @@ class CompiledGrammar:
 
     @property
     def ends_output(self) -> bool:
-        """As `AnswerRules.ends_output`."""
+        """As `OutputGrammar.ends_output`."""
         return True
 
     def matcher(self) -> GrammarMatcher:
@@ -95,8 +95,8 @@ class CompiledGrammar:
                 raise GrammarError(f"token {token_id} among them ends an answer")
             if not _consume(walker, token_id):
                 raise GrammarError(f"token {token_id} is not allowed there: {first_reason(walker.get_error())}")
-            if thread_time() - began > REPLAY_SECONDS:
-                raise GrammarError(f"to read them takes longer than {REPLAY_SECONDS:g} s, the limit")
+            if thread_time() - began > MAX_PREFIX_SECONDS:
+                raise GrammarError(f"to read them takes longer than {MAX_PREFIX_SECONDS:g} s, the limit")
         return CompiledGrammar(walker, self._vocabulary)
 
     def _probe(self) -> None:

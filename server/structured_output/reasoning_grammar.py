@@ -10,23 +10,23 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from sampling.host.grammar import GrammarError
-from server.structured_output.answer_rules import AnswerRules, RulesSoFar
-from server.structured_output.marker_scan import SPACE, Found, MarkerScan
+from server.structured_output.marker_scanner import SPACE, FoundMarker, MarkerScanner
+from server.structured_output.output_grammar import AdvancedGrammar, OutputGrammar
 from server.structured_output.token_table import TokenTable
 
 
-class Closing(NamedTuple):
+class EndMarker(NamedTuple):
     """What ends a reasoning that has had its tokens."""
 
     marker: bytes
     token_ids: Sequence[int]  # that write the marker
 
 
-class ReasoningScan:
+class ReasoningMarkers:
     """What finds the reasoning in the answers of one model. It is made once."""
 
     def __init__(
-        self, table: TokenTable, begins: Sequence[bytes], ends: Sequence[bytes], closing: Closing | None
+        self, table: TokenTable, begins: Sequence[bytes], ends: Sequence[bytes], closing: EndMarker | None
     ) -> None:
         """Looks through the vocabulary.
 
@@ -36,7 +36,7 @@ class ReasoningScan:
             closing: None where the vocabulary cannot write it, so that no budget can hold.
         """
         self.table = table
-        self.ends = MarkerScan(table, ends)
+        self.ends = MarkerScanner(table, ends)
         self.begins = tuple(begins)
         self.closing = closing
         self._parts_of_begins = table.ids_within(begins)
@@ -59,11 +59,11 @@ class ReasoningGrammar:
 
     def __init__(
         self,
-        scan: ReasoningScan,
+        scan: ReasoningMarkers,
         *,
         is_open: bool,
         budget: int | None,
-        behind: AnswerRules | None,
+        behind: OutputGrammar | None,
         is_form: bool,
     ) -> None:
         """
@@ -80,16 +80,16 @@ class ReasoningGrammar:
 
     @property
     def ends_output(self) -> bool:
-        """As `AnswerRules.ends_output`."""
+        """As `OutputGrammar.ends_output`."""
         return self.behind is not None and self.behind.ends_output
 
-    def matcher(self) -> ReasonedMatcher:
+    def matcher(self) -> ReasoningMatcher:
         """A matcher for one answer."""
-        return ReasonedMatcher(self)
+        return ReasoningMatcher(self)
 
-    def after(self, token_ids: Sequence[int]) -> AnswerRules:
-        """As `AnswerRules.after`."""
-        return RulesSoFar.read(self.matcher(), token_ids, self.scan.table.end_token_ids)
+    def after(self, token_ids: Sequence[int]) -> OutputGrammar:
+        """As `OutputGrammar.after`."""
+        return AdvancedGrammar.read(self.matcher(), token_ids, self.scan.table.end_token_ids)
 
     def mask_within(self, tail: bytes) -> np.ndarray:
         """The tokens that may come within the reasoning behind `tail`."""
@@ -131,7 +131,7 @@ class _Phase(Enum):
     BEHIND = auto()
 
 
-class ReasonedMatcher:
+class ReasoningMatcher:
     """A `sampling.host.grammar.TokenMatcher`.
 
     Before the reasoning, what follows `behind` is allowed, and what begins the reasoning. White space next to the
@@ -222,7 +222,7 @@ class ReasonedMatcher:
     def _read(self, data: bytes) -> None:
         """Reads text of the reasoning."""
         step = self._rules.scan.ends.step(self._tail, data)
-        if isinstance(step, Found):
+        if isinstance(step, FoundMarker):
             self._end_reasoning(step.rest.lstrip(SPACE))
             return
         self._tail = step or b""

@@ -13,8 +13,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node, Scope
 from jinja2.parser import Parser
 
-from server.text.bounded_environment import BoundedEnvironment
-from server.text.template_budget import RenderingTakesLong, current_budget, spending
+from server.text.template_limits import TemplateTimeout, current_budget, running_template
+from server.text.template_sandbox import TemplateSandbox
 from server.text.tokenization.control_tokens import MARKS, ControlTokens, ShieldedText, choose_mark
 from server.text.tokenization.gguf_metadata import TEMPLATE_VARIANTS
 
@@ -48,7 +48,7 @@ class ChatTemplate:
         Args:
             variants: sources that are used instead of `source` where a variable is given, by the names in VARIANTS.
         """
-        environment = BoundedEnvironment(
+        environment = TemplateSandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlocks]
         )
         environment.add_filter("tojson", _to_json)
@@ -94,7 +94,7 @@ class ChatTemplate:
         Raises:
             ChatTemplateError: there are no messages, some content is not text, both switches are set, the
                 last message cannot be continued, or the template fails or takes more than it may.
-            RenderingTakesLong: see `rendering_briefly`.
+            TemplateTimeout: see `inline_template_limits`.
         """
         flat = _with_texts(messages)
         return self._open_or_closed(flat, kwargs, add_generation_prompt, continue_final_message)
@@ -165,9 +165,9 @@ class ChatTemplate:
         template = self._template_for(variables)
         began = time.thread_time()
         try:
-            with spending([messages, variables]):
+            with running_template([messages, variables]):
                 return template.render(variables, messages=messages, add_generation_prompt=add_generation_prompt)
-        except RenderingTakesLong as error:
+        except TemplateTimeout as error:
             # A thread that has only waited, for a core or for the interpreter lock, says nothing about the template.
             if time.thread_time() - began > error.seconds / 4:
                 self.is_slow = True

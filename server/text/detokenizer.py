@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from codecs import utf_8_decode
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
+
+from server.text.tokenizer import Tokenizer
 
 
 class HasTokenBytes(Protocol):
@@ -64,3 +66,29 @@ class IncrementalDetokenizer:
         """U+FFFD if the output ended within a character, else ""; call it once, after the last token."""
         rest, self._rest = self._rest, b""
         return rest.decode("utf-8", errors="replace")
+
+
+class VisibleControlTokens:
+    """The tokens of a model, of which some control tokens stand for their names."""
+
+    def __init__(self, tokenizer: Tokenizer, token_ids: Collection[int]) -> None:
+        table = list(tokenizer.token_bytes)
+        for token_id in token_ids:
+            table[token_id] = tokenizer.token_text(token_id).encode()
+        self._tokenizer = tokenizer
+        self._token_bytes = table
+
+    @property
+    def token_bytes(self) -> Sequence[bytes]:
+        return self._token_bytes
+
+    def token_text(self, token_id: int) -> str:
+        """As `Tokenizer.token_text`."""
+        return self._tokenizer.token_text(token_id)
+
+
+def show_control_tokens(tokenizer: Tokenizer, names: Collection[str]) -> HasTokenTexts:
+    """A view of the tokens in which control tokens of these names have text; without any, `tokenizer` itself."""
+    ids = tokenizer.control.ids
+    hidden = [ids[name] for name in names if name in ids and not tokenizer.token_bytes[ids[name]]]
+    return VisibleControlTokens(tokenizer, hidden) if hidden else tokenizer

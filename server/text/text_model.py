@@ -15,9 +15,9 @@ from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.folder_tokenizer import load_folder_tokenizer
 from server.text.infill import Infill, find_infill
 from server.text.sampling_defaults import sampling_defaults
-from server.text.tokenization.failures import NativeFailure, panics_as_errors
 from server.text.tokenization.folder_metadata import FolderMetadata, read_folder_metadata
 from server.text.tokenization.gguf_metadata import GgufMetadata, read_gguf_metadata
+from server.text.tokenization.native_errors import NativeLibraryError, panics_as_errors
 from server.text.tokenizer import Tokenizer
 
 
@@ -91,7 +91,7 @@ def _failures_of_libraries() -> Iterator[None]:
     try:
         with panics_as_errors("the tokenizer's library"):
             yield
-    except NativeFailure as error:
+    except NativeLibraryError as error:
         raise ModelError(f"the tokenizer is damaged, or of a kind that is not known: {error}") from error
 
 

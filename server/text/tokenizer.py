@@ -51,7 +51,7 @@ class Vocabulary(Protocol):
 
         Raises:
             TooManyTokens: there are more than `max_tokens`.
-            NativeFailure: a native library fails.
+            NativeLibraryError: a native library fails.
         """
         ...
 
@@ -62,7 +62,7 @@ class Vocabulary(Protocol):
             mark: one of `control_tokens.MARKS` that is in none of the texts.
 
         Raises:
-            TooManyTokens, NativeFailure: as `encode`.
+            TooManyTokens, NativeLibraryError: as `encode`.
         """
         ...
 
@@ -159,7 +159,7 @@ class Tokenizer:
         Raises:
             TooManyTokens: the text itself has more than `max_tokens`.
             ValueError: the text is not Unicode (it holds half of a surrogate pair).
-            NativeFailure: a native library fails on the text.
+            NativeLibraryError: a native library fails on the text.
         """
         _check_unicode(text)
         self.refuse_far_too_long(text, max_tokens)
@@ -170,7 +170,7 @@ class Tokenizer:
         """Token ids of texts and tokens in a row, behind what the model wants before a text; no name becomes a token.
 
         Raises:
-            TooManyTokens, ValueError, NativeFailure: as `encode`.
+            TooManyTokens, ValueError, NativeLibraryError: as `encode`.
         """
         texts = [part for part in parts if isinstance(part, str)]
         for text in texts:
@@ -207,7 +207,7 @@ class Tokenizer:
         Raises:
             TooManyTokens: a beginning alone has more than twice as many tokens as allowed. What stands behind it could
                 join the beginning's last tokens, and never half of them.
-            ValueError, NativeFailure: as `encode`.
+            ValueError, NativeLibraryError: as `encode`.
         """
         if max_tokens is None:
             return

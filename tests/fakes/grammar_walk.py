@@ -6,7 +6,7 @@ import numpy as np
 
 from sampling.host.grammar import TokenMatcher
 from sampling.host.packed import num_words_of
-from server.structured_output.vocabulary import HasVocabulary
+from server.structured_output.grammar_vocabulary import HasVocabulary
 
 _MERGES = (
     ' "', '":', '": ', '", "', "},", "}]", '"}', "[{", "\n  ", "    ", "true", "null", "number", " be", "ab", "abc",

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import orjson
 
 from server.admission.workers import Workers
-from server.api.conversations.records import (
-    LocalRecords,
+from server.api.conversations.response_records import (
+    ConnectionRecords,
     Record,
     conversation_key,
     conversation_not_found,
@@ -19,12 +19,11 @@ from server.api.conversations.records import (
     response_key,
 )
 from server.api.conversations.stored_conversation import StoredConversation
-from server.api.responses.ids import response_of_item
-from server.api.responses.items import Item
+from server.api.responses.items import Item, response_of_item
 from server.api.responses.responses_request import ResponsesRequest
 from server.protocol.errors import ApiError, shorten
-from server.storage.record_key import TooLarge
 from server.storage.record_store import RecordStore
+from server.storage.record_table import TooLarge
 
 MAX_REFERENCES = 256  # of one request
 
@@ -46,7 +45,7 @@ class History:
     """
 
     def __init__(
-        self, store: RecordStore, workers: Workers, owner: str, max_bytes: int, local: LocalRecords | None = None
+        self, store: RecordStore, workers: Workers, owner: str, max_bytes: int, local: ConnectionRecords | None = None
     ) -> None:
         self._store = store
         self._workers = workers

@@ -8,13 +8,12 @@ from typing import Any
 import orjson
 
 from server.api.framing import Framing
-from server.api.openai.chat_logprobs import ChatLogprobs
-from server.api.openai.chat_parts import ChoiceParts
+from server.api.openai.call import OpenAICall
+from server.api.openai.chat_deltas import ChatDeltaParser
 from server.api.openai.chat_request import ChatCompletionRequest
-from server.api.openai.chunks import Chunks
-from server.api.openai.logprobs import WireLogprobs
-from server.api.openai.openai_call import OpenAICall
-from server.api.openai.openai_shapes import AnswerHead, encode_reason, shape_error, shape_usage
+from server.api.openai.chunk_writer import ChunkWriter
+from server.api.openai.logprobs import ChatLogprobs, WireLogprobs
+from server.api.openai.openai_objects import ResponseHead, encode_reason, error_object, usage_object
 from server.api.route import AnswerContext, BodyRoute
 from server.generation.choice import Delta
 from server.generation.generation import Answer, Generation
@@ -24,22 +23,22 @@ from server.protocol.generation_fields import GenerationFields
 _OBJECT = "chat.completion"
 
 
-class ChatChunks(Chunks):
+class ChatWriter(ChunkWriter):
     """Writes the answer to a conversation."""
 
     chunk_object = f"{_OBJECT}.chunk"
 
     def __init__(
-        self, head: AnswerHead, fields: GenerationFields, generation: Generation, logprobs: WireLogprobs | None,
+        self, head: ResponseHead, fields: GenerationFields, generation: Generation, logprobs: WireLogprobs | None,
         framing: Framing,
     ) -> None:  # fmt: skip
         super().__init__(head, fields, generation, logprobs, framing)
         self._is_first_chunk = True
         self._silent = set(range(generation.num_choices))  # the choices that have yet to tell their role
-        self._parts: list[ChoiceParts] = []  # by choice
-        self._make_parts: Callable[[], ChoiceParts] | None = None
+        self._parts: list[ChatDeltaParser] = []  # by choice
+        self._make_parts: Callable[[], ChatDeltaParser] | None = None
 
-    def look_for_parts(self, make: Callable[[], ChoiceParts]) -> None:
+    def look_for_parts(self, make: Callable[[], ChatDeltaParser]) -> None:
         """Tells reasoning and tool calls from other text from now on. Called before anything is written.
 
         Args:
@@ -68,7 +67,7 @@ class ChatChunks(Chunks):
         chunks = [self._encode_parts(delta, self._parts[delta.index]) for delta in deltas]
         return [chunk for chunk in chunks if chunk]
 
-    def _encode_parts(self, delta: Delta, parts: ChoiceParts) -> bytes:
+    def _encode_parts(self, delta: Delta, parts: ChatDeltaParser) -> bytes:
         """Empty where nothing is certain yet."""
         is_last = delta.finish_reason is not None
         found = parts.feed(delta.text, delta.token_ids, is_last=is_last)
@@ -83,7 +82,7 @@ class ChatChunks(Chunks):
     def _usage(self) -> dict[str, object]:
         if self._make_parts is None:
             return super()._usage()
-        return shape_usage(self._generation.usage, sum(parts.num_reasoning_tokens for parts in self._parts))
+        return usage_object(self._generation.usage, sum(parts.num_reasoning_tokens for parts in self._parts))
 
     def _encode(self, delta: Delta) -> bytes:
         return self._encode_chunk(delta, self._delta(delta), encode_reason(delta.finish_reason))
@@ -137,7 +136,7 @@ class ChatChunks(Chunks):
 class ChatCall(OpenAICall):
     """A conversation, which the assistant's next message continues."""
 
-    writer_kind = ChatChunks
+    writer_kind = ChatWriter
     logprobs_kind = ChatLogprobs
     id_prefix = "chatcmpl"
 
@@ -162,14 +161,14 @@ class ChatCall(OpenAICall):
             **length,
         )
 
-    def make_writer(self, generation: Generation, context: AnswerContext) -> Chunks:
+    def make_writer(self, generation: Generation, context: AnswerContext) -> ChunkWriter:
         writer = super().make_writer(generation, context)
         make_parts = self.parts_maker(generation, context)
-        if make_parts is not None and isinstance(writer, ChatChunks):
+        if make_parts is not None and isinstance(writer, ChatWriter):
             writer.look_for_parts(make_parts)
         return writer
 
-    def parts_maker(self, generation: Generation, context: AnswerContext) -> Callable[[], ChoiceParts] | None:
+    def parts_maker(self, generation: Generation, context: AnswerContext) -> Callable[[], ChatDeltaParser] | None:
         """What makes the reader of one answer; None where all text is content."""
         body = self._body
         parts = context.answer_format.of_request(
@@ -181,7 +180,7 @@ class ChatCall(OpenAICall):
             return None
         prompt, with_reasoning = generation.prompts[0].token_ids, body.include_reasoning is not False
         num_begun = self.request.num_prompt_output_tokens
-        return lambda: ChoiceParts(
+        return lambda: ChatDeltaParser(
             parts, prompt, generation.tokenizer, num_begun=num_begun, with_reasoning=with_reasoning
         )
 
@@ -194,4 +193,4 @@ class ChatCall(OpenAICall):
         return cls(ChatCompletionRequest.parse(body))
 
 
-CHAT_COMPLETIONS = BodyRoute("/v1/chat/completions", ChatCall.parse, shape_error)
+CHAT_COMPLETIONS = BodyRoute("/v1/chat/completions", ChatCall.parse, error_object)

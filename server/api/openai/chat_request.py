@@ -7,16 +7,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from sampling.host.params import MAX_LOGPROBS
+from server.protocol.base_models import StrictModel, bounded
 from server.protocol.errors import ApiError, shorten
 from server.protocol.generation_fields import GenerationFields, ThinkingBudget
-from server.protocol.strict_model import StrictModel, bounded
-from server.protocol.structured_outputs import GrammarWish, ResponseFormat
+from server.protocol.structured_outputs import GrammarRequest, ResponseFormat
 from server.protocol.template_fields import TemplateFields
 from server.protocol.tools import MAX_CALLS, MAX_TOOLS, ForcedCalls, NamedTool, StrictCalls, Tool, ToolCall, ToolChoice
 from server.protocol.unknown_fields import CHAT, MESSAGE, UnknownFields
 
 MAX_MESSAGES = 4096
-_ANY_TEXT = GrammarWish("response_format", ResponseFormat(type="text"))
+_ANY_TEXT = GrammarRequest("response_format", ResponseFormat(type="text"))
 MAX_PARTS = 1024  # of one message's content
 
 
@@ -131,7 +131,7 @@ class ChatCompletionRequest(GenerationFields, TemplateFields):
             )
         if choice == "required" and not named:
             raise ApiError("tool_choice is required and tools is empty", param="tool_choice", code="invalid_value")
-        if self.forced_calls is not None and super().grammar_wish not in (None, _ANY_TEXT):
+        if self.forced_calls is not None and super().grammar_request not in (None, _ANY_TEXT):
             raise ApiError(
                 "tool_choice asks for a call, and another parameter for another form of the answer; give one of them",
                 param="tool_choice",
@@ -172,9 +172,9 @@ class ChatCompletionRequest(GenerationFields, TemplateFields):
         return {**of_effort, **super().template_variables}
 
     @property
-    def grammar_wish(self) -> GrammarWish | None:
+    def grammar_request(self) -> GrammarRequest | None:
         forced = self.forced_calls
-        return super().grammar_wish if forced is None else GrammarWish("tools", forced)
+        return super().grammar_request if forced is None else GrammarRequest("tools", forced)
 
     @model_validator(mode="after")
     def _top_logprobs_need_logprobs(self) -> ChatCompletionRequest:

@@ -8,12 +8,11 @@ from typing import Any
 import orjson
 
 from server.api.framing import Framing
-from server.api.openai.chunks import Chunks
-from server.api.openai.completion_logprobs import CompletionLogprobs
+from server.api.openai.call import OpenAICall
+from server.api.openai.chunk_writer import ChunkWriter
 from server.api.openai.completion_request import CompletionRequest, Prompt
-from server.api.openai.logprobs import WireLogprobs
-from server.api.openai.openai_call import OpenAICall
-from server.api.openai.openai_shapes import AnswerHead, encode_reason, shape_error
+from server.api.openai.logprobs import CompletionLogprobs, WireLogprobs
+from server.api.openai.openai_objects import ResponseHead, encode_reason, error_object
 from server.api.route import BodyRoute
 from server.generation.choice import Delta
 from server.generation.generation import Answer, Generation
@@ -24,13 +23,13 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 _OBJECT = "text_completion"
 
 
-class CompletionChunks(Chunks):
+class CompletionWriter(ChunkWriter):
     """Writes the answer to a completion."""
 
     chunk_object = _OBJECT
 
     def __init__(
-        self, head: AnswerHead, fields: GenerationFields, generation: Generation, logprobs: WireLogprobs | None,
+        self, head: ResponseHead, fields: GenerationFields, generation: Generation, logprobs: WireLogprobs | None,
         framing: Framing,
     ) -> None:  # fmt: skip
         super().__init__(head, fields, generation, logprobs, framing)
@@ -87,7 +86,7 @@ class CompletionChunks(Chunks):
 class CompletionCall(OpenAICall):
     """One or several prompts, each of which the model continues."""
 
-    writer_kind = CompletionChunks
+    writer_kind = CompletionWriter
     logprobs_kind = CompletionLogprobs
     id_prefix = "cmpl"
 
@@ -112,4 +111,4 @@ def _source(prompt: Prompt, body: CompletionRequest) -> PromptSource:
     return TokenPrompt(prompt)
 
 
-COMPLETIONS = BodyRoute("/v1/completions", CompletionCall.parse, shape_error)
+COMPLETIONS = BodyRoute("/v1/completions", CompletionCall.parse, error_object)

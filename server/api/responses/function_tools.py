@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
+from server.protocol.base_models import StrictModel, bounded
 from server.protocol.errors import ApiError, shorten
-from server.protocol.strict_model import StrictModel, bounded
 from server.protocol.structured_outputs import NAME_PATTERN
 from server.protocol.tools import MAX_TOOLS, FunctionDefinition, Tool
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
+from server.protocol.base_models import StrictModel
 from server.protocol.errors import ApiError, shorten
-from server.protocol.strict_model import StrictModel
 from server.protocol.unknown_fields import UnknownFields
 
 MAX_ITEMS = 4096  # of one request

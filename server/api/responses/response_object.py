@@ -116,7 +116,7 @@ def code_of(error: ApiError) -> str:
     return _ERROR_CODES.get(error.status, "server_error")
 
 
-def shape_usage(usage: Usage, num_reasoning_tokens: int) -> dict[str, Any]:
+def usage_object(usage: Usage, num_reasoning_tokens: int) -> dict[str, Any]:
     """The `usage` object of a response."""
     return {
         "input_tokens": usage.num_prompt_tokens,

@@ -9,11 +9,11 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_v
 from sampling.host.params import MAX_LOGPROBS
 from server.api.responses.function_tools import AllowedTools, FunctionChoice, FunctionTools, NamedFunction
 from server.api.responses.input_items import InputItem, ItemId, checked_items
-from server.api.responses.text_config import TextConfig
+from server.api.responses.text_format import TextConfig
+from server.protocol.base_models import StrictModel
 from server.protocol.errors import ApiError, UnknownField, shorten
 from server.protocol.generation_fields import GenerationFields, StreamOptions, ThinkingBudget
-from server.protocol.strict_model import StrictModel
-from server.protocol.structured_outputs import GrammarWish, ResponseFormat
+from server.protocol.structured_outputs import GrammarRequest, ResponseFormat
 from server.protocol.template_fields import TemplateFields
 from server.protocol.tools import MAX_CALLS, ForcedCalls, StrictCalls, Tool
 from server.protocol.unknown_fields import Neutral, UnknownFields
@@ -272,9 +272,9 @@ class ResponsesRequest(TemplateFields, GenerationFields):
         return StrictCalls.of(functions, is_parallel=self.parallel_tool_calls is not False)
 
     @property
-    def grammar_wish(self) -> GrammarWish | None:
+    def grammar_request(self) -> GrammarRequest | None:
         forced = self.forced_calls
-        return self._form if forced is None else GrammarWish("tools", forced)
+        return self._form if forced is None else GrammarRequest("tools", forced)
 
     @property
     def wants_logprobs(self) -> bool:
@@ -309,10 +309,10 @@ class ResponsesRequest(TemplateFields, GenerationFields):
         return None if asked == _ANY_TEXT else asked
 
     @property
-    def _form(self) -> GrammarWish | None:
+    def _form(self) -> GrammarRequest | None:
         if self.structured_outputs is not None:
-            return GrammarWish("structured_outputs", self.structured_outputs)
-        return None if self._text_format is None else GrammarWish("text.format", self._text_format)
+            return GrammarRequest("structured_outputs", self.structured_outputs)
+        return None if self._text_format is None else GrammarRequest("text.format", self._text_format)
 
 
 def _renamed(body: Any) -> Any:

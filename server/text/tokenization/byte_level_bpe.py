@@ -18,8 +18,8 @@ from engine.interface.errors import ModelError
 from server.text.tokenization.byte_alphabet import bytes_of
 from server.text.tokenization.control_tokens import Part
 from server.text.tokenization.gguf_metadata import GgufMetadata, TokenType
-from server.text.tokenization.library_encoder import LibraryEncoder
 from server.text.tokenization.pre_tokenizers import SCHEMES, Scheme
+from server.text.tokenization.tokenizers_encoder import TokenizersEncoder
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
 
@@ -50,7 +50,7 @@ class ByteLevelBpe:
         }
         tokenizer.add_tokens(list(whole.values()))
         control_ids = {vocabulary[metadata.tokens[token_id]] for token_id in metadata.control_ids}
-        self._encoder = LibraryEncoder(tokenizer, whole, control_ids)
+        self._encoder = TokenizersEncoder(tokenizer, whole, control_ids)
         self.control = self._encoder.control
         self.add_bos_token = scheme.add_bos_token if metadata.add_bos_token is None else metadata.add_bos_token
         self.tokens = metadata.tokens

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
@@ -239,3 +240,13 @@ def _either(words: Iterable[str]) -> str:
     # One branch needs no group; at the top there is none either, so that `re` knows the first characters.
     pattern = branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
     return f"(?:{pattern})?" if is_optional else pattern
+
+
+@dataclass(frozen=True, slots=True)
+class AddedToken:
+    """A token that is looked for in a text before anything else, by its own text."""
+
+    token_id: int
+    is_special: bool = False  # a control token, which stands for no text
+    strips_left: bool = False  # swallows the white space in front of it
+    strips_right: bool = False  # swallows the white space behind it

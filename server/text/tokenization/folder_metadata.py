@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from engine.interface.errors import ModelError
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
-from server.text.tokenization.added_token import AddedToken
+from server.text.tokenization.control_tokens import AddedToken
 from server.text.tokenization.gguf_metadata import TEMPLATE_VARIANTS
 
 TOKENIZER_CONFIG = "tokenizer_config.json"

@@ -14,10 +14,15 @@ from sentencepiece import SentencePieceProcessor
 
 from engine.interface.errors import ModelError
 from engine.weights.formats.model_folder import read_limited
-from server.text.tokenization.added_token import AddedToken
-from server.text.tokenization.control_tokens import CONTROL_NAME_BEGINS, ControlTokens, Part, is_control_name
-from server.text.tokenization.failures import TooManyTokens
+from server.text.tokenization.control_tokens import (
+    CONTROL_NAME_BEGINS,
+    AddedToken,
+    ControlTokens,
+    Part,
+    is_control_name,
+)
 from server.text.tokenization.gguf_metadata import GgufMetadata, TokenType
+from server.text.tokenization.native_errors import TooManyTokens
 from server.text.tokenization.sentencepiece_proto import (
     SPACE_MARK,
     ModelType,

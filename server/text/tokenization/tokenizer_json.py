@@ -19,7 +19,7 @@ from engine.interface.errors import ModelError
 from server.text.tokenization.byte_alphabet import bytes_of
 from server.text.tokenization.control_tokens import Part, is_control_name
 from server.text.tokenization.folder_metadata import MAX_VOCAB_SIZE
-from server.text.tokenization.library_encoder import LibraryEncoder
+from server.text.tokenization.tokenizers_encoder import TokenizersEncoder
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 PROBE = "a\ufdd0"  # a text that shows what the pipeline adds around texts; no vocabulary has its last character
@@ -58,7 +58,7 @@ class TokenizerJson:
             self.token_bytes[token_id] = b"" if token.special else token.content.encode("utf-8")
         self.prefix_ids, self.suffix_ids = self._around_a_text()
         control_ids = [token_id for token_id, token in added.items() if token.special or is_control_name(token.content)]
-        self._encoder = LibraryEncoder(self._tokenizer, added, control_ids)
+        self._encoder = TokenizersEncoder(self._tokenizer, added, control_ids)
         self.control = self._encoder.control
 
     def encode(self, text: str, max_tokens: int | None = None) -> list[int]:

@@ -12,12 +12,12 @@ import pytest
 from engine.interface.config import EngineConfig
 from engine.interface.types import Progress
 from server.model_sources.builtin_models import BUILTIN_MODELS
-from server.model_sources.errors import ModelStoreError
+from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.hub_records import HubRecord
 from server.offline import llm as llm_module
 from server.offline.llm import LLM
 from server.offline.saved_llm import FILE_NAME, SavedLLM, SavedLLMError
-from server.startup.loaded_model import LoadedModel
+from server.startup.model_loader import LoadedModel
 from server.startup.progress import silent
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel

@@ -1,0 +1,113 @@
+"""A loaded model in this process, from its first use until it is closed."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from engine.interface.config import EngineConfig, ModelInfo
+from engine.interface.types import EngineStats
+from server.model_sources.model_store import ensure_model
+from server.offline.offline_engine import OfflineEngine
+from server.startup.model_loader import LoadedModel
+from server.startup.progress import silent
+
+
+class LLMLifecycle:
+    """What may be done with a loaded model beside generating: to pause it, to look at it, to close it.
+
+    Used as `with`, which closes it. A model that is dropped closes itself.
+
+    Every method but `close` raises EngineError once the model is closed or its engine has failed.
+    """
+
+    def __init__(self, loaded: LoadedModel, model: str, config: EngineConfig, num_programs: int) -> None:
+        """Starts the engine of `loaded`, which has not been started, and closes it in the end.
+
+        Args:
+            model: the name or path that the model was loaded from.
+            num_programs: how many programs were compiled for it.
+        """
+        self.model = model
+        self.config = config
+        self.model_info: ModelInfo = loaded.engine.model_info
+        self._num_programs = num_programs
+        self._running_engine = OfflineEngine(loaded)
+        # At the interpreter's exit the engine closes itself, and waits for that.
+        weakref.finalize(self, self._running_engine.close_soon).atexit = False
+
+    def __repr__(self) -> str:
+        info = self.model_info
+        return f"{type(self).__name__}({self.model!r}, dtype={info.dtype!r}, max_model_len={info.max_model_len})"
+
+    def precompile(self) -> int:
+        """How many programs there are. Loading compiles or finds them all, so this returns at once."""
+        self._engine.check_open()
+        return self._num_programs
+
+    def pause(self) -> None:
+        """Stops computing once nothing is in flight; calls that generate wait until `resume`."""
+        self._engine.operate(lambda client: client.lifecycle.pause())
+
+    def resume(self) -> None:
+        """Goes on after `pause`.
+
+        Raises:
+            EngineBusy: the engine is asleep.
+        """
+        self._engine.operate(lambda client: client.lifecycle.resume())
+
+    def sleep(self, *, drop_weights: bool = False) -> None:
+        """Gives the memory of the pages back, with `drop_weights` the device's memory of the weights too."""
+        self._engine.operate(lambda client: client.lifecycle.sleep(drop_weights=drop_weights))
+
+    def wake(self) -> None:
+        """Goes on after `sleep`."""
+        self._engine.operate(lambda client: client.lifecycle.wake())
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets every cached prefix; False, and nothing is forgotten, while requests run."""
+        return self._engine.operate(lambda client: client.lifecycle.reset_prefix_cache())
+
+    def update_weights(self, model: str | Path, *, drain: bool = False) -> None:
+        """Takes the weights of another model of the same shape; the tokenizer stays.
+
+        Args:
+            drain: lets running requests end first, instead of being refused because of them.
+
+        Raises:
+            ModelStoreError: the model cannot be had.
+            ModelError: it cannot be served in the place of the first.
+            EngineBusy: requests have begun and may not or (as the engine is paused) cannot end first, or the
+                engine is asleep.
+        """
+        path = ensure_model(str(model), silent)
+        self._engine.operate(lambda client: client.lifecycle.update_weights(path, drain=drain))
+        self.model = str(model)
+
+    def stats(self) -> EngineStats:
+        """The engine's counters since the start and gauges of this moment."""
+        return self._engine.stats()
+
+    def close(self) -> None:
+        """Ends calls of other threads with an EngineError, stops the engine, frees its threads. Idempotent."""
+        self._running_engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _engine(self) -> OfflineEngine:
+        """
+        Raises:
+            EngineError: it has failed or was closed.
+        """
+        self._running_engine.check_open()
+        return self._running_engine

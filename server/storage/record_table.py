@@ -1,0 +1,226 @@
+"""The records themselves, in an SQLite database. Everything here blocks and belongs to one thread.
+
+The database is in memory, or in a file with a write-ahead log: what has been put there survives a process that is
+killed at any moment. A crash of the whole machine may lose the last records, and never harms the others.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from engine.interface.regular_file import check_regular
+from server.storage.owner_quotas import OwnerQuotas
+
+APPLICATION_ID = 0x45414752  # "EAGR", in the header of the file
+SCHEMA_VERSION = 1
+OVERHEAD_BYTES = 256  # of a record beside its value: key, indices, pages that are not full
+
+_LOCK_TIMEOUT_S = 2.0  # for a server that is just ending
+_MAX_LOG_BYTES = 16 << 20  # of the write-ahead log after a checkpoint
+
+_SCHEMA = (
+    """CREATE TABLE records (
+        number INTEGER PRIMARY KEY,
+        kind TEXT NOT NULL, owner TEXT NOT NULL, id TEXT NOT NULL,
+        used INTEGER NOT NULL,  -- ascends with each use
+        size INTEGER NOT NULL,  -- bytes, OVERHEAD_BYTES included
+        UNIQUE (kind, owner, id)
+    )""",
+    "CREATE INDEX by_use ON records (owner, used)",
+    # Apart, because each use writes the whole row of the other table.
+    "CREATE TABLE contents (number INTEGER PRIMARY KEY, value BLOB NOT NULL)",
+)
+_WHERE = "WHERE kind = ? AND owner = ? AND id = ?"
+
+
+class RecordTable:
+    """Values by key, within bounds. A record that is put or got counts as used; the least recently used goes first."""
+
+    def __init__(self, path: Path | None, shares: OwnerQuotas) -> None:
+        """
+        Args:
+            path: of the file, which is made where there is none; None: in memory.
+
+        Raises:
+            StoreError: the file cannot be used; the message names it and says why.
+        """
+        self._path = path
+        self._shares = shares
+        self._num_uses = 0
+        try:
+            if path is not None:
+                _make_private(path)
+            self._database = sqlite3.connect(path or ":memory:", timeout=_LOCK_TIMEOUT_S, isolation_level=None)
+        except (OSError, sqlite3.Error) as error:
+            raise self._unusable(error) from error
+        try:
+            self._open()
+        except StoreError:
+            self._database.close()
+            raise
+        except sqlite3.Error as error:
+            self._database.close()
+            raise self._unusable(error) from error
+
+    def close(self) -> None:
+        self._database.close()
+
+    def put(self, key: RecordKey, value: bytes) -> None:
+        """Sets the value of `key`. Others make way where there is no room.
+
+        Raises:
+            TooLarge: the value alone is beyond the bound of bytes.
+            StoreError: the disk is full; in both cases nothing has changed.
+        """
+        size = len(value) + sum(len(part.encode()) for part in key) + OVERHEAD_BYTES
+        if size > self._shares.max_bytes:
+            raise TooLarge(f"a record of {size} bytes does not fit into a store of {self._shares.max_bytes} bytes")
+        with self._transaction():
+            self._remove(key)
+            number = self._run(
+                "INSERT INTO records (kind, owner, id, used, size) VALUES (?, ?, ?, ?, ?)",
+                (*key, self._next_use(), size),
+            ).lastrowid
+            self._run("INSERT INTO contents (number, value) VALUES (?, ?)", (number, value))
+            self._shares.add(key.owner, 1, size)
+            self._make_room()
+
+    def get(self, key: RecordKey) -> bytes | None:
+        """The value of `key`; None where there is none.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        with self._transaction():
+            row = self._run(f"SELECT number, value FROM records JOIN contents USING (number) {_WHERE}", key).fetchone()
+            if row is None:
+                return None
+            self._run("UPDATE records SET used = ? WHERE number = ?", (self._next_use(), row[0]))
+            return bytes(row[1])
+
+    def delete(self, key: RecordKey) -> bool:
+        """Whether there was such a record.
+
+        Raises:
+            StoreError: the file cannot be written.
+        """
+        with self._transaction():
+            return self._remove(key)
+
+    def keys(self, kind: str) -> list[RecordKey]:
+        """The keys of all records of a kind, of all owners; the least recently used comes first.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        with self._transaction():
+            rows = self._run("SELECT kind, owner, id FROM records WHERE kind = ? ORDER BY used", (kind,))
+            return [RecordKey(*row) for row in rows]
+
+    def _open(self) -> None:
+        # One process alone has the file: the counts in `OwnerQuotas` know nothing of another's writes.
+        self._run("PRAGMA locking_mode = EXCLUSIVE")
+        (version,) = self._run("PRAGMA user_version").fetchone()
+        (application,) = self._run("PRAGMA application_id").fetchone()
+        (num_tables,) = self._run("SELECT count(*) FROM sqlite_master").fetchone()
+        if num_tables and application != APPLICATION_ID:
+            raise self._unusable("it is a database of another program")
+        if version > SCHEMA_VERSION:
+            raise self._unusable(f"it has version {version}, and this Eagre knows version {SCHEMA_VERSION}")
+        self._run("PRAGMA journal_mode = WAL")
+        self._run("PRAGMA synchronous = NORMAL")
+        self._run(f"PRAGMA journal_size_limit = {_MAX_LOG_BYTES}")
+        self._run("BEGIN EXCLUSIVE")  # takes the lock, which lasts until the database is closed
+        if version == 0:
+            self._run(f"PRAGMA application_id = {APPLICATION_ID}")
+            self._run(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            for statement in _SCHEMA:
+                self._run(statement)
+        self._run("COMMIT")
+        (self._num_uses,) = self._run("SELECT coalesce(max(used), 0) FROM records").fetchone()
+        self._count()
+        with self._transaction():
+            self._make_room()  # the bounds may be narrower than last time
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Everything within happens, or nothing."""
+        try:
+            self._run("BEGIN")
+            try:
+                yield
+                self._run("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._run("ROLLBACK")
+                self._count()
+                raise
+        except sqlite3.Error as error:
+            raise self._unusable(error) from error
+
+    def _run(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        return self._database.execute(statement, values)
+
+    def _count(self) -> None:
+        """Makes the counts what the database says."""
+        self._shares.clear()
+        for owner, *counts in self._run("SELECT owner, count(*), sum(size) FROM records GROUP BY owner"):
+            self._shares.add(owner, *counts)
+
+    def _make_room(self) -> None:
+        while (owner := self._shares.owner_to_evict()) is not None:
+            oldest = "SELECT number, size FROM records WHERE owner = ? ORDER BY used LIMIT 1"
+            self._drop(owner, *self._run(oldest, (owner,)).fetchone())
+
+    def _remove(self, key: RecordKey) -> bool:
+        """Whether there was such a record."""
+        row = self._run(f"SELECT number, size FROM records {_WHERE}", key).fetchone()
+        if row is not None:
+            self._drop(key.owner, *row)
+        return row is not None
+
+    def _drop(self, owner: str, number: int, size: int) -> None:
+        self._run("DELETE FROM records WHERE number = ?", (number,))
+        self._run("DELETE FROM contents WHERE number = ?", (number,))
+        self._shares.add(owner, -1, -size)
+
+    def _next_use(self) -> int:
+        self._num_uses += 1
+        return self._num_uses
+
+    def _unusable(self, reason: object) -> StoreError:
+        where = "memory" if self._path is None else str(self._path)
+        said = reason.strerror if isinstance(reason, OSError) else reason
+        if str(said) == "database is locked":
+            said = "another process uses it"
+        return StoreError(f"the store in {where} cannot be used: {said}")
+
+
+def _make_private(path: Path) -> None:
+    """Makes the file where there is none, readable for its owner alone: it will hold what clients have said."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    try:
+        check_regular(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+class StoreError(RuntimeError):
+    """The store cannot do what was asked: its file is unusable, its disk is full, a record is too large."""
+
+
+class TooLarge(StoreError):
+    """A record, or several that are asked for together, have more bytes than they may have."""
+
+
+class RecordKey(NamedTuple):
+    """A record is found by all three together, so that an owner never meets the records of another."""
+
+    kind: str  # what sort of record it is: "response"
+    owner: str  # whose it is: `Tenant.owner`
+    id: str

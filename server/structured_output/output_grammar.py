@@ -1,0 +1,76 @@
+"""What answers must follow, of whatever kind: something that makes one matcher for each answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from time import thread_time
+from typing import Protocol, Self
+
+from sampling.host.grammar import GrammarError, TokenMatcher
+
+MAX_PREFIX_SECONDS = 2.0  # of processor time, for an answer that goes on from its first tokens
+
+
+class OutputMatcher(TokenMatcher, Protocol):
+    """A matcher that can be multiplied where it stands."""
+
+    def copy(self) -> Self:
+        """Another one in the same state."""
+
+
+class OutputGrammar(Protocol):
+    """Any thread may make matchers of it."""
+
+    @property
+    def ends_output(self) -> bool:
+        """As `TokenMatcher.ends_output`."""
+
+    def matcher(self) -> OutputMatcher:
+        """A matcher for one answer."""
+
+    def after(self, token_ids: Sequence[int]) -> OutputGrammar:
+        """The rules of what may follow `token_ids`. This may take seconds.
+
+        Raises:
+            GrammarError: the rules do not allow these tokens, or take too long to read them.
+        """
+
+
+class AdvancedGrammar:
+    """The rules of an answer behind its first tokens."""
+
+    def __init__(self, matcher: OutputMatcher) -> None:
+        """
+        Args:
+            matcher: stands behind these tokens, and is only copied from now on.
+        """
+        self._matcher = matcher
+
+    @classmethod
+    def read(cls, matcher: OutputMatcher, token_ids: Sequence[int], end_token_ids: Collection[int]) -> AdvancedGrammar:
+        """Lets `matcher` read the first tokens of an answer.
+
+        Raises:
+            GrammarError: it does not allow them, or takes too long.
+        """
+        began = thread_time()
+        for token_id in token_ids:
+            if token_id in end_token_ids:
+                raise GrammarError(f"token {token_id} among them ends an answer")
+            matcher.accept(token_id)
+            if thread_time() - began > MAX_PREFIX_SECONDS:
+                raise GrammarError(f"to read them takes longer than {MAX_PREFIX_SECONDS:g} s, the limit")
+        return cls(matcher)
+
+    @property
+    def ends_output(self) -> bool:
+        """As `OutputGrammar.ends_output`."""
+        return self._matcher.ends_output
+
+    def matcher(self) -> OutputMatcher:
+        """As `OutputGrammar.matcher`."""
+        return self._matcher.copy()
+
+    def after(self, token_ids: Sequence[int]) -> OutputGrammar:
+        """As `OutputGrammar.after`."""
+        return AdvancedGrammar.read(self._matcher.copy(), token_ids, ())
