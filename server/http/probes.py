@@ -1,4 +1,4 @@
-"""The routes by which orchestrators and people ask how the server is: liveness, readiness, health, metrics, version."""
+"""The routes for orchestrators and monitoring: liveness, readiness, health, metrics, version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STATE_WORDS = {
 
 
 async def liveness(request: web.Request) -> web.Response:
-    """200 while the engine thread turns; an orchestrator restarts the process otherwise."""
+    """200 while the engine thread runs; an orchestrator restarts the process otherwise."""
     is_alive = request.app[SERVED].is_alive
     return json_response({"status": "alive" if is_alive else "dead"}, status=200 if is_alive else 503)
 
@@ -35,7 +35,7 @@ async def readiness(request: web.Request) -> web.Response:
 
 
 async def health(request: web.Request) -> web.Response:
-    """Readiness with the figures of each model's engine; those of the first stand at the top too."""
+    """Readiness with the statistics of each model's engine; those of the first are at the top level too."""
     served = request.app[SERVED]
     body = _readiness(served)
     models = {model.model_name: _health_of(model) for model in served.all}
@@ -57,12 +57,11 @@ def _health_of(model: ServedModel) -> dict[str, Any]:
 
 
 async def show_metrics(request: web.Request) -> web.Response:
-    """The figures that Prometheus reads."""
+    """The metrics for Prometheus."""
     return web.Response(body=request.app[SERVED].metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 async def version(_request: web.Request) -> web.Response:
-    """Which Eagre this is."""
     return json_response({"name": "eagre", "version": eagre_version()})
 
 

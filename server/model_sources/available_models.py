@@ -1,4 +1,4 @@
-"""The models that are on this machine, and the built-in ones that could be."""
+"""Lists the models on this machine, and the built-in ones that can be downloaded (`eagre models`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AvailableModel:
 
 
 def all_models(paths: Iterable[str]) -> Iterator[AvailableModel]:
-    """The built-in models, those of the Hub that were fetched, and those in some files and folders.
+    """The built-in models, those of the Hub that were downloaded, and those in some files and folders.
 
     Args:
         paths: model files, model folders, or folders that hold such files and folders.

@@ -1,4 +1,4 @@
-"""The folder in which Eagre keeps what can be fetched or computed again."""
+"""The cache folder, for everything that can be downloaded or computed again."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """The cache folder of Eagre for this user: $EAGRE_CACHE, else $XDG_CACHE_HOME/eagre, else ~/.cache/eagre.
-
-    It may not exist yet.
+    """$EAGRE_CACHE, else $XDG_CACHE_HOME/eagre, else ~/.cache/eagre. It may not exist yet.
 
     Raises:
         ModelStoreError: an environment variable names the home of an unknown user.
@@ -25,4 +23,4 @@ def cache_folder() -> Path:
 
 
 class ModelStoreError(RuntimeError):
-    """A model cannot be found, fetched or verified; the message says what to do."""
+    """A model cannot be found, downloaded or verified; the message says what to do."""

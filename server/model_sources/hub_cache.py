@@ -1,4 +1,4 @@
-"""The models in the cache of the `huggingface_hub` library, whichever program has fetched them."""
+"""Lists the models in the cache of `huggingface_hub`, whichever program has downloaded them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from server.model_sources.model_paths import gguf_models
 
 
 def cached_models() -> Iterator[HubRecord]:
-    """The models whose files are all there: first those that Eagre has fetched, then what else there is.
+    """The complete models: first those that Eagre has downloaded, then the others.
 
     Raises:
         OSError: the cache cannot be read.

@@ -1,7 +1,6 @@
-"""Fetches models from the Hugging Face Hub, by its own library and into its cache.
+"""Downloads models from the Hugging Face Hub with `huggingface_hub`, into its cache.
 
-The library is steered by its own variables: HF_TOKEN or the token of `hf auth login`, HF_HUB_OFFLINE, HF_ENDPOINT,
-HF_HOME.
+The library has its own variables: HF_TOKEN or the token of `hf auth login`, HF_HUB_OFFLINE, HF_ENDPOINT, HF_HOME.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ from server.model_sources.hub_records import HubId, HubRecord, find_record
 
 
 def pull_from_hub(hub_id: HubId, progress: Progress) -> Path:
-    """Fetches the newest files of a model, those of its revision if it names one. It blocks.
+    """Downloads the newest files of a model, those of its revision if it names one. It blocks.
 
-    Files that are in the cache already are not fetched again, and a file never appears there half. Where the Hub
-    cannot be reached, the model is taken as it was fetched last, by Eagre or by another program.
+    Files that are in the cache already are not downloaded again, and a file never appears there half. Where the Hub
+    cannot be reached, the model is taken as it was downloaded last, by Eagre or by another program.
 
     Args:
         progress: receives the stage "download ID" in bytes.
@@ -81,7 +80,7 @@ def _fetch(api: HfApi, hub_id: HubId, commit: str, sizes: dict[str, int], progre
     progress(stage, 0, total)
 
     def tell(num_bytes: int) -> None:
-        """Of the file that is being fetched; a transfer that is taken up again may count from the start."""
+        """Reports bytes of the present file; a transfer that is taken up again may count from the start."""
         nonlocal told
         done = min(before + num_bytes, total)
         if done > told:
@@ -99,7 +98,7 @@ def _fetch(api: HfApi, hub_id: HubId, commit: str, sizes: dict[str, int], progre
 
 
 def _cached(api: HfApi, hub_id: HubId, reason: Exception) -> HubRecord:
-    """What the library's cache holds of a model that the Hub cannot be asked for.
+    """A model in the library's cache, for when the Hub cannot be reached.
 
     Raises:
         ModelStoreError: not all of the model is there.
@@ -123,7 +122,7 @@ def _record(hub_id: HubId, snapshot: Path, wanted: WantedFiles) -> HubRecord:
 
 
 def _counting_bar(count: Callable[[int], None]) -> type[tqdm[Any]]:
-    """A progress bar that shows nothing and tells how many bytes of a file have arrived."""
+    """A progress bar class that shows nothing and reports how many bytes of a file have arrived."""
 
     class CountingBar(tqdm):  # type: ignore[misc]  # tqdm ships no types
         monitor_interval = 0  # else the first bar of each class starts a thread that never ends

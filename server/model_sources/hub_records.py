@@ -1,7 +1,7 @@
-"""What each name of a model on the Hub meant when it was fetched last.
+"""Names of models on the Hugging Face Hub, and records of which downloaded files each name means.
 
 The files themselves lie in the cache of the `huggingface_hub` library, which other programs share. A record says which
-of them a name stands for and that all of them have arrived, so that a model which was fetched once starts without the
+of them a name stands for and that all of them have arrived, so that a model that was downloaded once starts without the
 network, and is the same model until it is pulled anew. Records lie in the cache folder of Eagre, `hub/HASH.json`.
 """
 
@@ -22,7 +22,7 @@ from server.model_sources.cache_folder import cache_folder
 
 @dataclass(frozen=True, slots=True)
 class HubRecord:
-    """A model of the Hub that has been fetched whole."""
+    """A model of the Hub that has been downloaded completely."""
 
     name: str  # the HubId as text
     snapshot: str  # absolute path of the folder with the files
@@ -40,10 +40,7 @@ class HubRecord:
         return all(Path(self.snapshot, name).is_file() for name in self.files)
 
     def write(self) -> None:
-        """
-        Raises:
-            OSError: the record cannot be written.
-        """
+        """Raises OSError where the record cannot be written."""
         path = _path(self.name)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}")  # two processes may write the same record at once
@@ -52,13 +49,13 @@ class HubRecord:
 
 
 def find_record(hub_id: HubId) -> HubRecord | None:
-    """The record of a model, or None where it was never fetched or a file of it is gone."""
+    """The record of a model, or None where it was never downloaded or a file of it is missing."""
     record = _read(_path(str(hub_id)))
     return record if record is not None and record.is_complete else None
 
 
 def all_records() -> Iterator[HubRecord]:
-    """All records in the order of the models' names, also of models whose files are gone."""
+    """All records in the order of the models' names, also of models whose files are missing."""
     found = (_read(path) for path in (cache_folder() / "hub").glob("*.json"))
     yield from sorted((record for record in found if record is not None), key=lambda record: record.name)
 
@@ -89,7 +86,6 @@ class HubId:
 
     @classmethod
     def parse(cls, text: str) -> HubId | None:
-        """None where the text is no such name."""
         match = _ID.fullmatch(text)
         if match is None or any(set(word) == {"."} for word in match["repository"].split("/")):
             return None

@@ -1,4 +1,4 @@
-"""Models that lie on this machine as files or folders."""
+"""Resolves local paths to models: GGUF files and folders in Hugging Face's layout."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def local_model(path: Path) -> Path:
 def gguf_models(file_names: Iterable[str]) -> list[str]:
     """The GGUF models among files, in the order of their names; of a model in shards, the name of the first.
 
-    A model of which only later shards are there is named by its first shard too, so that whoever opens it learns what
-    is missing.
+    A model of which only later shards are there is named by its first shard too, so that opening it reports the
+    missing one.
     """
     models = set[str]()
     for name in file_names:

@@ -1,4 +1,4 @@
-"""Many prompts on their way through the engine at once."""
+"""Generates for many prompts at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Job(NamedTuple):
 
 
 class BatchProgress(NamedTuple):
-    """How far a batch is."""
+    """The progress of a batch."""
 
     num_finished: int  # prompts
     num_prompts: int
@@ -38,7 +38,7 @@ class BatchProgress(NamedTuple):
 
 
 class Batch:
-    """Submits its jobs in order, as fast as there is room, and reads them all at the same time.
+    """Submits its jobs in order, as fast as there is room, and reads them all concurrently.
 
     What is in flight is bounded by the engine's own limits: its slots and its queue.
 
@@ -60,7 +60,7 @@ class Batch:
 
     @property
     def progress(self) -> BatchProgress:
-        """How far the batch is at this moment; may be read in any thread."""
+        """The progress at this moment; may be read in any thread."""
         seconds = time.perf_counter() - self._started_at
         return BatchProgress(self._num_finished, len(self._jobs), self._num_tokens, seconds)
 

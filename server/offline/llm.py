@@ -1,11 +1,9 @@
-"""The offline Python API: a model in this process, without a server.
+"""The class `LLM` of the offline Python API: a model in this process, without a server.
 
-The shortest use:
+from eagre import LLM
 
-    from eagre import LLM
-
-    with LLM("smollm2-135m-instruct") as llm:
-        print(llm.generate("Once upon a time", max_tokens=64).text)
+with LLM("smollm2-135m-instruct") as llm:
+    print(llm.generate("Once upon a time", max_tokens=64).text)
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ ShowProgress: TypeAlias = bool | Callable[[BatchProgress], None]
 
 
 class LLM(LLMLifecycle):
-    """A loaded model. Call it from scripts, from notebooks, and from several threads at once.
+    """A loaded model. It may be used from scripts, from notebooks, and from several threads at once.
 
     Parameters of a request are `SamplingParams`, keywords with the names of the HTTP API
     (max_tokens, temperature, stop, n, …), or both, in which case the keywords win. Limits,
@@ -62,15 +60,15 @@ class LLM(LLMLifecycle):
 
         Args:
             model: name of a built-in model, or path of a GGUF file or a Hugging Face folder.
-            progress: False is silent; a callable is told stages instead of showing bars.
-            engine: fields of EngineConfig. Programs are kept in the user's cache unless
+            progress: False is silent; a callable receives stages instead of bars being shown.
+            engine: fields of EngineConfig. Compiled programs are cached in the user's cache folder unless
                 compilation_cache says otherwise.
 
         Raises:
-            ModelStoreError, OSError: the model cannot be had.
+            ModelStoreError, OSError: the model cannot be found or downloaded.
             ModelError: it cannot be served.
             ValueError: a setting is of the wrong type or outside its limits, or fits neither the model nor the machine.
-            TypeError: a setting is unknown; the message lists those that there are.
+            TypeError: a setting is unknown; the message lists the known ones.
         """
         settings = {"compilation_cache": str(cache_folder() / "compiled"), **engine}
         config = EngineConfig.from_keywords(settings)  # before the hard work
@@ -98,7 +96,7 @@ class LLM(LLMLifecycle):
 
     @classmethod
     def from_loaded(cls, loaded: LoadedModel, *, model: str, config: EngineConfig, num_programs: int = 0) -> Self:
-        """An LLM over an engine that was made elsewhere. The arguments are those of `LLMLifecycle`."""
+        """An LLM over an engine that is loaded already. The arguments are those of `LLMLifecycle`."""
         llm = cls.__new__(cls)
         LLMLifecycle.__init__(llm, loaded, model, config, num_programs)
         return llm
@@ -123,7 +121,9 @@ class LLM(LLMLifecycle):
     def generate(
         self, prompts: Any, params: Params | None = None, *, progress: ShowProgress = True, **options: Any
     ) -> Output | list[Output]:
-        """Goes on from each prompt, all of them at once.
+        """Completes each prompt, all of them concurrently.
+
+            outputs = llm.generate(["The sea is", "The sky is"], max_tokens=16)
 
         Args:
             prompts: a text or a list of token ids, which gives an Output; or a list of such, which
@@ -132,7 +132,7 @@ class LLM(LLMLifecycle):
                 a BatchProgress about ten times a second, and once at the end.
 
         Raises:
-            InvalidParameter: a parameter or a prompt is refused; nothing has run then. Of several
+            InvalidParameter: a parameter or a prompt is rejected; nothing has run then. Of several
                 prompts, the message names the first that is wrong by its index.
         """
         if is_one_prompt(prompts):
@@ -141,12 +141,7 @@ class LLM(LLMLifecycle):
 
     @overload
     def chat(
-        self,
-        messages: Messages,
-        params: SamplingParams | None = None,
-        *,
-        progress: ShowProgress = True,
-        **options: Any,
+        self, messages: Messages, params: SamplingParams | None = None, *, progress: ShowProgress = True, **options: Any
     ) -> Output: ...
 
     @overload
@@ -177,10 +172,13 @@ class LLM(LLMLifecycle):
     def stream(self, prompt: Prompt, params: SamplingParams | None = None, **options: Any) -> TextStream:
         """The answer while it is generated: an iterator of deltas, each with `text` and `token_ids`.
 
+            for delta in llm.stream("Once upon a time"):
+                print(delta.text, end="", flush=True)
+
         Closing or dropping the iterator aborts the request.
 
         Raises:
-            InvalidParameter: a parameter or the prompt is refused.
+            InvalidParameter: a parameter or the prompt is rejected.
         """
         engine = self._engine
         return engine.stream(
@@ -193,9 +191,9 @@ class LLM(LLMLifecycle):
         return engine.stream(CHAT.prepare_one(messages, params, options, engine.prepare, is_streamed=True), owner=self)
 
     def embed(self, prompts: Any, *, pooling: Pooling | str = Pooling.LAST) -> np.ndarray:
-        """The embeddings of prompts: what the model's last layer makes of them, after the last norm.
+        """The embeddings of prompts: the hidden states of the model's last layer, after the last norm.
 
-        Their lengths are the model's own; divide by `np.linalg.norm` to compare directions.
+        They are not normalized; divide by `np.linalg.norm` to compare directions.
 
         Args:
             prompts: a text or a list of token ids, or a list of such.
@@ -205,7 +203,7 @@ class LLM(LLMLifecycle):
             float32[hidden] of one prompt, float32[num_prompts, hidden] of a list.
 
         Raises:
-            InvalidParameter: the pooling or a prompt is refused; nothing has run then.
+            InvalidParameter: the pooling or a prompt is rejected; nothing has run then.
         """
         if pooling not in list(Pooling):
             raise InvalidParameter("pooling", f"pooling is {pooling!r}; it must be {' or '.join(Pooling)}")
@@ -223,10 +221,10 @@ class LLM(LLMLifecycle):
         return np.stack(embeddings) if embeddings else np.zeros((0, 0), np.float32)
 
     def count_tokens(self, text_or_messages: str | Messages) -> int:
-        """Tokens of a prompt: of a text, or of messages in the chat template with the opening of the answer.
+        """Tokens of a prompt: of a text, or of messages in the chat template with the generation prompt.
 
         Raises:
-            InvalidParameter: the messages are refused, or the text is no Unicode.
+            InvalidParameter: the messages are rejected, or the text is not Unicode.
         """
         text_model = self._engine.text_model
         if isinstance(text_or_messages, str):
@@ -239,7 +237,7 @@ class LLM(LLMLifecycle):
     # ---------------------------------------------------------------- save and load
 
     def save(self, folder: str | Path) -> Path:
-        """Writes which model this is and how its engine is set up, without weights; returns the file.
+        """Writes the model's name and the engine's configuration, without weights; returns the file.
 
         Raises:
             OSError: the folder cannot be written, or the model cannot be read.
@@ -249,22 +247,17 @@ class LLM(LLMLifecycle):
 
     @classmethod
     def load(
-        cls,
-        folder: str | Path,
-        *,
-        model: str | Path | None = None,
-        progress: bool | Progress = True,
-        **engine: Any,
+        cls, folder: str | Path, *, model: str | Path | None = None, progress: bool | Progress = True, **engine: Any
     ) -> Self:
-        """The model that was saved to `folder`, loaded anew.
+        """Loads the model whose configuration was saved to `folder`.
 
         Args:
             model: where the model is now; it must be the same one, by size and SHA-256.
-            engine: fields of EngineConfig that are to differ from the saved ones.
+            engine: fields of EngineConfig that override the saved ones.
 
         Raises:
             SavedLLMError: nothing usable is saved there, or the model is another one.
-            ModelStoreError, OSError, ValueError, TypeError: as when an LLM is made.
+            ModelStoreError, OSError, ValueError, TypeError: as when an LLM is created.
         """
         saved = SavedLLM.read(Path(folder))
         name = saved.model if model is None else str(model)

@@ -1,4 +1,4 @@
-"""A loaded model in this process, from its first use until it is closed."""
+"""The base class of `LLM`: everything but generating, such as pause, sleep and close."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from server.startup.progress import silent
 
 
 class LLMLifecycle:
-    """What may be done with a loaded model beside generating: to pause it, to look at it, to close it.
+    """A loaded model that can be paused, inspected and closed.
 
     Used as `with`, which closes it. A model that is dropped closes itself.
-
     Every method but `close` raises EngineError once the model is closed or its engine has failed.
     """
 
@@ -43,7 +42,7 @@ class LLMLifecycle:
         return f"{type(self).__name__}({self.model!r}, dtype={info.dtype!r}, max_model_len={info.max_model_len})"
 
     def precompile(self) -> int:
-        """How many programs there are. Loading compiles or finds them all, so this returns at once."""
+        """The number of compiled programs. Loading compiles or finds them all, so this returns at once."""
         self._engine.check_open()
         return self._num_programs
 
@@ -52,35 +51,31 @@ class LLMLifecycle:
         self._engine.operate(lambda client: client.lifecycle.pause())
 
     def resume(self) -> None:
-        """Goes on after `pause`.
-
-        Raises:
-            EngineBusy: the engine is asleep.
-        """
+        """Continues after `pause`; raises EngineBusy where the engine is asleep."""
         self._engine.operate(lambda client: client.lifecycle.resume())
 
     def sleep(self, *, drop_weights: bool = False) -> None:
-        """Gives the memory of the pages back, with `drop_weights` the device's memory of the weights too."""
+        """Frees the memory of the pages, with `drop_weights` the device's memory of the weights too."""
         self._engine.operate(lambda client: client.lifecycle.sleep(drop_weights=drop_weights))
 
     def wake(self) -> None:
-        """Goes on after `sleep`."""
+        """Continues after `sleep`."""
         self._engine.operate(lambda client: client.lifecycle.wake())
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets every cached prefix; False, and nothing is forgotten, while requests run."""
+        """Drops every cached prefix; False, and nothing is dropped, while requests run."""
         return self._engine.operate(lambda client: client.lifecycle.reset_prefix_cache())
 
     def update_weights(self, model: str | Path, *, drain: bool = False) -> None:
         """Takes the weights of another model of the same shape; the tokenizer stays.
 
         Args:
-            drain: lets running requests end first, instead of being refused because of them.
+            drain: waits for running requests to end, instead of failing because of them.
 
         Raises:
-            ModelStoreError: the model cannot be had.
-            ModelError: it cannot be served in the place of the first.
-            EngineBusy: requests have begun and may not or (as the engine is paused) cannot end first, or the
+            ModelStoreError: the model cannot be found or downloaded.
+            ModelError: it cannot replace the first.
+            EngineBusy: requests are running and may not or (as the engine is paused) cannot end first, or the
                 engine is asleep.
         """
         path = ensure_model(str(model), silent)
@@ -105,9 +100,6 @@ class LLMLifecycle:
 
     @property
     def _engine(self) -> OfflineEngine:
-        """
-        Raises:
-            EngineError: it has failed or was closed.
-        """
+        """Raises EngineError where it has failed or was closed."""
         self._running_engine.check_open()
         return self._running_engine

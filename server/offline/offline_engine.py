@@ -1,4 +1,4 @@
-"""A loaded model for synchronous callers: generations without a server."""
+"""The engine of the offline API: generations for synchronous callers, without a server."""
 
 from __future__ import annotations
 
@@ -51,10 +51,7 @@ class OfflineEngine:
         atexit.register(self.close)
 
     def check_open(self) -> None:
-        """
-        Raises:
-            EngineError: the engine failed or was closed.
-        """
+        """Raises EngineError where the engine failed or was closed."""
         if self._thread.is_stopped:
             raise EngineError(_CLOSED)
         failure = self._client.failure
@@ -62,13 +59,13 @@ class OfflineEngine:
             raise EngineError(f"the engine failed: {failure.exception()}; load the model again")
 
     def prepare(self, request: GenerationRequest, base: SamplingParams | None = None) -> Job:
-        """Tokenises and checks a request of one prompt, and compiles its grammar.
+        """Tokenizes and checks a request of one prompt, and compiles its grammar.
 
         Args:
             base: parameters that hold where the request says nothing.
 
         Raises:
-            ApiError, InvalidParameter, ValueError: the request is refused.
+            ApiError, InvalidParameter, ValueError: the request is rejected.
         """
         (prompt,) = prepare_here(request, self.text_model, self._client, base)
         wish = request.grammar
@@ -100,7 +97,7 @@ class OfflineEngine:
         return outputs
 
     def stream(self, job: Job, owner: object = None) -> TextStream:
-        """The answer to `job`, piece by piece; it has been queued on return.
+        """The answer to `job` as a stream; it has been queued on return.
 
         Args:
             owner: see `TextStream`.
@@ -114,7 +111,7 @@ class OfflineEngine:
         """The embeddings of prompts, float32[hidden] each, in their order.
 
         Raises:
-            InvalidParameter: a prompt is refused; nothing has run then.
+            InvalidParameter: a prompt is rejected; nothing has run then.
             EngineError: the engine failed or was closed.
         """
         for token_ids in prompts:
@@ -122,11 +119,10 @@ class OfflineEngine:
         return self.run(self._embed(prompts, pooling))
 
     def stats(self) -> EngineStats:
-        """The engine's counters since the start and gauges of this moment."""
         return self._client.stats()
 
     def operate(self, operation: Callable[[EngineClient], Coroutine[Any, Any, T]]) -> T:
-        """Runs a call of the engine's client where it belongs, in its loop.
+        """Runs a coroutine of the engine's client in its loop.
 
         Raises:
             EngineError: the engine failed or was closed.
@@ -155,7 +151,7 @@ class OfflineEngine:
         self._grammars.close()
 
     def close_soon(self) -> None:
-        """`close` without the wait. A finalizer calls it, and that may run in any thread, the engine's own included."""
+        """`close` without the wait. A finalizer calls it, which may run in any thread, the engine's own included."""
         self._thread.stop()
 
     # ---------------------------------------------------------------- in the loop
@@ -221,6 +217,6 @@ class OfflineEngine:
 
 
 def _take_note(failure: asyncio.Future[None]) -> None:
-    """Reads the exception, which every stream tells of; asyncio complains about one that nobody has read."""
+    """Reads the exception, which every stream raises too; asyncio complains about one that is never read."""
     if not failure.cancelled():
         failure.exception()

@@ -1,4 +1,4 @@
-"""From the arguments of a Python call to the request that an HTTP client would have sent."""
+"""Turns the arguments of a Python call into the request that an HTTP client would have sent."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _WIRE_ONLY = frozenset(
 
 
 class Prepare(Protocol):
-    """Tokenises and checks a request of one prompt; `base` holds where the request says nothing."""
+    """Tokenizes and checks a request of one prompt; `base` holds where the request says nothing."""
 
     def __call__(self, request: GenerationRequest, base: SamplingParams | None) -> Job: ...
 
 
 class RequestBuilder(NamedTuple):
-    """One of the two things that a model is asked to do: to go on with a prompt, or with a conversation."""
+    """Builds the requests of one of the two tasks: completions or chat."""
 
     parse: Callable[[Any], BodyCall]  # of the route that does the same over HTTP
     field: str  # wire name of the parameter with the prompt or the messages
@@ -65,7 +65,7 @@ class RequestBuilder(NamedTuple):
             params: what holds where `options` say nothing.
 
         Raises:
-            InvalidParameter: a parameter is unknown or outside its limits, or the prompt is refused.
+            InvalidParameter: a parameter is unknown or outside its limits, or the prompt is rejected.
         """
         for name in sorted(_WIRE_ONLY.intersection(options)):
             raise InvalidParameter(name, f"{name} is a parameter of the HTTP API alone")
@@ -83,7 +83,7 @@ class RequestBuilder(NamedTuple):
         """The checked requests for several answers.
 
         Raises:
-            InvalidParameter: one of them is refused; the message names it by its index.
+            InvalidParameter: one of them is rejected; the message names it by its index.
         """
         starts = list(starts)
         each = [params] * len(starts) if params is None or isinstance(params, SamplingParams) else list(params)
@@ -112,7 +112,7 @@ def is_one_conversation(messages: object) -> bool:
 
 @contextmanager
 def refusals(field: str) -> Iterator[None]:
-    """Every refusal of a request as the engine's own kind of error; `field` where it names no parameter."""
+    """Turns every rejection of a request into InvalidParameter; `field` where it names no parameter."""
     try:
         yield
     except InvalidParameter:
@@ -134,7 +134,7 @@ def _prompts_on_the_wire(prompt: object) -> list[object]:
 
 
 def _messages_on_the_wire(messages: object) -> object:
-    """The wire's arrays are lists, and no other sequences."""
+    """A list, because the wire's arrays are lists, and no other sequences."""
     return list(messages) if isinstance(messages, Sequence) else messages
 
 

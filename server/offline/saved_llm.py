@@ -1,6 +1,6 @@
-"""An offline model's configuration in a folder: which model, and how its engine is set up.
+"""The saved configuration of an offline model: its name and hash, and the engine's settings.
 
-One file, `eagre.json`; no weights:
+One file, `eagre.json`, without weights:
 
     {
       "format": "eagre-llm",
@@ -48,7 +48,7 @@ class SavedLLMError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SavedLLM:
-    """What is written to the folder."""
+    """The content of the file."""
 
     model: str  # name of a built-in model or of one of the Hub, or absolute path of a GGUF file or a model folder
     sha256: str  # of the model's file, or of the list of its files
@@ -71,7 +71,7 @@ class SavedLLM:
         return cls(model if is_from_hub(model) else str(path), *_digest(path), engine)
 
     def write(self, folder: Path) -> Path:
-        """Makes the folder where it is missing; returns the file written."""
+        """Creates the folder if it is missing; returns the file written."""
         folder.mkdir(parents=True, exist_ok=True)
         model = {"name": self.model, "sha256": self.sha256, "size": self.size}
         content = {"format": FORMAT, "version": VERSION, "model": model, "engine": self.engine}
@@ -81,10 +81,7 @@ class SavedLLM:
 
     @classmethod
     def read(cls, folder: Path) -> SavedLLM:
-        """
-        Raises:
-            SavedLLMError: there is none, it is damaged, or it is of another version.
-        """
+        """Raises SavedLLMError where there is no file, or it is damaged or of another version."""
         path = folder / FILE_NAME
         try:
             with open_regular(path) as file:
@@ -112,7 +109,7 @@ class SavedLLM:
 
         Raises:
             SavedLLMError: it is another one.
-            ModelStoreError: it cannot be had.
+            ModelStoreError: it cannot be found or downloaded.
         """
         builtin = BUILTIN_MODELS.get(model)
         path = ensure_model(model, progress)
@@ -137,7 +134,6 @@ def _files(path: Path) -> list[Path]:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a model's file or files."""
     return sum(file.stat().st_size for file in _files(path))
 
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class RunsGenerations(Protocol):
-    """What is needed of an `OfflineEngine`: the loop in which its generations run."""
+    """The part of an `OfflineEngine` that a stream needs."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T: ...
 
@@ -51,10 +51,7 @@ class TextStream:
         return self
 
     def __next__(self) -> Delta:
-        """
-        Raises:
-            EngineError: the engine failed or was closed.
-        """
+        """Raises EngineError where the engine failed or was closed."""
         if not self._ready:
             if self._is_closed:
                 raise StopIteration

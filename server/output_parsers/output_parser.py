@@ -1,4 +1,4 @@
-"""The text of one answer, taken apart while it comes: reasoning, content, tool calls."""
+"""Splits the text of one output into reasoning, content and tool calls while it streams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROMPT_END = 16  # tokens of a prompt in which the marker is looked for that beg
 
 
 class OutputFormat(NamedTuple):
-    """What answers may hold beside content, and how it is written; None: nothing of the kind is looked for."""
+    """The syntaxes of reasoning and tool calls in outputs; None: nothing of the kind is parsed."""
 
     reasoning: ReasoningSyntax | None = None
     calls: ToolCallSyntax | None = None
@@ -27,18 +27,14 @@ class OutputFormat(NamedTuple):
         return self.reasoning is None and self.calls is None
 
     def of_request(
-        self,
-        *,
-        may_call: bool,
-        must_call: bool,
-        schemas: Mapping[str, Any] = MappingProxyType({}),
+        self, *, may_call: bool, must_call: bool, schemas: Mapping[str, Any] = MappingProxyType({})
     ) -> OutputFormat:
-        """What the answers to one request may hold, where this is the format of the model.
+        """The format of the outputs of one request to the model that has this format.
 
         Args:
-            may_call: whether there are tools to call. Where the model's syntax of calls is not known, they are
-                looked for in the most common one.
-            must_call: whether the answer consists of calls, by a grammar, but for its reasoning.
+            may_call: whether there are tools to call. Where the model's syntax of calls is not known, the most common
+                one is parsed.
+            must_call: whether the output, but for its reasoning, consists of calls by a grammar.
             schemas: of the arguments of each tool, by its name. Some syntaxes do not tell texts from other values.
         """
         if must_call:
@@ -46,16 +42,16 @@ class OutputFormat(NamedTuple):
         return OutputFormat(self.reasoning, (self.calls or HERMES) if may_call else None, schemas)
 
     def markers(self, *, with_calls: bool) -> list[str]:
-        """Texts that may be control tokens, and must be seen by who takes answers apart."""
+        """Markers that may be control tokens, whose text the parser needs."""
         of_reasoning = () if self.reasoning is None else (*self.reasoning.begins, *self.reasoning.ends)
         return [*of_reasoning, *((self.calls or HERMES).markers if with_calls else ())]
 
     def begins_inside(self, prompt: Sequence[int], tokenizer: HasTokenTexts) -> bool:
-        """Whether an answer to these tokens begins within its reasoning, because the prompt has begun it."""
+        """Whether an output of this prompt begins within its reasoning, because the prompt has begun it."""
         return self.reasoning is not None and self.reasoning.is_opened_by(_end_of(prompt, tokenizer))
 
     def begins_behind(self, prompt: Sequence[int], tokenizer: HasTokenTexts) -> bool:
-        """Whether an answer to these tokens has no reasoning, because the prompt has ended it."""
+        """Whether an output of this prompt has no reasoning, because the prompt has ended it."""
         return self.reasoning is not None and self.reasoning.is_closed_by(_end_of(prompt, tokenizer))
 
 
@@ -66,16 +62,18 @@ def _end_of(prompt: Sequence[int], tokenizer: HasTokenTexts) -> str:
 
 
 class OutputParser:
-    """Text goes in, in pieces of any size; events come out. Where the text is cut makes no difference."""
+    """Parses one output: text goes in, in pieces of any size, events come out; the cuts make no difference.
+
+    parser = OutputParser(output_format, prompt_token_ids, tokenizer)
+    parser.feed("<think>The user", [1, 2, 3], is_last=False)  # [ReasoningDelta("The user")]
+    """
 
     def __init__(
         self, parts: OutputFormat, prompt: Sequence[int], tokenizer: HasTokenTexts, *, num_begun: int = 0
     ) -> None:
-        """
-        Args:
-            parts: what the answer may hold.
-            prompt: token ids; their end shows whether the answer begins within the reasoning.
-            num_begun: how many of them are the answer so far, which goes on.
+        """Args:
+        prompt: token ids; their end shows whether the output begins within the reasoning.
+        num_begun: how many of them are the output so far, which goes on.
         """
         self.num_calls = 0  # that have been told
         self._num_reasoning_tokens = 0
@@ -94,14 +92,14 @@ class OutputParser:
 
     @property
     def num_reasoning_tokens(self) -> int:
-        """Of those that have come, how many are reasoning, its markers included."""
+        """Reasoning tokens so far, markers included."""
         return max(0, self._num_reasoning_tokens - self._num_begun)
 
     def feed(self, text: str, token_ids: Sequence[int] = (), *, is_last: bool) -> list[ParserEvent]:
-        """What has become certain with `text`; with the last text, all of it.
+        """The events that have become certain with `text`; with the last text, all of them.
 
         Args:
-            token_ids: what the text came from; `num_reasoning_tokens` counts among them.
+            token_ids: the tokens of the text; `num_reasoning_tokens` counts among them.
         """
         if self._reasoning is None and self._calls is None:
             return [ContentDelta(text)] if text else []

@@ -1,4 +1,4 @@
-"""What readers find in the text of an answer, piece by piece."""
+"""The events that output parsers emit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 
 class ContentDelta(NamedTuple):
-    """Text that belongs to no call."""
+    """Text outside of reasoning and calls."""
 
     text: str
 
@@ -25,8 +25,6 @@ class ToolCallArguments(NamedTuple):
 
 
 class ReasoningDelta(NamedTuple):
-    """Text of the model's reasoning."""
-
     text: str
 
 

@@ -1,4 +1,4 @@
-"""Calls written as Python: `name(key="value", other=[1, True, None])`. Their arguments become JSON as they come."""
+"""Parses calls written as Python, `name(key="value", other=[1, True])`; their arguments become JSON as they come."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _HEX = {"x": 2, "u": 4, "U": 8}
 def python_call(text: ToolCallReader, char: str, *, may_print: bool = False) -> CharCoroutine:
     """One call from the first character of its name, which is `char`, to its closing bracket.
 
-    Args:
-        may_print: whether `print(…)` around a call is no call by itself.
+    The call is emitted once its first argument's name is known, so that a mere bracket in a sentence stays text.
 
-    The call is told once its first argument's name is known, so that a mere bracket in a sentence stays text.
+    Args:
+        may_print: whether `print(…)` around a call is skipped.
     """
     name, char = yield from _name(char, also=".-")
     if char != "(":
@@ -193,7 +193,7 @@ def _string(text: ToolCallReader, quote: str) -> CharCoroutine:
 
 
 def _escape() -> CharCoroutine:
-    """What stands for itself behind a backslash, and what does not."""
+    """The decoded escape sequence behind a backslash."""
     char = yield
     if char not in _HEX:
         return _ESCAPES.get(char, char if char in "\\'\"" else "\\" + char)
@@ -207,6 +207,5 @@ def _escape() -> CharCoroutine:
 
 
 def _json(text: str) -> str:
-    """Characters as they stand within a string of JSON."""
     written = json.dumps(text, ensure_ascii=False)[1:-1]
     return json.dumps(text)[1:-1] if any("\ud800" <= char <= "\udfff" for char in text) else written

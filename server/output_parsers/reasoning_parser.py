@@ -1,7 +1,7 @@
-"""The syntaxes in which models write their reasoning, and the reader that tells it from the answer behind it.
+"""The syntaxes of reasoning, and the parser that splits it from the content behind it.
 
-The markers are those which the models' own chat templates show. ReasoningDelta stands at the beginning of an answer. Some
-templates open it themselves, so that the prompt ends with the first marker and the answer begins within the reasoning.
+The markers are those of the models' own chat templates. Reasoning stands at the beginning of an output. Some
+templates open it themselves, so that the prompt ends with the first marker and the output begins within the reasoning.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class ReasoningSyntax(NamedTuple):
     is_always_open: bool = False  # whether answers begin within the reasoning unless the prompt closes it
 
     def is_opened_by(self, prompt_end: str) -> bool:
-        """Whether an answer that follows a prompt with this end begins within the reasoning."""
+        """Whether an output that follows a prompt with this end begins within the reasoning."""
         end = prompt_end.rstrip()
         return end.endswith(self.begins) or (self.is_always_open and not end.endswith(self.ends))
 
     def is_closed_by(self, prompt_end: str) -> bool:
-        """Whether the prompt has the reasoning already, which most often is empty then."""
+        """Whether the prompt has ended the reasoning already, which is mostly empty then."""
         return prompt_end.rstrip().endswith(self.ends)
 
 
@@ -51,7 +51,7 @@ REASONING_SYNTAXES: tuple[ReasoningSyntax, ...] = (QWEN3, DEEPSEEK_R1, MISTRAL_T
 
 
 def choose_reasoning(name: str | None, chat_template: ChatTemplate | None) -> ReasoningSyntax | None:
-    """The syntax of a name, or without a name that which the model's template shows; None where there is none."""
+    """The syntax with this name, or without a name that of the model's template; None where there is none."""
     if name == OFF:
         return None
     if name is not None:
@@ -62,15 +62,14 @@ def choose_reasoning(name: str | None, chat_template: ChatTemplate | None) -> Re
 
 
 class ReasoningParser:
-    """Tells the reasoning of one answer from the text behind it; where the text is cut makes no difference.
+    """Splits the reasoning of one output from the text behind it; where the text is cut makes no difference.
 
     White space next to the markers belongs to the syntax: it is neither reasoning nor content.
     """
 
     def __init__(self, syntax: ReasoningSyntax, *, is_open: bool) -> None:
-        """
-        Args:
-            is_open: whether the answer begins within the reasoning.
+        """Args:
+        is_open: whether the output begins within the reasoning.
         """
         self._syntax = syntax
         self._is_open = is_open
@@ -83,11 +82,11 @@ class ReasoningParser:
 
     @property
     def is_inside(self) -> bool:
-        """Whether what has come so far ends within the reasoning."""
+        """Whether the text so far ends within the reasoning."""
         return self._is_inside
 
     def feed(self, text: str) -> Sequence[ContentDelta | ReasoningDelta]:
-        """What has become certain with `text`."""
+        """The events that have become certain with `text`."""
         if self.end is None:
             self._num_bytes += len(text.encode("utf-8", "surrogatepass"))
         text, self._held = self._held + text, ""
@@ -98,7 +97,7 @@ class ReasoningParser:
         return self._inside(text) if self._is_inside else self._behind(text)
 
     def flush(self) -> Sequence[ContentDelta | ReasoningDelta]:
-        """What was held back, once no more text can come."""
+        """The events of the text that was held back, once no more text can come."""
         held, self._held = self._held, ""
         if not self._is_decided and not self._is_open:
             return (ContentDelta(held),) if held else ()
@@ -108,7 +107,7 @@ class ReasoningParser:
         return (ReasoningDelta(held),) if held else ()
 
     def _decide(self, text: str) -> str:
-        """Whether the answer begins with reasoning. Returns what is left to read."""
+        """Finds out whether the output begins with reasoning. Returns what is left to read."""
         stripped = text.lstrip()
         begin = next((begin for begin in self._syntax.begins if stripped.startswith(begin)), None)
         if begin is None and any(marker.startswith(stripped) for marker in self._syntax.begins):

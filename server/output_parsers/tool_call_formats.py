@@ -1,4 +1,4 @@
-"""What stands behind the marker of a call, in the syntax of each family of models."""
+"""Incremental parsers of tool calls, one for the syntax of each family of models. They begin behind the marker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ def granite(text: ToolCallReader) -> CharCoroutine:
 
 
 def phi(text: ToolCallReader) -> CharCoroutine:
-    """An array of calls."""
     return (yield from text.call_objects((yield from text.skip_space())))
 
 
@@ -67,7 +66,7 @@ def llama(text: ToolCallReader) -> CharCoroutine:
 
 
 def array(text: ToolCallReader) -> CharCoroutine:
-    """The bracket has come already."""
+    """An array, whose bracket has come already."""
     return (yield from text.call_objects("["))
 
 
@@ -79,7 +78,7 @@ def pythonic(text: ToolCallReader) -> CharCoroutine:
 
 
 def gemma(text: ToolCallReader) -> CharCoroutine:
-    """A fence of code with JSON (an object or an array) or Python in it; `print(…)` around a call is left out."""
+    """A fence of code with JSON (an object or an array) or Python in it; `print(…)` around a call is skipped."""
     char = yield from text.skip_space()
     if char == "{":
         yield from text.call_object(char)
@@ -126,7 +125,7 @@ def deepseek(text: ToolCallReader) -> CharCoroutine:
 
 
 def qwen_coder(text: ToolCallReader) -> CharCoroutine:
-    """As `hermes`; some models leave the outer tag out."""
+    """As `hermes`; some models omit the outer tag."""
     if text.begin == "<function=":
         return (yield from xml_call(text))
     return (yield from hermes(text))
@@ -135,7 +134,7 @@ def qwen_coder(text: ToolCallReader) -> CharCoroutine:
 def xml_call(text: ToolCallReader) -> CharCoroutine:
     """`name>`, then `<parameter=key>value</parameter>` for each argument, then `</function>`.
 
-    What a value is follows from the tool's schema: text, unless it says otherwise.
+    A value is text, unless the tool's schema says otherwise.
     """
     name, _ = yield from _until((yield), ">")
     name = name.strip()
@@ -157,7 +156,7 @@ def xml_call(text: ToolCallReader) -> CharCoroutine:
 
 
 def _xml_value(text: ToolCallReader, *, is_text: bool) -> CharCoroutine:
-    """A value up to its closing tag; a line's end right behind the opening tag and right before this one is no part."""
+    """A value up to its closing tag, without the line ends next to the opening and the closing tag."""
     value: list[str] = []  # of what is no text
     held, is_begin, num_chars = "", True, 0
     if is_text:
@@ -188,7 +187,7 @@ def _xml_value(text: ToolCallReader, *, is_text: bool) -> CharCoroutine:
 
 
 def _as_json(value: str) -> str:
-    """The JSON that a value is; of one that is none, its text."""
+    """A value as JSON; as a string where it is not JSON by itself."""
     try:
         read = json.loads(value.strip(), parse_constant=_refuse)
     except (ValueError, RecursionError):

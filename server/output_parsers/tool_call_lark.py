@@ -1,4 +1,4 @@
-"""The grammars of calls in the models' own syntaxes, for calls that must follow the tools' schemas.
+"""Lark grammars of tool calls in the models' own syntaxes, for calls that must follow the tools' schemas.
 
 Each is in llguidance's variant of Lark, and begins behind the marker of a call.
 """
@@ -19,12 +19,11 @@ _SPACE = 'SPACE: " " | /\\r?\\n/\n'
 
 
 class LarkMarkers:
-    """How a grammar writes the markers of a model: as control tokens, where they are such, else as text."""
+    """The markers of a model as grammar symbols: control tokens by id, others as text."""
 
     def __init__(self, control_ids: Mapping[str, int]) -> None:
-        """
-        Args:
-            control_ids: control tokens without text, by their names.
+        """Args:
+        control_ids: control tokens without text, by their names.
         """
         self._control_ids = control_ids
 
@@ -33,7 +32,6 @@ class LarkMarkers:
         return orjson.dumps(marker).decode() if token_id is None else f"<[{token_id}]>"
 
     def __contains__(self, marker: str) -> bool:
-        """Whether it is a control token."""
         return marker in self._control_ids
 
 
@@ -45,7 +43,7 @@ class ToolCallLark(NamedTuple):
 
 
 def tool_call_lark(syntax: ToolCallSyntax, calls: StrictCalls, markers: LarkMarkers) -> ToolCallLark | None:
-    """None of a syntax in which calls cannot be held to their schemas.
+    """The grammar of calls; None for a syntax in which schemas cannot be enforced.
 
     Raises:
         ValueError: the schema of a tool cannot be written as JSON.
@@ -93,7 +91,7 @@ def _deepseek(calls: StrictCalls, markers: LarkMarkers) -> list[Part]:
 
 
 def _named(calls: StrictCalls, index: int, rule: str) -> list[Part]:
-    """The rule of the calls of one tool, and that of its arguments."""
+    """The rules of the calls of one tool and of its arguments."""
     schema = calls.arguments_of(calls.tools[index])
     return [f"named{index}: {rule}\narguments{index}: %json ", schema, "\n"]
 

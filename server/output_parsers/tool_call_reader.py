@@ -1,4 +1,4 @@
-"""The text of tool calls, read character by character by coroutines that stand wherever the text was cut."""
+"""Reads tool calls character by character with coroutines, which can be suspended at any character of the text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CharCoroutine: TypeAlias = Generator[None, str, str]
 
 
 class _Nesting:
-    """Where a character of JSON text stands: within how many brackets, and within a string or not."""
+    """Tracks whether a position in JSON text is within brackets or a string."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -48,10 +48,10 @@ class _Nesting:
 
 
 class ToolCallReader:
-    """Characters of one or several calls go in, events come out.
+    """Reads the text of one or several calls: characters go in, events come out.
 
     Args:
-        body: reads all of it, by the other functions of this class.
+        body: the coroutine that parses all of it, by the other methods of this class.
         begin: the marker that has come already.
         schemas: of the arguments of each tool, by its name.
         only_known: whether the name of another tool means that the text is no call.
@@ -75,10 +75,10 @@ class ToolCallReader:
         next(self._reading)
 
     def feed(self, char: str) -> list[ToolEvent]:
-        """One more character. Not called after the end.
+        """Reads one more character. Not called after the end.
 
         Raises:
-            NotAToolCall: the text cannot become a call any more; what was told stands.
+            NotAToolCall: the text cannot become a call any more; events that were emitted stay.
         """
         try:
             self._reading.send(char)
@@ -104,7 +104,7 @@ class ToolCallReader:
         return char
 
     def call_object(self, char: str) -> CharCoroutine:
-        """`{"name": …, "arguments": {…}}` in any order, from its brace, which is `char`, to its other brace."""
+        """`{"name": …, "arguments": {…}}` in any order, from its brace, which is `char`, to its closing brace."""
         if char != "{":
             raise NotAToolCall
         name, early = "", "{}"  # arguments that came before the name
@@ -139,7 +139,7 @@ class ToolCallReader:
         return ""
 
     def call_objects(self, char: str) -> CharCoroutine:
-        """`[{…}, {…}]`, from its bracket, which is `char`, to its other bracket."""
+        """`[{…}, {…}]`, from its bracket, which is `char`, to its closing bracket."""
         if char != "[":
             raise NotAToolCall
         return (yield from self.more_objects((yield from self.skip_space())))
@@ -156,23 +156,22 @@ class ToolCallReader:
         return ""
 
     def start(self, name: str) -> None:
-        """Tells of a call."""
+        """Emits the start of a call."""
         if not name or (self._only_known and name not in self._schemas):
             raise NotAToolCall
         self.has_started = True
         self._events.append(ToolCallStart(name))
 
     def tell(self, text: str) -> None:
-        """Tells more of the last call's arguments."""
+        """Emits more of the last call's arguments."""
         if text:
             self._events.append(ToolCallArguments(text))
 
     def schema_of(self, name: str) -> Any:
-        """The schema of a tool's arguments; None where it is not known."""
         return self._schemas.get(name)
 
     def arguments(self, char: str) -> CharCoroutine:
-        """An object, passed on as it comes."""
+        """An object, emitted as it comes."""
         if char != "{":
             raise NotAToolCall
         nesting = _Nesting()
@@ -184,7 +183,7 @@ class ToolCallReader:
             char = yield
 
     def _string(self, char: str) -> CharCoroutine:
-        """A short string from its quote, which is `char`, to its other quote; decoded."""
+        """A short string from its quote, which is `char`, to its closing quote; decoded."""
         if char != '"':
             raise NotAToolCall
         text, is_escaped = [char], False
@@ -202,7 +201,7 @@ class ToolCallReader:
             raise NotAToolCall from error
 
     def _value(self, char: str) -> Generator[None, str, tuple[str, str]]:
-        """Any value, as it stands, and the first character after it that is not white space."""
+        """Any value, undecoded, and the first character after it that is not white space."""
         text, nesting = [char], _Nesting()
         while True:
             nesting.feed(char)

@@ -1,6 +1,6 @@
-"""The syntaxes in which models write tool calls, and the readers of answers that may hold some.
+"""The syntaxes of tool calls, and the parser that splits them from other text.
 
-The markers are those which the models' own chat templates and cards show.
+The markers are those of the models' own chat templates and cards.
 """
 
 from __future__ import annotations
@@ -32,19 +32,14 @@ class ToolCallSyntax(NamedTuple):
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """All texts that may be control tokens of the model, which are left out of other answers' text."""
+        """All markers that may be control tokens of the model, which other outputs do not show."""
         return (*self.begins, *self.other_markers)
 
 
 _TAGS = ("</tool_call>",)
 HERMES = ToolCallSyntax("hermes", ("<tool_call>",), tool_call_formats.hermes, False, ("<tool_call>",), _TAGS)
 MISTRAL = ToolCallSyntax(
-    "mistral",
-    ("[TOOL_CALLS]",),
-    tool_call_formats.mistral,
-    False,
-    ("[TOOL_CALLS]",),
-    ("[ARGS]", "[CALL_ID]"),
+    "mistral", ("[TOOL_CALLS]",), tool_call_formats.mistral, False, ("[TOOL_CALLS]",), ("[ARGS]", "[CALL_ID]")
 )
 LLAMA = ToolCallSyntax(
     "llama3_json", ("{", "<|python_tag|>"), tool_call_formats.llama, True,
@@ -87,26 +82,25 @@ TOOL_CALL_SYNTAXES: tuple[ToolCallSyntax, ...] = (
 
 
 def syntax_of_template(source: str) -> ToolCallSyntax | None:
-    """The syntax of the model that a chat template belongs to; None where the template shows none that is known."""
+    """The syntax that a chat template shows; None where it shows none that is known."""
     return next(
         (syntax for syntax in TOOL_CALL_SYNTAXES if any(mark in source for mark in syntax.template_marks)), None
     )
 
 
 def choose_tool_call_syntax(name: str | None, chat_template: ChatTemplate | None) -> ToolCallSyntax | None:
-    """The syntax of a name, or without a name that which the model's template shows; None where neither is known."""
+    """The syntax with this name, or without a name that of the model's template; None where neither is known."""
     if name is not None:
         return next(syntax for syntax in TOOL_CALL_SYNTAXES if syntax.name == name)
     return None if chat_template is None else syntax_of_template(chat_template.source)
 
 
 class ToolParser(CallReader):
-    """Tells the calls of one answer from its other text."""
+    """Splits the tool calls of one output from its other text, like `OutputParser.feed`."""
 
     def __init__(self, syntax: ToolCallSyntax, schemas: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """
-        Args:
-            schemas: of the arguments of each tool, by its name.
+        """Args:
+        schemas: of the arguments of each tool, by its name.
         """
         self._syntax = syntax
         self._schemas = schemas

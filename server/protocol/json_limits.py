@@ -1,4 +1,4 @@
-"""JSON from clients, which must not cost more than its bytes suggest.
+"""Parses JSON from clients within limits, so that it does not cost more than its bytes suggest.
 
 A parser holds the interpreter lock from beginning to end. Four megabytes of text take it a few milliseconds, four
 megabytes of empty lists take seconds. So the lists and values of a large body are counted first, by array operations,
@@ -65,19 +65,19 @@ def is_deeper(value: Any, most: int) -> bool:
 
 
 def is_longer(value: Any, most: int) -> bool:
-    """Whether a decoded value has more than `most` characters and values together; no more than these are looked at."""
+    """Whether a decoded value has more than `most` characters and values; it looks at no more than these."""
     return size_of(value, most) > most
 
 
 def size_of(value: Any, most: int, each: int = 1) -> int:
-    """How many characters and values a decoded value has; no more than `most` of them are looked at.
+    """The number of characters and values in a decoded value; it looks at no more than `most`.
 
     Characters are those that JSON needs: two for a quote or a new line in a text, six for most control characters.
 
     Args:
         most: where there are more, some number above it is returned. Below 0, which is what is left where too much was
             counted before, nothing is looked at and 0 is returned.
-        each: what a value counts beside its characters.
+        each: how much each value adds to its characters.
     """
     rest, size = [value], 0
     while rest and size <= most:
@@ -126,7 +126,7 @@ def _refuse_too_many_values(body: bytes, whole: str) -> None:
 
 
 def _in_strings(codes: np.ndarray) -> np.ndarray:
-    """Which bytes of a JSON text stand in strings, bool[n]; closing quotes count as outside."""
+    """The bytes of a JSON text that are within strings, bool[n]; closing quotes count as outside."""
     quotes = codes == _QUOTE
     backslashes = codes == _BACKSLASH
     if backslashes.any():

@@ -1,4 +1,4 @@
-"""What a request may tell the chat template, beside the messages and the tools."""
+"""Fields of request bodies for the chat template, besides messages and tools."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import orjson
 from pydantic import BeforeValidator, model_validator
 
 from server.protocol.base_models import StrictModel
-from server.protocol.errors import ApiError, shorten
+from server.protocol.errors import invalid_value, shorten
 from server.protocol.json_limits import is_deeper
 
 MAX_VARIABLES = 64
@@ -70,11 +70,10 @@ class TemplateFields(StrictModel):
     @model_validator(mode="after")
     def _a_turn_begins_or_goes_on(self) -> TemplateFields:
         if self.add_generation_prompt and self.continue_final_message:
-            raise ApiError(
+            raise invalid_value(
                 "add_generation_prompt and continue_final_message are both true; a new turn begins, "
                 "or the last one goes on",
-                param="continue_final_message",
-                code="invalid_value",
+                "continue_final_message",
             )
         return self
 
@@ -85,5 +84,4 @@ class TemplateFields(StrictModel):
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """Variables of the template."""
         return {**(self.chat_template_kwargs or {}), **({"documents": self.documents} if self.documents else {})}

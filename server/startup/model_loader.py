@@ -1,4 +1,4 @@
-"""Loads a model by its name: the engine, the text side and the vocabulary for grammars."""
+"""Loads a model by its name: the engine, the tokenizer and the chat template."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
     """Pulls the model if it is missing, reads it, and compiles its programs. Blocks; call it in a thread.
 
     Raises:
-        ModelStoreError, ValueError, OSError: the model cannot be found, fetched or served.
+        ModelStoreError, ValueError, OSError: the model cannot be found, downloaded or served.
     """
     loaded = load_with(settings.model, settings.engine_config, progress, settings.chat_template)
     if settings.sampling_defaults == OPENAI_DEFAULTS:
@@ -41,13 +41,13 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
 
 
 def follow_model(settings: ServerSettings, progress: Progress, on_lost: Callable[[BaseException], None]) -> None:
-    """Loads this host's share of the model and computes beside the leader until that ends. Blocks; call it in a thread.
+    """Loads this host's share of the model and follows the leader until that ends. Blocks; call it in a thread.
 
     Args:
         on_lost: as of `EngineClient.follow`.
 
     Raises:
-        ModelStoreError, ValueError, OSError: the model cannot be found, fetched or computed here.
+        ModelStoreError, ValueError, OSError: the model cannot be found, downloaded or computed here.
         HostLost: the leader is lost or has failed.
     """
     path = ensure_model(settings.model, progress)
@@ -67,7 +67,7 @@ def load_with(
     Args:
         model: name of a built-in model or of one of the Hub, or path of a GGUF file or a Hugging Face folder.
         configure: makes the configuration of the engine from the end tokens of the model.
-        chat_template: path of a template in the place of the model's own.
+        chat_template: path of a template that replaces the model's own.
     """
     template = None if chat_template is None else _read_template(Path(chat_template))
     path = ensure_model(model, progress)
@@ -89,10 +89,7 @@ def load_with(
 
 
 def _read_template(path: Path) -> str:
-    """
-    Raises:
-        ModelError: the file cannot be read, is too large, or is not UTF-8.
-    """
+    """Raises ModelError where the file cannot be read, is too large, or is not UTF-8."""
     try:
         with open_regular(path) as file:
             content = file.read(MAX_TEMPLATE_BYTES + 1)

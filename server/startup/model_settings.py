@@ -1,4 +1,4 @@
-"""From the `--model` flags to the settings of each model."""
+"""Turns the `--model` flags into the settings of each model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from server.startup.settings import ServerSettings, SettingsError
 
 
 def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
-    """The settings of each model that shall be served, in the order of the flags.
+    """The settings of each model to serve, in the order of the flags.
 
     Each has the name that clients know it by, unless it is the only one and is given none. Those that may be in memory
     at once share the memory for pages in equal parts.
@@ -60,7 +60,7 @@ def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
 
 
 def _with_own_ports(engine: EngineConfig, index: int) -> EngineConfig:
-    """The configuration of one of several models: each publishes the events of its pages at ports of its own.
+    """The configuration of one of several models: each publishes its page events at ports of its own.
 
     Raises:
         SettingsError: there are no such ports.
@@ -114,9 +114,9 @@ def _models_in(folder: Path) -> list[str]:
 
 
 def name_of(model: str) -> str:
-    """What a model without a name is called: the last part of its path, without the suffix of a file.
+    """The default name of a model: the last part of its path, without the suffix of a file.
 
-    A model that is no path is called as it is fetched.
+    A built-in model or one of the Hub is called as it is given.
     """
     path = Path(os.path.abspath(os.path.expanduser(model)))
     if model in BUILTIN_MODELS or not path.exists():

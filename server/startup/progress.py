@@ -87,7 +87,7 @@ def silent(stage: str, done: int, total: int) -> None:
 
 
 class _Unwatched(tqdm):  # type: ignore[misc]  # tqdm ships no types
-    """A bar without tqdm's thread that looks for bars which are not redrawn often enough, and outlives them."""
+    """A bar without tqdm's monitor thread, which redraws slow bars and outlives them."""
 
     monitor_interval = 0
 

@@ -1,4 +1,4 @@
-"""What the user of `eagre serve` decides: flags, then environment variables, then defaults."""
+"""The settings of `eagre serve`: flags, then environment variables, then defaults."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _FRONT_KEY = Limit(
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be used; the sentence names it, its value and its limit."""
+    """A setting that cannot be used; the message names it, its value and its limit."""
 
 
 def _listed(choices: tuple[str, ...]) -> Limit:
@@ -153,10 +153,7 @@ class ServerSettings:
         metavar="SECONDS",
     )
     max_grammar_bytes: int = setting(
-        DEFAULT_MAX_BYTES,
-        "largest JSON schema, regex or grammar",
-        limit=from_to(1, LARGEST_MAX_BYTES),
-        metavar="BYTES",
+        DEFAULT_MAX_BYTES, "largest JSON schema, regex or grammar", limit=from_to(1, LARGEST_MAX_BYTES), metavar="BYTES"
     )
     grammar_timeout: float = setting(
         DEFAULT_TIMEOUT, "processor time such a grammar may take to compile", limit=_SECONDS, metavar="SECONDS"
@@ -233,7 +230,7 @@ class ServerSettings:
         return self.models[0]
 
     def engine_config(self, eos_token_ids: tuple[int, ...] = ()) -> EngineConfig:
-        """The engine's part of the settings, with the model's end tokens and the user's folder of programs.
+        """The engine's settings, with the model's end tokens and the user's cache folder of programs.
 
         Raises:
             SettingsError: the engine does not accept the end tokens, or there is no such folder.
@@ -246,7 +243,7 @@ class ServerSettings:
 
     @classmethod
     def declared(cls) -> list[Setting]:
-        """All settings in the order of the help, the engine's among them."""
+        """All settings in the order of the help, including the engine's."""
         own = settings_of(cls)
         found: list[Setting] = []
         for item in fields(cls):
@@ -255,7 +252,7 @@ class ServerSettings:
 
     @classmethod
     def add_flags(cls, parser: argparse.ArgumentParser) -> None:
-        """One flag for each setting. A flag that is not given is None in the namespace."""
+        """Adds one flag for each setting. A flag that is not given is None in the namespace."""
         for declared in cls.declared():
             add_flag(parser, declared)
 

@@ -1,4 +1,4 @@
-"""How much each owner has in a store, and who must make way when it is full."""
+"""How much each owner has in a store, and whose records are evicted when it is full."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class OwnerUsage:
-    """What is counted, of one owner or of all together."""
+    """The counts of one owner or of all together."""
 
     num_records: int = 0
     num_bytes: int = 0
@@ -18,7 +18,7 @@ class OwnerUsage:
 
 
 class OwnerQuotas:
-    """Counts by owner. The owner who has the most makes way first, so that nobody can push out another's records."""
+    """Counts by owner. Those with the most are evicted first, so that no owner can push out another's records."""
 
     def __init__(self, max_records: int, max_bytes: int) -> None:
         self.max_records = max_records
@@ -35,7 +35,6 @@ class OwnerQuotas:
             del self._owners[owner]
 
     def clear(self) -> None:
-        """Counts from nothing again."""
         self.total = OwnerUsage()
         self._owners = {}
 

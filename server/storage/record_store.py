@@ -1,4 +1,4 @@
-"""The store as the server's routes know it: records are JSON values, and every call waits without blocking the loop."""
+"""The asynchronous store of JSON records, whose calls wait without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ T = TypeVar("T")
 
 
 class RecordStore:
-    """JSON values by key. One thread does everything; tenants take turns at it, and calls of one come in their order.
+    """JSON values by key. One thread does the work; tenants take turns at it, and calls of one run in their order.
 
-    It rests between calls, because it holds the interpreter lock while it takes large values apart.
+    The thread sleeps between calls, because it holds the interpreter lock while it parses large values.
     """
 
     def __init__(self, path: Path | None, *, max_records: int, max_bytes: int) -> None:
-        """
-        Args:
-            path: of the file; None: in memory. A file is opened at once, so that a bad path is known at the start.
-            max_records, max_bytes: beyond them the least recently used records of the owner who has the most go.
+        """Args:
+            path: of the file; None: in memory. A file is opened at once, so that a bad path fails at the start.
+            max_records, max_bytes: beyond them the least recently used records of the owner with the most are evicted.
 
         Raises:
             StoreError: the file cannot be used.
@@ -73,7 +72,7 @@ class RecordStore:
         return await self.read(key, orjson.loads)
 
     async def read(self, key: RecordKey, pick: Callable[[bytes], T]) -> T | None:
-        """What `pick` makes of the value's bytes; the value counts as used. None where there is none.
+        """The result of `pick` on the value's bytes; the value counts as used. None where there is none.
 
         A parser holds the interpreter lock from beginning to end. What needs only a part of a large value, or can take
         it apart, should not parse the whole.
@@ -92,7 +91,7 @@ class RecordStore:
         return await self._run_read(work)
 
     async def delete(self, key: RecordKey) -> bool:
-        """Whether there was such a record.
+        """Deletes a record; returns whether there was one.
 
         Raises:
             StoreError: the store cannot be written.
@@ -100,13 +99,11 @@ class RecordStore:
         return await self._run(lambda table: table.delete(key))
 
     async def put_made(self, key: RecordKey, make: Callable[[], bytes]) -> None:
-        """As `put`, of the bytes that `make` returns in the store's thread, in a form that `read` and `change`
-        understand.
-        """
+        """As `put`, with the bytes that `make` returns in the store's thread."""
         await self._run(lambda table: table.put(key, make()))
 
     async def change(self, key: RecordKey, change: Callable[[bytes], bytes | None]) -> bytes | None:
-        """Sets the bytes of `key` to what `change` makes of them, with nothing else in between; returns the new ones.
+        """Replaces the bytes of `key` by the result of `change`, atomically; returns the new ones.
 
         Args:
             change: from the bytes to the new ones, or None to leave everything as it is. It runs in the store's
@@ -167,25 +164,22 @@ class RecordStore:
         return await self._run_read(lambda table: table.keys(kind))
 
     async def close(self) -> None:
-        """Ends after the calls that were made before; later ones are refused, and so are reads that still wait.
-
-        Idempotent.
-        """
+        """Closes after the calls made before; later ones, and reads that still wait, are rejected. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
         await asyncio.wrap_future(self._thread.finish(self._close))
 
     async def _run(self, work: Callable[[RecordTable], T]) -> T:
-        """The result of `work`. It happens even where its waiter is cancelled."""
+        """The result of `work`, which is done even where its waiter is cancelled."""
         future = asyncio.wrap_future(self._submit(work))
         future.add_done_callback(_look_at)
         return await asyncio.shield(future)
 
     async def _run_read(self, work: Callable[[RecordTable], T]) -> T:
-        """The result of `work`, which changes nothing. It is left out where its waiter is cancelled before its turn.
+        """The result of `work`, which changes nothing. It is skipped where its waiter is cancelled before.
 
-        Otherwise clients that ask and leave would fill the queue with work of which nobody reads the result.
+        Otherwise clients that ask and leave would fill the queue with work whose result is not read.
         """
 
         def read(table: RecordTable) -> T:
@@ -217,6 +211,6 @@ class RecordStore:
 
 
 def _look_at(future: asyncio.Future[Any]) -> None:
-    """Keeps asyncio from complaining about an exception that nobody waits for any more."""
+    """Keeps asyncio from complaining about an exception that is not awaited any more."""
     if not future.cancelled():
         future.exception()

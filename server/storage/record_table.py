@@ -1,4 +1,4 @@
-"""The records themselves, in an SQLite database. Everything here blocks and belongs to one thread.
+"""The table of records in SQLite, with its keys and errors. Everything here blocks and belongs to one thread.
 
 The database is in memory, or in a file with a write-ahead log: what has been put there survives a process that is
 killed at any moment. A crash of the whole machine may lose the last records, and never harms the others.
@@ -39,12 +39,11 @@ _WHERE = "WHERE kind = ? AND owner = ? AND id = ?"
 
 
 class RecordTable:
-    """Values by key, within bounds. A record that is put or got counts as used; the least recently used goes first."""
+    """Values by key, within bounds. Reading a record counts as use; the least recently used is evicted first."""
 
     def __init__(self, path: Path | None, shares: OwnerQuotas) -> None:
-        """
-        Args:
-            path: of the file, which is made where there is none; None: in memory.
+        """Args:
+            path: of the file, which is created if missing; None: in memory.
 
         Raises:
             StoreError: the file cannot be used; the message names it and says why.
@@ -71,10 +70,10 @@ class RecordTable:
         self._database.close()
 
     def put(self, key: RecordKey, value: bytes) -> None:
-        """Sets the value of `key`. Others make way where there is no room.
+        """Sets the value of `key`, and evicts others where there is no room.
 
         Raises:
-            TooLarge: the value alone is beyond the bound of bytes.
+            TooLarge: the value alone exceeds the limit of bytes.
             StoreError: the disk is full; in both cases nothing has changed.
         """
         size = len(value) + sum(len(part.encode()) for part in key) + OVERHEAD_BYTES
@@ -91,11 +90,6 @@ class RecordTable:
             self._make_room()
 
     def get(self, key: RecordKey) -> bytes | None:
-        """The value of `key`; None where there is none.
-
-        Raises:
-            StoreError: the file cannot be read.
-        """
         with self._transaction():
             row = self._run(f"SELECT number, value FROM records JOIN contents USING (number) {_WHERE}", key).fetchone()
             if row is None:
@@ -104,20 +98,12 @@ class RecordTable:
             return bytes(row[1])
 
     def delete(self, key: RecordKey) -> bool:
-        """Whether there was such a record.
-
-        Raises:
-            StoreError: the file cannot be written.
-        """
+        """Deletes a record; returns whether there was one."""
         with self._transaction():
             return self._remove(key)
 
     def keys(self, kind: str) -> list[RecordKey]:
-        """The keys of all records of a kind, of all owners; the least recently used comes first.
-
-        Raises:
-            StoreError: the file cannot be read.
-        """
+        """The keys of all records of a kind, of all owners; the least recently used comes first."""
         with self._transaction():
             rows = self._run("SELECT kind, owner, id FROM records WHERE kind = ? ORDER BY used", (kind,))
             return [RecordKey(*row) for row in rows]
@@ -149,7 +135,7 @@ class RecordTable:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Everything within happens, or nothing."""
+        """Everything within happens, or nothing. Raises StoreError for the database's errors."""
         try:
             self._run("BEGIN")
             try:
@@ -178,7 +164,6 @@ class RecordTable:
             self._drop(owner, *self._run(oldest, (owner,)).fetchone())
 
     def _remove(self, key: RecordKey) -> bool:
-        """Whether there was such a record."""
         row = self._run(f"SELECT number, size FROM records {_WHERE}", key).fetchone()
         if row is not None:
             self._drop(key.owner, *row)
@@ -202,7 +187,7 @@ class RecordTable:
 
 
 def _make_private(path: Path) -> None:
-    """Makes the file where there is none, readable for its owner alone: it will hold what clients have said."""
+    """Creates the file if it is missing, readable for its owner alone: it will hold clients' conversations."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
         check_regular(descriptor, path)
@@ -211,15 +196,15 @@ def _make_private(path: Path) -> None:
 
 
 class StoreError(RuntimeError):
-    """The store cannot do what was asked: its file is unusable, its disk is full, a record is too large."""
+    """The store cannot be used: its file is unusable, its disk is full, a record is too large."""
 
 
 class TooLarge(StoreError):
-    """A record, or several that are asked for together, have more bytes than they may have."""
+    """A record, or several that are read together, have too many bytes."""
 
 
 class RecordKey(NamedTuple):
-    """A record is found by all three together, so that an owner never meets the records of another."""
+    """The key of a record. It has the owner, so that no owner can reach the records of another."""
 
     kind: str  # what sort of record it is: "response"
     owner: str  # whose it is: `Tenant.owner`

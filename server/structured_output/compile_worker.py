@@ -1,7 +1,7 @@
-"""The process in which grammars are tried: the whole of it may be killed, and its memory is limited.
+"""The worker process in which grammars are compiled first: it may be killed, and its memory is limited.
 
 It is started with the number of a socket, over which come the vocabulary and then grammar after
-grammar. Each is compiled; what goes back is whether that was refused, and why.
+grammar. It compiles each and answers whether that failed, and why.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_WORKER_BYTES = 512 << 20  # of memory; a process that has had so much is rep
 
 
 class WorkerVocabulary(NamedTuple):
-    """What a `GrammarVocabulary` is made of, as it goes from process to process."""
+    """The message with what a `GrammarVocabulary` is made of."""
 
     token_bytes: Sequence[bytes]
     eos_token_ids: tuple[int, ...]
@@ -58,7 +58,7 @@ def _decode_vocabulary(message: bytes) -> WorkerVocabulary:
 
 
 def run() -> None:
-    """The process: tries what comes over the socket of which its first argument is the number, until that is closed."""
+    """The main function: serves the socket whose number is the first argument, until that is closed."""
     with suppress(EOFError, OSError):  # OSError: the server ended in the middle of a message
         _run(Connection(int(sys.argv[1])))
 
@@ -98,7 +98,7 @@ def _limit_memory() -> None:
 
 
 def _most_memory() -> int:
-    """The most bytes of memory that this process has had at one time."""
+    """The peak memory of this process in bytes."""
     with suppress(OSError):
         # Linux counts in `ru_maxrss` what the server had when it started this process: more than the limit, always.
         for line in Path("/proc/self/status").read_text().splitlines():

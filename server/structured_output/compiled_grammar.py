@@ -1,4 +1,4 @@
-"""Compiles the source of a grammar with llguidance; a compiled grammar makes one matcher for each answer."""
+"""Compiles the source of a grammar with llguidance."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NUM_PROBES = 8  # tokens; a grammar that is too wide for the limits fails withi
 
 
 class CompiledGrammar:
-    """A grammar in its initial state. Any thread may make matchers of it."""
+    """A grammar in its initial state, which makes one matcher for each output; any thread may call it."""
 
     def __init__(self, start: LLMatcher, vocabulary: GrammarVocabulary) -> None:
         self._start = start
@@ -75,19 +75,13 @@ class CompiledGrammar:
 
     @property
     def ends_output(self) -> bool:
-        """As `OutputGrammar.ends_output`."""
         return True
 
     def matcher(self) -> GrammarMatcher:
-        """A matcher for one answer."""
         return GrammarMatcher(self._start, self._vocabulary.end_token_ids)
 
     def after(self, token_ids: Sequence[int]) -> CompiledGrammar:
-        """The grammar of what may follow `token_ids`. This may take seconds, without the interpreter lock.
-
-        Raises:
-            GrammarError: the grammar does not allow these tokens, or takes too long to read them.
-        """
+        """As `OutputGrammar.after`, without the interpreter lock."""
         walker = self._start.deep_copy()
         began = thread_time()
         for token_id in token_ids:
@@ -100,7 +94,7 @@ class CompiledGrammar:
         return CompiledGrammar(walker, self._vocabulary)
 
     def _probe(self) -> None:
-        """Matches a few tokens, so that a grammar that fails at its begin is refused before any request runs.
+        """Matches a few tokens, so that a grammar that fails at its beginning is rejected before any request runs.
 
         Raises:
             InvalidGrammar: nothing matches the grammar, or it is too complex.

@@ -1,4 +1,4 @@
-"""Compiles grammars in threads, each once and within a time limit, and keeps the latest ones."""
+"""Compiles each grammar once, in threads and within a time limit, and caches the latest ones."""
 
 from __future__ import annotations
 
@@ -55,14 +55,12 @@ class GrammarCompiler:
         max_bytes: int = DEFAULT_MAX_BYTES,
         compile_grammar: Compile | None = None,
     ) -> None:
-        """Makes a compiler; its threads start with the first grammar.
-
-        Args:
-            vocab_size: of the model's logits.
-            timeout: the most seconds of processor time for a grammar. A request waits WALL_TIME_FACTOR times as long for it.
-            max_bytes: the limit of a grammar's source, in UTF-8.
-            compile_grammar: compiles one grammar. If None, each grammar is tried in another process first
-                (see `SandboxedCompiler`).
+        """Args:
+        vocab_size: of the model's logits.
+        timeout: the most seconds of processor time for a grammar. A request waits WALL_TIME_FACTOR times as long.
+        max_bytes: the limit of a grammar's source, in UTF-8.
+        compile_grammar: compiles one grammar. If None, each grammar is compiled in another process first
+            (see `SandboxedCompiler`).
         """
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
@@ -87,19 +85,19 @@ class GrammarCompiler:
             self._get_vocabulary()
 
     def close(self) -> None:
-        """Ends the processes that try grammars; a later grammar starts one anew."""
+        """Ends the worker processes; a later grammar starts a new one."""
         self._trials.close()
 
     async def compile(self, grammar: Grammar, param: str) -> CompiledGrammar:
-        """The compiled form of `grammar`. The event loop is not blocked.
+        """The compiled form of `grammar`, without blocking the event loop.
 
         Args:
             param: the wire name of the parameter with the grammar, for error messages.
 
         Raises:
-            InvalidParameter: the grammar is refused or takes too much processor time.
-            QueueFull: it has not been compiled in WALL_TIME_FACTOR times as long, because others came first or the machine
-                is busy.
+            InvalidParameter: the grammar is rejected or takes too much processor time.
+            QueueFull: it is not compiled within WALL_TIME_FACTOR times that time, because others came first or the
+                machine is busy.
         """
         outcome = self._look_up(grammar, param)
         if outcome is None:
@@ -146,14 +144,14 @@ class GrammarCompiler:
             return job
 
     def _leave(self, grammar: Grammar, job: _Job) -> None:
-        """Stops waiting; cancels the work if it has not begun and nobody else waits for it."""
+        """Stops waiting; cancels the job if it has not begun and no other request waits for it."""
         with self._lock:
             job.num_waiting -= 1
             if job.num_waiting == 0 and self._jobs.get(grammar) is job and job.future.cancel():
                 del self._jobs[grammar]
 
     def _work(self, grammar: Grammar) -> Outcome:
-        """Compiles in a thread. A result that comes too late is kept for the next request."""
+        """Compiles in a thread. A result that comes too late is cached for the next request."""
         outcome: Outcome | None = None
         try:
             outcome = self._compile_grammar(grammar, self._get_vocabulary())

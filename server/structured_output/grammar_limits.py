@@ -1,4 +1,4 @@
-"""Limits of grammars: parts whose cost llguidance does not bound are refused before it sees them.
+"""Limits of grammars: constructs whose cost llguidance does not bound are rejected before it sees them.
 
 The own limits of llguidance ("fuel") stop most grammars that take long. They do not stop intersections of
 regular expressions: thirty patterns that one string must match, or several multipleOf, can keep it busy
@@ -54,10 +54,8 @@ class GrammarTooExpensive(InvalidGrammar):
 
 
 def check_schema(schema: Any) -> None:
-    """Checks a JSON schema.
-
-    Raises:
-        InvalidGrammar: the schema is nested too deeply, has too large numbers, or intersects too much.
+    """Raises:
+    InvalidGrammar: the schema is nested too deeply, has too large numbers, or intersects too much.
     """
     _check_depth(schema)
     _check_numbers(schema)
@@ -73,10 +71,9 @@ def check_schema(schema: Any) -> None:
 
 
 def check_regex(text: str) -> None:
-    """
-    Raises:
-        InvalidGrammar: the regular expression ends within an escape, or leaves its whitespace out (the flag x):
-            what llguidance makes of these is another expression.
+    """Raises:
+    InvalidGrammar: the regular expression ends within an escape, or ignores its whitespace (the flag x):
+        llguidance would make another expression of these.
     """
     depth = 0  # of character classes, which Rust's syntax nests
     for part in _REGEX_PARTS.finditer(text):
@@ -92,10 +89,8 @@ def check_regex(text: str) -> None:
 
 
 def check_gbnf(text: str) -> None:
-    """Checks a GBNF grammar.
-
-    Raises:
-        InvalidGrammar: the grammar has too many rules.
+    """Raises:
+    InvalidGrammar: the grammar has too many rules.
     """
     num_rules = text.count("::=")
     if num_rules > MAX_GBNF_RULES:
@@ -103,11 +98,9 @@ def check_gbnf(text: str) -> None:
 
 
 def check_lark(text: str) -> None:
-    """Checks a Lark grammar.
-
-    Raises:
-        InvalidGrammar: the grammar names control tokens, sets options of llguidance, has too many
-            alternatives, repetitions or intersections, or contains a JSON schema that is refused.
+    """Raises:
+    InvalidGrammar: the grammar names control tokens, sets options of llguidance, has too many
+        alternatives, repetitions or intersections, or contains a JSON schema that is rejected.
     """
     num_intersections = num_alternatives = num_repetitions = 0
     for part in _LARK_PARTS.finditer(text):
@@ -156,7 +149,7 @@ def _check_depth(value: Any) -> None:
 
 
 def _check_numbers(schema: Any) -> None:
-    """Refuses numbers that llguidance would round, in all parts: a reference may turn any data into a schema.
+    """Rejects numbers that llguidance would round, in all parts: a reference may turn any data into a schema.
 
     Far bounds are common and harmless, as long as some exact numbers lie between them.
     """
@@ -182,7 +175,7 @@ def _too_deep() -> str:
 
 
 class _Weights:
-    """The weight of each part of a schema: how much one value may have to match at once. It is an upper bound."""
+    """The weight of each part of a schema: an upper bound of how much one value may have to match at once."""
 
     def __init__(self, root: Any) -> None:
         self._root = root

@@ -1,4 +1,4 @@
-"""The matcher of one output: it lets the engine use llguidance's matcher, within a limit of time."""
+"""The matcher of one output: llguidance's matcher for the engine, within a time limit."""
 
 from __future__ import annotations
 
@@ -30,18 +30,16 @@ _WRAPPING = re.compile(
 class GrammarMatcher:
     """A `sampling.host.grammar.TokenMatcher` that uses llguidance's matcher.
 
-    At the end of the grammar it allows the end tokens of the model and accepts any number of them. It gives
-    up an answer that keeps taking more than TOKEN_SECONDS a token.
+    At the end of the grammar it allows the end tokens of the model and accepts any number of them. It raises
+    GrammarError for an output that keeps taking more than TOKEN_SECONDS a token.
     """
 
     __slots__ = ("_end_token_ids", "_excess", "_is_ended", "_own", "_start")
 
     def __init__(self, start: LLMatcher, end_token_ids: frozenset[int]) -> None:
-        """Makes a matcher in the initial state.
-
-        Args:
-            start: llguidance's matcher in its initial state. It is copied at the first use and not here,
-                because a request may ask for many answers at once.
+        """Args:
+        start: llguidance's matcher in its initial state. It is copied at the first use and not here,
+            because a request may ask for many outputs at once.
         """
         self._start = start
         self._own: LLMatcher | None = None
@@ -59,7 +57,6 @@ class GrammarMatcher:
         return self._is_ended or (self._own is not None and self._own.is_stopped())
 
     def copy(self) -> GrammarMatcher:
-        """Another one in the same state."""
         other = GrammarMatcher(self._start, self._end_token_ids)
         other._own = None if self._own is None else self._own.deep_copy()
         other._is_ended, other._excess = self._is_ended, self._excess
@@ -107,7 +104,7 @@ class GrammarMatcher:
             )
 
     def _give_up(self, error: BaseException) -> None:
-        """Raises a GrammarError in the place of a panic, which would end the thread of the engine and all answers."""
+        """Raises a GrammarError instead of a panic, which would end the engine thread and all outputs."""
         if is_panic(error):
             raise GrammarError(
                 f"the grammar cannot go on: llguidance has failed: {first_reason(str(error))}"

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 
 class HasVocabulary(Protocol):
-    """The part of a Tokenizer that a grammar needs."""
-
     @property
     def token_bytes(self) -> Sequence[bytes]: ...
     @property
@@ -32,10 +30,8 @@ class GrammarVocabulary:
     """
 
     def __init__(self, tokenizer: HasVocabulary, vocab_size: int) -> None:
-        """Builds the vocabulary.
-
-        Args:
-            vocab_size: of the model's logits; token ids that the tokenizer does not know have no text.
+        """Args:
+        vocab_size: of the model's logits; token ids that the tokenizer does not know have no text.
         """
         from llguidance import LLTokenizer, TokenizerWrapper
 
@@ -66,5 +62,5 @@ class _Tokens:
         self.tokens = [text or b"\xff[%d]" % token_id for token_id, text in enumerate(texts)]
 
     def __call__(self, text: str) -> list[int]:
-        """Called only once, with a test text: grammars are compiled so that llguidance tokenises nothing."""
+        """Called only once, with a test text: grammars are compiled so that llguidance tokenizes nothing."""
         return []

@@ -1,4 +1,4 @@
-"""A few threads with large stacks, for work that recurses deeply in native code."""
+"""A thread pool with large stacks, for native code that recurses deeply."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ class LargeStackThreads(Generic[T]):
     """
 
     def __init__(self, num_threads: int, stack_bytes: int, name: str) -> None:
-        """Makes a group of threads; none is started yet.
-
-        Args:
-            stack_bytes: address space of each stack; memory is used only as the stack grows.
+        """Args:
+        stack_bytes: address space of each stack; memory is used only as the stack grows.
         """
         self._num_threads = num_threads
         self._stack_bytes = stack_bytes

@@ -1,4 +1,4 @@
-"""Looks for markers in the bytes of an answer while its tokens come, wherever the tokens cut them."""
+"""Finds markers such as `</think>` in the bytes of an output while its tokens arrive, across token boundaries."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class MarkerCrossing(NamedTuple):
 
 
 class MarkerScanner:
-    """Finds the first of some markers. What it must remember is the tail: the end of the text so far.
+    """Finds the first of some markers. The caller keeps the state, the tail: the end of the text so far.
 
-    It has no state of its own, so that any number of answers may share it.
+    So any number of outputs may share one scanner.
     """
 
     def __init__(self, table: TokenTable, markers: Sequence[bytes], *, only_first: bytes | None = None) -> None:
-        """Looks through the vocabulary, which takes tens of milliseconds where it is large.
+        """Searches the vocabulary, which takes tens of milliseconds where it is large.
 
         Args:
             markers: any of them counts.
-            only_first: bytes that may stand before a marker; None where any text may.
+            only_first: bytes that may come before a marker; None where any text may.
         """
         self.markers = tuple(markers)
         self._table = table
@@ -44,7 +44,7 @@ class MarkerScanner:
         self._crossings: dict[bytes, list[MarkerCrossing]] = {}
 
     def step(self, tail: bytes, data: bytes) -> FoundMarker | bytes | None:
-        """What the text comes to with `data`: a marker, else the new tail; None where no marker can come any more."""
+        """The marker that `data` completes, else the new tail; None where no marker can come any more."""
         text = tail + data
         if self._only_first is not None:
             return self._at_start(text.lstrip(self._only_first))
@@ -54,7 +54,7 @@ class MarkerScanner:
         return self._tail_of(text)
 
     def crossings(self, tail: bytes) -> list[MarkerCrossing]:
-        """The tokens that would complete a marker behind `tail` and go beyond it."""
+        """The tokens that would complete a marker behind `tail` and go on behind it."""
         known = self._crossings.get(tail)
         if known is None:
             steps = ((token_id, self.step(tail, self._table[token_id])) for token_id in self._candidates)
@@ -64,7 +64,7 @@ class MarkerScanner:
 
     @property
     def tails(self) -> list[bytes]:
-        """All tails that there can be."""
+        """All possible tails."""
         return list({marker[:size]: None for marker in self.markers for size in range(len(marker))})
 
     def _at_start(self, text: bytes) -> FoundMarker | bytes | None:

@@ -1,4 +1,4 @@
-"""What answers must follow, of whatever kind: something that makes one matcher for each answer."""
+"""The interfaces of grammars that outputs must follow, and a grammar that continues a partial output."""
 
 from __future__ import annotations
 
@@ -12,43 +12,40 @@ MAX_PREFIX_SECONDS = 2.0  # of processor time, for an answer that goes on from i
 
 
 class OutputMatcher(TokenMatcher, Protocol):
-    """A matcher that can be multiplied where it stands."""
+    """A matcher that can be copied in its present state."""
 
-    def copy(self) -> Self:
-        """Another one in the same state."""
+    def copy(self) -> Self: ...
 
 
 class OutputGrammar(Protocol):
-    """Any thread may make matchers of it."""
+    """Makes one matcher for each output; any thread may call it."""
 
     @property
     def ends_output(self) -> bool:
         """As `TokenMatcher.ends_output`."""
 
-    def matcher(self) -> OutputMatcher:
-        """A matcher for one answer."""
+    def matcher(self) -> OutputMatcher: ...
 
     def after(self, token_ids: Sequence[int]) -> OutputGrammar:
-        """The rules of what may follow `token_ids`. This may take seconds.
+        """The grammar of what may follow `token_ids`. This may take seconds.
 
         Raises:
-            GrammarError: the rules do not allow these tokens, or take too long to read them.
+            GrammarError: the grammar does not allow these tokens, or takes too long to read them.
         """
 
 
 class AdvancedGrammar:
-    """The rules of an answer behind its first tokens."""
+    """The grammar of the rest of an output, behind its first tokens."""
 
     def __init__(self, matcher: OutputMatcher) -> None:
-        """
-        Args:
-            matcher: stands behind these tokens, and is only copied from now on.
+        """Args:
+        matcher: has read these tokens, and is only copied from now on.
         """
         self._matcher = matcher
 
     @classmethod
     def read(cls, matcher: OutputMatcher, token_ids: Sequence[int], end_token_ids: Collection[int]) -> AdvancedGrammar:
-        """Lets `matcher` read the first tokens of an answer.
+        """Lets `matcher` read the first tokens of an output.
 
         Raises:
             GrammarError: it does not allow them, or takes too long.
@@ -64,13 +61,10 @@ class AdvancedGrammar:
 
     @property
     def ends_output(self) -> bool:
-        """As `OutputGrammar.ends_output`."""
         return self._matcher.ends_output
 
     def matcher(self) -> OutputMatcher:
-        """As `OutputGrammar.matcher`."""
         return self._matcher.copy()
 
     def after(self, token_ids: Sequence[int]) -> OutputGrammar:
-        """As `OutputGrammar.after`."""
         return AdvancedGrammar.read(self._matcher.copy(), token_ids, ())

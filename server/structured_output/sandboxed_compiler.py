@@ -1,4 +1,4 @@
-"""Grammars tried in a process that can be killed, before this one compiles them."""
+"""Compiles each grammar first in a worker process that can be killed."""
 
 from __future__ import annotations
 
@@ -33,20 +33,18 @@ _BUSY = "the machine is too busy to try the grammar now; try again later"
 
 
 class SandboxedCompiler:
-    """Compiles a grammar after a trial of it.
+    """Compiles a grammar in a worker process, and then here.
 
-    A compilation within this process cannot be ended, nor what it takes of memory be had back. So
-    each is done in another process first, which is killed where it takes too long; what passes there
-    takes as long here, and no more. May be used by several threads, each of which has a process.
-
-    Processes are started with the first need, and end with this process, however it ends.
+    A compilation within this process cannot be ended, nor can the memory it takes be freed. So each is done in
+    another process first, which is killed where it takes too long; a grammar that passes takes as long here, and no
+    more. Several threads may use it, each of which has a process. Processes are started with the first need, and
+    end with this process, however it ends.
     """
 
     def __init__(self, tokenizer: HasVocabulary, vocab_size: int, seconds: float) -> None:
-        """
-        Args:
-            vocab_size: of the model's logits.
-            seconds: of processor time that a trial may take.
+        """Args:
+        vocab_size: of the model's logits.
+        seconds: of processor time that a compilation may take.
         """
         self._seconds = seconds
         self._tokenizer = tokenizer
@@ -58,22 +56,21 @@ class SandboxedCompiler:
         self._finalizer = weakref.finalize(self, _kill_all, self._idle)
 
     def __call__(self, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
-        """
-        Raises:
-            InvalidGrammar: as `CompiledGrammar.compile`; also where that takes too much processor time or memory.
-            QueueFull: the machine is too busy for a trial, or for one process more.
+        """Raises:
+        InvalidGrammar: as `CompiledGrammar.compile`; also where that takes too much processor time or memory.
+        QueueFull: the machine is too busy for a compilation, or for one process more.
         """
         self._try(grammar)
         return CompiledGrammar.compile(grammar, vocabulary)
 
     def close(self) -> None:
-        """Ends the processes: those that wait for a grammar now, the others when they are given back."""
+        """Ends the idle processes now, the others when they have finished."""
         with self._lock:
             self._num_closes += 1
             _kill_all(self._idle)
 
     def start(self) -> None:
-        """Has a process ready for the first grammar. Takes as long as its start, most of a second."""
+        """Starts a process for the first grammar and waits until it is ready, most of a second."""
         self._start(self._num_closes)
 
     def start_in_background(self) -> None:
@@ -135,12 +132,10 @@ class SandboxedCompiler:
 
 
 class _Worker:
-    """A running `trial_process`."""
+    """A running `compile_worker` process."""
 
     def __init__(self, told: WorkerVocabulary) -> None:
-        """Raises:
-        QueueFull: it does not start now, because the machine lacks memory, processes or descriptors.
-        """
+        """Raises QueueFull where it does not start now, because the machine lacks memory, processes or descriptors."""
         try:
             ours, its = socket.socketpair()
         except OSError as error:
@@ -176,10 +171,9 @@ class _Worker:
         return self._process.poll() is None
 
     def ask(self, grammar: Grammar, seconds: float) -> CompileVerdict:
-        """
-        Raises:
-            GrammarTooExpensive: it takes more processor time, or ends the process.
-            QueueFull: it has not got that much processor time in WALL_TIME_FACTOR times as long.
+        """Raises:
+        GrammarTooExpensive: it takes more processor time, or ends the process.
+        QueueFull: it did not get that much processor time in WALL_TIME_FACTOR times as long.
         """
         try:
             self._socket.send_bytes(json.dumps(grammar).encode())

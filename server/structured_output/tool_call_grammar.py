@@ -1,4 +1,4 @@
-"""Answers that may hold calls of tools: any text, and from the marker of a call on what the tools' schemas allow."""
+"""The grammar of outputs that may call tools: any text, and behind a call's marker what the tools' schemas allow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEPARATORS = SPACE + b";,"  # between calls that can only be the whole of an ans
 
 
 class ToolCallGrammar:
-    """The rules of answers with calls in one syntax."""
+    """The grammar of outputs with calls in one syntax."""
 
     def __init__(
         self,
@@ -30,13 +30,13 @@ class ToolCallGrammar:
         only_first: bool,
         is_single: bool,
     ) -> None:
-        """Looks through the vocabulary.
+        """Searches the vocabulary.
 
         Args:
             grammar: of what follows the marker of a call.
-            begins: the markers, and of each what the grammar reads of it too.
-            only_first: whether calls can only be the whole of an answer, from its first character on.
-            is_single: whether the answer ends behind a call.
+            begins: the markers, each with the part of it that the grammar reads too.
+            only_first: whether calls can only be the whole of an output, from its first character on.
+            is_single: whether the output ends behind a call.
         """
         self.table, self.grammar, self.begins = table, grammar, begins
         self.only_first, self.is_single = only_first, is_single
@@ -51,15 +51,12 @@ class ToolCallGrammar:
 
     @property
     def ends_output(self) -> bool:
-        """As `OutputGrammar.ends_output`."""
         return self.is_single
 
     def matcher(self) -> ToolCallMatcher:
-        """A matcher for one answer."""
         return ToolCallMatcher(self)
 
     def after(self, token_ids: Sequence[int]) -> OutputGrammar:
-        """As `OutputGrammar.after`."""
         return AdvancedGrammar.read(self.matcher(), token_ids, self.table.end_token_ids)
 
     def mask(self, tail: bytes, *, is_behind_call: bool) -> np.ndarray:
@@ -111,7 +108,6 @@ class ToolCallMatcher:
         return self._rules.ends_output
 
     def copy(self) -> Self:
-        """Another one in the same state."""
         other = copy(self)
         other._call = None if self._call is None else self._call.copy()
         return other

@@ -1,4 +1,4 @@
-"""Renders chat messages into one prompt text, with the template that comes with the model."""
+"""Renders chat messages into a prompt with the model's jinja2 chat template."""
 
 from __future__ import annotations
 
@@ -31,11 +31,14 @@ VARIANTS = dict(zip(("tools", "documents"), TEMPLATE_VARIANTS, strict=True))
 
 
 class ChatTemplateError(ValueError):
-    """The template is broken, refuses the messages, or fails on them; the text says which."""
+    """The template is broken, rejects the messages, or fails on them; the message says which."""
 
 
 class ChatTemplate:
-    """The chat template of a model, run in jinja2's sandbox as Hugging Face transformers runs it, within bounds.
+    """A model's chat template, rendered as Hugging Face transformers renders it, within limits (`template_limits`).
+
+        template = ChatTemplate(source, eos_token="<|im_end|>")
+        prompt = template.render([{"role": "user", "content": "Hi"}])
 
     Raises:
         ChatTemplateError: the source is not a valid jinja2 template, or it is too long.
@@ -44,9 +47,8 @@ class ChatTemplate:
     def __init__(
         self, source: str, *, bos_token: str = "", eos_token: str = "", variants: Mapping[str, str] | None = None
     ) -> None:
-        """
-        Args:
-            variants: sources that are used instead of `source` where a variable is given, by the names in VARIANTS.
+        """Args:
+        variants: sources to use instead of `source` where a variable is given, by the names in VARIANTS.
         """
         environment = TemplateSandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlocks]
@@ -72,7 +74,7 @@ class ChatTemplate:
 
     @property
     def source(self) -> str:
-        """The template in jinja2's language, those for other purposes than plain chat behind it."""
+        """The source of the template and of its variants."""
         return self._source
 
     def render(
@@ -87,13 +89,13 @@ class ChatTemplate:
 
         Args:
             messages: the content of each is a string, or a list of text parts that are joined by newlines.
-            add_generation_prompt: whether the prompt ends with the begin of an assistant's turn.
+            add_generation_prompt: whether the prompt ends with the beginning of an assistant's turn.
             continue_final_message: whether the last message is left open, so that the model continues it.
             kwargs: further variables for the template, such as `tools`, `documents` or its own switches.
 
         Raises:
             ChatTemplateError: there are no messages, some content is not text, both switches are set, the
-                last message cannot be continued, or the template fails or takes more than it may.
+                last message cannot be continued, or the template fails or exceeds its limits.
             TemplateTimeout: see `inline_template_limits`.
         """
         flat = _with_texts(messages)
@@ -108,9 +110,9 @@ class ChatTemplate:
         continue_final_message: bool = False,
         **kwargs: object,
     ) -> ShieldedText:
-        """`render`, with marks in what comes from outside: no text of it may become a control token.
+        """`render`, with marks in the client's texts, so that none of them can become a control token.
 
-        All texts of `messages` but the roles are shielded, and those in `kwargs`.
+        All texts of `messages` but the roles are marked, and those in `kwargs`.
 
         Raises:
             ChatTemplateError: as `render`; or the messages leave no character for the marks.
@@ -182,7 +184,7 @@ class ChatTemplate:
 
 
 class _GenerationBlocks(Extension):
-    """Renders what is between `generation` and `endgeneration`, by which training code finds the assistant's words."""
+    """The `generation` tag, by which training code finds the assistant's tokens; its content is rendered as it is."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 
@@ -198,7 +200,6 @@ def _with_texts(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _text_of(content: object) -> str | None:
-    """The content of a message as text. None stays None, because templates expect it in tool calls."""
     if content is None or isinstance(content, str):
         return content
     if not isinstance(content, Sequence):
@@ -229,7 +230,7 @@ def _texts_in(value: object) -> Iterator[str]:
 
 
 def _map_texts(value: object, change: Callable[[str, bool], str]) -> object:
-    """`value` with each text in it changed; keys of mappings, which are told apart, included."""
+    """`value` with each text in it changed, keys of mappings too, which the second argument of `change` tells apart."""
     match value:
         case str():
             return change(value, False)
@@ -250,7 +251,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Replaces the `tojson` of jinja2, whose HTML escapes must not get into a prompt."""
+    """The `tojson` filter without the HTML escapes of jinja2's own, which must not get into a prompt."""
     encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     if indent is None and separators is None:
         return encoder.encode(value)

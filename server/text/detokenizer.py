@@ -1,4 +1,4 @@
-"""Incremental detokenising: token ids become text as they arrive."""
+"""Incremental detokenizing: token ids become text as they arrive."""
 
 from __future__ import annotations
 
@@ -10,20 +10,16 @@ from server.text.tokenizer import Tokenizer
 
 
 class HasTokenBytes(Protocol):
-    """The part of a `Tokenizer` that a detokenizer needs."""
-
     @property
     def token_bytes(self) -> Sequence[bytes]: ...
 
 
 class HasTokenTexts(HasTokenBytes, Protocol):
-    """The part of a `Tokenizer` that tells tokens by their texts."""
-
     def token_text(self, token_id: int) -> str: ...
 
 
 def token_text_alone(tokenizer: HasTokenTexts, token_id: int) -> str:
-    """What a token stands for by itself: U+FFFD for bytes that are no UTF-8, the name of a control token."""
+    """The text of a token by itself: U+FFFD for bytes that are no UTF-8, the name of a control token."""
     data = tokenizer.token_bytes[token_id]
     return data.decode("utf-8", errors="replace") if data else tokenizer.token_text(token_id)
 
@@ -32,13 +28,11 @@ class IncrementalDetokenizer:
     """Turns the tokens of one output into text, and never emits half a character.
 
     However the tokens are split into calls, all pieces and the flush together equal `Tokenizer.decode` of
-    all tokens. Bytes that may still become a character wait for more; bytes that cannot become U+FFFD at once.
+    all tokens. Bytes that may still become a character are held back; bytes that cannot are U+FFFD at once.
 
         detokenizer = IncrementalDetokenizer(tokenizer)
         text = detokenizer.decode(event.token_ids)
         rest = detokenizer.flush()
-
-    A token costs one look-up in a table.
     """
 
     __slots__ = ("_rest", "_token_bytes")
@@ -48,7 +42,7 @@ class IncrementalDetokenizer:
         self._rest = b""  # the bytes of an incomplete character
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text that these tokens complete; it may be empty, and control tokens have none.
+        """The text that these tokens complete. It may be empty, and control tokens have none.
 
         Raises:
             IndexError: a token id is outside the vocabulary.
@@ -69,7 +63,7 @@ class IncrementalDetokenizer:
 
 
 class VisibleControlTokens:
-    """The tokens of a model, of which some control tokens stand for their names."""
+    """A view of a tokenizer in which some control tokens have their names as text, because output parsers need them."""
 
     def __init__(self, tokenizer: Tokenizer, token_ids: Collection[int]) -> None:
         table = list(tokenizer.token_bytes)
@@ -83,12 +77,11 @@ class VisibleControlTokens:
         return self._token_bytes
 
     def token_text(self, token_id: int) -> str:
-        """As `Tokenizer.token_text`."""
         return self._tokenizer.token_text(token_id)
 
 
 def show_control_tokens(tokenizer: Tokenizer, names: Collection[str]) -> HasTokenTexts:
-    """A view of the tokens in which control tokens of these names have text; without any, `tokenizer` itself."""
+    """A view of the tokenizer in which control tokens with these names have text; without any, `tokenizer` itself."""
     ids = tokenizer.control.ids
     hidden = [ids[name] for name in names if name in ids and not tokenizer.token_bytes[ids[name]]]
     return VisibleControlTokens(tokenizer, hidden) if hidden else tokenizer

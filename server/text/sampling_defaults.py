@@ -1,4 +1,4 @@
-"""The sampling that a model's makers recommend; it holds where a request names none."""
+"""Default sampling parameters recommended by a model's makers, for requests that give none."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PARAMETERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 def sampling_defaults(sources: Iterable[tuple[str, Mapping[str, Any]]]) -> Mapping[str, Any]:
-    """The fields of SamplingParams that the sources state; of two sources, the later one counts.
+    """The fields of SamplingParams that the sources state; of two sources, the later one wins.
 
-    A value that the sampler does not take is left out, and the log says so: the model can be served without it.
+    An invalid value is left out and logged, because the model can be served without it.
 
     Args:
-        sources: what each says by the names in PARAMETERS, with its own name for the log; None says nothing.
+        sources: pairs of a source's name for the log and its values by the names in PARAMETERS.
     """
     defaults: dict[str, Any] = {}
     for source, values in sources:

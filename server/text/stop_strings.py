@@ -1,4 +1,4 @@
-"""Finds stop strings in a text while it arrives."""
+"""Finds stop strings in text while it is streamed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from collections.abc import Sequence
 class StopStrings:
     """Cuts the text of one output at the first stop string.
 
-    The match that ends first wins, and among matches that end at the same character the longest. This
-    does not depend on how the text is split into chunks. Only the longest end of the text that may still
-    become a stop string is held back.
-
-    Each stop string has an automaton of Knuth, Morris and Pratt, so the cost of a character does not
-    depend on the length of the strings.
+    The match that ends first wins, and among matches that end at the same character the longest, however the text is
+    split into chunks. Only the longest end of the text that may still become a stop string is held back.
+    Each stop string has a Knuth-Morris-Pratt automaton, so the cost of a character does not depend on their lengths.
 
         stops = StopStrings(["\\n\\n", "User:"])
         text, stopped = stops.feed(delta)  # stopped: the stop string that was found
@@ -37,9 +34,9 @@ class StopStrings:
         self._stopped: str | None = None
 
     def begin_behind(self, text: str) -> None:
-        """Goes on behind text that the reader has seen, before anything is fed.
+        """Continues text that the reader has already; called before anything is fed.
 
-        A stop string may begin in `text` and end behind it. One that ends within it is no stop any more.
+        A stop string may begin in `text` and end behind it. One that ends within it does not count.
         """
         longest = max((len(automaton.stop) for automaton in self._automata), default=0)
         for character in text[max(0, len(text) - longest + 1) :]:
@@ -77,13 +74,13 @@ class StopStrings:
         return self._untold(held)
 
     def _untold(self, text: str) -> str:
-        """What the reader has not seen of `text`, which is no longer held."""
+        """`text` without its first characters that the reader has already."""
         num_told, self._num_told = self._num_told, max(0, self._num_told - len(text))
         return text[num_told:]
 
 
 class _Automaton:
-    """Tracks how many characters of one stop string the text so far ends with."""
+    """Counts how many characters of one stop string the text so far ends with."""
 
     __slots__ = ("_fallback", "num_matched", "stop")
 
@@ -100,7 +97,7 @@ class _Automaton:
             self._fallback[index] = length
 
     def advance(self, character: str) -> bool:
-        """Reads one character; returns True if it completes the stop string, after which no call is allowed."""
+        """Reads one character; True if it completes the stop string, after which no call is allowed."""
         while self.num_matched and character != self.stop[self.num_matched]:
             self.num_matched = self._fallback[self.num_matched - 1]
         self.num_matched += character == self.stop[self.num_matched]

@@ -1,4 +1,4 @@
-"""What one run of a chat template may cost: seconds, characters, and the size of the values that it builds."""
+"""Limits of one run of a chat template: its time, and the size of the texts and values that it builds."""
 
 from __future__ import annotations
 
@@ -27,34 +27,28 @@ class TemplateTimeout(Exception):
     """The template needs more time than it may have in this thread; another thread can give it more."""
 
     def __init__(self, seconds: float) -> None:
-        """Args:
-        seconds: that it may have in this thread.
-        """
         super().__init__(f"the template takes longer than {seconds:g} s")
         self.seconds = seconds
 
 
 class PromptTextTooLong(Exception):
-    """The template has written more than this thread may tokenise; another thread has the time."""
+    """The rendered prompt is longer than this thread may tokenize; a worker thread has the time."""
 
     def __init__(self, num_chars: int) -> None:
-        """Args:
-        num_chars: that the template has written.
-        """
         super().__init__(f"the template has written {num_chars} characters")
         self.num_chars = num_chars
 
 
 class TemplateBudget:
-    """Counts what a template does, and ends it with a TemplateError where that is too much.
+    """Counts the work of a template and raises TemplateError where it exceeds a limit.
 
-    Sizes are those of trees: what is in a list twice counts twice, because writing, comparing and hashing the list
-    walk over it twice. Without that a few nested lists would take longer than anybody can wait.
+    Sizes are those of trees: what is in a list twice counts twice, because writing, comparing and hashing the list walk
+    over it twice. Otherwise a few nested lists could take practically for ever.
     """
 
     def __init__(self, given: object, max_seconds: float = MAX_SECONDS) -> None:
         """Args:
-        given: what comes from outside: messages and variables.
+        given: the messages and variables of the request, to whose size the limits are relative.
         """
         self._max_seconds = max_seconds
         self._end = time.monotonic() + max_seconds
@@ -67,11 +61,11 @@ class TemplateBudget:
         self._max_total = self._total + MAX_TOTAL + TOTAL_GROWTH * num_given
 
     def tick(self) -> None:
-        """Looks at the clock. Called for each step of a loop, each call and each operator.
+        """Checks the time limit: called for each loop step, call and operator.
 
         Raises:
             TemplateError: the time is over.
-            TemplateTimeout: the same, where the time was shorter than it may be.
+            TemplateTimeout: the same, where the limit was shorter than MAX_SECONDS.
         """
         if time.monotonic() > self._end:
             if self._max_seconds < MAX_SECONDS:
@@ -112,20 +106,12 @@ class TemplateBudget:
         self._sizes[id(value)] = (value, num_chars)
 
     def check_size(self, num_chars: float) -> None:
-        """Refuses a text or value of so many characters, best before it is built.
-
-        Raises:
-            TemplateError: it is larger than one may be.
-        """
+        """Raises TemplateError for a text or value of too many characters, best before it is built."""
         if num_chars > self._max_size:
             _refuse(f"it builds a text or value of more than {self._max_size} characters, the limit for these messages")
 
     def spend(self, num_chars: int) -> None:
-        """Counts characters that are built.
-
-        Raises:
-            TemplateError: all that was built is larger than it may be.
-        """
+        """Counts characters that are built; raises TemplateError where the total is too large."""
         self._total += num_chars
         if self._total > self._max_total:
             _refuse(f"it builds more than {self._max_total} characters in all, the limit for these messages")
@@ -146,11 +132,7 @@ class TemplateBudget:
             self.spend(VALUE_SIZE * len(value))
 
     def joined(self, value: object, num_chars: int) -> None:
-        """`built` for a value that was put together from two others, without a walk over both.
-
-        Args:
-            num_chars: the sizes of the two together.
-        """
+        """`built` for the sum of two values, whose sizes together are `num_chars`, without a walk over both."""
         if isinstance(value, list | tuple):
             self._remember(value, num_chars)
             self.spend(VALUE_SIZE * len(value))
@@ -158,7 +140,6 @@ class TemplateBudget:
             self.built(value)
 
     def check_integer(self, num_bits: int) -> None:
-        """Raises TemplateError where an integer has too many bits."""
         if num_bits > MAX_INTEGER_BITS:
             _refuse(f"it computes an integer of more than {MAX_INTEGER_BITS} bits, the limit")
 
@@ -179,10 +160,10 @@ def current_budget() -> TemplateBudget:
 
 @contextmanager
 def running_template(given: object) -> Iterator[None]:
-    """Gives the template that is run within it a budget.
+    """Sets up the budget of the template that runs within this context.
 
     Raises:
-        TemplateError: what it is given is larger than anything may be.
+        TemplateError: `given` is larger than any value may be.
     """
     token = _budget.set(TemplateBudget(given, _seconds.get()))
     try:
@@ -193,10 +174,11 @@ def running_template(given: object) -> Iterator[None]:
 
 @contextmanager
 def inline_template_limits(seconds: float, max_chars: int = sys.maxsize) -> Iterator[None]:
-    """Within it a template that takes longer raises TemplateTimeout.
+    """Lowers the limits within this context, for rendering on the event loop's thread.
 
     Args:
-        max_chars: of a rendered text; `check_rendered_length` refuses a longer one within it.
+        seconds: a template that takes longer raises TemplateTimeout.
+        max_chars: of a rendered text, for `check_rendered_length`.
     """
     of_seconds, of_chars = _seconds.set(seconds), _max_written.set(max_chars)
     try:
@@ -207,11 +189,7 @@ def inline_template_limits(seconds: float, max_chars: int = sys.maxsize) -> Iter
 
 
 def check_rendered_length(num_chars: int) -> None:
-    """Looks at the length of a rendered text before the work of tokenising it.
-
-    Raises:
-        PromptTextTooLong: it is longer than `inline_template_limits` allows.
-    """
+    """Raises PromptTextTooLong, before the work of tokenizing, where a rendered text exceeds the inline limit."""
     if num_chars > _max_written.get():
         raise PromptTextTooLong(num_chars)
 
@@ -250,7 +228,7 @@ def check_method(
 
 
 def num_found(text: Any, old: Any) -> int:
-    """How often `old` is found in `text`, at most."""
+    """An upper bound of how often `old` is found in `text`."""
     if isinstance(text, str) and isinstance(old, str):
         return text.count(old)
     if isinstance(text, bytes) and isinstance(old, bytes):
@@ -287,5 +265,4 @@ def check_width(*values: Any) -> None:
 
 
 def refuse_width() -> NoReturn:
-    """Says that a width or a count is not allowed."""
     raise TemplateError(f"this is too much work: a width or a count is above {MAX_WIDTH}, or is not a plain number")

@@ -1,4 +1,4 @@
-"""jinja2's sandbox, with bounds on time and memory: templates come from model files, which anybody can have made."""
+"""A jinja2 sandbox with limits on time and memory: chat templates come from model files, which anybody can make."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _NUMBERS = re.compile(r"[0-9]+")
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """A sandbox whose templates run within a budget (see `running_template`) and raise TemplateError beyond it.
+    """A sandbox whose templates run within a `TemplateBudget` and raise TemplateError beyond it.
 
-    What can cost more than a constant is an operator, a call, a filter, a step of a loop, a literal with values in it,
-    or a written value. Each of them asks the budget, and nothing is computed before a template runs.
+    Operators, calls, filters, loop steps, literals with values in them and written values can cost more than a
+    constant. Each of them checks the budget, and nothing is computed before a template runs.
     """
 
     intercepted_binops = frozenset(["+", "*", "**", "%", "/", "//"])
@@ -52,7 +52,6 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         self.globals["namespace"] = _Namespace
 
     def add_filter(self, name: str, call: Callable[..., Any]) -> None:
-        """Makes a filter known, or another one by a known name."""
         self.filters[name] = _bounded(name, call)
 
     concat = staticmethod(lambda pieces: _join("", pieces))  # of jinja2's buffers
@@ -118,7 +117,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
 
 class _Guards(NodeTransformer):
-    """Puts a filter around each part of a template that the sandbox does not ask about."""
+    """Puts a filter around each part of a template that jinja2's sandbox does not intercept."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - jinja2 finds it by this name
         self.generic_visit(node)
@@ -149,7 +148,7 @@ def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
 
 
 class _Namespace(Namespace):
-    """A namespace that does not write what is in it: namespaces may contain one another."""
+    """A namespace without its values in its `repr`, because namespaces may contain one another."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -163,7 +162,7 @@ class _Namespace(Namespace):
 
 
 class _Each:
-    """What a loop walks over, with a look at the clock in each step."""
+    """The iterable of a `for` loop, which checks the time limit in each step."""
 
     def __init__(self, iterable: Iterable[Any]) -> None:
         self._iterable = iterable
@@ -221,7 +220,7 @@ def _join(separator: str, pieces: Iterable[Any]) -> str:
 
 
 def _bounded(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter `call`, within the budget. What it is given besides is a width or a count, with few exceptions."""
+    """Wraps a filter in checks of the budget. With few exceptions its arguments are widths and counts."""
     wants = _PassArg.from_obj(call)
 
     @pass_context

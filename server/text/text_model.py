@@ -1,4 +1,4 @@
-"""The text side of the loaded model: its name, tokenizer and chat template."""
+"""What a model's files say of text: tokenizer, chat template, default sampling parameters."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class TextModel:
         card: Mapping[str, int | float] | None = None,
         chat_template: str | None = None,
     ) -> TextModel:
-        """Reads the text side of the model at `path`, a GGUF file or a folder in Hugging Face's layout.
+        """Reads the tokenizer and the like of a GGUF file or a folder in Hugging Face's layout.
 
         Args:
             name: by default the name of the folder, or of the file without its suffix.
             card: the sampling that the model's card recommends, for what its files do not state.
-            chat_template: the source of a template in the place of the model's own ones.
+            chat_template: the source of a template to use instead of the model's own ones.
 
         Raises:
             ModelError: the model is damaged or incomplete, its tokenizer is not supported, or its chat template is
@@ -84,10 +84,7 @@ class TextModel:
 
 @contextmanager
 def _failures_of_libraries() -> Iterator[None]:
-    """
-    Raises:
-        ModelError: a native library fails on the model's vocabulary.
-    """
+    """Turns a panic of a native library, on the model's vocabulary, into a ModelError."""
     try:
         with panics_as_errors("the tokenizer's library"):
             yield
@@ -98,10 +95,6 @@ def _failures_of_libraries() -> Iterator[None]:
 def _chat_template(
     metadata: GgufMetadata | FolderMetadata, own: str | None, bos_token: str | None, eos_token: str | None
 ) -> ChatTemplate | None:
-    """
-    Raises:
-        ModelError: the template is broken.
-    """
     source = metadata.chat_template if own is None else own
     variants = metadata.template_variants if own is None else {}
     if source is None:

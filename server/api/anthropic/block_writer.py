@@ -1,4 +1,4 @@
-"""The content blocks of one answer, told as events while they come."""
+"""Writes the content blocks of one answer as events of a stream."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ _TEXT_DELTA = (
 
 
 class BlockWriter:
-    """Turns the parts of an answer into blocks. White space that would be a block of its own is left out."""
+    """Turns parser events into blocks. White space that would be a block of its own is dropped."""
 
     def __init__(self, *, with_thinking: bool, shows_thinking: bool) -> None:
-        """
-        Args:
-            with_thinking: whether there are blocks of the reasoning.
-            shows_thinking: whether its text stands in them.
+        """Args:
+        with_thinking: whether there are blocks of the reasoning.
+        shows_thinking: whether they have its text.
         """
         self.whole: list[dict[str, Any]] = []  # the blocks so far
         self._with_thinking = with_thinking
@@ -45,7 +44,7 @@ class BlockWriter:
         self._is_open = False
 
     def feed(self, parts: Sequence[ParserEvent]) -> Iterator[bytes]:
-        """The events that tell of `parts`."""
+        """The stream's events for `parts`."""
         for part in parts:
             match part:
                 case ContentDelta(text):
@@ -60,7 +59,7 @@ class BlockWriter:
                     yield self._delta(text, type="input_json_delta", partial_json=text)
 
     def close(self) -> Iterator[bytes]:
-        """The end of the block that is open, if one is."""
+        """The events that end the open block, if there is one."""
         self._space = ""
         if not self._is_open:
             return
@@ -111,7 +110,7 @@ class BlockWriter:
 
 
 def _read_input(text: str) -> dict[str, Any]:
-    """A call's input. One that was cut off is empty, because the clients' models want an object."""
+    """A call's input. One that was cut off is empty, because the clients' models require an object."""
     try:
         read = json.loads(text or "{}", strict=False)
     except (ValueError, RecursionError):

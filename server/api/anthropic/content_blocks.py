@@ -1,4 +1,4 @@
-"""The content of one turn: a text, or a list of blocks. `cache_control`, citations and the like are passed over."""
+"""The content blocks of request messages. `cache_control`, citations and the like are ignored."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ _SUPPORTED = "text, tool_use, tool_result, thinking, and document with a text in
 
 
 class Text(NamedTuple):
-    """Text of the user, the model or the system."""
-
     text: str
 
 
 class Thinking(NamedTuple):
-    """The model's reasoning, as it was told."""
+    """The model's reasoning in an earlier answer."""
 
     text: str
 
@@ -35,7 +33,7 @@ class ToolUse(NamedTuple):
 
 
 class ToolResult(NamedTuple):
-    """What came of a call."""
+    """The result of a call."""
 
     call_id: str
     text: str
@@ -46,7 +44,7 @@ Block: TypeAlias = Text | Thinking | ToolUse | ToolResult
 
 
 def read_blocks(value: Any) -> list[Block]:
-    """The blocks of a turn's `content`; a string is one of text.
+    """The blocks of a message's `content`; a string is one text block.
 
     Raises:
         ValueError: it is neither a string nor a list of supported blocks; the message says which part.
@@ -86,7 +84,7 @@ def _as_list(value: Any, name: str) -> list[Any]:
 
 
 def _read(part: Any, name: str) -> Block | None:
-    """One block; None where it holds nothing that the model could be told."""
+    """One block; None where the model has no use for it."""
     kind = _kind_of(part, name)
     match kind:
         case "text":
@@ -116,7 +114,7 @@ def _read(part: Any, name: str) -> Block | None:
 
 
 def _read_text(part: Any, name: str) -> str:
-    """The text of a block that must be one of text, or a document that is one."""
+    """The text of a text block or of a document with plain text."""
     kind = _kind_of(part, name)
     if kind == "text":
         return _string(part, "text", name)

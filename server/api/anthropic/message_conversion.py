@@ -1,7 +1,7 @@
-"""From turns to messages as chat templates know them.
+"""Converts Anthropic's messages into the messages that chat templates expect.
 
-Many templates know a system message at the beginning only, want users and assistants by turns, or have no words for
-tools. For them the same conversation is told in plain turns, where all of that is text.
+Many templates allow a system message at the beginning only, require alternating users and assistants, or do not
+support tools. For them there is a plain form of the same conversation, in which all of that is text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CHANGING = "x-anthropic-billing-header"
 
 
 class InputMessage(LenientModel):
-    """One turn of a conversation. A system's turn stays where it stands."""
+    """One message of a request. A system message keeps its place."""
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[list[Block], PlainValidator(read_blocks)]
@@ -41,12 +41,12 @@ def without_changing_blocks(texts: Sequence[str]) -> list[str]:
 
 
 def to_messages(system: Sequence[str], turns: Sequence[InputMessage]) -> list[dict[str, Any]]:
-    """The conversation with roles of its own for systems and results of tools; turns of one role in a row are one."""
+    """The conversation with roles of its own for systems and tool results; messages of one role in a row are joined."""
     return _joined(_own_messages(system, turns))
 
 
 def to_plain_messages(system: Sequence[str], turns: Sequence[InputMessage]) -> list[dict[str, Any]]:
-    """The conversation as texts of user and assistant alone, by turns, the user first."""
+    """The conversation as alternating texts of user and assistant, the user first."""
     return _joined(_plain_messages(system, turns))
 
 
@@ -104,7 +104,7 @@ def _assistant_message(blocks: Sequence[Block]) -> dict[str, Any]:
 
 
 def _joined(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages, where those in a row that are nothing but text of one role are one.
+    """Joins messages in a row that are nothing but text of one role.
 
     All texts of a row are joined in one go: one by one, each would copy all those before it.
     """

@@ -1,4 +1,4 @@
-"""What Anthropic's clients expect of answers and errors."""
+"""The JSON objects and events of Anthropic's responses: errors, usage, stop reasons."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNFINISHED = {
 
 
 def encode_event(kind: str, **fields: Any) -> bytes:
-    """An event of a stream, whose name stands in its data too."""
+    """A server-sent event, whose name is in its data too."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps({"type": kind, **fields}))
 
 
@@ -55,7 +55,7 @@ def usage_object(usage: Usage, num_thinking_tokens: int | None) -> dict[str, Any
     """The `usage` object, in which no token of the prompt counts twice.
 
     Args:
-        num_thinking_tokens: of the output; None where no reasoning was looked for.
+        num_thinking_tokens: of the output; None where reasoning is not parsed.
     """
     told: dict[str, Any] = {
         "input_tokens": usage.num_prompt_tokens - usage.num_cached_tokens,
@@ -69,11 +69,11 @@ def usage_object(usage: Usage, num_thinking_tokens: int | None) -> dict[str, Any
 
 
 def stop_reason(reason: FinishReason | None, *, is_stop_string: bool, has_calls: bool, is_context_full: bool) -> str:
-    """Why an answer has ended.
+    """The `stop_reason` of an answer.
 
     Args:
-        is_stop_string: whether it was ended by one of the request's stop sequences.
-        has_calls: whether there are tools to be called.
+        is_stop_string: whether one of the request's stop sequences ended it.
+        has_calls: whether it has tool calls.
         is_context_full: whether the model had room for fewer tokens than were asked for.
 
     Raises:

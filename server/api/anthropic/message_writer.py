@@ -16,15 +16,12 @@ from server.protocol.errors import ApiError
 
 
 class MessageWriter(AnswerWriter):
-    """Writes the only answer of a generation."""
-
     def __init__(
         self, generation: Generation, context: AnswerContext, parts: OutputFormat, blocks: BlockWriter, max_tokens: int
     ) -> None:
-        """
-        Args:
-            parts: what the answer may hold beside text.
-            max_tokens: that the client asked for; the model may have room for fewer.
+        """Args:
+        parts: the format of the answer.
+        max_tokens: that the client asked for; the model may have room for fewer.
         """
         self._generation = generation
         self._context = context
@@ -35,7 +32,7 @@ class MessageWriter(AnswerWriter):
         self._has_begun = False
 
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
-        """Events. The first tells how much of the prompt came from the cache, which is known with the first token."""
+        """Events. The first has the number of cached prompt tokens, which is known with the first token."""
         events: list[bytes] = [] if self._has_begun else [self._begin()]
         for delta in deltas:
             events += self._blocks.feed(self._read(delta.text, delta.token_ids, delta.finish_reason is not None))
@@ -50,10 +47,7 @@ class MessageWriter(AnswerWriter):
         return events + encode_event("message_delta", delta=delta, usage=self._usage()) + encode_event("message_stop")
 
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """
-        Raises:
-            ApiError: the answer was cut off.
-        """
+        """Raises ApiError where the answer was cut off."""
         (answer,) = answers
         for _ in self._blocks.feed(self._read(answer.text, answer.token_ids, is_last=True)):
             pass

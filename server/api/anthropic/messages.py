@@ -1,4 +1,4 @@
-"""POST /v1/messages."""
+"""POST /v1/messages: from the request body to the prompt, and to the writer of the answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from server.generation.prompt_sources import Conversation
 
 
 def conversation_of(body: CountTokensRequest) -> Conversation:
-    """The prompt of a request."""
     return Conversation(
         body.conversation,
         tools=[tool.to_template() for tool in body.offered_tools],
@@ -30,7 +29,7 @@ def conversation_of(body: CountTokensRequest) -> Conversation:
 
 
 class MessagesCall(BodyCall):
-    """A conversation, whose next message the model writes."""
+    """A request for the next message of a conversation."""
 
     def __init__(self, body: MessagesRequest) -> None:
         self._body = body
@@ -50,10 +49,6 @@ class MessagesCall(BodyCall):
 
     @classmethod
     def parse(cls, body: Any) -> MessagesCall:
-        """
-        Raises:
-            ApiError, ValidationError: the decoded JSON body is not a valid request.
-        """
         return cls(MessagesRequest.parse(body))
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> MessageWriter:
@@ -70,7 +65,7 @@ class MessagesCall(BodyCall):
     def encode_progress(
         self, progress: PromptProgress, index: int, framing: Framing, request_id: str, model: str
     ) -> bytes:
-        """A ping, which Anthropic's clients pass over."""
+        """A ping, which Anthropic's clients ignore."""
         return encode_event("ping", prompt_progress=progress_object(progress, index))
 
 

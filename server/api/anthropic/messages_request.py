@@ -1,4 +1,4 @@
-"""Tools as Anthropic's clients name them, and which of them the model is to call."""
+"""The request bodies of POST /v1/messages and POST /v1/messages/count_tokens."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from server.api.anthropic.message_conversion import (
 )
 from server.api.openai.chat_request import MAX_MESSAGES
 from server.protocol.base_models import LenientModel, bounded
-from server.protocol.errors import ApiError, shorten
+from server.protocol.errors import invalid_value, shorten
 from server.protocol.generation_fields import MAX_STOP_LENGTH, MAX_STOPS
 from server.protocol.sampling_fields import as_strings
 from server.protocol.stream_fields import StreamFields
 from server.protocol.structured_outputs import GrammarRequest, StructuredOutputs
-from server.protocol.tools import MAX_CALLS, ForcedCalls, FunctionDefinition, StrictCalls, Tool, as_schema
+from server.protocol.tools import CallsTools, FunctionDefinition, Tool, ToolPolicy, as_schema
 
 MAX_TOOLS = 512
 TOOL_NAME_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"
@@ -47,7 +47,7 @@ class ClientTool(LenientModel):
         return value
 
     def to_tool(self) -> Tool:
-        """The tool as chat requests name it; names may be longer here."""
+        """The tool in OpenAI's form; names may be longer here."""
         function = FunctionDefinition.model_construct(
             name=self.name, description=self.description, parameters=self.input_schema, strict=self.strict
         )
@@ -55,8 +55,6 @@ class ClientTool(LenientModel):
 
 
 class ToolChoice(LenientModel):
-    """Which tools the model may or must call."""
-
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
@@ -66,30 +64,6 @@ class ToolChoice(LenientModel):
         if self.type == "tool" and self.name is None:
             raise ValueError("tool_choice has the type tool and no name; it must name one of the tools")
         return self
-
-    def strict_calls(self, tools: list[Tool]) -> StrictCalls | None:
-        """What the calls that the model may choose to make must follow; None where that may be anything.
-
-        Args:
-            tools: of the request.
-        """
-        if self.type != "auto":
-            return None
-        return StrictCalls.of([tool.function for tool in tools], is_parallel=not self.disable_parallel_tool_use)
-
-    def forced_calls(self, tools: list[Tool]) -> ForcedCalls | None:
-        """The calls that the answer must consist of; None where it may be anything.
-
-        Args:
-            tools: of the request; the one that is named is among them.
-        """
-        functions = [tool.function for tool in tools]
-        match self.type:
-            case "tool":
-                return ForcedCalls([function for function in functions if function.name == self.name], 1)
-            case "any":
-                return ForcedCalls(functions, 1 if self.disable_parallel_tool_use else MAX_CALLS)
-        return None
 
 
 def _as_system(value: Any) -> list[str]:
@@ -101,7 +75,7 @@ def _as_stops(value: Any) -> Any:
 
 
 class ThinkingConfig(LenientModel):
-    """Whether the model is to reason before it answers."""
+    """Whether the model reasons before it answers."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     budget_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -133,7 +107,7 @@ class CountTokensRequest(LenientModel):
 
     @classmethod
     def parse(cls, body: Any) -> Self:
-        """Checks a decoded JSON body.
+        """Validates a decoded JSON body.
 
         Raises:
             ApiError, ValidationError: it is not a valid request.
@@ -142,7 +116,7 @@ class CountTokensRequest(LenientModel):
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Names that are told to be ignored: none, because clients expect them to be passed over here."""
+        """Parameters that are ignored with a warning: none, because clients of this API expect no warnings."""
         return ()
 
     @model_validator(mode="after")
@@ -153,49 +127,47 @@ class CountTokensRequest(LenientModel):
         if choice is None:
             return self
         if choice.type == "tool" and choice.name not in named:
-            raise ApiError(
-                f"tool_choice.name is {shorten(choice.name)}, which is not among the tools",
-                param="tool_choice.name",
-                code="invalid_value",
+            raise invalid_value(
+                f"tool_choice.name is {shorten(choice.name)}, which is not among the tools", "tool_choice.name"
             )
         if choice.type == "any" and not named:
-            raise ApiError("tool_choice is any and tools is empty", param="tool_choice", code="invalid_value")
+            raise invalid_value("tool_choice is any and tools is empty", "tool_choice")
         return self
 
     @property
     def continues(self) -> bool:
-        """Whether the answer goes on with the last turn, which is the model's own."""
+        """Whether the answer continues the last message, which is the model's own."""
         return self.messages[-1].role == "assistant"
 
     @property
     def conversation(self) -> list[dict[str, Any]]:
-        """The messages as chat templates know them."""
+        """The messages in the form that chat templates expect."""
         return to_messages(self.system, self.messages)
 
     @property
     def plain_conversation(self) -> list[dict[str, Any]]:
-        """The messages for templates that know no more than users and assistants by turns."""
+        """The messages for templates that only know alternating users and assistants."""
         return to_plain_messages(self.system, self.messages)
 
     @cached_property
     def offered_tools(self) -> list[Tool]:
-        """What the model is told of."""
+        """The tools in the prompt."""
         return [tool.to_tool() for tool in self.tools or ()]
 
     @property
     def wants_thinking(self) -> bool:
-        """Whether reasoning is to be told."""
+        """Whether reasoning is returned."""
         return self.thinking is not None and self.thinking.type != "disabled"
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """What the chat template is told beside messages and tools; models reason only where it is asked for."""
+        """The template's variables; models reason only where the request asks for it."""
         effort = None if self.output_config is None else self.output_config.effort
         switches: dict[str, Any] = {"enable_thinking": self.wants_thinking, "thinking": self.wants_thinking}
         return switches | ({} if effort is None else {"reasoning_effort": effort})
 
 
-class MessagesRequest(CountTokensRequest, StreamFields):
+class MessagesRequest(CountTokensRequest, StreamFields, CallsTools):
     """Anthropic's request for the next message of a conversation."""
 
     max_tokens: Annotated[int, Field(ge=1)]
@@ -208,43 +180,37 @@ class MessagesRequest(CountTokensRequest, StreamFields):
     @model_validator(mode="after")
     def _one_grammar_at_most(self) -> Self:
         if self.forced_calls is not None and self.output_config is not None and self.output_config.format is not None:
-            raise ApiError(
+            raise invalid_value(
                 "tool_choice asks for a call, and output_config.format for another form of the answer; "
                 "give one of them",
-                param="tool_choice",
-                code="invalid_value",
+                "tool_choice",
             )
         return self
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """The sampler's parameters that the request gives."""
+        """The sampling parameters that the request gives."""
         given = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
         return {name: value for name, value in given.items() if value is not None}
 
     @property
-    def forced_calls(self) -> ForcedCalls | None:
-        """The calls that the answer must consist of; None where it may be anything."""
-        return None if self.tool_choice is None else self.tool_choice.forced_calls(self.offered_tools)
-
-    @property
-    def strict_calls(self) -> StrictCalls | None:
-        """What the calls that the model may choose to make must follow; None where that may be anything."""
-        return (self.tool_choice or ToolChoice(type="auto")).strict_calls(self.offered_tools)
+    def tool_policy(self) -> ToolPolicy:
+        functions, choice = [tool.function for tool in self.offered_tools], self.tool_choice
+        if choice is None:
+            return ToolPolicy(functions)
+        if choice.type == "tool":
+            return ToolPolicy([function for function in functions if function.name == choice.name], "required", False)
+        is_parallel = not choice.disable_parallel_tool_use
+        return ToolPolicy(functions, "required" if choice.type == "any" else choice.type, is_parallel)
 
     @property
     def thinking_budget(self) -> int | None:
-        """Tokens of the reasoning, at most; None where the request does not say."""
+        """The most tokens of the reasoning; None where the request does not say."""
         return self.thinking.budget_tokens if self.thinking is not None and self.wants_thinking else None
 
     @property
-    def may_call(self) -> bool:
-        """Whether calls are looked for in the answer."""
-        return bool(self.tools) and (self.tool_choice is None or self.tool_choice.type != "none")
-
-    @property
     def grammar_request(self) -> GrammarRequest | None:
-        """What the answer must match; None where the request names nothing."""
+        """The grammar of the answer; None where the request has none."""
         forced = self.forced_calls
         if forced is not None:
             return GrammarRequest("tools", forced)

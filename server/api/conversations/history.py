@@ -1,4 +1,4 @@
-"""What came before a request: earlier responses, a conversation, and items that it names by their ids."""
+"""Loads the items that precede a request: earlier responses, a conversation, and items referenced by id."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class _Named(NamedTuple):
 
 
 class History:
-    """Looks up what one owner has stored.
+    """Loads the items that one owner has stored.
 
     Args:
         workers: where a socket's records are parsed.
-        local: what a socket remembers beside the store.
-        max_bytes: of all that comes before a request, as JSON.
+        local: records that a socket remembers in addition to the store.
+        max_bytes: of all items that precede a request, as JSON.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class History:
         """The items that the request follows, the oldest first.
 
         Raises:
-            ApiError: they are not there, or there are too many of them.
+            ApiError: they do not exist, or there are too many of them.
         """
         if body.conversation is not None:
             key = conversation_key(self._owner, body.conversation)
@@ -71,10 +71,10 @@ class History:
         return [item for record in reversed(records) for item in items_of(record)]
 
     async def resolve(self, items: Sequence[Item], path: str = "input") -> list[Item]:
-        """`items` with what their references name in the place of these.
+        """`items` with references replaced by the items that they name.
 
         Raises:
-            ApiError: one names no item, or they are too many, or too large.
+            ApiError: a reference names no item, or they are too many, or too large.
         """
         asked = [item["id"] for item in items if item["type"] == "item_reference"]
         if len(asked) > MAX_REFERENCES:
@@ -113,7 +113,7 @@ class History:
             )
 
     async def _pick(self, response_id: str, ids: Set[str]) -> list[_Named]:
-        """Those of the items with these ids that the response has."""
+        """The items of the response that have these ids."""
 
         def pick(content: bytes) -> list[_Named]:
             known = {item["id"]: item for item in reversed(items_of(orjson.loads(content)))}  # of equal ids the first

@@ -1,11 +1,11 @@
-"""The queries of GET routes: pages of a list, and where in a stream a reader goes on."""
+"""Query parameters of GET routes: pages of a list, numbers and switches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from server.protocol.errors import ApiError, shorten
+from server.protocol.errors import ApiError, invalid_value, shorten
 
 T = TypeVar("T")
 
@@ -14,7 +14,7 @@ MAX_LIMIT = 100
 
 
 class ListQuery(NamedTuple):
-    """Which part of a list is asked for."""
+    """The requested part of a list."""
 
     limit: int = DEFAULT_LIMIT
     after: str | None = None  # the id of the item before it
@@ -22,20 +22,14 @@ class ListQuery(NamedTuple):
 
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> ListQuery:
-        """
-        Raises:
-            ApiError: a value is none that its parameter takes.
-        """
+        """Raises ApiError for an invalid value."""
         order = query.get("order", "desc")
         if order not in ("asc", "desc"):
-            raise ApiError(f"order is {shorten(order)}; it must be asc or desc", param="order", code="invalid_value")
+            raise invalid_value(f"order is {shorten(order)}; it must be asc or desc", "order")
         return cls(parse_number(query, "limit", 1, MAX_LIMIT, DEFAULT_LIMIT), query.get("after"), order == "asc")
 
     def page(self, items: Sequence[T], id_of: Callable[[T], str]) -> dict[str, Any]:
-        """The part of `items`, which are in the order of their making, as the API lists them.
-
-        Args:
-            id_of: the id of an item.
+        """The page of `items`, which are ordered by their creation, as the API's list object.
 
         Raises:
             ApiError: `after` names none of them.
@@ -57,30 +51,18 @@ class ListQuery(NamedTuple):
 
 
 def parse_number(query: Mapping[str, str], name: str, least: int, most: int, default: int) -> int:
-    """A whole number of a query.
-
-    Raises:
-        ApiError: it is none, or outside its limits.
-    """
+    """A whole number of a query; raises ApiError where it is none, or outside its limits."""
     text = query.get(name)
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
-        raise ApiError(
-            f"{name} is {shorten(text)}; it must be a whole number from {least} to {most}",
-            param=name,
-            code="invalid_value",
-        )
+        raise invalid_value(f"{name} is {shorten(text)}; it must be a whole number from {least} to {most}", name)
     return int(text)
 
 
 def parse_switch(query: Mapping[str, str], name: str) -> bool:
-    """True or false of a query; false where it is not given.
-
-    Raises:
-        ApiError: it is neither.
-    """
+    """True or false of a query; false where it is not given. Raises ApiError where it is neither."""
     text = query.get(name, "false").lower()
     if text not in ("true", "false"):
-        raise ApiError(f"{name} is {shorten(text)}; it must be true or false", param=name, code="invalid_value")
+        raise invalid_value(f"{name} is {shorten(text)}; it must be true or false", name)
     return text == "true"

@@ -1,4 +1,4 @@
-"""What is kept of responses and conversations, in the store or on a socket."""
+"""The stored records of responses and conversations: their keys, their content, and the errors of missing ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def conversation_key(owner: str, conversation_id: str) -> RecordKey:
 
 
 def make_record(response: Response, given: list[Item], before: list[Item] | None) -> Record:
-    """What is kept of a response.
+    """The record of a response.
 
     Args:
         given: the items of its own input.
@@ -40,7 +40,7 @@ def previous_of(record: Record) -> str | None:
 
 
 def items_of(record: Record) -> list[Item]:
-    """What this response alone adds to a conversation."""
+    """The items that this response alone adds to a conversation."""
     return [*record.get("before", ()), *record["input"], *record["response"]["output"]]
 
 
@@ -52,7 +52,7 @@ def response_not_found(response_id: str) -> ApiError:
 
 
 def previous_not_found(response_id: str) -> ApiError:
-    """What a request is told that follows a response which is not there (any more)."""
+    """400, for a request that follows a response that does not exist (any more)."""
     return ApiError(
         f"Previous response with id {shorten(response_id)} not found.",
         param="previous_response_id",
@@ -70,7 +70,7 @@ def conversation_not_found(conversation_id: str) -> ApiError:
 
 
 class ConnectionRecords:
-    """The last responses of one socket, those among them that are not stored. The oldest go first."""
+    """The last responses of one socket that are not stored. The oldest are dropped first."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -78,7 +78,7 @@ class ConnectionRecords:
         self._num_bytes = 0
 
     def put(self, response_id: str, content: bytes) -> None:
-        """Remembers a response's record, as JSON; one that is larger than all may be is not remembered."""
+        """Remembers a response's record, as JSON, unless it alone exceeds the limit."""
         if len(content) > self._max_bytes:
             return
         self._records[response_id] = content
@@ -88,5 +88,5 @@ class ConnectionRecords:
             self._num_bytes -= len(oldest)
 
     def get_bytes(self, response_id: str) -> bytes | None:
-        """The record as JSON, which belongs in a worker thread to be parsed; None where there is none."""
+        """The record as JSON, to be parsed in a worker thread; None where there is none."""
         return self._records.get(response_id)

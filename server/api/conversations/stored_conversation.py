@@ -1,6 +1,6 @@
-"""A conversation as it is stored: a line that tells of it, and a line for each of its items, all of them JSON.
+"""The stored form of a conversation: one line of JSON with its metadata, and a line for each of its items.
 
-What is added or left out is a matter of lines, and an item is parsed only where it is asked for. A parser holds the
+Items are added and removed as lines, and an item is parsed only where it is needed. A parser holds the
 interpreter lock from beginning to end; for a whole conversation that is milliseconds, and every use would pay them.
 """
 
@@ -21,7 +21,7 @@ _ID = re.compile(rb'\{"id":("(?:[^"\\]|\\.)*")')  # every line of an item begins
 
 
 class StoredConversation(NamedTuple):
-    """What is known of a conversation, and its items from the oldest to the newest, one line each."""
+    """The metadata of a conversation, and its items from the oldest to the newest, one line each."""
 
     head: bytes
     lines: tuple[bytes, ...] = ()
@@ -31,7 +31,7 @@ class StoredConversation(NamedTuple):
         """A conversation that begins with `items`.
 
         Args:
-            told: its id, the time of its making, and its metadata.
+            told: its id, the time of its creation, and its metadata.
         """
         return cls(orjson.dumps(told), _encode(items))
 
@@ -46,12 +46,11 @@ class StoredConversation(NamedTuple):
         return cls(head, tuple(lines))
 
     def to_bytes(self) -> bytes:
-        """The bytes that are stored."""
         return b"\n".join((self.head, *self.lines))
 
     @property
     def told(self) -> dict[str, Any]:
-        """What the API shows of the conversation."""
+        """The conversation object of the API."""
         told: dict[str, Any] = orjson.loads(self.head)
         return {"object": "conversation", **told}
 
@@ -61,13 +60,12 @@ class StoredConversation(NamedTuple):
         return [orjson.loads(line) for line in self.lines]
 
     def with_metadata(self, metadata: Mapping[str, str]) -> Self:
-        """The conversation with other metadata."""
         return self._replace(head=orjson.dumps({**orjson.loads(self.head), "metadata": metadata}))
 
     def with_items(self, items: Sequence[Item], max_bytes: int) -> Self:
-        """The conversation with more items at its end; the oldest go where there are too many.
+        """The conversation with more items at its end; the oldest are dropped where there are too many.
 
-        Every use of a conversation reads it whole, so it may have no more than one request's body.
+        Every use of a conversation reads it whole, so it may have no more bytes than one request's body.
 
         Args:
             max_bytes: of all items; the last item is always kept.
@@ -83,7 +81,6 @@ class StoredConversation(NamedTuple):
         return None if start is None else next((line for line in self.lines if line.startswith(start)), None)
 
     def without(self, item_id: str) -> Self:
-        """The conversation without the items of this id."""
         start = _start_of(item_id)
         left = self.lines if start is None else (line for line in self.lines if not line.startswith(start))
         return self._replace(lines=tuple(left))
@@ -102,7 +99,7 @@ def _encode(items: Sequence[Item]) -> tuple[bytes, ...]:
 
 
 def _start_of(item_id: str) -> bytes | None:
-    """What the line of such an item begins with; None where the id is no Unicode, as no stored one can be."""
+    """The beginning of such an item's line; None where the id is not Unicode, as no stored one can be."""
     try:
         return orjson.dumps({"id": item_id})[:-1] + b","
     except orjson.JSONEncodeError:

@@ -1,4 +1,4 @@
-"""Calls whose bodies have OpenAI's fields: from the body to the request."""
+"""The base class of OpenAI's calls: from the common fields of a body to the generation request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ class OpenAICall(BodyCall):
 
     @property
     def wants_timings(self) -> bool:
-        """Whether the answer is to tell how long it took."""
         return self._fields.include_metrics is True
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> ChunkWriter:
@@ -55,13 +54,13 @@ class OpenAICall(BodyCall):
         return framing.frame(b'%b,"choices":[],"prompt_progress":%b%b}' % (head, told, usage))
 
     def _answer_head(self, request_id: str, model: str) -> ResponseHead:
-        """The same at every call: all chunks of an answer have the time of its beginning."""
+        """The same object at every call: all chunks of an answer have the time of its beginning."""
         if self._head is None:
             self._head = ResponseHead.make(self.id_prefix, request_id, model)
         return self._head
 
     def make_logprobs(self, generation: Generation, tokenizer: HasTokenTexts) -> WireLogprobs | None:
-        """What writes the log probabilities; None if the request asks for none."""
+        """The writer of the log probabilities; None if the request asks for none."""
         body = self._fields
         of_answers = body.num_logprobs is not None
         if not of_answers and body.prompt_logprobs is None:

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions."""
+"""POST /v1/chat/completions: from the request body to the prompt, and from deltas to chunks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OBJECT = "chat.completion"
 
 
 class ChatWriter(ChunkWriter):
-    """Writes the answer to a conversation."""
+    """Writes a chat completion, whole or as chunks."""
 
     chunk_object = f"{_OBJECT}.chunk"
 
@@ -39,10 +39,10 @@ class ChatWriter(ChunkWriter):
         self._make_parts: Callable[[], ChatDeltaParser] | None = None
 
     def look_for_parts(self, make: Callable[[], ChatDeltaParser]) -> None:
-        """Tells reasoning and tool calls from other text from now on. Called before anything is written.
+        """Splits reasoning and tool calls from content. Called before anything is written.
 
         Args:
-            make: what reads one answer.
+            make: makes the parser of one choice.
         """
         self._make_parts = make
 
@@ -108,7 +108,7 @@ class ChatWriter(ChunkWriter):
         return b'{"role":"assistant","content":%b}' % orjson.dumps(delta.text)
 
     def _of_prompt(self, delta: Delta) -> bytes:
-        """What the first chunk tells of the prompt."""
+        """The prompt's logprobs and token ids, in the first chunk."""
         self._is_first_chunk = False
         encoded = b"" if self._logprobs is None else self._logprobs.encode_prompt(delta)
         if self._with_token_ids:
@@ -134,7 +134,7 @@ class ChatWriter(ChunkWriter):
 
 
 class ChatCall(OpenAICall):
-    """A conversation, which the assistant's next message continues."""
+    """A chat completion request."""
 
     writer_kind = ChatWriter
     logprobs_kind = ChatLogprobs
@@ -169,7 +169,7 @@ class ChatCall(OpenAICall):
         return writer
 
     def parts_maker(self, generation: Generation, context: AnswerContext) -> Callable[[], ChatDeltaParser] | None:
-        """What makes the reader of one answer; None where all text is content."""
+        """The function that makes the parser of one choice; None where all text is content."""
         body = self._body
         parts = context.answer_format.of_request(
             may_call=body.may_call,
@@ -186,10 +186,6 @@ class ChatCall(OpenAICall):
 
     @classmethod
     def parse(cls, body: Any) -> ChatCall:
-        """
-        Raises:
-            ApiError, ValidationError: the decoded JSON body is not a valid request.
-        """
         return cls(ChatCompletionRequest.parse(body))
 
 

@@ -1,4 +1,4 @@
-"""The parts of a chat answer, reasoning and tool calls among them, in the shape that OpenAI's clients expect."""
+"""Parses a choice's text into chat deltas: reasoning, content and tool calls in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ FINISH_REASON = "tool_calls"
 
 
 class ChatDelta(NamedTuple):
-    """What a piece of an answer's text comes to."""
-
     reasoning: str
     content: str
     tool_calls: list[dict[str, Any]]  # as in a chunk's delta
@@ -32,7 +30,7 @@ class ChatDelta(NamedTuple):
         return not self.reasoning and not self.content and not self.tool_calls
 
     def to_dict(self) -> dict[str, Any]:
-        """The parts that there are, as a chunk's delta has them."""
+        """The fields of a chunk's delta that are not empty."""
         told = {"reasoning_content": self.reasoning, "content": self.content, "tool_calls": self.tool_calls}
         return {name: part for name, part in told.items() if part}
 
@@ -41,17 +39,16 @@ NO_DELTA = ChatDelta("", "", [])
 
 
 class ChatDeltaParser:
-    """Tells the parts of one choice's text."""
+    """Parses the text of one choice."""
 
     def __init__(
         self, parts: OutputFormat, prompt: Sequence[int], tokenizer: HasTokenTexts, *, num_begun: int = 0,
         with_reasoning: bool = True,
     ) -> None:  # fmt: skip
-        """
-        Args:
-            prompt: token ids; its end shows whether the answer begins within the reasoning.
-            num_begun: how many of the prompt's tokens are the answer so far, which goes on.
-            with_reasoning: whether reasoning is told, or left out.
+        """Args:
+        prompt: token ids; its end shows whether the answer begins within the reasoning.
+        num_begun: how many of the prompt's tokens are the answer so far, which goes on.
+        with_reasoning: whether reasoning is returned, or dropped.
         """
         self._with_reasoning = with_reasoning
         self._parts = OutputParser(parts, prompt, tokenizer, num_begun=num_begun)
@@ -62,7 +59,7 @@ class ChatDeltaParser:
         return self._parts.num_reasoning_tokens
 
     def feed(self, text: str, token_ids: Sequence[int], *, is_last: bool) -> ChatDelta:
-        """What has become certain with `text`, which these tokens stand for; with the last text, all of it."""
+        """The delta that has become certain with `text`, which has these tokens; with the last text, all of it."""
         events = self._parts.feed(text, token_ids, is_last=is_last)
         content = "".join(event.text for event in events if isinstance(event, ContentDelta))
         reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
@@ -73,7 +70,7 @@ class ChatDeltaParser:
         return FINISH_REASON if self._parts.num_calls and reason is FinishReason.STOP else reason
 
     def message(self, text: str, token_ids: Sequence[int]) -> dict[str, Any]:
-        """The parts of a whole answer, as its message has them."""
+        """The fields of a whole answer's message."""
         delta = self.feed(text, token_ids, is_last=True)
         message: dict[str, Any] = {"content": delta.content}
         if delta.tool_calls:

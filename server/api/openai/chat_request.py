@@ -1,4 +1,4 @@
-"""The body of POST /v1/chat/completions."""
+"""The request body of POST /v1/chat/completions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from sampling.host.params import MAX_LOGPROBS
 from server.protocol.base_models import StrictModel, bounded
-from server.protocol.errors import ApiError, shorten
+from server.protocol.errors import invalid_value, shorten
 from server.protocol.generation_fields import GenerationFields, ThinkingBudget
 from server.protocol.structured_outputs import GrammarRequest, ResponseFormat
 from server.protocol.template_fields import TemplateFields
-from server.protocol.tools import MAX_CALLS, MAX_TOOLS, ForcedCalls, NamedTool, StrictCalls, Tool, ToolCall, ToolChoice
+from server.protocol.tools import MAX_TOOLS, CallsTools, NamedTool, Tool, ToolCall, ToolChoice, ToolPolicy
 from server.protocol.unknown_fields import CHAT, MESSAGE, UnknownFields
 
 MAX_MESSAGES = 4096
@@ -21,7 +21,7 @@ MAX_PARTS = 1024  # of one message's content
 
 
 def _as_logprobs_switch(value: Any) -> Any:
-    """Refuses a number, which is what the completions route takes."""
+    """Rejects a number, which is what the completions route takes."""
     if not isinstance(value, bool):
         raise ValueError(
             f"logprobs is {shorten(value)}; it must be true or false, and top_logprobs is the number of alternatives"
@@ -52,7 +52,7 @@ def _as_text(value: Any) -> str:
 
 
 class TextPart(StrictModel):
-    """A piece of a message's text, as documents show it; `_as_text` reads it."""
+    """A piece of a message's text, for the OpenAPI document; `_as_text` reads it."""
 
     type: Literal["text"]
     text: str
@@ -73,9 +73,9 @@ class Message(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _as_libraries_send_it(cls, value: Any, info: ValidationInfo) -> Any:
-        """Leaves out what the template cannot be told, and takes an answer without text for an empty one."""
-        strangers = info.context if isinstance(info.context, UnknownFields) else UnknownFields()
-        value = strangers.sort_out(value, cls.model_fields, MESSAGE, "messages[].")
+        """Drops unknown fields, and takes an answer without text for an empty one."""
+        unknown = info.context if isinstance(info.context, UnknownFields) else UnknownFields()
+        value = unknown.drop_from(value, cls.model_fields, MESSAGE, "messages[].")
         if isinstance(value, dict) and value.get("role") == "assistant":
             has_calls = bool(value.get("tool_calls"))  # some libraries then leave the content out
             if value.get("content", None if has_calls else "") is None:
@@ -83,7 +83,7 @@ class Message(StrictModel):
         return value
 
     def to_template(self) -> dict[str, Any]:
-        """The message as chat templates know it: `developer` is the newer name of `system`."""
+        """The message in the form that chat templates expect: `developer` is the newer name of `system`."""
         message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self.content}
         reasoning = self.reasoning if self.reasoning_content is None else self.reasoning_content
         known = {"name": self.name, "tool_call_id": self.tool_call_id, "reasoning_content": reasoning}
@@ -93,8 +93,8 @@ class Message(StrictModel):
         return message
 
 
-class ChatCompletionRequest(GenerationFields, TemplateFields):
-    """OpenAI's chat completion request."""
+class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
+    UNSUPPORTED = CHAT
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True), bounded("messages", MAX_MESSAGES)]
     max_completion_tokens: int | None = None  # the newer name of max_tokens, which it overrides
@@ -108,15 +108,6 @@ class ChatCompletionRequest(GenerationFields, TemplateFields):
     logprobs: Annotated[bool, BeforeValidator(_as_logprobs_switch, json_schema_input_type=bool)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
 
-    @classmethod
-    def parse(cls, body: Any) -> ChatCompletionRequest:
-        """Checks a decoded JSON body.
-
-        Raises:
-            ApiError, FieldError, ValidationError: it is not a valid request.
-        """
-        return cls.without_strangers(body, CHAT)
-
     @model_validator(mode="after")
     def _choice_is_among_the_tools(self) -> ChatCompletionRequest:
         named = [tool.function.name for tool in self.tools or ()]
@@ -124,48 +115,29 @@ class ChatCompletionRequest(GenerationFields, TemplateFields):
         if len(set(named)) < len(named):
             raise ValueError("tools has two functions of the same name; each name must stand there once")
         if isinstance(choice, NamedTool) and choice.function.name not in named:
-            raise ApiError(
+            raise invalid_value(
                 f"tool_choice names the function {shorten(choice.function.name)}, which is not among the tools",
-                param="tool_choice",
-                code="invalid_value",
+                "tool_choice",
             )
         if choice == "required" and not named:
-            raise ApiError("tool_choice is required and tools is empty", param="tool_choice", code="invalid_value")
+            raise invalid_value("tool_choice is required and tools is empty", "tool_choice")
         if self.forced_calls is not None and super().grammar_request not in (None, _ANY_TEXT):
-            raise ApiError(
+            raise invalid_value(
                 "tool_choice asks for a call, and another parameter for another form of the answer; give one of them",
-                param="tool_choice",
-                code="invalid_value",
+                "tool_choice",
             )
         return self
 
     @property
-    def forced_calls(self) -> ForcedCalls | None:
-        """The calls that the answer must consist of; None where it may be anything."""
+    def tool_policy(self) -> ToolPolicy:
         tools, choice = [tool.function for tool in self.tools or ()], self.tool_choice
         if isinstance(choice, NamedTool):
-            return ForcedCalls([tool for tool in tools if tool.name == choice.function.name], 1)
-        if choice != "required":
-            return None
-        return ForcedCalls(tools, 1 if self.parallel_tool_calls is False else MAX_CALLS)
-
-    @property
-    def strict_calls(self) -> StrictCalls | None:
-        """What the calls that the model may choose to make must follow; None where that may be anything."""
-        if self.tool_choice not in (None, "auto"):
-            return None
-        return StrictCalls.of(
-            [tool.function for tool in self.tools or ()], is_parallel=self.parallel_tool_calls is not False
-        )
-
-    @property
-    def may_call(self) -> bool:
-        """Whether calls are looked for in the answer."""
-        return bool(self.tools) and self.tool_choice != "none"
+            return ToolPolicy([tool for tool in tools if tool.name == choice.function.name], "required", False)
+        return ToolPolicy(tools, choice or "auto", self.parallel_tool_calls is not False)
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """What the chat template is told beside messages and tools. No effort has other names in some templates."""
+        """The template's variables. "none" as reasoning effort has other names in some templates."""
         effort = self.reasoning_effort
         switches = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
         of_effort = {} if effort is None else {"reasoning_effort": effort, **switches}
@@ -179,10 +151,9 @@ class ChatCompletionRequest(GenerationFields, TemplateFields):
     @model_validator(mode="after")
     def _top_logprobs_need_logprobs(self) -> ChatCompletionRequest:
         if self.top_logprobs and not self.logprobs:
-            raise ApiError(
+            raise invalid_value(
                 f"top_logprobs is {self.top_logprobs} and logprobs is not true; it is only allowed with logprobs",
-                param="top_logprobs",
-                code="invalid_value",
+                "top_logprobs",
             )
         return self
 

@@ -1,4 +1,4 @@
-"""The answers of OpenAI's routes; in a stream's chunks, what never changes is encoded once."""
+"""The base class of the writers of OpenAI's completions, which encodes the constant parts of chunks once."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ChunkWriter(AnswerWriter):
         return chunks
 
     def _find_constants(self, index: int) -> tuple[bytes, bytes]:
-        """What stands before and behind a text of this choice. The choice has had its first chunk."""
+        """The bytes before and behind a text of this choice, which has had its first chunk."""
         before, _, behind = self._encode(Delta(index, _PROBE, [], None)).rpartition(orjson.dumps(_PROBE))
         return before, behind
 
@@ -76,11 +76,11 @@ class ChunkWriter(AnswerWriter):
         return self._head + b',"choices":[],' + orjson.dumps(told)[1:] + self._framing.after + self._framing.done
 
     def _usage(self) -> dict[str, object]:
-        """What has been used up to the last delta."""
+        """The usage up to the last delta."""
         return usage_object(self._generation.usage)
 
     def _metrics(self) -> dict[str, Any]:
-        """What a whole answer, or the last chunk of a stream, has beside everything else."""
+        """The `metrics` of a whole answer or of the last chunk of a stream."""
         timings = self._generation.timings if self._fields.include_metrics else None
         return {} if timings is None else {"metrics": metrics_object(timings)}
 

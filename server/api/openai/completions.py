@@ -1,4 +1,4 @@
-"""POST /v1/completions."""
+"""POST /v1/completions: from the request body to the prompts, and from deltas to chunks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OBJECT = "text_completion"
 
 
 class CompletionWriter(ChunkWriter):
-    """Writes the answer to a completion."""
+    """Writes a text completion, whole or as chunks."""
 
     chunk_object = _OBJECT
 
@@ -39,12 +39,7 @@ class CompletionWriter(ChunkWriter):
 
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
         choices = [self._shape(answer) for answer in answers]
-        return {
-            **self._answer_head.to_dict(_OBJECT),
-            "choices": choices,
-            "usage": self._usage(),
-            **self._metrics(),
-        }
+        return {**self._answer_head.to_dict(_OBJECT), "choices": choices, "usage": self._usage(), **self._metrics()}
 
     def _encode(self, delta: Delta) -> bytes:
         return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b%b}]%b' % (
@@ -84,7 +79,7 @@ class CompletionWriter(ChunkWriter):
 
 
 class CompletionCall(OpenAICall):
-    """One or several prompts, each of which the model continues."""
+    """A completion request with one or several prompts."""
 
     writer_kind = CompletionWriter
     logprobs_kind = CompletionLogprobs
@@ -96,10 +91,6 @@ class CompletionCall(OpenAICall):
 
     @classmethod
     def parse(cls, body: Any) -> CompletionCall:
-        """
-        Raises:
-            ApiError, ValidationError: the decoded JSON body is not a valid request.
-        """
         return cls(CompletionRequest.parse(body))
 
 

@@ -1,4 +1,4 @@
-"""Log probabilities as the routes write them: the engine's token ids become texts and JSON.
+"""Log probabilities in OpenAI's JSON, for chat completions and for completions.
 
 A token's text is what it stands for, with U+FFFD where its bytes alone are no UTF-8. A control
 token, which stands for no text, has its name in the vocabulary instead, and its `bytes` are null.
@@ -27,7 +27,7 @@ LOWEST = -9999.0  # what OpenAI and vLLM write for anything lower
 class WireLogprobs(ABC):
     """Writes the logprobs of one request's answers in the shape of its route.
 
-    It is given every answer once, whole or as all its deltas in their order.
+    It receives every answer once, whole or as all its deltas in their order.
     """
 
     tokenizer: HasTokenTexts
@@ -57,7 +57,7 @@ class WireLogprobs(ABC):
         return self._shape(piece.index, token_ids, logprobs) if logprobs else None
 
     def shape_prompt(self, piece: Delta | Answer) -> orjson.Fragment | None:
-        """The `prompt_logprobs` that `piece` brings, in vLLM's shape, as JSON; None where it brings none.
+        """The `prompt_logprobs` of `piece`, in vLLM's shape, as JSON; None where it has none.
 
         They are made and encoded slice by slice: at 20 alternatives, all of a long prompt are gigabytes of objects,
         and to encode them at once would keep the interpreter lock.
@@ -74,11 +74,10 @@ class WireLogprobs(ABC):
         return orjson.Fragment(b"[" + b",".join(slices) + b"]")
 
     def encode(self, delta: Delta) -> bytes:
-        """`shape` as JSON."""
         return orjson.dumps(self.shape(delta))
 
     def encode_prompt(self, delta: Delta) -> bytes:
-        """`shape_prompt` as a field that follows others; nothing where the delta does not bring it."""
+        """`shape_prompt` as a field that follows others; empty where the delta has none."""
         shape = self.shape_prompt(delta)
         return b"" if shape is None else b',"prompt_logprobs":' + orjson.dumps(shape)
 
@@ -90,7 +89,7 @@ class WireLogprobs(ABC):
         return self.prompts[piece.index // self.num_choices]
 
     def _name(self, token_id: int) -> str:
-        """What a token of an answer is called."""
+        """The `token` of a token."""
         return f"token_id:{token_id}" if self.names_ids else self._text(token_id)
 
     def _text(self, token_id: int) -> str:
@@ -188,7 +187,7 @@ class CompletionLogprobs(WireLogprobs):
         return shape
 
     def _first_place(self, index: int) -> _TextPlace:
-        """Where an answer begins. A tokenizer may put a space before a prompt, which is no part of the text."""
+        """The text offset of an answer. A tokenizer may put a space before a prompt, which is no part of the text."""
         if self.num_of_echo is None:
             return _TextPlace(self.tokenizer)
         of_prompt = index // self.num_choices
@@ -215,7 +214,7 @@ class CompletionLogprobs(WireLogprobs):
 
 
 class _TextPlace:
-    """Where one choice's text is, token by token."""
+    """The text offset within one choice, token by token."""
 
     __slots__ = ("_detokenizer", "_num_characters")
 
@@ -224,7 +223,7 @@ class _TextPlace:
         self._num_characters = first
 
     def advance(self, token_id: int) -> int:
-        """Characters before the token's first; those of a character that takes several tokens begin at the same."""
+        """Characters before the token's first; the tokens of one character have the same offset."""
         before = self._num_characters
         self._num_characters += len(self._detokenizer.decode([token_id]))
         return max(before, 0)

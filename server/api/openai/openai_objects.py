@@ -1,4 +1,4 @@
-"""What OpenAI's clients expect of every route in the same shape: heads, usage, reasons, errors."""
+"""The JSON objects that all of OpenAI's routes share: usage, metrics, errors, progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.protocol.errors import ApiError
 
 
 class ResponseHead(NamedTuple):
-    """What every object of one answer begins with."""
+    """The first fields of every chunk and answer."""
 
     id: str
     created: int  # seconds since the epoch
@@ -35,7 +35,7 @@ def usage_object(usage: Usage, num_reasoning_tokens: int | None = None) -> dict[
     """The `usage` object.
 
     Args:
-        num_reasoning_tokens: of the completion tokens; None where no reasoning was looked for.
+        num_reasoning_tokens: of the completion tokens; None where reasoning is not parsed.
     """
     told: dict[str, object] = {
         "prompt_tokens": usage.num_prompt_tokens,
@@ -70,12 +70,12 @@ def encode_reason(reason: str | None) -> bytes:
 
 
 def error_object(error: ApiError, _request_id: str | None = None) -> dict[str, Any]:
-    """The body of an error: `{"error": {…}}`, which does not tell the request's id; a header does."""
+    """The body of an error, `{"error": {…}}`. The request's id is in a header, not here."""
     return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
 
 
 def progress_object(progress: PromptProgress, index: int) -> dict[str, Any]:
-    """The `prompt_progress` object: llama.cpp's four fields, and what it has nothing of.
+    """The `prompt_progress` object: llama.cpp's four fields, and further ones.
 
     Args:
         index: of the answer.

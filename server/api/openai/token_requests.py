@@ -1,50 +1,28 @@
-"""The bodies of requests that ask for no text: tokens, the text of tokens, embeddings."""
+"""The request bodies of /tokenize, /detokenize and /v1/embeddings."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr
+from pydantic import BeforeValidator, Field, PlainValidator
 
 from server.api.openai.chat_request import MAX_MESSAGES, Message
 from server.api.openai.completion_request import AnyPrompts, Prompt, as_prompts
-from server.protocol.base_models import StrictModel, bounded
-from server.protocol.errors import ApiError, shorten
+from server.protocol.base_models import RequestBody, bounded
+from server.protocol.errors import invalid_value, shorten
 from server.protocol.template_fields import TemplateFields
 from server.protocol.tools import MAX_TOOLS, Tool
-from server.protocol.unknown_fields import UnknownFields
 
 MAX_INPUTS = 256  # of one embeddings request
 MAX_TOKENS = 1 << 19  # of one detokenize request
 
 
-class Query(StrictModel):
-    """What these requests have in common."""
-
+class ModelQuery(RequestBody):
     model: str | None = None
 
-    _ignored: tuple[str, ...] = PrivateAttr(default=())
 
-    @classmethod
-    def parse(cls, body: Any) -> Self:
-        """Checks a decoded JSON body.
-
-        Raises:
-            ApiError, FieldError, ValidationError: it is not a valid request.
-        """
-        strangers = UnknownFields()
-        query = cls.model_validate(strangers.sort_out(body, cls.model_fields, {}), context=strangers)
-        query._ignored = tuple(strangers.ignored)
-        return query
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """Names in the body that mean nothing to this server."""
-        return self._ignored
-
-
-class TokenizeRequest(Query, TemplateFields):
-    """vLLM's: a text or a conversation."""
+class TokenizeRequest(ModelQuery, TemplateFields):
+    """vLLM's request to tokenize a text or a conversation."""
 
     prompt: str | None = None
     messages: (
@@ -58,12 +36,12 @@ class TokenizeRequest(Query, TemplateFields):
     def parse(cls, body: Any) -> Self:
         query = super().parse(body)
         if (query.prompt is None) == (query.messages is None):
-            raise ApiError("give either prompt or messages", param="prompt", code="invalid_value")
+            raise invalid_value("give either prompt or messages", "prompt")
         return query
 
 
-class DetokenizeRequest(Query):
-    """vLLM's: token ids."""
+class DetokenizeRequest(ModelQuery):
+    """vLLM's request for the text of token ids."""
 
     tokens: Annotated[list[int], Field(fail_fast=True), bounded("tokens", MAX_TOKENS)]
     return_token_texts: bool | None = None
@@ -79,8 +57,8 @@ def _as_dimensions(value: Any) -> Any:
     return value
 
 
-class EmbeddingsRequest(Query):
-    """OpenAI's, with the pooling by name."""
+class EmbeddingsRequest(ModelQuery):
+    """OpenAI's request for embeddings, with the pooling by name."""
 
     input: Annotated[list[Prompt], PlainValidator(_as_inputs, json_schema_input_type=AnyPrompts)]
     encoding_format: Literal["float", "base64"] | None = None

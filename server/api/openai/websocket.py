@@ -1,4 +1,4 @@
-"""The WebSocket /v1/stream: what its messages mean, and how its answers are written.
+"""The WebSocket /v1/stream: its messages, and how answers are written to it.
 
 A client sends `generate` and `cancel`; the server sends `start`, `delta`, `done` and `error`. Each
 message has the id that the client chose for the generation.
@@ -23,7 +23,7 @@ from server.api.openai.openai_objects import error_object, metrics_object, progr
 from server.api.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, Resume, StreamWriter
 from server.generation.choice import Delta
 from server.generation.generation import Generation
-from server.protocol.errors import ApiError, shorten
+from server.protocol.errors import ApiError, invalid_value, shorten
 from server.protocol.json_limits import parse_json
 from server.telemetry.trace_context import trace_id
 
@@ -42,19 +42,13 @@ class StreamCall(Call[StreamWriter]):
 
     @classmethod
     def parse(cls, message: Generate) -> StreamCall:
-        """
-        Raises:
-            ApiError, ValidationError: the body is not a valid request.
-        """
         body = {"stream": True, **message.body}
         if body["stream"] is not True:
-            raise ApiError(
-                f"stream is {shorten(body['stream'])}; a WebSocket always streams", param="stream", code="invalid_value"
-            )
+            raise invalid_value(f"stream is {shorten(body['stream'])}; a WebSocket always streams", "stream")
         if "messages" not in body:
             return cls(message.id, CompletionCall.parse(body))
         if "prompt" in body:
-            raise ApiError("prompt and messages are both given; give one of them", param="prompt", code="invalid_value")
+            raise invalid_value("prompt and messages are both given; give one of them", "prompt")
         return cls(message.id, ChatCall.parse(body))
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> StreamMessages:
@@ -80,7 +74,7 @@ class StreamMessages(StreamWriter):
         ignored: Sequence[str], make_parts: Callable[[], ChatDeltaParser] | None, *, with_timings: bool,
     ) -> None:  # fmt: skip
         """Args:
-        make_parts: what makes the reader of one answer; None where all text is content.
+        make_parts: makes the parser of one choice; None where all text is content.
         """
         self._parts = [] if make_parts is None else [make_parts() for _ in range(generation.num_choices)]
         self._with_timings = with_timings
@@ -106,7 +100,7 @@ class StreamMessages(StreamWriter):
         )
 
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
-        """A message for each delta that has something to tell; `done` tells of the rest."""
+        """A message for each delta that is not empty; `done` has the rest."""
         if self._parts:
             messages = [self._encode_parts(delta, self._parts[delta.index]) for delta in deltas]
             return [message for message in messages if message]
@@ -136,7 +130,7 @@ class StreamMessages(StreamWriter):
         return FINISH_REASON if is_call else reason
 
     def _encode_parts(self, delta: Delta, parts: ChatDeltaParser) -> bytes:
-        """Empty where there is nothing to tell."""
+        """Empty where the delta is empty."""
         found = parts.feed(delta.text, delta.token_ids, is_last=delta.finish_reason is not None)
         if found.is_empty and not delta.token_ids:
             return b""
@@ -156,7 +150,7 @@ class StreamMessages(StreamWriter):
 
 
 def read_message(text: str, max_bytes: int) -> Generate | Cancel | Resume | Refusal:
-    """What a client's message asks for; one of more than `max_bytes` in UTF-8 is refused."""
+    """Parses a client's message; one of more than `max_bytes` in UTF-8 is rejected."""
     client_id = None
     try:
         frame = _parse_frame(text, max_bytes)
@@ -172,17 +166,13 @@ def read_message(text: str, max_bytes: int) -> Generate | Cancel | Resume | Refu
             case kind if kind is _UNSET:
                 raise ApiError("type is required", param="type", code="missing_required_parameter")
             case kind:
-                raise ApiError(
-                    f"type is {shorten(kind)}; it must be generate, cancel or resume",
-                    param="type",
-                    code="invalid_value",
-                )
+                raise invalid_value(f"type is {shorten(kind)}; it must be generate, cancel or resume", "type")
     except ApiError as error:
         return Refusal(client_id, error.without_traces())
 
 
 def encode_error(client_id: str | None, error: ApiError) -> bytes:
-    """The message that tells of an error, of one generation or (None) of none."""
+    """The error message of one generation or (None) of none."""
     return orjson.dumps({"type": "error", "id": client_id, **error_object(error)})
 
 
@@ -200,11 +190,7 @@ def _parse_frame(text: str, max_bytes: int) -> dict[str, Any]:
 def _take_id(frame: dict[str, Any]) -> str:
     client_id = frame.pop("id", None)
     if not isinstance(client_id, str) or not 1 <= len(client_id) <= MAX_ID_LENGTH:
-        raise ApiError(
-            f"id is {shorten(client_id)}; it must be a string of 1 to {MAX_ID_LENGTH} characters",
-            param="id",
-            code="invalid_value",
-        )
+        raise invalid_value(f"id is {shorten(client_id)}; it must be a string of 1 to {MAX_ID_LENGTH} characters", "id")
     return client_id
 
 
@@ -212,15 +198,9 @@ def _read_resume(client_id: str, frame: dict[str, Any]) -> Resume:
     stream, after = frame.pop("stream", None), frame.pop("after", None)
     _refuse_more(frame, "resume")
     if not isinstance(stream, str):
-        raise ApiError(
-            f"stream is {shorten(stream)}; it must be the stream of a start message",
-            param="stream",
-            code="invalid_value",
-        )
+        raise invalid_value(f"stream is {shorten(stream)}; it must be the stream of a start message", "stream")
     if after is not None and (isinstance(after, bool) or not isinstance(after, int | str)):
-        raise ApiError(
-            f"after is {shorten(after)}; it must be the place of a message", param="after", code="invalid_value"
-        )
+        raise invalid_value(f"after is {shorten(after)}; it must be the place of a message", "after")
     return Resume(client_id, stream, None if after is None else str(after))
 
 
@@ -230,7 +210,7 @@ def _refuse_more(frame: dict[str, Any], kind: str) -> None:
 
 
 def readdress(message: bytes, client_id: str, reader_id: str, place: bytes | None) -> bytes:
-    """A message of a resumable stream, with the id that its reader uses and its place behind everything else."""
+    """A message of a resumable stream, with the id that its reader uses and, at the end, its place."""
     if reader_id != client_id:  # the id stands before everything that an answer could hold
         message = message.replace(b'"id":' + orjson.dumps(client_id), b'"id":' + orjson.dumps(reader_id), 1)
     if place is None:

@@ -1,4 +1,4 @@
-"""What a request gives the model: a text, or a list of items, each a message, a call, or a call's result."""
+"""The `input` of a request: a text, or a list of items, each a message, a call, or a call's result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from server.protocol.base_models import StrictModel
-from server.protocol.errors import ApiError, shorten
+from server.protocol.errors import ApiError, invalid_value, shorten
 from server.protocol.unknown_fields import UnknownFields
 
 MAX_ITEMS = 4096  # of one request
@@ -48,7 +48,7 @@ Text = Annotated[str, BeforeValidator(as_text, json_schema_input_type=str | list
 
 
 class Item(StrictModel):
-    """An item, which may be one of an earlier answer as a client's library hands it on."""
+    """The base class of items, which may be those of an earlier answer as a client's library hands them on."""
 
     id: ItemId | None = None
     status: Literal["in_progress", "completed", "incomplete"] | None = None
@@ -56,8 +56,8 @@ class Item(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _as_libraries_send_it(cls, value: Any, info: ValidationInfo) -> Any:
-        strangers = info.context if isinstance(info.context, UnknownFields) else UnknownFields()
-        value = strangers.sort_out(value, cls.model_fields, {}, "input[].")
+        unknown = info.context if isinstance(info.context, UnknownFields) else UnknownFields()
+        value = unknown.drop_from(value, cls.model_fields, {}, "input[].")
         return {name: part for name, part in value.items() if part is not None} if isinstance(value, dict) else value
 
 
@@ -71,8 +71,6 @@ class MessageItem(Item):
 
 
 class FunctionCallItem(Item):
-    """A call that the model has made."""
-
     type: Literal["function_call"]
     call_id: ItemId
     name: str
@@ -80,16 +78,12 @@ class FunctionCallItem(Item):
 
 
 class FunctionCallOutputItem(Item):
-    """What a call has come to."""
-
     type: Literal["function_call_output"]
     call_id: ItemId
     output: Text
 
 
 class ReasoningItem(Item):
-    """What the model thought before an answer or a call."""
-
     type: Literal["reasoning"]
     summary: Text = ""
     content: Text = ""
@@ -117,7 +111,7 @@ InputItem = Annotated[
 
 
 def checked_items(name: str) -> BeforeValidator:
-    """Checks the number and the kinds of a list's items before the items themselves; each has a `type` then.
+    """Checks the number and the types of a list's items before the items themselves; each has a `type` then.
 
     `Field(fail_fast=True)` belongs beside it, so that one bad item ends the check.
 
@@ -137,7 +131,7 @@ def checked_items(name: str) -> BeforeValidator:
 
 def _with_type(item: Any, path: str) -> dict[str, Any]:
     if not isinstance(item, dict):
-        raise ApiError(f"{path} is {shorten(item)}; it must be an object", param=path, code="invalid_value")
+        raise invalid_value(f"{path} is {shorten(item)}; it must be an object", path)
     kind = item.get("type")
     if kind is None:  # the API allows it where the rest shows what is meant
         return {**item, "type": "item_reference" if item.keys() <= {"id", "type"} and "id" in item else "message"}

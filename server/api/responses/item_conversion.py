@@ -1,4 +1,4 @@
-"""From items to the messages that chat templates know."""
+"""Converts items into the messages that chat templates expect."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Message = dict[str, Any]
 
 
 def to_messages(items: Iterable[Item], instructions: str | None = None) -> list[Message]:
-    """The conversation that the items are.
+    """The conversation of the items.
 
     Reasoning belongs to the answer behind it, and calls belong to the answer before them. Instructions and the system
-    messages that the items begin with become one message, because many templates take no more.
+    messages at the beginning become one message, because many templates allow only one.
     """
     messages: list[Message] = []
     beginning = [instructions] if instructions else []  # joined at the end: one by one, each would copy all before it
@@ -40,7 +40,7 @@ def to_messages(items: Iterable[Item], instructions: str | None = None) -> list[
 
 
 def _role_of(item: Item) -> str:
-    """The role of a message as templates know it."""
+    """The role of a message in chat templates."""
     return "system" if item["role"] == "developer" else str(item["role"])
 
 

@@ -1,4 +1,7 @@
-"""Items as the API shows them, and as they are kept: JSON objects, each with an id."""
+"""Items as JSON objects, as the API returns and stores them, and the ids of items, responses and conversations.
+
+The id of an item contains that of its response, so that the item can be found by its id alone.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ Item = dict[str, Any]
 
 
 def shape_items(items: Sequence[InputItem], new_id: Callable[[str, int], str]) -> list[Item]:
-    """What a client has sent, item by item; a reference stays one.
+    """The items of a request as JSON objects; a reference stays one.
 
     Args:
         new_id: makes the id of an item that has none, from its type and its place in the list.
@@ -51,7 +54,7 @@ def _input_text(text: str) -> Item:
 
 
 def output_text(text: str, logprobs: Sequence[Item] = ()) -> Item:
-    """A part of an answer's message."""
+    """A text part of an answer's message."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
 
 
@@ -92,7 +95,7 @@ def item_id(kind: str, response_id: str, index: int) -> str:
 
 
 def new_item_id(kind: str) -> str:
-    """The id of an item of no response."""
+    """The id of an item that belongs to no response."""
     return f"{_PREFIXES[kind]}_{secrets.token_hex(_TOKEN_BYTES)}"
 
 

@@ -1,4 +1,4 @@
-"""One call for a response: from the body, and what came before it, to the request for the engine."""
+"""One call for a response: from the body and the items before it to the generation request."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ from server.generation.prompt_sources import Conversation, PromptSource
 
 
 class ResponseCall:
-    """A call whose body was checked."""
-
     def __init__(self, body: ResponsesRequest, *, stream_id: str | None = None, is_warm_up: bool = False) -> None:
         """Args:
-        stream_id: a name that the client has given to what it listens to.
-        is_warm_up: whether the prompt is computed, and nothing else.
+        stream_id: a name of the client's for the stream.
+        is_warm_up: whether only the prompt is computed.
         """
         self.body = body
         self.stream_id = stream_id
@@ -35,7 +33,6 @@ class ResponseCall:
 
     @property
     def ignored(self) -> Sequence[str]:
-        """The parameters of the body that mean nothing to this server."""
         return self.body.ignored
 
     def item_id(self, kind: str, index: int) -> str:
@@ -47,7 +44,7 @@ class ResponseCall:
         return self.item_id(kind, len(self.given) + index)
 
     def to_request(self) -> GenerationRequest:
-        """What the engine is asked. May take long where much came before."""
+        """The generation request. May take long where many items precede it."""
         body = self.body
         conversation = Conversation(
             to_messages([*self.before, *self.given], body.instructions),

@@ -13,13 +13,7 @@ from server.api.responses.events import Event, EventEncoder
 from server.api.responses.items import Item
 from server.api.responses.output_items import OutputItems
 from server.api.responses.response_call import ResponseCall
-from server.api.responses.response_object import (
-    Response,
-    code_of,
-    end_response,
-    fail_response,
-    usage_object,
-)
+from server.api.responses.response_object import Response, code_of, end_response, fail_response, usage_object
 from server.api.route import AnswerContext
 from server.generation.choice import Delta
 from server.generation.generation import Generation

@@ -1,4 +1,4 @@
-"""The form of an answer's text, as the Responses API asks for it."""
+"""The parameter `text` of the Responses API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from server.protocol.structured_outputs import NAME_PATTERN, JsonSchema, Respons
 
 
 class TextFormat(StrictModel):
-    """What chat requests call `response_format`; the parts of a schema stand beside the type here."""
+    """The Responses API's form of `response_format`; the parts of a schema are next to the type."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
@@ -30,7 +30,6 @@ class TextFormat(StrictModel):
         return self
 
     def to_response_format(self) -> ResponseFormat:
-        """The same wish as chat requests write it."""
         if self.schema_ is None or self.name is None:
             return ResponseFormat(type=self.type)
         schema = JsonSchema.model_validate(
@@ -39,7 +38,7 @@ class TextFormat(StrictModel):
         return ResponseFormat(type="json_schema", json_schema=schema)
 
     def to_wire(self) -> dict[str, Any]:
-        """The format as an answer repeats it."""
+        """The format in the response object."""
         if self.type != "json_schema":
             return {"type": self.type}
         return {
@@ -52,7 +51,5 @@ class TextFormat(StrictModel):
 
 
 class TextConfig(StrictModel):
-    """The parameter `text`."""
-
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None

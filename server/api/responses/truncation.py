@@ -1,4 +1,4 @@
-"""A conversation that is made short enough for the model, as `truncation: "auto"` asks."""
+"""Truncates a conversation to the model's context, for `truncation: "auto"`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MAX_ANSWER_ROOM = 1024  # tokens
 
 
 class TruncatedConversation(NamedTuple):
-    """Leaves out the oldest turns of a conversation until its prompt and an answer have room.
+    """Drops the oldest turns of a conversation until its prompt and an answer have room.
 
-    A turn begins with a message of the user. Where even the last turn alone is too long, the prompt is refused.
+    A turn begins with a message of the user. Where even the last turn alone is too long, the prompt is rejected.
     """
 
     conversation: Conversation

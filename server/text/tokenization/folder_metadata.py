@@ -1,7 +1,4 @@
-"""Reads the text side's metadata of a model folder: limits, special tokens and chat template.
-
-The meaning of the JSON files is that of Hugging Face transformers.
-"""
+"""Reads limits, special tokens and chat template of a Hugging Face folder; the files mean what transformers says."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ DEFAULT_TEMPLATE = "default"  # the name of the template for plain chat, if ther
 
 @dataclass(frozen=True, slots=True)
 class FolderMetadata:
-    """What the text side needs to know of a model folder, apart from its vocabulary."""
+    """What the server needs to know of a model folder, apart from its vocabulary."""
 
     context_length: int  # tokens the model was trained for
     vocab_size: int  # of the model's matrices; the tokenizer may have fewer tokens
@@ -45,10 +42,8 @@ class FolderMetadata:
 
 
 def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
-    """Reads the metadata of a model folder.
-
-    Raises:
-        ModelError: a file is damaged, or a needed field is missing or wrong.
+    """Raises:
+    ModelError: a file is damaged, or a needed field is missing or wrong.
     """
     config = folder.config
     vocab_size = config.required_integer("vocab_size", least=1, most=MAX_VOCAB_SIZE)
@@ -76,7 +71,6 @@ def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
 
 
 def _optional(folder: ModelFolder, name: str) -> JsonFile:
-    """The content of a file, or an empty object if the folder does not have the file."""
     return folder.json(name) or JsonFile(folder.path / name, {})
 
 
@@ -135,7 +129,7 @@ def _special_tokens(file: JsonFile) -> set[str]:
 
 
 def _chat_templates(file: JsonFile) -> dict[str, str]:
-    """The templates by name: the only one is DEFAULT_TEMPLATE, as plain chat's is in a list of them."""
+    """The templates by name; a single one is DEFAULT_TEMPLATE."""
     value = file.value("chat_template")
     if value is None:
         return {}

@@ -1,4 +1,4 @@
-"""How encoding a text may fail, apart from a text that is no Unicode."""
+"""How encoding a text may fail, apart from a text that is not Unicode."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 
 class TooManyTokens(ValueError):
-    """A text has more tokens than its caller can use."""
-
     def __init__(self, num_tokens: int) -> None:
         super().__init__(f"the text has at least {num_tokens} tokens")
         self.num_tokens = num_tokens  # at least
@@ -20,9 +18,9 @@ class NativeLibraryError(RuntimeError):
 
 @contextmanager
 def panics_as_errors(doing: str) -> Iterator[None]:
-    """LoopThrottle a panic of a library in Rust into a NativeLibraryError that says what it was `doing`.
+    """Turns a panic of a Rust library into a NativeLibraryError that says what it was `doing`.
 
-    Such a panic comes as a BaseException, which nobody between here and a thread's end expects.
+    Such a panic is a BaseException, which no handler between here and the thread's end expects.
     """
     try:
         yield
@@ -33,5 +31,5 @@ def panics_as_errors(doing: str) -> Iterator[None]:
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether `error` is a panic of a library in Rust. Each library has a class of its own for them."""
+    """Whether `error` is a panic of a Rust library. Each library has an exception class of its own for them."""
     return type(error).__name__ == "PanicException" and not isinstance(error, Exception)

@@ -1,4 +1,4 @@
-r"""How texts are split before tokens are merged, for every name that `tokenizer.ggml.pre` may have.
+r"""Pre-tokenizers: how texts are split before tokens are merged, for every name that `tokenizer.ggml.pre` may have.
 
 A GGUF file names the split of its model. The names are those of llama.cpp (src/llama-vocab.cpp), in which converters
 write them. What each name means is stated here as the models' own `tokenizer.json` or tiktoken pattern states it, in
@@ -65,7 +65,7 @@ _BLOOM = r" ?[^\s(|).,!?…。，、।۔،]+"
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How one family of models tokenises, apart from its vocabulary and merges."""
+    """How one family of models tokenizes, apart from its vocabulary and merges."""
 
     # Each pattern splits the pieces that the one before it has left: what it matches, and what lies between.
     patterns: tuple[str, ...]
@@ -74,7 +74,7 @@ class Scheme:
     add_bos_token: bool = False  # the default if the file does not say
 
     def pre_tokenizer(self) -> PreTokenizer:
-        """What splits a text and then writes each byte as a character of the byte-level alphabet."""
+        """Splits a text, and then writes each byte as a character of the byte-level alphabet."""
         splits = [Split(Regex(pattern), behavior="isolated") for pattern in self.patterns]
         return Sequence([*splits, ByteLevel(add_prefix_space=False, use_regex=False)])
 

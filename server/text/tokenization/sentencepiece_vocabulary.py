@@ -65,8 +65,8 @@ class SentencePieceVocabulary:
     SentencePiece never yields control tokens, and does not know tokens that were added to its vocabulary later. Their
     names are therefore found before it sees the text.
 
-    Some models store control tokens as symbols of the user, which SentencePiece does find in a text. They are left
-    to it, unless a message has written one; then a second processor tokenises, to which they are control tokens.
+    Some models store control tokens as user-defined symbols, which SentencePiece does find in a text. They are left
+    to it, unless a message has written one; then a second processor tokenizes, to which they are control tokens.
     """
 
     def __init__(
@@ -77,10 +77,8 @@ class SentencePieceVocabulary:
         added: Mapping[str, AddedToken],
         prefix: SpacePrefix,
     ) -> None:
-        """Loads a model.
-
-        Args:
-            proto: the serialised `ModelProto`.
+        """Args:
+            proto: the serialized `ModelProto`.
             tokens: the texts of all tokens by id: the pieces of the model, then what was added behind them.
             token_types: see TokenType.
             added: by their texts, the tokens that are found in a text before SentencePiece sees it.
@@ -110,7 +108,7 @@ class SentencePieceVocabulary:
 
     @classmethod
     def from_gguf(cls, metadata: GgufMetadata, model_type: ModelType = ModelType.BPE) -> SentencePieceVocabulary:
-        """Builds the model from the vocabulary in a GGUF file. Spaces stand where llama.cpp has them.
+        """The vocabulary of a GGUF file, with space prefixes as in llama.cpp.
 
         Raises:
             ModelError: SentencePiece does not accept the vocabulary.
@@ -132,16 +130,13 @@ class SentencePieceVocabulary:
 
     @classmethod
     def from_file(
-        cls,
-        path: Path,
-        added: Mapping[str, AddedToken] | None = None,
-        prefix: SpacePrefix = SpacePrefix.ALWAYS,
+        cls, path: Path, added: Mapping[str, AddedToken] | None = None, prefix: SpacePrefix = SpacePrefix.ALWAYS
     ) -> SentencePieceVocabulary:
-        """Reads a model from SentencePiece's own file format.
+        """Reads SentencePiece's own file format.
 
         Args:
-            added: tokens by their texts, of which other files than this one tell.
-            prefix: what happens if the model is one with a space before each text.
+            added: by their texts, tokens that other files than this one add.
+            prefix: the rule if the model is one with a space before each text.
 
         Raises:
             ModelError: the file is damaged or cannot be read, or an added token has the id of another one.
@@ -168,11 +163,9 @@ class SentencePieceVocabulary:
             raise ModelError(f"{path} is no SentencePiece model, or it is damaged: {error}") from error
 
     def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of `text`; names of control tokens in it become those tokens. See `Vocabulary`."""
         return self._encode(self._seeing, self._found.split(text), max_tokens)
 
     def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of `parts`; no text of them becomes a control token. See `Vocabulary`."""
         finer = (
             piece for part in parts for piece in ((part,) if isinstance(part, int) else self._harmless.split(part))
         )
@@ -192,7 +185,7 @@ class SentencePieceVocabulary:
         return token_ids
 
     def _stripped(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """`parts` without the white space that the tokens beside it swallow."""
+        """`parts` without the white space that neighbouring tokens swallow."""
         waiting: Part = ""
         for part in parts:
             if isinstance(part, str) and waiting in self._strips_right:
@@ -226,11 +219,7 @@ def _symbols(processor: SentencePieceProcessor, control_ids: Iterable[int]) -> s
 
 
 def _place(name: str, token: AddedToken, tokens: list[str], token_types: list[int], path: Path) -> None:
-    """Writes an added token into the lists of all tokens.
-
-    Raises:
-        ModelError: another token is there.
-    """
+    """Writes an added token into the lists of all tokens; raises ModelError where another token has its id."""
     missing = token.token_id + 1 - len(tokens)
     tokens += [""] * missing
     token_types += [TokenType.UNUSED] * missing
@@ -270,10 +259,10 @@ def _type_of(processor: SentencePieceProcessor, token_id: int) -> TokenType:
 
 
 def _token_bytes(tokens: Sequence[str], token_types: Sequence[int]) -> list[bytes]:
-    """What each token stands for; nothing of those that are no text.
+    """The bytes of each token; none of control tokens.
 
     A start waits for this, so all tokens become bytes together, with zeros between them. SentencePiece's
-    pieces have no zeros; where an added token has one, each token becomes bytes for itself.
+    pieces have no zeros; where an added token has one, each token is encoded by itself.
 
     Raises:
         ValueError: the text of a byte token is not of the form <0xFF>.

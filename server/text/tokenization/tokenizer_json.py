@@ -1,6 +1,6 @@
-"""The tokenizer that a `tokenizer.json` describes, through the `tokenizers` library that defines the format.
+"""The vocabulary of a `tokenizer.json`, through the `tokenizers` library that defines the format.
 
-A text is tokenised by the whole stored pipeline. Tokens are turned back into text by a table of the bytes
+A text is tokenized by the whole stored pipeline. Tokens are turned back into text by a table of the bytes
 that each token stands for, because outputs arrive token by token; the table comes from the decoder of the
 pipeline.
 """
@@ -8,7 +8,7 @@ pipeline.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from engine.interface.errors import ModelError
 from server.text.tokenization.byte_alphabet import bytes_of
-from server.text.tokenization.control_tokens import Part, is_control_name
+from server.text.tokenization.control_tokens import is_control_name
 from server.text.tokenization.folder_metadata import MAX_VOCAB_SIZE
 from server.text.tokenization.tokenizers_encoder import TokenizersEncoder
 
@@ -27,7 +27,7 @@ PROBE = "a\ufdd0"  # a text that shows what the pipeline adds around texts; no v
 BytesOf = Callable[[Sequence[str]], list[bytes]]
 
 
-class TokenizerJson:
+class TokenizerJson(TokenizersEncoder):
     """A vocabulary with its pipeline.
 
     Raises:
@@ -35,10 +35,9 @@ class TokenizerJson:
     """
 
     def __init__(self, path: Path, text: str, special_tokens: Sequence[str] = ()) -> None:
-        """
-        Args:
-            text: the content of the file at `path`.
-            special_tokens: tokens of the vocabulary that are special even if the file does not say so.
+        """Args:
+        text: the content of the file at `path`.
+        special_tokens: tokens of the vocabulary that are special even if the file does not say so.
         """
         self._path = path
         try:
@@ -58,16 +57,7 @@ class TokenizerJson:
             self.token_bytes[token_id] = b"" if token.special else token.content.encode("utf-8")
         self.prefix_ids, self.suffix_ids = self._around_a_text()
         control_ids = [token_id for token_id, token in added.items() if token.special or is_control_name(token.content)]
-        self._encoder = TokenizersEncoder(self._tokenizer, added, control_ids)
-        self.control = self._encoder.control
-
-    def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of `text`; names of special tokens in it become those tokens. See `Vocabulary`."""
-        return self._encoder.encode(text, max_tokens)
-
-    def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of `parts`; no text of them becomes a control token. See `Vocabulary`."""
-        return self._encoder.encode_parts(parts, mark, max_tokens)
+        super().__init__(self._tokenizer, added, control_ids)
 
     def _mark_special(self, tokens: Sequence[str]) -> None:
         special = {token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special}

@@ -1,4 +1,4 @@
-"""Texts to token ids by a pipeline of the `tokenizers` library."""
+"""Encodes texts with a pipeline of Hugging Face's `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.text.tokenization.native_errors import TooManyTokens, panics_as_erro
 
 
 def disable_tokenizers_threads() -> None:
-    """Keeps the library from handing a text to threads of its own, where the environment says nothing of it.
+    """Keeps the library from encoding in threads of its own, unless TOKENIZERS_PARALLELISM says otherwise.
 
     A single text gains nothing by them: the caller sleeps until one of them has computed. The asyncio loop, which
     encodes short texts itself, would then depend on when a machine that is busy with an engine's steps runs a thread.
@@ -22,19 +22,18 @@ def disable_tokenizers_threads() -> None:
 
 
 class TokenizersEncoder:
-    """A pipeline, and beside it one over the same vocabulary that knows no name of a control token.
+    """A pipeline, and a second one over the same vocabulary that knows no name of a control token.
 
     The library splits a text at the tokens that were added to the vocabulary, and what it does to
-    the stretches between may depend on where they stand. The second pipeline therefore has the same
+    the stretches between may depend on their places. The second pipeline therefore has the same
     tokens under other names, which begin with a character that the text does not contain.
     """
 
     def __init__(self, tokenizer: Tokenizer, added: Mapping[int, AddedToken], control_ids: Iterable[int]) -> None:
-        """
-        Args:
-            tokenizer: the pipeline; it is not changed any more.
-            added: what `tokenizer` looks for in texts before anything else, by token id.
-            control_ids: those of `added` that no message may write.
+        """Args:
+        tokenizer: the pipeline; it is not changed any more.
+        added: the tokens that `tokenizer` looks for in texts before anything else, by token id.
+        control_ids: those of `added` that no message may write.
         """
         self._tokenizer = tokenizer
         self._added = dict(added)
@@ -46,24 +45,12 @@ class TokenizersEncoder:
         )
         self._without_names: dict[str, _WithoutNames] = {}  # by mark
 
-    def encode(self, text: str, max_tokens: int | None) -> list[int]:
-        """Token ids of `text`; names of control tokens in it become those tokens.
-
-        Raises:
-            TooManyTokens: there are more than `max_tokens`.
-            NativeLibraryError: the library panics.
-        """
+    def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids of `text`; names of control tokens in it become those tokens. See `Vocabulary`."""
         return _encode(self._tokenizer, text, max_tokens)
 
-    def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None) -> list[int]:
-        """Token ids of `parts`; no text of them becomes a control token.
-
-        Args:
-            mark: one of `control_tokens.MARKS` that is in none of the texts.
-
-        Raises:
-            TooManyTokens, NativeLibraryError: as `encode`.
-        """
+    def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids of `parts`; no text of them becomes a control token. See `Vocabulary`."""
         if mark not in self._without_names:
             self._without_names[mark] = self._make_without_names(mark)
         pipeline = self._without_names[mark]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+import server.api
 import server.protocol
 from server.protocol.errors import ApiError, FieldError
 
@@ -22,15 +23,16 @@ ITEMS: tuple[Any, ...] = (None, 1, "x", [], {}, {"type": "x"}, {"type": "functio
 
 
 def request_models() -> list[type[BaseModel]]:
-    for module in pkgutil.walk_packages(server.protocol.__path__, "server.protocol."):
-        importlib.import_module(module.name)
+    for package in (server.protocol, server.api):
+        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            importlib.import_module(module.name)
 
     def below(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
         for derived in model.__subclasses__():
             yield derived
             yield from below(derived)
 
-    found = {model for model in below(BaseModel) if model.__module__.startswith("server.protocol.")}
+    found = {model for model in below(BaseModel) if model.__module__.startswith(("server.protocol.", "server.api."))}
     return sorted(found, key=lambda model: (model.__module__, model.__name__))
 
 

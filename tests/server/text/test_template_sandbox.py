@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from server.text import chat_template, template_budget
+from server.text import chat_template, template_limits
 from server.text.chat_template import MAX_SOURCE_CHARS, ChatTemplate, ChatTemplateError
 from server.text.template_limits import TemplateTimeout, inline_template_limits
 
@@ -98,7 +98,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_what_runs_for_long_is_ended(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_budget, "MAX_SECONDS", 0.05)
+    monkeypatch.setattr(template_limits, "MAX_SECONDS", 0.05)
     with (
         pytest.raises(ChatTemplateError, match=r"it runs for more than 0.05 s, the limit"),
         inline_template_limits(0.05),
