@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from server.generation.generation import Answer, Usage
     from server.offline.batch import BatchProgress, Output
     from server.offline.llm import LLM
-    from server.offline.saved_llm import SavedLLMError
+    from server.offline.saved_config import SavedLLMError
     from server.offline.text_stream import TextStream
 
     __version__: str
@@ -62,7 +62,7 @@ _IMPORTED_LATE = {
     "BatchProgress": "server.offline.batch",
     "Delta": "server.generation.choice",
     "Output": "server.offline.batch",
-    "SavedLLMError": "server.offline.saved_llm",
+    "SavedLLMError": "server.offline.saved_config",
     "TextStream": "server.offline.text_stream",
     "Usage": "server.generation.generation",
 }

@@ -52,8 +52,6 @@ def add_routes(app: web.Application) -> None:
 
 
 def _changing_state(change: Change) -> Handler:
-    """The handler of a change that has no parameter besides the model."""
-
     async def handle(request: web.Request) -> web.Response:
         model = _model_of(request, await _read(request, ModelBody))
         return await _change_state(model, change(request.app[SERVED], model))
@@ -146,7 +144,6 @@ async def _change_state(model: ServedModel, change: Awaitable[None]) -> web.Resp
 
 
 async def _read(request: web.Request, kind: type[Body]) -> Body:
-    """The checked body; none counts as {}."""
     return kind.model_validate(await _read_json(request) if request.can_read_body else {})
 
 

@@ -11,7 +11,7 @@ from engine.weights.formats.model_folder import CONFIG
 from server.model_sources import builtin_models
 from server.model_sources.builtin_store import builtin_file
 from server.model_sources.cache_folder import ModelStoreError
-from server.model_sources.model_paths import gguf_models, local_model
+from server.model_sources.model_paths import local_model, models_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +57,11 @@ def _from_hub() -> Iterator[AvailableModel]:
 
 def _at(path: Path) -> Iterator[AvailableModel]:
     try:
-        inner = _inside(path) if path.is_dir() and not (path / CONFIG).is_file() else []
+        inner = models_in(path) if path.is_dir() and not (path / CONFIG).is_file() else []
     except OSError as error:
         yield AvailableModel(str(path), "file", None, error=f"it cannot be read: {error.strerror}")
         return
     yield from map(_file, inner or [path])
-
-
-def _inside(folder: Path) -> list[Path]:
-    """The GGUF models and the model folders in a folder, in the order of their names."""
-    names = os.listdir(folder)
-    folders = (name for name in names if (folder / name / CONFIG).is_file())
-    return sorted(folder / name for name in {*gguf_models(names), *folders})
 
 
 def _file(path: Path) -> AvailableModel:

@@ -39,12 +39,7 @@ def builtin_file(name: str) -> Path:
 
 
 def find_builtin(name: str) -> Path | None:
-    """The file of a built-in model, or None where it is not pulled yet or has another hash.
-
-    Raises:
-        ModelStoreError: there is no cache folder.
-        OSError: the file cannot be read.
-    """
+    """The file of a built-in model, or None where it is not pulled yet or has another hash."""
     path = builtin_file(name)
     return path if _is_verified(path, builtin_models.BUILTIN_MODELS[name]) else None
 

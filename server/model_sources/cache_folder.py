@@ -6,11 +6,14 @@ import os
 from pathlib import Path
 
 
+class ModelStoreError(RuntimeError):
+    """A model cannot be found, downloaded or verified; the message says what to do."""
+
+
 def cache_folder() -> Path:
     """$EAGRE_CACHE, else $XDG_CACHE_HOME/eagre, else ~/.cache/eagre. It may not exist yet.
 
-    Raises:
-        ModelStoreError: an environment variable names the home of an unknown user.
+    Raises ModelStoreError if an environment variable names the home of an unknown user.
     """
     try:
         if own := os.environ.get("EAGRE_CACHE"):
@@ -20,7 +23,3 @@ def cache_folder() -> Path:
         return Path.home() / ".cache" / "eagre"
     except RuntimeError as error:
         raise ModelStoreError(f"the cache folder cannot be found: {error}; set EAGRE_CACHE") from error
-
-
-class ModelStoreError(RuntimeError):
-    """A model cannot be found, downloaded or verified; the message says what to do."""

@@ -16,8 +16,7 @@ from server.model_sources.model_paths import gguf_models
 def cached_models() -> Iterator[HubRecord]:
     """The complete models: first those that Eagre has downloaded, then the others.
 
-    Raises:
-        OSError: the cache cannot be read.
+    Raises OSError if the cache cannot be read.
     """
     seen = set[tuple[str, str | None]]()
     for record in all_records():

@@ -66,7 +66,6 @@ def pull_from_hub(hub_id: HubId, progress: Progress) -> Path:
 
 
 def _list_files(api: HfApi, hub_id: HubId) -> tuple[str, dict[str, int]]:
-    """The commit of the revision, and its files with their sizes."""
     info = api.model_info(hub_id.repository, revision=hub_id.revision, files_metadata=True)
     if info.sha is None:
         raise ModelStoreError(f"{constants.ENDPOINT} names no commit of {hub_id}")
@@ -75,16 +74,16 @@ def _list_files(api: HfApi, hub_id: HubId) -> tuple[str, dict[str, int]]:
 
 def _fetch(api: HfApi, hub_id: HubId, commit: str, sizes: dict[str, int], progress: Progress) -> HubRecord:
     wanted = choose(hub_id, list(sizes))
-    stage, total, before, told = f"download {hub_id}", sum(sizes[name] for name in wanted.files), 0, 0
+    stage, total, before, reported = f"download {hub_id}", sum(sizes[name] for name in wanted.files), 0, 0
     _check_free_space(hub_id, total)
     progress(stage, 0, total)
 
     def tell(num_bytes: int) -> None:
         """Reports bytes of the present file; a transfer that is taken up again may count from the start."""
-        nonlocal told
+        nonlocal reported
         done = min(before + num_bytes, total)
-        if done > told:
-            told = done
+        if done > reported:
+            reported = done
             progress(stage, done, total)
 
     snapshot = None
@@ -104,7 +103,7 @@ def _cached(api: HfApi, hub_id: HubId, reason: Exception) -> HubRecord:
         ModelStoreError: not all of the model is there.
         Exception: there is nothing of it; it is `reason`.
     """
-    try:  # without patterns that fit any file, it tells the folder and fetches nothing
+    try:  # without a pattern that fits a file, it returns the folder and downloads nothing
         snapshot = Path(
             api.snapshot_download(hub_id.repository, revision=hub_id.revision, local_files_only=True, allow_patterns=[])
         )
@@ -150,7 +149,6 @@ def _check_free_space(hub_id: HubId, num_bytes: int) -> None:
 
 
 def _explanation(hub_id: HubId, error: Exception) -> str:
-    """What went wrong and what to do, in one sentence."""
     name, hub = hub_id.repository, constants.ENDPOINT
     match error:
         case GatedRepoError():

@@ -17,8 +17,8 @@ DEFAULT_QUANT = "Q4_K_M"  # of several GGUF files, where none is named
 SAFETENSORS_SUFFIX = ".safetensors"
 WHOLE = "model.safetensors"
 
-# What else of a folder in Hugging Face's layout is read. config.json stands last, so that of an interrupted download
-# no other program takes the folder for a whole model.
+# The other files of a folder in Hugging Face's layout that are read. config.json is the last, so that no other program
+# takes an interrupted download for a whole model.
 SMALL_FILES = (
     "generation_config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from engine.interface.regular_file import open_regular
@@ -76,6 +76,19 @@ def gguf_models(file_names: Iterable[str]) -> list[str]:
     return sorted(models)
 
 
+def is_model_folder(file_names: Collection[str]) -> bool:
+    """Whether a folder with these files is a model in Hugging Face's layout itself, rather than one of GGUF models."""
+    has_safetensors = any(name.endswith(".safetensors") for name in file_names)
+    return CONFIG in file_names and (has_safetensors or not gguf_models(file_names))
+
+
+def models_in(folder: Path) -> list[Path]:
+    """The GGUF models and the model folders in a folder, in the order of their names, without hidden ones."""
+    names = [name for name in os.listdir(folder) if not name.startswith(".")]
+    folders = (name for name in names if (folder / name / CONFIG).is_file())
+    return sorted(folder / name for name in {*gguf_models(names), *folders})
+
+
 def listed(names: list[str]) -> str:
     """The first few of many names, for a message."""
     more = len(names) - _NUM_NAMES_SHOWN
@@ -84,10 +97,9 @@ def listed(names: list[str]) -> str:
 
 def _model_in(folder: Path) -> Path:
     names = os.listdir(folder)
-    has_config = CONFIG in names
-    models = gguf_models(names)
-    if has_config and (not models or any(name.endswith(".safetensors") for name in names)):
+    if is_model_folder(names):
         return folder
+    models = gguf_models(names)
     if len(models) == 1:
         return local_model(folder / models[0])
     if models:

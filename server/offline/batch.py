@@ -40,7 +40,7 @@ class BatchProgress(NamedTuple):
 class Batch:
     """Submits its jobs in order, as fast as there is room, and reads them all concurrently.
 
-    What is in flight is bounded by the engine's own limits: its slots and its queue.
+    The engine's own limits, its slots and its queue, bound what is in flight.
 
     Args:
         submit: queues one job, waiting for room where there is none.
@@ -65,11 +65,7 @@ class Batch:
         return BatchProgress(self._num_finished, len(self._jobs), self._num_tokens, seconds)
 
     async def run(self) -> list[Output]:
-        """The jobs' outputs, in their order. If it ends in any other way, all that runs is aborted.
-
-        Raises:
-            EngineError: the engine failed on one of them.
-        """
+        """The jobs' outputs, in their order. If one fails, all that run are aborted and its error is raised."""
         try:
             async with asyncio.TaskGroup() as group:
                 readers = []

@@ -30,11 +30,11 @@ from server.offline.request_builder import (
     Options,
     Params,
     RequestBuilder,
+    as_invalid_parameter,
     is_one_conversation,
     is_one_prompt,
-    refusals,
 )
-from server.offline.saved_llm import SavedLLM
+from server.offline.saved_config import SavedConfig
 from server.offline.text_stream import TextStream
 from server.startup.model_loader import LoadedModel, load_with
 from server.startup.progress import ProgressReporter, shown
@@ -177,8 +177,7 @@ class LLM(LLMLifecycle):
 
         Closing or dropping the iterator aborts the request.
 
-        Raises:
-            InvalidParameter: a parameter or the prompt is rejected.
+        Raises InvalidParameter if a parameter or the prompt is rejected.
         """
         engine = self._engine
         return engine.stream(
@@ -210,7 +209,7 @@ class LLM(LLMLifecycle):
         is_one = is_one_prompt(prompts)
         texts = [prompts] if is_one else list(prompts)
         engine = self._engine
-        with refusals("prompt"):
+        with as_invalid_parameter("prompt"):
             token_ids = [
                 TextPrompt(prompt).encode(engine.text_model) if isinstance(prompt, str) else list(prompt)
                 for prompt in texts
@@ -223,14 +222,13 @@ class LLM(LLMLifecycle):
     def count_tokens(self, text_or_messages: str | Messages) -> int:
         """Tokens of a prompt: of a text, or of messages in the chat template with the generation prompt.
 
-        Raises:
-            InvalidParameter: the messages are rejected, or the text is not Unicode.
+        Raises InvalidParameter if the messages are rejected, or the text is not Unicode.
         """
         text_model = self._engine.text_model
         if isinstance(text_or_messages, str):
-            with refusals("prompt"):
+            with as_invalid_parameter("prompt"):
                 return len(TextPrompt(text_or_messages).encode(text_model))
-        with refusals("messages"):
+        with as_invalid_parameter("messages"):
             request = ChatCall.parse({"messages": list(text_or_messages)}).request
             return len(request.prompts[0].encode(text_model))
 
@@ -239,11 +237,10 @@ class LLM(LLMLifecycle):
     def save(self, folder: str | Path) -> Path:
         """Writes the model's name and the engine's configuration, without weights; returns the file.
 
-        Raises:
-            OSError: the folder cannot be written, or the model cannot be read.
+        Raises OSError if the folder cannot be written, or the model cannot be read.
         """
         self._engine.check_open()
-        return SavedLLM.of(self.model, self.config).write(Path(folder))
+        return SavedConfig.of(self.model, self.config).write(Path(folder))
 
     @classmethod
     def load(
@@ -259,7 +256,7 @@ class LLM(LLMLifecycle):
             SavedLLMError: nothing usable is saved there, or the model is another one.
             ModelStoreError, OSError, ValueError, TypeError: as when an LLM is created.
         """
-        saved = SavedLLM.read(Path(folder))
+        saved = SavedConfig.read(Path(folder))
         name = saved.model if model is None else str(model)
         with shown(progress) as tell:
             saved.check_model(name, tell)

@@ -96,7 +96,6 @@ class LoopThread:
             raise LoopStopped("the loop has been stopped")
 
     def _call_soon(self, callback: Callable[[], None]) -> bool:
-        """Whether the loop has accepted the callback."""
         with self._lock:
             if self._is_stopped:
                 return False

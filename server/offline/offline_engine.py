@@ -29,14 +29,15 @@ T = TypeVar("T")
 
 _CLOSED = "this model has been closed; load it again"
 _MAX_EMBEDDED_AT_ONCE = 256  # more than an engine has rows, and few enough to leave others room in the queue
-_ROOM_POLL_SECONDS = 0.005  # the engine tells nobody when its queue becomes shorter
+_ROOM_POLL_SECONDS = 0.005  # the engine does not notify when its queue becomes shorter
 
 
 class OfflineEngine:
     """Owns the engine of `loaded`, which has not been started, and a thread with the asyncio loop that it needs.
 
     Its methods may be called from several threads at once, and from a thread that has a running
-    loop of its own. It closes itself at the interpreter's exit.
+    loop of its own; they raise EngineError if the engine failed or was closed. It closes itself at the
+    interpreter's exit.
     """
 
     def __init__(self, loaded: LoadedModel) -> None:
@@ -68,11 +69,11 @@ class OfflineEngine:
             ApiError, InvalidParameter, ValueError: the request is rejected.
         """
         (prompt,) = prepare_here(request, self.text_model, self._client, base)
-        wish = request.grammar
-        grammar = None if wish is None else wish.to_grammar()
-        if wish is None or grammar is None:
+        grammar_request = request.grammar
+        grammar = None if grammar_request is None else grammar_request.to_grammar()
+        if grammar_request is None or grammar is None:
             return Job(request, prompt)
-        compiled = self._grammars.compile_here(grammar, wish.parameter)
+        compiled = self._grammars.compile_here(grammar, grammar_request.parameter)
         return Job(request, prompt, rules_behind(compiled, prompt))
 
     def generate(self, jobs: Sequence[Job], watch: Callable[[BatchProgress], None] | None = None) -> list[Output]:
@@ -80,9 +81,6 @@ class OfflineEngine:
 
         Args:
             watch: called in the caller's thread, about ten times a second, and once at the end.
-
-        Raises:
-            EngineError: the engine failed or was closed.
         """
         batch = Batch(jobs, self._submit)
         if watch is None:
@@ -97,22 +95,13 @@ class OfflineEngine:
         return outputs
 
     def stream(self, job: Job, owner: object = None) -> TextStream:
-        """The answer to `job` as a stream; it has been queued on return.
-
-        Args:
-            owner: see `TextStream`.
-
-        Raises:
-            EngineError: the engine failed or was closed.
-        """
+        """The answer to `job` as a stream; it has been queued on return. For `owner` see `TextStream`."""
         return self.run(self._stream(job, owner))
 
     def embed(self, prompts: Sequence[list[int]], pooling: Pooling) -> list[np.ndarray]:
         """The embeddings of prompts, float32[hidden] each, in their order.
 
-        Raises:
-            InvalidParameter: a prompt is rejected; nothing has run then.
-            EngineError: the engine failed or was closed.
+        Raises InvalidParameter if a prompt is rejected; nothing has run then.
         """
         for token_ids in prompts:
             self._client.check_prompt([*token_ids, *token_ids[-1:]], 1)  # as the client submits it
@@ -122,19 +111,11 @@ class OfflineEngine:
         return self._client.stats()
 
     def operate(self, operation: Callable[[EngineClient], Coroutine[Any, Any, T]]) -> T:
-        """Runs a coroutine of the engine's client in its loop.
-
-        Raises:
-            EngineError: the engine failed or was closed.
-        """
+        """Runs a coroutine of the engine's client in its loop."""
         return self.run(operation(self._client))
 
     def run(self, coroutine: Coroutine[Any, Any, T], on_tick: Callable[[], None] | None = None) -> T:
-        """`LoopThread.run` with the engine's own error.
-
-        Raises:
-            EngineError: the engine was closed, before or while the coroutine runs.
-        """
+        """`LoopThread.run` with the engine's own error."""
         try:
             return self._thread.run(coroutine, on_tick)
         except LoopStopped:
@@ -158,7 +139,7 @@ class OfflineEngine:
 
     async def _start(self) -> None:
         self._client.start(asyncio.get_running_loop())
-        self._client.failure.add_done_callback(_take_note)
+        self._client.failure.add_done_callback(_retrieve_exception)
 
     def _end(self) -> None:
         self._client.shutdown()
@@ -216,7 +197,7 @@ class OfflineEngine:
         )
 
 
-def _take_note(failure: asyncio.Future[None]) -> None:
+def _retrieve_exception(failure: asyncio.Future[None]) -> None:
     """Reads the exception, which every stream raises too; asyncio complains about one that is never read."""
     if not failure.cancelled():
         failure.exception()

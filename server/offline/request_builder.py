@@ -71,9 +71,9 @@ class RequestBuilder(NamedTuple):
             raise InvalidParameter(name, f"{name} is a parameter of the HTTP API alone")
         length = {} if params is None else {"max_tokens": params.max_tokens}
         body = {**length, **options, "stream": is_streamed, self.field: self.to_wire(start)}
-        with refusals(self.field):
+        with as_invalid_parameter(self.field):
             call = self.parse(body)
-            for name in options.keys() & set(call.ignored):  # whoever writes the call can mend it
+            for name in options.keys() & set(call.ignored):  # the caller can correct the call
                 raise UnknownField(name)
             return prepare(call.request, params)
 
@@ -82,8 +82,7 @@ class RequestBuilder(NamedTuple):
     ) -> list[Job]:
         """The checked requests for several answers.
 
-        Raises:
-            InvalidParameter: one of them is rejected; the message names it by its index.
+        Raises InvalidParameter if one of them is rejected; the message names it by its index.
         """
         starts = list(starts)
         each = [params] * len(starts) if params is None or isinstance(params, SamplingParams) else list(params)
@@ -111,7 +110,7 @@ def is_one_conversation(messages: object) -> bool:
 
 
 @contextmanager
-def refusals(field: str) -> Iterator[None]:
+def as_invalid_parameter(field: str) -> Iterator[None]:
     """Turns every rejection of a request into InvalidParameter; `field` where it names no parameter."""
     try:
         yield

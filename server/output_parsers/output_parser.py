@@ -46,11 +46,11 @@ class OutputFormat(NamedTuple):
         of_reasoning = () if self.reasoning is None else (*self.reasoning.begins, *self.reasoning.ends)
         return [*of_reasoning, *((self.calls or HERMES).markers if with_calls else ())]
 
-    def begins_inside(self, prompt: Sequence[int], tokenizer: HasTokenTexts) -> bool:
+    def starts_in_reasoning(self, prompt: Sequence[int], tokenizer: HasTokenTexts) -> bool:
         """Whether an output of this prompt begins within its reasoning, because the prompt has begun it."""
         return self.reasoning is not None and self.reasoning.is_opened_by(_end_of(prompt, tokenizer))
 
-    def begins_behind(self, prompt: Sequence[int], tokenizer: HasTokenTexts) -> bool:
+    def starts_after_reasoning(self, prompt: Sequence[int], tokenizer: HasTokenTexts) -> bool:
         """Whether an output of this prompt has no reasoning, because the prompt has ended it."""
         return self.reasoning is not None and self.reasoning.is_closed_by(_end_of(prompt, tokenizer))
 
@@ -75,12 +75,12 @@ class OutputParser:
         prompt: token ids; their end shows whether the output begins within the reasoning.
         num_begun: how many of them are the output so far, which goes on.
         """
-        self.num_calls = 0  # that have been told
+        self.num_calls = 0  # that have started
         self._num_reasoning_tokens = 0
         self._num_begun = num_begun
         self._tokenizer = tokenizer
         num_before = len(prompt) - num_begun
-        is_open = parts.begins_inside(prompt[max(0, num_before - PROMPT_END) : num_before], tokenizer)
+        is_open = parts.starts_in_reasoning(prompt[max(0, num_before - PROMPT_END) : num_before], tokenizer)
         self._reasoning = None if parts.reasoning is None else ReasoningParser(parts.reasoning, is_open=is_open)
         self._calls = None if parts.calls is None else ToolParser(parts.calls, parts.schemas)
         self._reasoning_ids: list[int] = []  # until it is known where the reasoning ends

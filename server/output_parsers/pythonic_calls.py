@@ -87,7 +87,6 @@ def _name(char: str, also: str = "") -> Generator[None, str, tuple[str, str]]:
 
 
 def _behind_space(text: ToolCallReader, char: str) -> CharCoroutine:
-    """The first character that is not white space, from `char` on."""
     return (yield from text.skip_space()) if char in _SPACE else char
 
 
@@ -193,7 +192,6 @@ def _string(text: ToolCallReader, quote: str) -> CharCoroutine:
 
 
 def _escape() -> CharCoroutine:
-    """The decoded escape sequence behind a backslash."""
     char = yield
     if char not in _HEX:
         return _ESCAPES.get(char, char if char in "\\'\"" else "\\" + char)

@@ -125,9 +125,9 @@ class ReasoningParser:
         place, marker = min(((place, end) for place, end in found if place >= 0), default=(-1, ""))
         if place < 0:
             num_held = max(overlap(text, end) for end in self._syntax.ends)
-            told = text[: len(text) - num_held].rstrip()
-            self._held = text[len(told) :]
-            return self._tell(told)
+            certain = text[: len(text) - num_held].rstrip()
+            self._held = text[len(certain) :]
+            return self._tell(certain)
         rest = text[place + len(marker) :]
         self.end = self._num_bytes - len(rest.encode("utf-8", "surrogatepass"))
         events = [*self._tell(text[:place].rstrip())]

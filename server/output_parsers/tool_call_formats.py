@@ -16,7 +16,7 @@ _DEEPSEEK_CALL_END = "<\uff5ctool\u2581call\u2581end\uff5c>"
 _DEEPSEEK_END = "<\uff5ctool\u2581calls\u2581end\uff5c>"
 DEEPSEEK_MARKERS = (_DEEPSEEK_CALL, _DEEPSEEK_SEPARATOR, _DEEPSEEK_CALL_END, _DEEPSEEK_END)
 _VALUE_ENDS = ("\n</parameter>", "</parameter>")
-MAX_VALUE_CHARS = 1 << 16  # of a parameter that is no text, and so is told whole
+MAX_VALUE_CHARS = 1 << 16  # of a parameter that is no text, and so is emitted whole
 
 
 def hermes(text: ToolCallReader) -> CharCoroutine:

@@ -45,8 +45,7 @@ class ToolCallLark(NamedTuple):
 def tool_call_lark(syntax: ToolCallSyntax, calls: StrictCalls, markers: LarkMarkers) -> ToolCallLark | None:
     """The grammar of calls; None for a syntax in which schemas cannot be enforced.
 
-    Raises:
-        ValueError: the schema of a tool cannot be written as JSON.
+    Raises ValueError if the schema of a tool cannot be written as JSON.
     """
     write = _WRITERS.get(syntax.name)
     if write is None:
@@ -91,7 +90,6 @@ def _deepseek(calls: StrictCalls, markers: LarkMarkers) -> list[Part]:
 
 
 def _named(calls: StrictCalls, index: int, rule: str) -> list[Part]:
-    """The rules of the calls of one tool and of its arguments."""
     schema = calls.arguments_of(calls.tools[index])
     return [f"named{index}: {rule}\narguments{index}: %json ", schema, "\n"]
 

@@ -68,7 +68,7 @@ class ToolCallReader:
         self.begin = begin
         self._schemas = schemas
         self._only_known = only_known
-        self.has_started = False  # a call's name has been told
+        self.has_started = False  # a call's name has been emitted
         self.is_done = False
         self._events: list[ToolEvent] = []
         self._reading = body(self)
@@ -77,8 +77,7 @@ class ToolCallReader:
     def feed(self, char: str) -> list[ToolEvent]:
         """Reads one more character. Not called after the end.
 
-        Raises:
-            NotAToolCall: the text cannot become a call any more; events that were emitted stay.
+        Raises NotAToolCall if the text cannot become a call any more; events that were emitted stay.
         """
         try:
             self._reading.send(char)
@@ -217,8 +216,7 @@ class ToolCallReader:
 def _as_object(value: str) -> str:
     """Arguments as JSON text of an object. Some models write that text as a string, or nothing as null.
 
-    Raises:
-        NotAToolCall: they are no object.
+    Raises NotAToolCall if they are no object.
     """
     try:
         read = json.loads(value, strict=False)

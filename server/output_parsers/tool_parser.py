@@ -170,7 +170,7 @@ class ToolParser(CallReader):
                 events += call.feed(char)
             except NotAToolCall:
                 self._call = None
-                if call.has_started:  # what was told stands; the rest is text like any other
+                if call.has_started:  # what was emitted stays; the rest is text like any other
                     return text[position:]
                 self._is_plain = self._syntax.only_first
                 self._tell("".join(self._raw), events)

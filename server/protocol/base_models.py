@@ -42,8 +42,7 @@ class RequestBody(StrictModel):
     def parse(cls, body: Any) -> Self:
         """Validates a decoded JSON body.
 
-        Raises:
-            ApiError, FieldError, ValidationError: it is not a valid request.
+        Raises ApiError or FieldError or ValidationError if it is not a valid request.
         """
         unknown = UnknownFields()
         known = unknown.drop_from(body, cls.known_fields(), cls.UNSUPPORTED)

@@ -196,7 +196,6 @@ def to_api_error(error: Exception) -> ApiError:
 
 
 def _from_validation(details: ErrorDetails) -> ApiError:
-    """One sentence from pydantic's first finding: the parameter, its value, what it must be."""
     param = _param_path(details["loc"])
     value = shorten(details["input"])
     context = details.get("ctx", {})

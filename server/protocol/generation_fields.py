@@ -36,7 +36,6 @@ def _as_truncation(value: int) -> int:
 
 
 def _as_budget(value: int) -> int | None:
-    """Takes -1 for no limit, as vLLM does."""
     return None if value == -1 else value
 
 

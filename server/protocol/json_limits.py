@@ -115,7 +115,7 @@ def _refuse_too_many_values(body: bytes, whole: str) -> None:
     )
     if all(np.count_nonzero(found) <= most for found, _, most in marks):
         return
-    # There are many; perhaps they stand in texts, where they mean nothing.
+    # There are many; perhaps they are within strings, where they mean nothing.
     outside = ~_in_strings(codes)
     for found, what, most in marks:
         count = int(np.count_nonzero(found & outside))
@@ -130,7 +130,7 @@ def _in_strings(codes: np.ndarray) -> np.ndarray:
     quotes = codes == _QUOTE
     backslashes = codes == _BACKSLASH
     if backslashes.any():
-        # A quote is escaped where an odd number of backslashes stands right before it.
+        # A quote is escaped where an odd number of backslashes precedes it.
         place = np.arange(len(codes), dtype=np.int32)
         last_other = np.maximum.accumulate(np.where(backslashes, np.int32(-1), place))
         before = np.concatenate([np.array([-1], np.int32), last_other[:-1]])

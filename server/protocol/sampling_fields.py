@@ -31,8 +31,7 @@ _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 def as_strings(value: Any, name: str, *, most: int, longest: int) -> list[str]:
     """A list of strings within its limits.
 
-    Raises:
-        ValueError: it is no such list, or exceeds a limit; the message names the limit.
+    Raises ValueError if it is no such list, or exceeds a limit; the message names the limit.
     """
     if isinstance(value, list) and len(value) > most:
         raise ValueError(f"{name} has {len(value)} entries; at most {most} are allowed")
@@ -74,7 +73,6 @@ def _without_repeats(token_ids: list[int]) -> list[int]:
 
 
 def _minus_one_is_off(sigmas: float) -> float:
-    """Takes -1 for 0, as llama.cpp writes it."""
     return 0.0 if sigmas == -1.0 else sigmas
 
 

@@ -15,8 +15,8 @@ class Streaming(NamedTuple):
     """The streaming options of a request, whichever route it came by."""
 
     interval: int = 1  # tokens that a delta has at least, but for the first and the last
-    is_resumable: bool = False  # its events are numbered and kept, and a client may come back for the rest
-    tells_progress: bool = False  # before the first token, it tells how the request waits for it
+    is_resumable: bool = False  # its events are numbered and buffered, and a client may reconnect for the rest
+    tells_progress: bool = False  # events before the first token say how the request waits
     is_wanted: bool = False  # there is a stream at all; otherwise the answer comes as a whole
 
 

@@ -99,11 +99,11 @@ class StructuredOutputs(StrictModel):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> StructuredOutputs:
-        wishes = {"json": self.json_, "regex": self.regex, "choice": self.choice, "grammar": self.grammar}
-        given = [name for name, wish in wishes.items() if wish is not None]
+        fields = {"json": self.json_, "regex": self.regex, "choice": self.choice, "grammar": self.grammar}
+        given = [name for name, value in fields.items() if value is not None]
         if len(given) != 1:
             raise ValueError(
-                f"structured_outputs has {' and '.join(given) or 'nothing'}; it must have one of {', '.join(wishes)}"
+                f"structured_outputs has {' and '.join(given) or 'nothing'}; it must have one of {', '.join(fields)}"
             )
         if self.choice is not None:
             _check_choice(self.choice)
@@ -126,11 +126,7 @@ class GrammarSource(Protocol):
     """The value of a parameter from which a grammar can be made."""
 
     def to_grammar(self) -> Grammar | None:
-        """None where any text is allowed.
-
-        Raises:
-            ValueError: it cannot be written as JSON.
-        """
+        """None where any text is allowed. Raises ValueError if it cannot be written as JSON."""
         ...
 
     def is_longer(self, most: int) -> bool:
@@ -147,8 +143,7 @@ class GrammarRequest(NamedTuple):
     def to_grammar(self) -> Grammar | None:
         """None where any text is allowed.
 
-        Raises:
-            InvalidParameter: the parameter's JSON cannot be written, for example because it is nested too deeply.
+        Raises InvalidParameter if the parameter's JSON cannot be written, for example because it is nested too deeply.
         """
         try:
             return self.value.to_grammar()

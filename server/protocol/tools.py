@@ -225,8 +225,7 @@ def _moved(schema: dict[str, Any], index: int) -> orjson.Fragment:
     They are found in the text, which takes a tenth of the time of a walk through the schema. A name in JSON stands
     behind a brace or a comma, and a quotation mark within a text behind a backslash, so nothing else is found.
 
-    Raises:
-        JSONEncodeError: the schema is nested too deeply.
+    Raises JSONEncodeError if the schema is nested too deeply.
     """
     text, place = orjson.dumps(schema), b"#/$defs/tool%d" % index
     for before in (b"{", b","):

@@ -21,7 +21,7 @@ Unsupported = Mapping[str, tuple[Any, ...]]
 
 _SHARED: Unsupported = {
     "chat_template": (),
-    "truncation_side": ("left",),  # the end of a prompt is kept
+    "truncation_side": ("left",),  # cuts the beginning of a prompt
     "top_a": (0.0,),
 }
 
@@ -125,8 +125,8 @@ class UnknownFields:
 
     def __init__(self) -> None:
         self.ignored: list[str] = []  # in the order of the body, each once
-        # Names that were compared with some fields and are none of them, by the identity of the fields. These are kept
-        # beside them, so that no others get their identity.
+        # Names that were compared with some fields and are none of them, by the id of the fields. The fields are stored
+        # too, so that no others get this id.
         self._compared: dict[int, tuple[Collection[str], set[str]]] = {}
 
     def drop_from(self, part: Any, fields: Collection[str], unsupported: Unsupported, path: str = "") -> Any:
@@ -155,9 +155,9 @@ class UnknownFields:
         return kept
 
     def _check_unknown(self, name: str, value: Any, fields: Collection[str], path: str) -> None:
-        told = path + name[:MAX_NAME_CHARS]
+        shown = path + name[:MAX_NAME_CHARS]
         _, compared = self._compared.setdefault(id(fields), (fields, set()))
-        if told in compared or _is_default(name, value):
+        if shown in compared or _is_default(name, value):
             return  # four thousand messages may have the same name, which is compared once
         if name in _OF_ONE_ROUTE:
             raise UnknownField(name)
@@ -167,16 +167,16 @@ class UnknownFields:
             meant = next((field for field in fields if is_typo(name, field)), None)
             if meant is not None:
                 raise UnknownField(name, meant)
-        compared.add(told)
-        if told in self.ignored:
+        compared.add(shown)
+        if shown in self.ignored:
             return
         if len(self.ignored) == MAX_IGNORED:
             raise ApiError(
-                f"the body has more than {MAX_IGNORED} unknown parameters, the limit; the last is {told}",
+                f"the body has more than {MAX_IGNORED} unknown parameters, the limit; the last is {shown}",
                 param=path + name,
                 code="unknown_parameter",
             )
-        self.ignored.append(told)
+        self.ignored.append(shown)
 
 
 def is_typo(name: str, meant: str) -> bool:

@@ -92,7 +92,7 @@ class StructuredOutputManager:
             InvalidParameter: the vocabulary cannot write what ends the reasoning.
         """
         before = prompt.token_ids[: len(prompt.token_ids) - prompt.num_output_tokens]
-        if compiled is not None and self._format.begins_behind(before, self._tokenizer):
+        if compiled is not None and self._format.starts_after_reasoning(before, self._tokenizer):
             return compiled
         with self._lock:
             scan = self._reasoning_scan
@@ -100,7 +100,7 @@ class StructuredOutputManager:
             raise InvalidParameter(
                 "thinking_token_budget", "thinking_token_budget: the model has no tokens for what ends its reasoning"
             )
-        is_open = self._format.begins_inside(before, self._tokenizer)
+        is_open = self._format.starts_in_reasoning(before, self._tokenizer)
         return ReasoningGrammar(scan, is_open=is_open, budget=budget, behind=behind, is_form=compiled is not None)
 
     async def _watched(self, request: GenerationRequest, workers: Workers) -> ToolCallGrammar | None:

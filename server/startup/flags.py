@@ -73,11 +73,7 @@ def read(settings: Iterable[Setting], flags: Mapping[str, Any], environment: Map
 
 
 def write(settings: Iterable[Setting], configuration: object) -> dict[str, str]:
-    """The variables from which `read` makes the same configuration. Values that are None or empty have none.
-
-    Args:
-        settings: those of the configuration.
-    """
+    """The variables from which `read` makes the same configuration. Values that are None or empty have none."""
     variables = {}
     for setting in settings:
         value = getattr(configuration, setting.name)

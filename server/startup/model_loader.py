@@ -31,8 +31,7 @@ class LoadedModel(NamedTuple):
 def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
     """Pulls the model if it is missing, reads it, and compiles its programs. Blocks; call it in a thread.
 
-    Raises:
-        ModelStoreError, ValueError, OSError: the model cannot be found, downloaded or served.
+    Raises ModelStoreError or ValueError or OSError if the model cannot be found, downloaded or served.
     """
     loaded = load_with(settings.model, settings.engine_config, progress, settings.chat_template)
     if settings.sampling_defaults == OPENAI_DEFAULTS:

@@ -12,7 +12,7 @@ from engine.interface.kv_endpoint import KVEndpoint
 from engine.weights.formats.gguf_shards import ShardName
 from engine.weights.formats.model_folder import CONFIG
 from server.model_sources.builtin_models import BUILTIN_MODELS
-from server.model_sources.model_paths import GGUF_SUFFIX, gguf_models
+from server.model_sources.model_paths import GGUF_SUFFIX, is_model_folder, models_in
 from server.startup.settings import ServerSettings, SettingsError
 
 
@@ -22,8 +22,7 @@ def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
     Each has the name that clients know it by, unless it is the only one and is given none. Those that may be in memory
     at once share the memory for pages in equal parts.
 
-    Raises:
-        SettingsError: two models have one name, a folder holds none, or a name is given to several.
+    Raises SettingsError if two models have one name, a folder holds none, or a name is given to several.
     """
     found = [model for text in settings.models for model in _read(text)]
     if len(found) == 1:
@@ -62,8 +61,7 @@ def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
 def _with_own_ports(engine: EngineConfig, index: int) -> EngineConfig:
     """The configuration of one of several models: each publishes its page events at ports of its own.
 
-    Raises:
-        SettingsError: there are no such ports.
+    Raises SettingsError if there are no such ports.
     """
     if index and (engine.prefix_cache_listen is not None or engine.prefix_cache_peers):
         raise SettingsError("prefix_cache_listen and prefix_cache_peers are for a server with one model")
@@ -80,8 +78,7 @@ def _with_own_ports(engine: EngineConfig, index: int) -> EngineConfig:
 def _read(text: str) -> Iterator[tuple[str | None, str]]:
     """The name, if one is given, and the model of each model that a flag means.
 
-    Raises:
-        SettingsError: a part is empty, or a folder holds no model.
+    Raises SettingsError if a part is empty, or a folder holds no model.
     """
     name, has_name, model = text.partition("=")
     if not has_name or Path(os.path.expanduser(text)).exists():
@@ -92,7 +89,7 @@ def _read(text: str) -> Iterator[tuple[str | None, str]]:
     if model in BUILTIN_MODELS or not path.is_dir():
         yield name or None, model
         return
-    models = _models_in(path)
+    models = [path] if is_model_folder(os.listdir(path)) else models_in(path)
     if not models:
         raise SettingsError(
             f"--model {model} is a folder without {CONFIG}, and holds neither GGUF files nor folders with one"
@@ -100,17 +97,7 @@ def _read(text: str) -> Iterator[tuple[str | None, str]]:
     if name and len(models) > 1:
         raise SettingsError(f"--model {text} gives one name to the {len(models)} models of the folder")
     for found in models:
-        yield name or None, found
-
-
-def _models_in(folder: Path) -> list[str]:
-    """The paths of the models in a folder, in the order of their names; the folder's own where it is itself a model."""
-    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
-    ggufs = gguf_models(names)
-    if CONFIG in names and (not ggufs or any(name.endswith(".safetensors") for name in names)):
-        return [str(folder)]
-    folders = [name for name in names if (folder / name / CONFIG).is_file()]
-    return [str(folder / name) for name in sorted([*ggufs, *folders])]
+        yield name or None, str(found)
 
 
 def name_of(model: str) -> str:

@@ -93,8 +93,6 @@ class _Unwatched(tqdm):  # type: ignore[misc]  # tqdm ships no types
 
 
 class _Bar:
-    """Shows a stage as a bar that is redrawn in place and stays when it ends."""
-
     def __init__(self, stage: str, stream: TextIO) -> None:
         units: dict[str, Any] = {}
         if stage.split(" ", 1)[0] in BYTE_STAGES:
@@ -116,8 +114,6 @@ class _Bar:
 
 
 class _Lines:
-    """Shows a stage as one line when it begins and one when it ends, for logs and pipes."""
-
     def __init__(self, stage: str, stream: TextIO) -> None:
         self._stage, self._stream = stage, stream
         self._done, self._total, self._note, self._start = 0, 0, "", time.monotonic()

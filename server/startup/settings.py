@@ -30,7 +30,7 @@ OPENAI_DEFAULTS = "openai"
 _SECONDS = Limit(lambda seconds: 0 < seconds <= MAX_SECONDS, f"it must be above 0, at most {MAX_SECONDS}")
 
 
-# They stand in the policy of the page, which knows no literal addresses of IPv6.
+# They become part of the page's Content-Security-Policy, which has no literal IPv6 addresses.
 _ORIGINS = Limit(
     lambda origins: all(re.fullmatch(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?", origin) for origin in origins),
     "each must be an origin such as http://127.0.0.1:8001",
@@ -53,8 +53,7 @@ def _listed(choices: tuple[str, ...]) -> Limit:
 class ServerSettings:
     """Every setting, the engine's too, is a flag (`--max-model-len`) and a variable (`EAGRE_MAX_MODEL_LEN`).
 
-    Raises:
-        SettingsError: a value is of the wrong type or outside its limits.
+    Raises SettingsError if a value is of the wrong type or outside its limits.
     """
 
     host: str = setting("127.0.0.1", "address to listen on", limit=NOT_EMPTY)
@@ -128,7 +127,7 @@ class ServerSettings:
     replica_name: str | None = setting(
         None, "name of this server among others, in its logs", limit=NOT_EMPTY, metavar="NAME"
     )
-    engine: EngineConfig = EngineConfig()  # its settings stand here in the help
+    engine: EngineConfig = EngineConfig()  # its settings come here in the help
     max_body_bytes: int = setting(
         4 << 20, "largest request body and WebSocket frame", limit=at_least(1024), metavar="BYTES"
     )
@@ -232,8 +231,7 @@ class ServerSettings:
     def engine_config(self, eos_token_ids: tuple[int, ...] = ()) -> EngineConfig:
         """The engine's settings, with the model's end tokens and the user's cache folder of programs.
 
-        Raises:
-            SettingsError: the engine does not accept the end tokens, or there is no such folder.
+        Raises SettingsError if the engine does not accept the end tokens, or there is no such folder.
         """
         try:
             folder = str(cache_folder() / "compiled")

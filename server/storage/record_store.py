@@ -14,8 +14,7 @@ import orjson
 from engine.interface.background import SHORT_SWITCHES
 from server.admission.caller import NOBODY, caller
 from server.admission.fair_pool import FairPool
-from server.storage.owner_quotas import OwnerQuotas
-from server.storage.record_table import RecordKey, RecordTable, StoreError, TooLarge
+from server.storage.record_table import OwnerQuotas, RecordKey, RecordTable, StoreError, TooLarge
 
 T = TypeVar("T")
 
@@ -24,15 +23,13 @@ class RecordStore:
     """JSON values by key. One thread does the work; tenants take turns at it, and calls of one run in their order.
 
     The thread sleeps between calls, because it holds the interpreter lock while it parses large values.
+    Every call raises StoreError if the store cannot be read or written; then nothing has changed.
     """
 
     def __init__(self, path: Path | None, *, max_records: int, max_bytes: int) -> None:
         """Args:
-            path: of the file; None: in memory. A file is opened at once, so that a bad path fails at the start.
-            max_records, max_bytes: beyond them the least recently used records of the owner with the most are evicted.
-
-        Raises:
-            StoreError: the file cannot be used.
+        path: of the file; None: in memory. A file is opened at once, so that a bad path fails at the start.
+        max_records, max_bytes: beyond them the least recently used records of the owner with the most are evicted.
         """
         self._path = path
         self._shares = OwnerQuotas(max_records, max_bytes)
@@ -57,31 +54,19 @@ class RecordStore:
     async def put(self, key: RecordKey, value: Any) -> None:
         """Sets the value of `key`, which counts as used. It must not be changed while the call lasts.
 
-        Raises:
-            TooLarge: it does not fit.
-            StoreError: the store cannot be written; in both cases nothing has changed.
+        Raises TooLarge if it does not fit.
         """
         await self._run(lambda table: table.put(key, orjson.dumps(value)))
 
     async def get(self, key: RecordKey) -> Any | None:
-        """The value of `key`, which counts as used; None where there is none.
-
-        Raises:
-            StoreError: the store cannot be read.
-        """
+        """The value of `key`, which counts as used; None where there is none."""
         return await self.read(key, orjson.loads)
 
     async def read(self, key: RecordKey, pick: Callable[[bytes], T]) -> T | None:
         """The result of `pick` on the value's bytes; the value counts as used. None where there is none.
 
         A parser holds the interpreter lock from beginning to end. What needs only a part of a large value, or can take
-        it apart, should not parse the whole.
-
-        Args:
-            pick: runs in the store's thread, and what it raises is raised here.
-
-        Raises:
-            StoreError: the store cannot be read.
+        it apart, should not parse the whole. `pick` runs in the store's thread, and what it raises is raised here.
         """
 
         def work(table: RecordTable) -> T | None:
@@ -91,11 +76,7 @@ class RecordStore:
         return await self._run_read(work)
 
     async def delete(self, key: RecordKey) -> bool:
-        """Deletes a record; returns whether there was one.
-
-        Raises:
-            StoreError: the store cannot be written.
-        """
+        """Deletes a record; returns whether there was one."""
         return await self._run(lambda table: table.delete(key))
 
     async def put_made(self, key: RecordKey, make: Callable[[], bytes]) -> None:
@@ -108,9 +89,6 @@ class RecordStore:
         Args:
             change: from the bytes to the new ones, or None to leave everything as it is. It runs in the store's
                 thread, and what it raises is raised here. It is not called where there is no such record.
-
-        Raises:
-            StoreError: as `put`.
         """
 
         def work(table: RecordTable) -> bytes | None:
@@ -132,7 +110,6 @@ class RecordStore:
         Raises:
             KeyError: a record is missing; its argument is the id.
             TooLarge: the values have more bytes than `most`.
-            StoreError: the store cannot be read.
         """
 
         def work(table: RecordTable) -> list[Any]:
@@ -156,11 +133,7 @@ class RecordStore:
         return await self._run_read(work)
 
     async def keys(self, kind: str) -> list[RecordKey]:
-        """The keys of all records of a kind, of all owners; the least recently used comes first.
-
-        Raises:
-            StoreError: the store cannot be read.
-        """
+        """The keys of all records of a kind, of all owners; the least recently used comes first."""
         return await self._run_read(lambda table: table.keys(kind))
 
     async def close(self) -> None:
@@ -173,7 +146,7 @@ class RecordStore:
     async def _run(self, work: Callable[[RecordTable], T]) -> T:
         """The result of `work`, which is done even where its waiter is cancelled."""
         future = asyncio.wrap_future(self._submit(work))
-        future.add_done_callback(_look_at)
+        future.add_done_callback(_retrieve_exception)
         return await asyncio.shield(future)
 
     async def _run_read(self, work: Callable[[RecordTable], T]) -> T:
@@ -210,7 +183,7 @@ class RecordStore:
             self._table.close()
 
 
-def _look_at(future: asyncio.Future[Any]) -> None:
+def _retrieve_exception(future: asyncio.Future[Any]) -> None:
     """Keeps asyncio from complaining about an exception that is not awaited any more."""
     if not future.cancelled():
         future.exception()

@@ -10,15 +10,15 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from engine.interface.regular_file import check_regular
-from server.storage.owner_quotas import OwnerQuotas
 
 APPLICATION_ID = 0x45414752  # "EAGR", in the header of the file
 SCHEMA_VERSION = 1
-OVERHEAD_BYTES = 256  # of a record beside its value: key, indices, pages that are not full
+OVERHEAD_BYTES = 256  # of a record besides its value: key, indices, pages that are not full
 
 _LOCK_TIMEOUT_S = 2.0  # for a server that is just ending
 _MAX_LOG_BYTES = 16 << 20  # of the write-ahead log after a checkpoint
@@ -38,16 +38,71 @@ _SCHEMA = (
 _WHERE = "WHERE kind = ? AND owner = ? AND id = ?"
 
 
+class StoreError(RuntimeError):
+    """The store cannot be used: its file is unusable, its disk is full, a record is too large."""
+
+
+class TooLarge(StoreError):
+    """A record, or several that are read together, have too many bytes."""
+
+
+class RecordKey(NamedTuple):
+    """The key of a record. It has the owner, so that no owner can reach the records of another."""
+
+    kind: str  # what sort of record it is: "response"
+    owner: str  # whose it is: `Tenant.owner`
+    id: str
+
+
+@dataclass(slots=True)
+class OwnerUsage:
+    """The counts of one owner or of all together."""
+
+    num_records: int = 0
+    num_bytes: int = 0
+
+    def add(self, num_records: int, num_bytes: int) -> None:
+        self.num_records += num_records
+        self.num_bytes += num_bytes
+
+
+class OwnerQuotas:
+    """Counts by owner. Those with the most are evicted first, so that no owner can push out another's records."""
+
+    def __init__(self, max_records: int, max_bytes: int) -> None:
+        self.max_records = max_records
+        self.max_bytes = max_bytes
+        self.total = OwnerUsage()
+        self._owners: dict[str, OwnerUsage] = {}
+
+    def add(self, owner: str, num_records: int, num_bytes: int) -> None:
+        """Counts records that have come, or with negative numbers, that have gone."""
+        share = self._owners.setdefault(owner, OwnerUsage())
+        share.add(num_records, num_bytes)
+        self.total.add(num_records, num_bytes)
+        if share.num_records == 0:
+            del self._owners[owner]
+
+    def clear(self) -> None:
+        self.total = OwnerUsage()
+        self._owners = {}
+
+    def owner_to_evict(self) -> str | None:
+        """The owner whose least recently used record goes next; None while everything is within the bounds."""
+        if self.total.num_bytes > self.max_bytes:
+            return max(self._owners, key=lambda owner: self._owners[owner].num_bytes)
+        if self.total.num_records > self.max_records:
+            return max(self._owners, key=lambda owner: self._owners[owner].num_records)
+        return None
+
+
 class RecordTable:
-    """Values by key, within bounds. Reading a record counts as use; the least recently used is evicted first."""
+    """Values by key, within bounds. Reading a record counts as use; the least recently used is evicted first.
+
+    Every method raises StoreError if the file cannot be used; then nothing has changed.
+    """
 
     def __init__(self, path: Path | None, shares: OwnerQuotas) -> None:
-        """Args:
-            path: of the file, which is created if missing; None: in memory.
-
-        Raises:
-            StoreError: the file cannot be used; the message names it and says why.
-        """
         self._path = path
         self._shares = shares
         self._num_uses = 0
@@ -72,9 +127,7 @@ class RecordTable:
     def put(self, key: RecordKey, value: bytes) -> None:
         """Sets the value of `key`, and evicts others where there is no room.
 
-        Raises:
-            TooLarge: the value alone exceeds the limit of bytes.
-            StoreError: the disk is full; in both cases nothing has changed.
+        Raises TooLarge if the value alone exceeds the limit of bytes.
         """
         size = len(value) + sum(len(part.encode()) for part in key) + OVERHEAD_BYTES
         if size > self._shares.max_bytes:
@@ -135,7 +188,7 @@ class RecordTable:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Everything within happens, or nothing. Raises StoreError for the database's errors."""
+        """Everything within happens, or nothing."""
         try:
             self._run("BEGIN")
             try:
@@ -153,7 +206,6 @@ class RecordTable:
         return self._database.execute(statement, values)
 
     def _count(self) -> None:
-        """Makes the counts what the database says."""
         self._shares.clear()
         for owner, *counts in self._run("SELECT owner, count(*), sum(size) FROM records GROUP BY owner"):
             self._shares.add(owner, *counts)
@@ -193,19 +245,3 @@ def _make_private(path: Path) -> None:
         check_regular(descriptor, path)
     finally:
         os.close(descriptor)
-
-
-class StoreError(RuntimeError):
-    """The store cannot be used: its file is unusable, its disk is full, a record is too large."""
-
-
-class TooLarge(StoreError):
-    """A record, or several that are read together, have too many bytes."""
-
-
-class RecordKey(NamedTuple):
-    """The key of a record. It has the owner, so that no owner can reach the records of another."""
-
-    kind: str  # what sort of record it is: "response"
-    owner: str  # whose it is: `Tenant.owner`
-    id: str

@@ -26,7 +26,7 @@ MAX_BYTES = 2 << 30  # of address space; beyond it an allocation ends the proces
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes, of getrusage
 TIME_SPENT_SIGNAL = signal.SIGPROF  # ends the process when a trial has had its processor time
 # How much longer than its limit of processor time a trial is waited for: on a machine with much to do, it gets only a
-# small part of a core. Whoever has waited so long is told to come again; nothing is said of the grammar.
+# small part of a core. A request that has waited so long may be repeated; its grammar may be all right.
 WALL_TIME_FACTOR = 20.0
 MAX_WORKER_BYTES = 512 << 20  # of memory; a process that has had so much is replaced by a fresh one
 
@@ -45,9 +45,9 @@ class CompileVerdict(NamedTuple):
     is_last: bool  # whether the process ends now
 
 
-def encode_vocabulary(told: WorkerVocabulary) -> bytes:
+def encode_vocabulary(message: WorkerVocabulary) -> bytes:
     """The vocabulary as JSON; the bytes of a token are the characters of the same numbers."""
-    return json.dumps((tuple(token.decode("latin-1") for token in told.token_bytes), *told[1:])).encode()
+    return json.dumps((tuple(token.decode("latin-1") for token in message.token_bytes), *message[1:])).encode()
 
 
 def _decode_vocabulary(message: bytes) -> WorkerVocabulary:
@@ -69,17 +69,17 @@ def _run(socket: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C in a terminal is for the server, whose end closes the socket
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(TIME_SPENT_SIGNAL, signal.SIG_DFL)
-    told = _decode_vocabulary(socket.recv_bytes())
-    vocabulary = GrammarVocabulary(told, told.vocab_size)
+    message = _decode_vocabulary(socket.recv_bytes())
+    vocabulary = GrammarVocabulary(message, message.vocab_size)
     threads: LargeStackThreads[str | None] = LargeStackThreads(1, STACK_BYTES, "trial")
     socket.send_bytes(b"ready")
     while True:
         kind, source = json.loads(socket.recv_bytes())
         grammar = Grammar(GrammarKind(kind), source)
-        signal.setitimer(signal.ITIMER_PROF, told.seconds)
+        signal.setitimer(signal.ITIMER_PROF, message.seconds)
         signal.setitimer(
-            signal.ITIMER_REAL, told.seconds * WALL_TIME_FACTOR + 1.0
-        )  # even if nobody is there to kill it
+            signal.ITIMER_REAL, message.seconds * WALL_TIME_FACTOR + 1.0
+        )  # even if the server does not kill it
         refusal = threads.submit(lambda wish=grammar: _refusal_of(wish, vocabulary)).result()  # type: ignore[misc]
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -98,7 +98,6 @@ def _limit_memory() -> None:
 
 
 def _most_memory() -> int:
-    """The peak memory of this process in bytes."""
     with suppress(OSError):
         # Linux counts in `ru_maxrss` what the server had when it started this process: more than the limit, always.
         for line in Path("/proc/self/status").read_text().splitlines():

@@ -51,8 +51,7 @@ class CompiledGrammar:
     def compile(cls, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
         """Compiles a grammar. This may take seconds, without the interpreter lock, and needs a `LargeStackThreads`.
 
-        Raises:
-            InvalidGrammar: the grammar is wrong, not supported or too complex, or nothing matches it.
+        Raises InvalidGrammar if the grammar is wrong, not supported or too complex, or nothing matches it.
         """
         try:
             return cls._compile(grammar, vocabulary)
@@ -96,8 +95,7 @@ class CompiledGrammar:
     def _probe(self) -> None:
         """Matches a few tokens, so that a grammar that fails at its beginning is rejected before any request runs.
 
-        Raises:
-            InvalidGrammar: nothing matches the grammar, or it is too complex.
+        Raises InvalidGrammar if nothing matches the grammar, or it is too complex.
         """
         words = np.empty(self._vocabulary.num_words, np.uint32)
         walker = self._start
@@ -147,8 +145,7 @@ def _limits() -> LLParserLimits:
 def to_lark(grammar: Grammar) -> str:
     """Checks a grammar and translates it into llguidance's variant of Lark.
 
-    Raises:
-        InvalidGrammar: the grammar exceeds a limit or is not valid in its language.
+    Raises InvalidGrammar if the grammar exceeds a limit or is not valid in its language.
     """
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:

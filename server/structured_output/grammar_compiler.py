@@ -28,13 +28,13 @@ from server.structured_output.grammar_vocabulary import GrammarVocabulary, HasVo
 from server.structured_output.large_stack_threads import STACK_BYTES, LargeStackThreads
 from server.structured_output.sandboxed_compiler import SandboxedCompiler
 
-MAX_KEPT = 128
-MAX_KEPT_BYTES = 1 << 20  # of sources; compiled grammars take far more
+MAX_CACHED = 128
+MAX_CACHED_BYTES = 1 << 20  # of sources; compiled grammars take far more
 NUM_THREADS = 2
 SECONDS_TOO_HARD = 60.0  # a grammar that took too long is refused at once for so long, and then tried again
 
 Compile: TypeAlias = Callable[[Grammar, GrammarVocabulary], CompiledGrammar]
-Outcome: TypeAlias = CompiledGrammar | InvalidGrammar  # a refusal is kept too, because it may take as much work
+Outcome: TypeAlias = CompiledGrammar | InvalidGrammar  # a rejection is cached too, because it may take as much work
 
 
 @dataclass(slots=True)
@@ -73,13 +73,14 @@ class GrammarCompiler:
         self._threads: LargeStackThreads[Outcome] = LargeStackThreads(NUM_THREADS, STACK_BYTES, "grammar")
         self._lock = threading.Lock()  # protects the fields below
         self._jobs: dict[Grammar, _Job] = {}
-        self._kept: OrderedDict[Grammar, Outcome] = OrderedDict()  # least recently used first
+        self._cache: OrderedDict[Grammar, Outcome] = OrderedDict()  # least recently used first
         self._expiries: dict[Grammar, float] = {}  # of those refused for a while, on the monotonic clock
-        self._num_kept_bytes = 0
+        self._num_cached_bytes = 0
 
     def prepare(self) -> None:
-        """Builds the vocabulary, which the first grammar does otherwise. It blocks all threads of the process: for
-        0.1 to 0.2 seconds with 50,000 tokens, for about one with 260,000.
+        """Builds the vocabulary before the first grammar needs it.
+
+        It blocks all threads of the process: for 0.1 to 0.2 seconds with 50,000 tokens, for about one with 260,000.
         """
         with suppress(InvalidGrammar):  # a model without an end token; each grammar is refused
             self._get_vocabulary()
@@ -130,10 +131,10 @@ class GrammarCompiler:
             )
         with self._lock:
             if self._expiries.get(grammar, math.inf) <= time.monotonic():
-                self._forget(grammar)
-            if grammar in self._kept:
-                self._kept.move_to_end(grammar)
-            return self._kept.get(grammar)
+                self._evict(grammar)
+            if grammar in self._cache:
+                self._cache.move_to_end(grammar)
+            return self._cache.get(grammar)
 
     def _enter(self, grammar: Grammar) -> _Job:
         with self._lock:
@@ -161,7 +162,7 @@ class GrammarCompiler:
             with self._lock:
                 self._jobs.pop(grammar, None)
                 if outcome is not None:
-                    self._keep(grammar, outcome)
+                    self._store(grammar, outcome)
         return outcome
 
     def _get_vocabulary(self) -> GrammarVocabulary:
@@ -170,19 +171,19 @@ class GrammarCompiler:
                 self._vocabulary = GrammarVocabulary(self._tokenizer, self._vocab_size)
             return self._vocabulary
 
-    def _keep(self, grammar: Grammar, outcome: Outcome) -> None:
-        if grammar not in self._kept:  # a second job may follow a look-up just before the first
-            self._num_kept_bytes += _num_bytes(grammar)
-        self._kept[grammar] = outcome
+    def _store(self, grammar: Grammar, outcome: Outcome) -> None:
+        if grammar not in self._cache:  # a second job may follow a look-up just before the first
+            self._num_cached_bytes += _num_bytes(grammar)
+        self._cache[grammar] = outcome
         if isinstance(outcome, GrammarTooExpensive):
             self._expiries[grammar] = time.monotonic() + SECONDS_TOO_HARD
-        while len(self._kept) > MAX_KEPT or self._num_kept_bytes > MAX_KEPT_BYTES:
-            self._forget(next(iter(self._kept)))
+        while len(self._cache) > MAX_CACHED or self._num_cached_bytes > MAX_CACHED_BYTES:
+            self._evict(next(iter(self._cache)))
 
-    def _forget(self, grammar: Grammar) -> None:
-        del self._kept[grammar]
+    def _evict(self, grammar: Grammar) -> None:
+        del self._cache[grammar]
         self._expiries.pop(grammar, None)
-        self._num_kept_bytes -= _num_bytes(grammar)
+        self._num_cached_bytes -= _num_bytes(grammar)
 
 
 def _outcome_of(job: _Job, grammar: Grammar, param: str) -> Outcome:

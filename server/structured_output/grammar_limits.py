@@ -40,8 +40,8 @@ _LARK_PARTS = re.compile(
     r"|(?P<mark>%json\b|%llguidance\b|[&~<|*+?]|\{[ \t]*[\d,])"
 )
 
-# Escapes; the backslash that has nothing behind it; where classes begin and end, with a bracket that stands for
-# itself as their first character; groups that turn the flag x on.
+# Escapes; a backslash at the end; the beginning and the end of classes, with a literal bracket as their first
+# character; groups that turn the flag x on.
 _REGEX_PARTS = re.compile(r"\\(?:.)|(?P<kind>\\|\[\^?\]?|\]|\(\?[A-Za-wyz]*x[A-Za-z]*(?:-[A-Za-z]*)?[:)])", re.DOTALL)
 
 

@@ -25,8 +25,7 @@ class GrammarVocabulary:
     It is built once for a model, which blocks all threads of the process. Tokens without text match no
     grammar.
 
-    Raises:
-        InvalidGrammar: the model has no end token, which must follow the end of a grammar.
+    Raises InvalidGrammar if the model has no end token, which must follow the end of a grammar.
     """
 
     def __init__(self, tokenizer: HasVocabulary, vocab_size: int) -> None:
@@ -49,8 +48,6 @@ class GrammarVocabulary:
 
 
 class _Tokens:
-    """The interface through which llguidance reads a tokenizer."""
-
     bos_token_id = None
 
     def __init__(self, tokenizer: HasVocabulary, vocab_size: int) -> None:

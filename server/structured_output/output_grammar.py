@@ -29,8 +29,7 @@ class OutputGrammar(Protocol):
     def after(self, token_ids: Sequence[int]) -> OutputGrammar:
         """The grammar of what may follow `token_ids`. This may take seconds.
 
-        Raises:
-            GrammarError: the grammar does not allow these tokens, or takes too long to read them.
+        Raises GrammarError if the grammar does not allow these tokens, or takes too long to read them.
         """
 
 
@@ -47,8 +46,7 @@ class AdvancedGrammar:
     def read(cls, matcher: OutputMatcher, token_ids: Sequence[int], end_token_ids: Collection[int]) -> AdvancedGrammar:
         """Lets `matcher` read the first tokens of an output.
 
-        Raises:
-            GrammarError: it does not allow them, or takes too long.
+        Raises GrammarError if it does not allow them, or takes too long.
         """
         began = thread_time()
         for token_id in token_ids:

@@ -78,7 +78,7 @@ class SandboxedCompiler:
         num_closes = self._num_closes
 
         def start() -> None:
-            with contextlib.suppress(QueueFull):  # the next grammar tries to start one again, and tells of it
+            with contextlib.suppress(QueueFull):  # the next grammar tries again, and reports a failure
                 self._start(num_closes)
 
         threading.Thread(target=start, name=BACKGROUND_START, daemon=True).start()
@@ -107,13 +107,13 @@ class SandboxedCompiler:
             with self._lock:
                 process = self._idle.pop() if self._idle else None
             if process is None:
-                told = WorkerVocabulary(
+                message = WorkerVocabulary(
                     tuple(self._tokenizer.token_bytes),
                     tuple(self._tokenizer.eos_token_ids),
                     self._vocab_size,
                     self._seconds,
                 )
-                return _Worker(told)
+                return _Worker(message)
             if process.is_alive:
                 return process
             process.kill()
@@ -132,9 +132,7 @@ class SandboxedCompiler:
 
 
 class _Worker:
-    """A running `compile_worker` process."""
-
-    def __init__(self, told: WorkerVocabulary) -> None:
+    def __init__(self, message: WorkerVocabulary) -> None:
         """Raises QueueFull where it does not start now, because the machine lacks memory, processes or descriptors."""
         try:
             ours, its = socket.socketpair()
@@ -147,7 +145,7 @@ class _Worker:
             raise QueueFull(f"{_CANNOT_START}: {error.strerror}") from error
         self._socket = Connection(ours.detach())
         try:
-            self._socket.send_bytes(encode_vocabulary(told))
+            self._socket.send_bytes(encode_vocabulary(message))
             if not self._socket.poll(START_SECONDS):
                 raise TimeoutError
             self._socket.recv_bytes()

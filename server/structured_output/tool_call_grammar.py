@@ -66,8 +66,7 @@ class ToolCallGrammar:
     def begin(self, found: FoundMarker) -> GrammarMatcher:
         """The matcher of a call whose marker has come, and perhaps more.
 
-        Raises:
-            GrammarError: no call goes on like that.
+        Raises GrammarError if no call goes on like that.
         """
         matcher = self.grammar.matcher()
         spelled = self.table.spell(self.begins[found.marker] + found.rest)

@@ -24,7 +24,7 @@ Message = Mapping[str, Any]
 END_OF_CONTENT = "\ufdd0"
 
 MAX_SOURCE_CHARS = 1 << 20
-MAX_TOLD_CHARS = 1000  # of what a template says when it refuses, or of why it failed
+MAX_REASON_CHARS = 1000  # of the reason why a template fails
 
 # A model may have templates of their own for conversations in which one of these variables is given.
 VARIANTS = dict(zip(("tools", "documents"), TEMPLATE_VARIANTS, strict=True))
@@ -40,8 +40,7 @@ class ChatTemplate:
         template = ChatTemplate(source, eos_token="<|im_end|>")
         prompt = template.render([{"role": "user", "content": "Hi"}])
 
-    Raises:
-        ChatTemplateError: the source is not a valid jinja2 template, or it is too long.
+    Raises ChatTemplateError if the source is not a valid jinja2 template, or it is too long.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class ChatTemplate:
             TemplateTimeout: see `inline_template_limits`.
         """
         flat = _with_texts(messages)
-        return self._open_or_closed(flat, kwargs, add_generation_prompt, continue_final_message)
+        return self._render_messages(flat, kwargs, add_generation_prompt, continue_final_message)
 
     def render_shielded(
         self,
@@ -133,10 +132,10 @@ class ChatTemplate:
             for message in flat
         ]
         others = {key: _map_texts(value, shield) for key, value in kwargs.items()}
-        text = self._open_or_closed(shielded, others, add_generation_prompt, continue_final_message)
+        text = self._render_messages(shielded, others, add_generation_prompt, continue_final_message)
         return ShieldedText(text, mark)
 
-    def _open_or_closed(
+    def _render_messages(
         self,
         messages: list[dict[str, Any]],
         kwargs: Mapping[str, object],
@@ -175,12 +174,12 @@ class ChatTemplate:
                 self.is_slow = True
             raise
         except TemplateError as error:
-            told = (error.message or "")[:MAX_TOLD_CHARS]
-            raise ChatTemplateError(f"the chat template says: {told}") from error
+            reason = (error.message or "")[:MAX_REASON_CHARS]
+            raise ChatTemplateError(f"the chat template says: {reason}") from error
         # A template may fail on the values of a client in many ways: wrong types, missing keys, too long a range.
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError) as e:
-            told = str(e)[:MAX_TOLD_CHARS]
-            raise ChatTemplateError(f"the chat template fails on these messages: {told}") from e
+            reason = str(e)[:MAX_REASON_CHARS]
+            raise ChatTemplateError(f"the chat template fails on these messages: {reason}") from e
 
 
 class _GenerationBlocks(Extension):
@@ -255,7 +254,7 @@ def _to_json(
     encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     if indent is None and separators is None:
         return encoder.encode(value)
-    # What stands between the values may be far longer than they are.
+    # The indentation may be far longer than the values.
     budget, pieces, num_chars = current_budget(), [], 0
     for piece in encoder.iterencode(value):
         budget.tick()
@@ -270,6 +269,6 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _strftime_now(pattern: str) -> str:
-    if len(pattern) > MAX_TOLD_CHARS:
-        raise TemplateError(f"strftime_now is given more than {MAX_TOLD_CHARS} characters")
+    if len(pattern) > MAX_REASON_CHARS:
+        raise TemplateError(f"strftime_now is given more than {MAX_REASON_CHARS} characters")
     return datetime.now(tz=UTC).astimezone().strftime(pattern)

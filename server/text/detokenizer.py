@@ -44,8 +44,7 @@ class IncrementalDetokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text that these tokens complete. It may be empty, and control tokens have none.
 
-        Raises:
-            IndexError: a token id is outside the vocabulary.
+        Raises IndexError if a token id is outside the vocabulary.
         """
         table = self._token_bytes
         if len(token_ids) == 1:

@@ -18,8 +18,7 @@ SENTENCEPIECE_MODEL = "tokenizer.model"
 def load_folder_tokenizer(folder: ModelFolder, metadata: FolderMetadata) -> Tokenizer:
     """The tokenizer of a folder.
 
-    Raises:
-        ModelError: there is no tokenizer, it is damaged, or its kind is not supported.
+    Raises ModelError if there is no tokenizer, it is damaged, or its kind is not supported.
     """
     vocabulary = _read_vocabulary(folder, metadata)
     tokens = vocabulary.tokens

@@ -22,7 +22,7 @@ _NAMES = (
     ("<PRE>", "<SUF>", "<MID>"),
 )
 _MISTRAL = ("[PREFIX]", "[SUFFIX]")
-# Behind the gap, models go on with the next file instead of an end; so these end it.
+# Behind the gap, models continue with the next file instead of an end token; so these end the output.
 _ENDS = ("<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|file_separator|>", "<fim_pad>", "<file_sep>")
 _WANTED = frozenset(chain(*_NAMES, _MISTRAL, _ENDS))
 
@@ -33,7 +33,7 @@ class Infill(NamedTuple):
     prefix: int
     suffix: int
     middle: int | None  # None: the text behind the gap comes first, and the one before it last, as for Mistral's models
-    end_ids: tuple[int, ...] = ()  # tokens that end what fills the gap, beside the usual ones
+    end_ids: tuple[int, ...] = ()  # tokens that end the filling, besides the usual end tokens
 
     def parts(self, before: Sequence[Part], behind: str) -> list[Part]:
         """The prompt, without a begin-of-sequence token."""

@@ -12,15 +12,14 @@ class StopStrings:
     split into chunks. Only the longest end of the text that may still become a stop string is held back.
     Each stop string has a Knuth-Morris-Pratt automaton, so the cost of a character does not depend on their lengths.
 
-        stops = StopStrings(["\\n\\n", "User:"])
+        stops = StopStrings(["\n\n", "User:"])
         text, stopped = stops.feed(delta)  # stopped: the stop string that was found
         rest = stops.flush()               # at the end of an output that was not stopped
 
-    Raises:
-        ValueError: a stop string is empty.
+    Raises ValueError if a stop string is empty.
     """
 
-    __slots__ = ("_automata", "_first_characters", "_held", "_include_stop", "_num_told", "_stopped")
+    __slots__ = ("_automata", "_first_characters", "_held", "_include_stop", "_num_sent", "_stopped")
 
     def __init__(self, stops: Sequence[str], *, include_stop: bool = False) -> None:
         if "" in stops:
@@ -30,7 +29,7 @@ class StopStrings:
         self._first_characters = frozenset(stop[0] for stop in stops)
         self._include_stop = include_stop
         self._held = ""
-        self._num_told = 0  # first characters of what is held that the reader has seen already
+        self._num_sent = 0  # first characters of what is held that the reader has seen already
         self._stopped: str | None = None
 
     def begin_behind(self, text: str) -> None:
@@ -43,8 +42,8 @@ class StopStrings:
             for automaton in self._automata:
                 if automaton.advance(character):
                     automaton.num_matched = 0
-        self._num_told = max((automaton.num_matched for automaton in self._automata), default=0)
-        self._held = text[len(text) - self._num_told :]
+        self._num_sent = max((automaton.num_matched for automaton in self._automata), default=0)
+        self._held = text[len(text) - self._num_sent :]
 
     def feed(self, text: str) -> tuple[str, str | None]:
         """Takes the next piece of text.
@@ -63,20 +62,20 @@ class StopStrings:
                 if automaton.advance(character):
                     self._held, self._stopped = "", automaton.stop
                     end = position if self._include_stop else position - len(automaton.stop)
-                    return self._untold(pending[:end]), automaton.stop
+                    return self._without_sent(pending[:end]), automaton.stop
         num_held = max(automaton.num_matched for automaton in self._automata)
         self._held = pending[len(pending) - num_held :]
-        return self._untold(pending[: len(pending) - num_held]), None
+        return self._without_sent(pending[: len(pending) - num_held]), None
 
     def flush(self) -> str:
         """The text that is still held back; call it when the output has ended without a stop string."""
         held, self._held = self._held, ""
-        return self._untold(held)
+        return self._without_sent(held)
 
-    def _untold(self, text: str) -> str:
+    def _without_sent(self, text: str) -> str:
         """`text` without its first characters that the reader has already."""
-        num_told, self._num_told = self._num_told, max(0, self._num_told - len(text))
-        return text[num_told:]
+        num_sent, self._num_sent = self._num_sent, max(0, self._num_sent - len(text))
+        return text[num_sent:]
 
 
 class _Automaton:

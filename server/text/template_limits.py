@@ -13,13 +13,15 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError, Undefined
 
 MAX_SECONDS = 5.0
-MAX_SIZE = 4 << 20  # of one text or value, in characters; beside GROWTH times what the template is given
+MAX_SIZE = 4 << 20  # of one text or value, in characters, plus GROWTH times the size of its input
 GROWTH = 8
-MAX_TOTAL = 512 << 20  # of all texts and values that are built, in characters; beside TOTAL_GROWTH times what is given
+MAX_TOTAL = (
+    512 << 20
+)  # of all texts and values that are built, in characters, plus TOTAL_GROWTH times that of the input
 TOTAL_GROWTH = 64
 MAX_INTEGER_BITS = 4096
-VALUE_SIZE = 8  # what a value costs beside its text, in characters
-KNOWN_SIZE = 256  # what it costs to remember the size of a list, in characters
+VALUE_SIZE = 8  # of a value in addition to its text, in characters
+KNOWN_SIZE = 256  # of remembering the size of a list, in characters
 BITS_PER_DIGIT = 3  # at least
 
 
@@ -75,8 +77,7 @@ class TemplateBudget:
     def size(self, value: object) -> int:
         """The number of characters of a value and of all that is in it.
 
-        Raises:
-            TemplateError: it is larger than a value may be.
+        Raises TemplateError if it is larger than a value may be.
         """
         if isinstance(value, str | bytes):
             return len(value)
@@ -162,8 +163,7 @@ def current_budget() -> TemplateBudget:
 def running_template(given: object) -> Iterator[None]:
     """Sets up the budget of the template that runs within this context.
 
-    Raises:
-        TemplateError: `given` is larger than any value may be.
+    Raises TemplateError if `given` is larger than any value may be.
     """
     token = _budget.set(TemplateBudget(given, _seconds.get()))
     try:

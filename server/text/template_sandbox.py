@@ -1,4 +1,4 @@
-"""A jinja2 sandbox with limits on time and memory: chat templates come from model files, which anybody can make."""
+"""A jinja2 sandbox with limits on time and memory: chat templates come from untrusted model files."""
 
 from __future__ import annotations
 

@@ -56,13 +56,10 @@ class Vocabulary(Protocol):
         ...
 
     def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of a row of texts and control tokens; no text becomes a control token.
+        """Token ids of a row of texts and control tokens; no text becomes a control token. Raises as `encode`.
 
         Args:
             mark: one of `control_tokens.MARKS` that is in none of the texts.
-
-        Raises:
-            TooManyTokens, NativeLibraryError: as `encode`.
         """
         ...
 
@@ -109,8 +106,7 @@ class Tokenizer:
     def from_gguf(cls, metadata: GgufMetadata) -> Tokenizer:
         """The tokenizer of a GGUF file.
 
-        Raises:
-            ModelError: the kind of vocabulary or its pre-tokenizer is not supported.
+        Raises ModelError if the kind of vocabulary or its pre-tokenizer is not supported.
         """
         bos_token_id, eos_token_id = metadata.bos_token_id, metadata.eos_token_id
         vocabulary, adds_bos_token, adds_eos_token = _gguf_vocabulary(metadata)
@@ -163,8 +159,7 @@ class Tokenizer:
     def encode_parts(self, parts: Sequence[Part], *, max_tokens: int | None = None) -> list[int]:
         """Token ids of a row of texts and control tokens, after the model's prefix; no name in a text becomes a token.
 
-        Raises:
-            TooManyTokens, ValueError, NativeLibraryError: as `encode`.
+        Raises what `encode` raises.
         """
         texts = [part for part in parts if isinstance(part, str)]
         for text in texts:
@@ -214,8 +209,7 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of `token_ids`, without control tokens. Bytes that are not UTF-8 become U+FFFD.
 
-        Raises:
-            IndexError: a token id is not below `vocab_size`.
+        Raises IndexError if a token id is not below `vocab_size`.
         """
         table = self.token_bytes
         return b"".join([table[token_id] for token_id in token_ids]).decode("utf-8", errors="replace")
@@ -274,8 +268,7 @@ def end_token_ids(stated: Sequence[int | None], tokens: Sequence[str], control_i
 def _gguf_vocabulary(metadata: GgufMetadata) -> tuple[Vocabulary, bool, bool]:
     """The vocabulary, and whether a text gets a begin- and an end-of-sequence token. Defaults are llama.cpp's.
 
-    Raises:
-        ModelError: the kind of the vocabulary is not supported.
+    Raises ModelError if the kind of the vocabulary is not supported.
     """
     adds_bos, adds_eos = metadata.add_bos_token, metadata.add_eos_token
     match metadata.tokenizer_model:

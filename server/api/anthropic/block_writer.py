@@ -18,7 +18,7 @@ from server.output_parsers.parser_events import (
     ToolCallStart,
 )
 
-SIGNATURE = "eagre"  # clients send it back with a thinking block; nothing is kept from them that it could seal
+SIGNATURE = "eagre"  # clients send it back with a thinking block; it is not checked
 
 
 # What comes with nearly every token: an event around the index of its block and its text.
@@ -29,13 +29,12 @@ _TEXT_DELTA = (
 
 
 class BlockWriter:
-    """Turns parser events into blocks. White space that would be a block of its own is dropped."""
+    """Turns parser events into blocks. White space that would be a block of its own is dropped.
+
+    Reasoning becomes blocks `with_thinking`; they have its text if `shows_thinking`.
+    """
 
     def __init__(self, *, with_thinking: bool, shows_thinking: bool) -> None:
-        """Args:
-        with_thinking: whether there are blocks of the reasoning.
-        shows_thinking: whether they have its text.
-        """
         self.whole: list[dict[str, Any]] = []  # the blocks so far
         self._with_thinking = with_thinking
         self._shows_thinking = shows_thinking

@@ -46,8 +46,7 @@ Block: TypeAlias = Text | Thinking | ToolUse | ToolResult
 def read_blocks(value: Any) -> list[Block]:
     """The blocks of a message's `content`; a string is one text block.
 
-    Raises:
-        ValueError: it is neither a string nor a list of supported blocks; the message says which part.
+    Raises ValueError if it is neither a string nor a list of supported blocks; the message says which part.
     """
     if isinstance(value, str):
         return [Text(value)]
@@ -60,14 +59,7 @@ def read_blocks(value: Any) -> list[Block]:
 
 
 def read_texts(value: Any, name: str) -> list[str]:
-    """The texts of a string or of a list of text blocks; null has none.
-
-    Args:
-        name: of the parameter.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """The texts of a string or of a list of text blocks; null has none. Raises ValueError, with `name`, for others."""
     if value is None:
         return []
     if isinstance(value, str):

@@ -42,8 +42,8 @@ MESSAGE_EVENTS = Framing(
 
 def error_object(error: ApiError, request_id: str) -> dict[str, Any]:
     """The body of an error: `{"type": "error", "error": {…}}`."""
-    told = {"type": _TYPES.get(error.status, "invalid_request_error"), "message": error.message}
-    return {"type": "error", "error": told, "request_id": request_id}
+    body = {"type": _TYPES.get(error.status, "invalid_request_error"), "message": error.message}
+    return {"type": "error", "error": body, "request_id": request_id}
 
 
 def encode_error(error: ApiError, request_id: str) -> bytes:
@@ -54,18 +54,17 @@ def encode_error(error: ApiError, request_id: str) -> bytes:
 def usage_object(usage: Usage, num_thinking_tokens: int | None) -> dict[str, Any]:
     """The `usage` object, in which no token of the prompt counts twice.
 
-    Args:
-        num_thinking_tokens: of the output; None where reasoning is not parsed.
+    `num_thinking_tokens` are part of the output; None where reasoning is not parsed.
     """
-    told: dict[str, Any] = {
+    body: dict[str, Any] = {
         "input_tokens": usage.num_prompt_tokens - usage.num_cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.num_cached_tokens,
         "output_tokens": usage.num_completion_tokens,
     }
     if num_thinking_tokens is not None:
-        told["output_tokens_details"] = {"thinking_tokens": num_thinking_tokens}
-    return told
+        body["output_tokens_details"] = {"thinking_tokens": num_thinking_tokens}
+    return body
 
 
 def stop_reason(reason: FinishReason | None, *, is_stop_string: bool, has_calls: bool, is_context_full: bool) -> str:
@@ -76,8 +75,7 @@ def stop_reason(reason: FinishReason | None, *, is_stop_string: bool, has_calls:
         has_calls: whether it has tool calls.
         is_context_full: whether the model had room for fewer tokens than were asked for.
 
-    Raises:
-        ApiError: the answer was cut off, for which Anthropic's API has no reason.
+    Raises ApiError if the answer was cut off, for which Anthropic's API has no reason.
     """
     if reason in _UNFINISHED:
         message, status, code = _UNFINISHED[reason]

@@ -78,11 +78,11 @@ class MessageWriter(AnswerWriter):
 
     def _ending(self) -> dict[str, str | None]:
         reason, stop = self._generation.finish_reason, self._generation.stop_strings[0]
-        told = stop_reason(
+        stop_name = stop_reason(
             reason,
             is_stop_string=stop is not None,
             has_calls=self._parts.num_calls > 0,
             is_context_full=reason is FinishReason.LENGTH
             and self._generation.usage.num_completion_tokens < self._max_tokens,
         )
-        return {"stop_reason": told, "stop_sequence": stop}
+        return {"stop_reason": stop_name, "stop_sequence": stop}

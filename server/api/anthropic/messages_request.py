@@ -107,11 +107,7 @@ class CountTokensRequest(LenientModel):
 
     @classmethod
     def parse(cls, body: Any) -> Self:
-        """Validates a decoded JSON body.
-
-        Raises:
-            ApiError, ValidationError: it is not a valid request.
-        """
+        """Validates a decoded JSON body. Raises ApiError or ValidationError if it is not a valid request."""
         return cls.model_validate(body)
 
     @property

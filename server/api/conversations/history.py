@@ -29,8 +29,6 @@ MAX_REFERENCES = 256  # of one request
 
 
 class _Named(NamedTuple):
-    """An item that a reference names."""
-
     item: Item
     num_bytes: int  # as JSON
 
@@ -56,8 +54,7 @@ class History:
     async def before(self, body: ResponsesRequest) -> list[Item]:
         """The items that the request follows, the oldest first.
 
-        Raises:
-            ApiError: they do not exist, or there are too many of them.
+        Raises ApiError if they do not exist, or there are too many of them.
         """
         if body.conversation is not None:
             key = conversation_key(self._owner, body.conversation)
@@ -73,8 +70,7 @@ class History:
     async def resolve(self, items: Sequence[Item], path: str = "input") -> list[Item]:
         """`items` with references replaced by the items that they name.
 
-        Raises:
-            ApiError: a reference names no item, or they are too many, or too large.
+        Raises ApiError if a reference names no item, or they are too many, or too large.
         """
         asked = [item["id"] for item in items if item["type"] == "item_reference"]
         if len(asked) > MAX_REFERENCES:
@@ -113,8 +109,6 @@ class History:
             )
 
     async def _pick(self, response_id: str, ids: Set[str]) -> list[_Named]:
-        """The items of the response that have these ids."""
-
         def pick(content: bytes) -> list[_Named]:
             known = {item["id"]: item for item in reversed(items_of(orjson.loads(content)))}  # of equal ids the first
             found = [known[item_id] for item_id in ids if item_id in known]
@@ -126,7 +120,6 @@ class History:
         return await self._store.read(response_key(self._owner, response_id), pick) or []
 
     async def _follow(self, response_id: str) -> list[Record]:
-        """The chain of responses that ends with this one, the last first."""
         chain, following = await self._follow_local(response_id)
         if following is not None:
             try:

@@ -31,8 +31,7 @@ class ListQuery(NamedTuple):
     def page(self, items: Sequence[T], id_of: Callable[[T], str]) -> dict[str, Any]:
         """The page of `items`, which are ordered by their creation, as the API's list object.
 
-        Raises:
-            ApiError: `after` names none of them.
+        Raises ApiError if `after` names none of them.
         """
         ordered = list(items if self.is_ascending else reversed(items))
         start = 0

@@ -27,32 +27,27 @@ class StoredConversation(NamedTuple):
     lines: tuple[bytes, ...] = ()
 
     @classmethod
-    def new(cls, told: Mapping[str, Any], items: Sequence[Item] = ()) -> Self:
-        """A conversation that begins with `items`.
-
-        Args:
-            told: its id, the time of its creation, and its metadata.
-        """
-        return cls(orjson.dumps(told), _encode(items))
+    def new(cls, head: Mapping[str, Any], items: Sequence[Item] = ()) -> Self:
+        """A conversation that begins with `items`; `head` has its id, the time of its creation, and its metadata."""
+        return cls(orjson.dumps(head), _encode(items))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
         """The conversation that `to_bytes` has written, or a version of this server before there were lines."""
         head, *lines = content.split(b"\n")
         if not lines:
-            told = orjson.loads(head)
-            if "items" in told:
-                return cls.new(told, told.pop("items"))
+            whole = orjson.loads(head)
+            if "items" in whole:
+                return cls.new(whole, whole.pop("items"))
         return cls(head, tuple(lines))
 
     def to_bytes(self) -> bytes:
         return b"\n".join((self.head, *self.lines))
 
     @property
-    def told(self) -> dict[str, Any]:
+    def api_object(self) -> dict[str, Any]:
         """The conversation object of the API."""
-        told: dict[str, Any] = orjson.loads(self.head)
-        return {"object": "conversation", **told}
+        return {"object": "conversation", **orjson.loads(self.head)}
 
     @property
     def items(self) -> list[Item]:
@@ -63,12 +58,9 @@ class StoredConversation(NamedTuple):
         return self._replace(head=orjson.dumps({**orjson.loads(self.head), "metadata": metadata}))
 
     def with_items(self, items: Sequence[Item], max_bytes: int) -> Self:
-        """The conversation with more items at its end; the oldest are dropped where there are too many.
+        """The conversation with more items at its end; the oldest are dropped beyond `max_bytes`, but never the last.
 
         Every use of a conversation reads it whole, so it may have no more bytes than one request's body.
-
-        Args:
-            max_bytes: of all items; the last item is always kept.
         """
         lines = (*self.lines, *_encode(items))[-MAX_ITEMS:]
         sizes = accumulate(len(line) for line in reversed(lines))

@@ -50,8 +50,8 @@ class OpenAICall(BodyCall):
         """A chunk without choices."""
         head = self._answer_head(request_id, model).encode(self.writer_kind.chunk_object)
         usage = b',"usage":null' if self._fields.wants_usage else b""
-        told = orjson.dumps(progress_object(progress, index))
-        return framing.frame(b'%b,"choices":[],"prompt_progress":%b%b}' % (head, told, usage))
+        progress_json = orjson.dumps(progress_object(progress, index))
+        return framing.frame(b'%b,"choices":[],"prompt_progress":%b%b}' % (head, progress_json, usage))
 
     def _answer_head(self, request_id: str, model: str) -> ResponseHead:
         """The same object at every call: all chunks of an answer have the time of its beginning."""

@@ -34,16 +34,12 @@ class ChatWriter(ChunkWriter):
     ) -> None:  # fmt: skip
         super().__init__(head, fields, generation, logprobs, framing)
         self._is_first_chunk = True
-        self._silent = set(range(generation.num_choices))  # the choices that have yet to tell their role
+        self._silent = set(range(generation.num_choices))  # the choices whose role has not been sent
         self._parts: list[ChatDeltaParser] = []  # by choice
         self._make_parts: Callable[[], ChatDeltaParser] | None = None
 
     def look_for_parts(self, make: Callable[[], ChatDeltaParser]) -> None:
-        """Splits reasoning and tool calls from content. Called before anything is written.
-
-        Args:
-            make: makes the parser of one choice.
-        """
+        """Splits reasoning and tool calls from content, by a parser from `make`. Called before anything is written."""
         self._make_parts = make
 
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
@@ -73,11 +69,11 @@ class ChatWriter(ChunkWriter):
         found = parts.feed(delta.text, delta.token_ids, is_last=is_last)
         if found.is_empty and not is_last and not self._with_token_ids and self._logprobs is None:
             return b""
-        told = found.to_dict()
-        if told and delta.index in self._silent:
+        fields = found.to_dict()
+        if fields and delta.index in self._silent:
             self._silent.remove(delta.index)
-            told = {"role": "assistant", "content": None, **told}
-        return self._encode_chunk(delta, orjson.dumps(told), encode_reason(parts.reason(delta.finish_reason)))
+            fields = {"role": "assistant", "content": None, **fields}
+        return self._encode_chunk(delta, orjson.dumps(fields), encode_reason(parts.reason(delta.finish_reason)))
 
     def _usage(self) -> dict[str, object]:
         if self._make_parts is None:
@@ -87,12 +83,12 @@ class ChatWriter(ChunkWriter):
     def _encode(self, delta: Delta) -> bytes:
         return self._encode_chunk(delta, self._delta(delta), encode_reason(delta.finish_reason))
 
-    def _encode_chunk(self, delta: Delta, told: bytes, finish_reason: bytes) -> bytes:
+    def _encode_chunk(self, delta: Delta, encoded: bytes, finish_reason: bytes) -> bytes:
         return b'%b%b,"choices":[{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b}]%b' % (
             self._head,
             self._of_prompt(delta) if self._is_first_chunk else b"",
             delta.index,
-            told,
+            encoded,
             b"null" if self._logprobs is None else self._logprobs.encode(delta),
             finish_reason,
             b',"token_ids":' + orjson.dumps(delta.token_ids) if self._with_token_ids else b"",
@@ -108,7 +104,6 @@ class ChatWriter(ChunkWriter):
         return b'{"role":"assistant","content":%b}' % orjson.dumps(delta.text)
 
     def _of_prompt(self, delta: Delta) -> bytes:
-        """The prompt's logprobs and token ids, in the first chunk."""
         self._is_first_chunk = False
         encoded = b"" if self._logprobs is None else self._logprobs.encode_prompt(delta)
         if self._with_token_ids:

@@ -31,8 +31,8 @@ class ChatDelta(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of a chunk's delta that are not empty."""
-        told = {"reasoning_content": self.reasoning, "content": self.content, "tool_calls": self.tool_calls}
-        return {name: part for name, part in told.items() if part}
+        fields = {"reasoning_content": self.reasoning, "content": self.content, "tool_calls": self.tool_calls}
+        return {name: part for name, part in fields.items() if part}
 
 
 NO_DELTA = ChatDelta("", "", [])

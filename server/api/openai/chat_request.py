@@ -68,7 +68,7 @@ class Message(StrictModel):
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True), bounded("tool_calls", MAX_TOOLS)] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # its newer name in vLLM
-    annotations: Any = None  # where an answer's citations come from; nothing that the model is told
+    annotations: Any = None  # an answer's citations; not part of the prompt
 
     @model_validator(mode="before")
     @classmethod

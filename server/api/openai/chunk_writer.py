@@ -16,7 +16,7 @@ from server.generation.choice import Delta
 from server.generation.generation import Generation
 from server.protocol.generation_fields import GenerationFields
 
-_PROBE = "\ue000"  # a text that stands for any other
+_PROBE = "\ue000"  # a placeholder for the text
 
 
 class ChunkWriter(AnswerWriter):
@@ -43,8 +43,8 @@ class ChunkWriter(AnswerWriter):
         self._head = framing.before + head.encode(self.chunk_object)
         self._constant_tail = (b',"usage":null}' if fields.wants_usage else b"}") + framing.after
         self._tells_usage = fields.wants_continuous_usage
-        # Whether nothing but the text differs between the chunks of a choice, from its second to its last but one. What
-        # stands around the text then is taken from the first of them, by the choice's index.
+        # Whether nothing but the text differs between the chunks of a choice, from its second to its last but one. The
+        # bytes around the text are then taken from the first of them, by the choice's index.
         self._has_constants = logprobs is None and not self._with_token_ids and not self._tells_usage
         self._around: dict[int, tuple[bytes, bytes]] = {}
 
@@ -67,20 +67,18 @@ class ChunkWriter(AnswerWriter):
 
     def end(self) -> bytes:
         """A chunk without choices, with the usage and the timings that are wanted, and the stream's end."""
-        told: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
         if self._fields.wants_usage:
-            told["usage"] = self._usage()
-        told |= self._metrics()
-        if not told:
+            extra["usage"] = self._usage()
+        extra |= self._metrics()
+        if not extra:
             return self._framing.done
-        return self._head + b',"choices":[],' + orjson.dumps(told)[1:] + self._framing.after + self._framing.done
+        return self._head + b',"choices":[],' + orjson.dumps(extra)[1:] + self._framing.after + self._framing.done
 
     def _usage(self) -> dict[str, object]:
-        """The usage up to the last delta."""
         return usage_object(self._generation.usage)
 
     def _metrics(self) -> dict[str, Any]:
-        """The `metrics` of a whole answer or of the last chunk of a stream."""
         timings = self._generation.timings if self._fields.include_metrics else None
         return {} if timings is None else {"metrics": metrics_object(timings)}
 

@@ -25,12 +25,7 @@ def _is_token_ids(value: list[Any]) -> bool:
 def as_prompts(value: Any, name: str = "prompt", *, most: int = MAX_PROMPTS) -> list[Prompt]:
     """The four shapes of `prompt` as one: a list of texts or of token id lists.
 
-    Args:
-        name: of the parameter.
-        most: entries of the list.
-
-    Raises:
-        ValueError: it has none of the shapes, or too many entries; the message names the limit.
+    Raises ValueError if the parameter `name` has none of the shapes, or more than `most` entries.
     """
     shapes = "it must be a string, a list of token ids, or a list of either"
     if isinstance(value, str):

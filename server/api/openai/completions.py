@@ -34,7 +34,7 @@ class CompletionWriter(ChunkWriter):
     ) -> None:  # fmt: skip
         super().__init__(head, fields, generation, logprobs, framing)
         self._choice = self._head + b',"choices":[{"index":'
-        # The choices that have yet to tell their prompt's ids.
+        # The choices whose prompt's ids have not been sent.
         self._silent = set(range(generation.num_choices)) if self._with_token_ids else set()
 
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:

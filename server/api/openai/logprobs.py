@@ -39,7 +39,7 @@ class WireLogprobs(ABC):
     # Alternatives of the prompts' tokens, where the logprobs of an answer begin with those of its prompt.
     num_of_echo: int | None = None
     echoes: Sequence[str] = ()  # the texts of the prompts then
-    with_ids: bool = False  # whether ranks and the ids of alternatives are told too
+    with_ids: bool = False  # whether ranks and the ids of alternatives are included
     names_ids: bool = False  # whether a token of an answer is called `token_id:5`, as by vLLM, and not by its text
     _texts: dict[int, str] = field(init=False, default_factory=dict)  # the same tokens come again and again
 
@@ -83,13 +83,12 @@ class WireLogprobs(ABC):
 
     @abstractmethod
     def _shape(self, index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
-        """None stands for the logprobs of a prompt's first token, which follows nothing."""
+        """Makes the object. A prompt's first token, which follows nothing, has None as logprobs."""
 
     def _prompt_of(self, piece: Delta | Answer) -> Sequence[int]:
         return self.prompts[piece.index // self.num_choices]
 
     def _name(self, token_id: int) -> str:
-        """The `token` of a token."""
         return f"token_id:{token_id}" if self.names_ids else self._text(token_id)
 
     def _text(self, token_id: int) -> str:
@@ -195,7 +194,6 @@ class CompletionLogprobs(WireLogprobs):
         return _TextPlace(self.tokenizer, len(self.echoes[of_prompt]) - len(decoded))
 
     def _by_id(self, logprobs: TokenLogprobs | None) -> list[dict[str, Any]] | None:
-        """The alternatives alone, each with its id."""
         if logprobs is None:
             return None
         return [
@@ -214,8 +212,6 @@ class CompletionLogprobs(WireLogprobs):
 
 
 class _TextPlace:
-    """The text offset within one choice, token by token."""
-
     __slots__ = ("_detokenizer", "_num_characters")
 
     def __init__(self, tokenizer: HasTokenBytes, first: int = 0) -> None:

@@ -32,20 +32,16 @@ class ResponseHead(NamedTuple):
 
 
 def usage_object(usage: Usage, num_reasoning_tokens: int | None = None) -> dict[str, object]:
-    """The `usage` object.
-
-    Args:
-        num_reasoning_tokens: of the completion tokens; None where reasoning is not parsed.
-    """
-    told: dict[str, object] = {
+    """The `usage` object. `num_reasoning_tokens` are part of the completion; None where reasoning is not parsed."""
+    body: dict[str, object] = {
         "prompt_tokens": usage.num_prompt_tokens,
         "completion_tokens": usage.num_completion_tokens,
         "total_tokens": usage.num_prompt_tokens + usage.num_completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.num_cached_tokens},
     }
     if num_reasoning_tokens is not None:
-        told["completion_tokens_details"] = {"reasoning_tokens": num_reasoning_tokens}
-    return told
+        body["completion_tokens_details"] = {"reasoning_tokens": num_reasoning_tokens}
+    return body
 
 
 def metrics_object(timings: Timings) -> dict[str, float | None]:
@@ -75,12 +71,8 @@ def error_object(error: ApiError, _request_id: str | None = None) -> dict[str, A
 
 
 def progress_object(progress: PromptProgress, index: int) -> dict[str, Any]:
-    """The `prompt_progress` object: llama.cpp's four fields, and further ones.
-
-    Args:
-        index: of the answer.
-    """
-    told: dict[str, Any] = {
+    """The `prompt_progress` object of the answer `index`: llama.cpp's four fields, and further ones."""
+    body: dict[str, Any] = {
         "index": index,
         "stage": progress.stage,
         "queue_position": progress.queue_position,
@@ -90,4 +82,4 @@ def progress_object(progress: PromptProgress, index: int) -> dict[str, Any]:
         "processed": progress.num_processed_tokens,
         "time_ms": round(progress.milliseconds),
     }
-    return told if progress.detail is None else {**told, "detail": progress.detail}
+    return body if progress.detail is None else {**body, "detail": progress.detail}

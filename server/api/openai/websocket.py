@@ -62,8 +62,8 @@ class StreamCall(Call[StreamWriter]):
     def encode_progress(
         self, progress: PromptProgress, index: int, framing: Framing, request_id: str, model: str
     ) -> bytes:
-        told = progress_object(progress, index)
-        return orjson.dumps({"type": "progress", "id": self._client_id, "prompt_progress": told})
+        progress_body = progress_object(progress, index)
+        return orjson.dumps({"type": "progress", "id": self._client_id, "prompt_progress": progress_body})
 
 
 class StreamMessages(StreamWriter):
@@ -211,7 +211,7 @@ def _refuse_more(frame: dict[str, Any], kind: str) -> None:
 
 def readdress(message: bytes, client_id: str, reader_id: str, place: bytes | None) -> bytes:
     """A message of a resumable stream, with the id that its reader uses and, at the end, its place."""
-    if reader_id != client_id:  # the id stands before everything that an answer could hold
+    if reader_id != client_id:  # the id precedes everything that an answer could contain
         message = message.replace(b'"id":' + orjson.dumps(client_id), b'"id":' + orjson.dumps(reader_id), 1)
     if place is None:
         return message

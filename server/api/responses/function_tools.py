@@ -22,7 +22,7 @@ class FunctionTool(StrictModel):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None  # calls that must be made follow the schema always
-    # What other servers do with a tool before or after a call; nothing that the model is told.
+    # For other servers, before or after a call; not part of the prompt.
     defer_loading: Literal[False] | None = None
     allowed_callers: (
         Annotated[list[Literal["direct"]], Field(fail_fast=True), bounded("allowed_callers", MAX_CALLERS)] | None

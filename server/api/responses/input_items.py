@@ -22,8 +22,7 @@ ItemId = Annotated[str, Field(min_length=1, max_length=MAX_ID_LENGTH)]
 def as_text(value: Any) -> str:
     """The text of a content, which is a string or a list of text parts; parts are joined by line ends.
 
-    Raises:
-        ValueError: it is something else; the message names it.
+    Raises ValueError if it is something else; the message names it.
     """
     if isinstance(value, str):
         return value
@@ -67,7 +66,7 @@ class MessageItem(Item):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: Text
-    phase: str | None = None  # of an answer's message; nothing that the model is told
+    phase: str | None = None  # of an answer's message; not part of the prompt
 
 
 class FunctionCallItem(Item):
@@ -87,7 +86,7 @@ class ReasoningItem(Item):
     type: Literal["reasoning"]
     summary: Text = ""
     content: Text = ""
-    encrypted_content: str | None = None  # another server's; nobody here can read it
+    encrypted_content: str | None = None  # another server's, which cannot be read here
 
 
 class ItemReference(StrictModel):
@@ -99,7 +98,7 @@ class ItemReference(StrictModel):
 
 _KINDS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
 
-# The names of a union's members stand in angle brackets, which keeps them out of the paths in errors.
+# The tags of a union's members have angle brackets, which keep them out of the paths in errors.
 InputItem = Annotated[
     Annotated[MessageItem, Tag("<message>")]
     | Annotated[FunctionCallItem, Tag("<function_call>")]

@@ -40,7 +40,6 @@ def to_messages(items: Iterable[Item], instructions: str | None = None) -> list[
 
 
 def _role_of(item: Item) -> str:
-    """The role of a message in chat templates."""
     return "system" if item["role"] == "developer" else str(item["role"])
 
 

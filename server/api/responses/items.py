@@ -86,11 +86,7 @@ def new_conversation_id() -> str:
 
 
 def item_id(kind: str, response_id: str, index: int) -> str:
-    """The id of an item of a response.
-
-    Args:
-        index: of all items of the response, those of its input first.
-    """
+    """The id of an item of a response; `index` counts all its items, those of its input first."""
     return f"{_PREFIXES[kind]}_{response_id.removeprefix(RESPONSE_PREFIX)}{index:04x}"
 
 

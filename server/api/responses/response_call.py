@@ -48,7 +48,7 @@ class ResponseCall:
         body = self.body
         conversation = Conversation(
             to_messages([*self.before, *self.given], body.instructions),
-            tools=[tool.to_template() for tool in body.told_tools],
+            tools=[tool.to_template() for tool in body.prompt_tools],
             variables=body.template_variables,
         )
         max_tokens = 1 if self.is_warm_up else body.max_output_tokens

@@ -10,11 +10,10 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_v
 from sampling.host.params import MAX_LOGPROBS
 from server.api.responses.function_tools import AllowedTools, FunctionChoice, FunctionTools, NamedFunction
 from server.api.responses.input_items import InputItem, ItemId, checked_items
-from server.api.responses.text_format import TextConfig
 from server.protocol.base_models import StrictModel
 from server.protocol.errors import ApiError, UnknownField, invalid_value, shorten
 from server.protocol.generation_fields import GenerationFields, StreamOptions, ThinkingBudget
-from server.protocol.structured_outputs import GrammarRequest, ResponseFormat
+from server.protocol.structured_outputs import NAME_PATTERN, GrammarRequest, JsonSchema, ResponseFormat
 from server.protocol.template_fields import TemplateFields
 from server.protocol.tools import CallsTools, Tool, ToolPolicy
 from server.protocol.unknown_fields import UnknownFields, Unsupported
@@ -63,8 +62,7 @@ _RENAMED = {
 def as_metadata(value: Any) -> dict[str, str]:
     """OpenAI's object of a few short texts.
 
-    Raises:
-        ValueError: it is none, or exceeds a limit; the message names the limit.
+    Raises ValueError if it is none, or exceeds a limit; the message names the limit.
     """
     if not isinstance(value, dict):
         raise ValueError(f"metadata is {shorten(value)}; it must be an object")
@@ -84,7 +82,6 @@ Metadata = Annotated[dict[str, str], BeforeValidator(as_metadata)]
 
 
 def _as_conversation(value: Any) -> Any:
-    """An id, or an object with one."""
     return value.get("id") if isinstance(value, dict) and value.keys() == {"id"} else value
 
 
@@ -92,9 +89,54 @@ def _as_items(value: Any) -> Any:
     return [{"type": "message", "role": "user", "content": value}] if isinstance(value, str) else value
 
 
+class TextFormat(StrictModel):
+    """The Responses API's form of `response_format`; the parts of a schema are next to the type."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None  # pydantic has a `schema` of its own
+    strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _schema_where_it_is_asked_for(self) -> TextFormat:
+        if self.type == "json_schema":
+            missing = [name for name, value in (("name", self.name), ("schema", self.schema_)) if value is None]
+            if missing:
+                raise ValueError(f"text.format has no {missing[0]}; type json_schema needs one")
+        elif self.schema_ is not None:
+            raise ValueError(f"text.format has a schema, which type {self.type} does not take")
+        return self
+
+    def to_response_format(self) -> ResponseFormat:
+        if self.schema_ is None or self.name is None:
+            return ResponseFormat(type=self.type)
+        schema = JsonSchema.model_validate(
+            {"name": self.name, "description": self.description, "schema": self.schema_, "strict": self.strict}
+        )
+        return ResponseFormat(type="json_schema", json_schema=schema)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The format in the response object."""
+        if self.type != "json_schema":
+            return {"type": self.type}
+        return {
+            "type": self.type,
+            "name": self.name,
+            "description": self.description,
+            "schema": self.schema_,
+            "strict": self.strict,
+        }
+
+
+class TextConfig(StrictModel):
+    format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
 class Reasoning(StrictModel):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    summary: Literal["auto", "concise", "detailed"] | None = None  # the reasoning itself is told, never a summary
+    summary: Literal["auto", "concise", "detailed"] | None = None  # the reasoning itself is returned, never a summary
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
     context: Literal["auto", "current_turn", "all_turns"] | None = None
 
@@ -231,14 +273,14 @@ class ResponsesRequest(TemplateFields, GenerationFields, CallsTools):
         return self.store is not False
 
     @property
-    def told_tools(self) -> list[Tool]:
+    def prompt_tools(self) -> list[Tool]:
         """The tools in the prompt."""
         chosen = self._chosen_names if isinstance(self.tool_choice, AllowedTools) else None
         return [tool.to_tool() for tool in self.tools or () if chosen is None or tool.name in chosen]
 
     @property
     def tool_policy(self) -> ToolPolicy:
-        functions, choice = [tool.function for tool in self.told_tools], self.tool_choice
+        functions, choice = [tool.function for tool in self.prompt_tools], self.tool_choice
         match choice:
             case NamedFunction(name=name):
                 return ToolPolicy([function for function in functions if function.name == name], "required", False)

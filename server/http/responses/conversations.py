@@ -151,7 +151,7 @@ async def _change(
 
 
 def _told(conversation: StoredConversation) -> dict[str, Any]:
-    return conversation.told
+    return conversation.api_object
 
 
 def _found(request: web.Request, found: T | None) -> T:

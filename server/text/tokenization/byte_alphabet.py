@@ -55,6 +55,5 @@ def bytes_of(tokens: Sequence[str]) -> list[bytes]:
 
 
 def _look_up(tokens: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]:
-    """The code points of all characters, and their bytes, or _NO_BYTE."""
     codes = np.frombuffer("".join(tokens).encode("utf-32-le"), "<u4")
     return codes, _NUMBERS[np.minimum(codes, len(_NUMBERS) - 1)]

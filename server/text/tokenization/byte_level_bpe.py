@@ -26,8 +26,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
 class ByteLevelBpe(TokenizersEncoder):
     """A byte-level BPE vocabulary of a GGUF file.
 
-    Raises:
-        ModelError: the pre-tokenizer of the model is not supported, or its merges are wrong.
+    Raises ModelError if the pre-tokenizer of the model is not supported, or its merges are wrong.
     """
 
     def __init__(self, metadata: GgufMetadata) -> None:

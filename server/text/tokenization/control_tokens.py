@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 # A stretch of plain text, or a control token by its id.
 Part: TypeAlias = str | int
 
-# The interpreter lock is kept during one search. 16 Ki characters take 2 ms at worst.
+# The interpreter lock is held during one search. 16 Ki characters take 2 ms at worst.
 WINDOW = 16 << 10
 # Names are found by so many of their first characters; the pattern of these stays small.
 HEAD_LENGTH = 4
@@ -43,11 +43,21 @@ CONTROL_NAME_BEGINS = "<"  # as all names do for which `is_control_name`
 def is_control_name(token: str) -> bool:
     """Whether a token that is stored as text is a control token by its name.
 
-    Other tokens that are stored as text stand for themselves: `<think>`, `<table>`, runs of spaces.
+    Other tokens that are stored as text are text: `<think>`, `<table>`, runs of spaces.
     """
     return (
         token in END_TOKENS or token in _START_TOKENS or (len(token) > 4 and token[:2] == "<|" and token[-2:] == "|>")
     )
+
+
+@dataclass(frozen=True, slots=True)
+class AddedToken:
+    """A token that was added to a vocabulary after its training, and is looked for in a text before anything else."""
+
+    token_id: int
+    is_special: bool = False  # a control token, which has no text
+    strips_left: bool = False  # swallows the white space in front of it
+    strips_right: bool = False  # swallows the white space behind it
 
 
 class ShieldedText(NamedTuple):
@@ -235,13 +245,3 @@ def _either(words: Iterable[str]) -> str:
     # One branch needs no group; at the top there is none either, so that `re` knows the first characters.
     pattern = branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
     return f"(?:{pattern})?" if is_optional else pattern
-
-
-@dataclass(frozen=True, slots=True)
-class AddedToken:
-    """A token that was added to a vocabulary after its training, and is looked for in a text before anything else."""
-
-    token_id: int
-    is_special: bool = False  # a control token, which stands for no text
-    strips_left: bool = False  # swallows the white space in front of it
-    strips_right: bool = False  # swallows the white space behind it

@@ -94,7 +94,6 @@ def _token(file: JsonFile, key: str) -> str | None:
 
 
 def _added_tokens(tokenizer: JsonFile, roles: JsonFile, added: JsonFile) -> dict[str, AddedToken]:
-    """The added tokens by their text, from `added_tokens_decoder` and from ADDED_TOKENS."""
     highest = MAX_VOCAB_SIZE - 1
     special = _special_tokens(tokenizer) | _special_tokens(roles)
     tokens = {
@@ -129,7 +128,6 @@ def _special_tokens(file: JsonFile) -> set[str]:
 
 
 def _chat_templates(file: JsonFile) -> dict[str, str]:
-    """The templates by name; a single one is DEFAULT_TEMPLATE."""
     value = file.value("chat_template")
     if value is None:
         return {}
@@ -148,6 +146,5 @@ def _chat_templates(file: JsonFile) -> dict[str, str]:
 
 
 def _templates_beside(folder: ModelFolder) -> dict[str, str]:
-    """The templates that newer folders have as files of their own."""
     texts = {name: folder.text(f"{MORE_TEMPLATES}/{name}.jinja") for name in TEMPLATE_VARIANTS}
     return {name: text for name, text in texts.items() if text is not None}

@@ -16,7 +16,7 @@ from engine.weights.formats.gguf_file import GGUFFile
 from server.text.tokenization.control_tokens import is_control_name
 
 EMBEDDING = "token_embd.weight"
-# Fields of SamplingParams, and what stands behind `general.sampling.` for each.
+# Fields of SamplingParams, and the suffix of each after `general.sampling.`.
 SAMPLING_FIELDS = {
     "temperature": "temp",
     "top_k": "top_k",
@@ -101,8 +101,6 @@ def read_gguf_metadata(path: Path) -> GgufMetadata:
 
 
 class _Fields:
-    """Reads the fields of a file; an error names the field that is missing or has the wrong type."""
-
     def __init__(self, path: Path, file: GGUFFile) -> None:
         self.path, self._file = path, file
 

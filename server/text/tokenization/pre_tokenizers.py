@@ -67,7 +67,7 @@ _BLOOM = r" ?[^\s(|).,!?…。，、।۔،]+"
 class Scheme:
     """How one family of models tokenizes, apart from its vocabulary and merges."""
 
-    # Each pattern splits the pieces that the one before it has left: what it matches, and what lies between.
+    # Each pattern splits the pieces of the one before it, into its matches and the text between them.
     patterns: tuple[str, ...]
     ignore_merges: bool = False  # a whole piece that is in the vocabulary becomes one token, without merges
     is_nfc: bool = False  # texts are first normalised to Unicode's composed form
@@ -104,7 +104,7 @@ _DEEPSEEK3 = (r"\p{N}{1,3}", _DEEPSEEK3_CJK, _DEEPSEEK3_WORDS)
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
-        # What llama.cpp does where a file does not say, or says that nobody knew.
+        # The default of llama.cpp where a file names none, or "default".
         **_named(Scheme((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")), "default"),
         **_named(
             Scheme((_GPT2,)),
@@ -184,7 +184,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
             ),
             "exaone-moe",
         ),
-        # Digits stand in groups of three, counted from the right.
+        # Digits in groups of three, counted from the right.
         **_named(Scheme((r"\p{Nd}{1,3}(?=(?:\p{Nd}{3})*+(?!\p{Nd}))", _AFMOE_SCRIPTS, _DEEPSEEK3_WORDS)), "afmoe"),
         **_named(
             Scheme(

@@ -31,7 +31,7 @@ from server.text.tokenization.sentencepiece_proto import (
     without_prefix,
 )
 
-LISTED = 16 << 10  # ids that are listed at once, for which the interpreter lock is kept
+LISTED = 16 << 10  # ids that are converted at once, while the interpreter lock is held
 _FULL_WIDTH = "\uff5c"  # a bar; compatibility normalisation makes a plain one of it
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 # White space as Unicode defines it. Python's `str.strip` would also take away the separators U+001C to U+001F.
@@ -87,19 +87,19 @@ class SentencePieceVocabulary:
             ValueError: the text of a byte token is not of the form <0xFF>.
             RuntimeError: SentencePiece does not accept the model.
         """
-        self._seeing = _load(proto, prefix)
+        self._processors = _load(proto, prefix)
         special = {name: token.token_id for name, token in added.items() if token.is_special}
         found = {name: token.token_id for name, token in added.items()}
         # Symbols of the user that only their names show as control tokens.
         hidden = {name: token_id for name, token_id in _named_as_control(tokens).items() if name not in special}
-        symbols = _symbols(self._seeing.first, (special | hidden).values())
-        self._blind = _load(with_control(proto, symbols), prefix) if symbols else self._seeing
+        symbols = _symbols(self._processors.first, (special | hidden).values())
+        self._processors_without_names = _load(with_control(proto, symbols), prefix) if symbols else self._processors
         # A processor that normalises finds a name in other characters too, such as those of full width.
-        is_exact = not symbols or _FULL_WIDTH in self._seeing.first.normalize(_FULL_WIDTH)
+        is_exact = not symbols or _FULL_WIDTH in self._processors.first.normalize(_FULL_WIDTH)
         self.control = ControlTokens(special | hidden, is_exact=is_exact)
-        self._found = self.control if found == self.control.ids else ControlTokens(found)
+        self._added_names = self.control if found == self.control.ids else ControlTokens(found)
         # What a message may write, and SentencePiece would not find.
-        self._harmless = ControlTokens({n: token_id for n, token_id in found.items() if n not in self.control.ids})
+        self._plain_names = ControlTokens({n: token_id for n, token_id in found.items() if n not in self.control.ids})
         self._strips_left = {token.token_id for token in added.values() if token.strips_left}
         self._strips_right = {token.token_id for token in added.values() if token.strips_right}
         self.tokens = tokens
@@ -110,8 +110,7 @@ class SentencePieceVocabulary:
     def from_gguf(cls, metadata: GgufMetadata, model_type: ModelType = ModelType.BPE) -> SentencePieceVocabulary:
         """The vocabulary of a GGUF file, with space prefixes as in llama.cpp.
 
-        Raises:
-            ModelError: SentencePiece does not accept the vocabulary.
+        Raises ModelError if SentencePiece does not accept the vocabulary.
         """
         tokens, token_types = metadata.tokens, metadata.token_types
         # The tokens of Phi-3 swallow the white space behind them, which the file has no field for.
@@ -163,13 +162,13 @@ class SentencePieceVocabulary:
             raise ModelError(f"{path} is no SentencePiece model, or it is damaged: {error}") from error
 
     def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
-        return self._encode(self._seeing, self._found.split(text), max_tokens)
+        return self._encode(self._processors, self._added_names.split(text), max_tokens)
 
     def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
         finer = (
-            piece for part in parts for piece in ((part,) if isinstance(part, int) else self._harmless.split(part))
+            piece for part in parts for piece in ((part,) if isinstance(part, int) else self._plain_names.split(part))
         )
-        return self._encode(self._blind, finer, max_tokens)
+        return self._encode(self._processors_without_names, finer, max_tokens)
 
     def _encode(self, processors: _Processors, parts: Iterable[Part], max_tokens: int | None) -> list[int]:
         token_ids: list[int] = []
@@ -185,7 +184,6 @@ class SentencePieceVocabulary:
         return token_ids
 
     def _stripped(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """`parts` without the white space that neighbouring tokens swallow."""
         waiting: Part = ""
         for part in parts:
             if isinstance(part, str) and waiting in self._strips_right:
@@ -264,8 +262,7 @@ def _token_bytes(tokens: Sequence[str], token_types: Sequence[int]) -> list[byte
     A start waits for this, so all tokens become bytes together, with zeros between them. SentencePiece's
     pieces have no zeros; where an added token has one, each token is encoded by itself.
 
-    Raises:
-        ValueError: the text of a byte token is not of the form <0xFF>.
+    Raises ValueError if the text of a byte token is not of the form <0xFF>.
     """
     all_bytes = "\0".join(tokens).replace(SPACE_MARK, " ").encode("utf-8").split(b"\0")
     if len(all_bytes) != len(tokens):

@@ -28,11 +28,7 @@ BytesOf = Callable[[Sequence[str]], list[bytes]]
 
 
 class TokenizerJson(TokenizersEncoder):
-    """A vocabulary with its pipeline.
-
-    Raises:
-        ModelError: the file is damaged, or its decoder is not supported.
-    """
+    """A vocabulary with its pipeline. Raises ModelError if the file is damaged, or its decoder is not supported."""
 
     def __init__(self, path: Path, text: str, special_tokens: Sequence[str] = ()) -> None:
         """Args:
@@ -78,7 +74,6 @@ class TokenizerJson(TokenizersEncoder):
         return tokens
 
     def _around_a_text(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The token ids that the pipeline adds before and after every text."""
         try:
             alone = self._tokenizer.encode(PROBE, add_special_tokens=False).ids
             around = self._tokenizer.encode(PROBE, add_special_tokens=True).ids
@@ -124,7 +119,6 @@ class TokenizerJson(TokenizersEncoder):
 
 
 def _steps(decoder: Any) -> Iterator[dict[str, Any]]:
-    """The steps of the decoder in order, with nested sequences flattened."""
     match decoder:
         case {"type": "Sequence", "decoders": list(parts)}:
             for part in parts:

@@ -95,8 +95,6 @@ class TokenizersEncoder:
 
 @dataclass(frozen=True, slots=True)
 class _WithoutNames:
-    """A pipeline in which control tokens have other names."""
-
     tokenizer: Tokenizer
     ids: Mapping[int, int]  # of the added tokens, from its own to the vocabulary's
     wrong_ids: Set[int]  # control tokens that only the vocabulary itself can have made of a text
@@ -115,7 +113,7 @@ def _id_of(tokenizer: Tokenizer, content: str) -> int:
 
 def _encode(tokenizer: Tokenizer, text: str, max_tokens: int | None) -> list[int]:
     with panics_as_errors("the tokenizer"):
-        # Unlike `encode`, it lets other threads run meanwhile; nor does it note where in the text each token lies.
+        # Unlike `encode`, it releases the interpreter lock, and it computes no offsets.
         encoding = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
         # Only what can be used is listed: a list of two million ids takes the interpreter lock for 0.1 s.
         if max_tokens is not None and len(encoding) > max_tokens:

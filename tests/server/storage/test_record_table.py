@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from server.storage.owner_quotas import OwnerQuotas
-from server.storage.record_table import OVERHEAD_BYTES, SCHEMA_VERSION, RecordKey, RecordTable, StoreError
+from server.storage.record_table import OVERHEAD_BYTES, SCHEMA_VERSION, OwnerQuotas, RecordKey, RecordTable, StoreError
 
 MANY = 1 << 20
 
@@ -107,7 +106,7 @@ def test_what_was_put_survives_a_kill(tmp_path: Path) -> None:
 import os, signal, sys
 from pathlib import Path
 from server.storage.record_table import RecordKey
-from server.storage.owner_quotas import OwnerQuotas
+from server.storage.record_table import OwnerQuotas
 from server.storage.record_table import RecordTable
 table = RecordTable(Path(sys.argv[1]), OwnerQuotas(100, 1 << 20))
 for number in range(50):

@@ -190,7 +190,7 @@ async def test_a_too_large_grammar_is_refused() -> None:
 
 
 async def test_the_least_recently_used_grammar_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammar_compiler, "MAX_KEPT", 2)
+    monkeypatch.setattr(grammar_compiler, "MAX_CACHED", 2)
     gated = Gated()
     gated.gate.set()
     grammars = compiler(compile_grammar=gated)
@@ -201,7 +201,7 @@ async def test_the_least_recently_used_grammar_is_dropped(monkeypatch: pytest.Mo
 
 def test_a_grammar_compiled_twice_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that looks a grammar up just before it is kept compiles it again."""
-    monkeypatch.setattr(grammar_compiler, "MAX_KEPT_BYTES", 10)
+    monkeypatch.setattr(grammar_compiler, "MAX_CACHED_BYTES", 10)
     grammars = compiler()
     with monkeypatch.context() as patch:
         patch.setattr(grammars, "_look_up", lambda grammar, param: None)
@@ -213,7 +213,7 @@ def test_a_grammar_compiled_twice_is_counted_once(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_kept_grammars_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammar_compiler, "MAX_KEPT_BYTES", 10)
+    monkeypatch.setattr(grammar_compiler, "MAX_CACHED_BYTES", 10)
     gated = Gated()
     gated.gate.set()
     grammars = compiler(compile_grammar=gated)

@@ -16,7 +16,7 @@ from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.hub_records import HubRecord
 from server.offline import llm as llm_module
 from server.offline.llm import LLM
-from server.offline.saved_llm import FILE_NAME, SavedLLM, SavedLLMError
+from server.offline.saved_config import FILE_NAME, SavedConfig, SavedLLMError
 from server.startup.model_loader import LoadedModel
 from server.startup.progress import silent
 from tests.fakes.engine_client import FakeEngineClient
@@ -69,7 +69,7 @@ def test_a_round_trip(model_file: Path, tmp_path: Path, loads: list[tuple[str, E
 
 def test_what_is_written(model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    path = SavedLLM.of("tiny.gguf", EngineConfig(num_pages=9, compilation_cache="here")).write(tmp_path / "saved")
+    path = SavedConfig.of("tiny.gguf", EngineConfig(num_pages=9, compilation_cache="here")).write(tmp_path / "saved")
     content = orjson.loads(path.read_bytes())
     assert content["version"] == 1
     assert content["model"] == {
@@ -83,7 +83,7 @@ def test_what_is_written(model_file: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_built_in_model_keeps_its_name() -> None:
-    saved = SavedLLM.of(MODEL, EngineConfig())
+    saved = SavedConfig.of(MODEL, EngineConfig())
     assert (saved.model, saved.sha256, saved.size) == (MODEL, BUILTIN_MODELS[MODEL].sha256, BUILTIN_MODELS[MODEL].size)
 
 
@@ -91,7 +91,7 @@ def test_a_model_of_the_hub_keeps_its_name(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("EAGRE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "tiny.gguf").write_bytes(BYTES)
     HubRecord("owner/name:Q8_0", str(tmp_path), ("tiny.gguf",), "tiny.gguf").write()
-    saved = SavedLLM.of("owner/name:Q8_0", EngineConfig())
+    saved = SavedConfig.of("owner/name:Q8_0", EngineConfig())
     assert (saved.model, saved.sha256, saved.size) == ("owner/name:Q8_0", hashlib.sha256(BYTES).hexdigest(), len(BYTES))
 
 
@@ -99,7 +99,7 @@ def test_all_shards_of_a_model_count(tmp_path: Path) -> None:
     shards = [tmp_path / f"big-0000{number}-of-00002.gguf" for number in (1, 2)]
     for number, path in enumerate(shards):
         path.write_bytes(b"GGUF %d" % number)
-    saved = SavedLLM.of(str(shards[1]), EngineConfig())
+    saved = SavedConfig.of(str(shards[1]), EngineConfig())
     assert (saved.model, saved.size) == (str(shards[0]), 12)
     saved.check_model(str(shards[0]), silent)
     shards[1].write_bytes(b"GGUF 2")
@@ -108,7 +108,7 @@ def test_all_shards_of_a_model_count(tmp_path: Path) -> None:
 
 
 def test_another_model_is_refused(model_file: Path, tmp_path: Path, loads: list[tuple[str, EngineConfig]]) -> None:
-    SavedLLM.of(str(model_file), EngineConfig()).write(tmp_path)
+    SavedConfig.of(str(model_file), EngineConfig()).write(tmp_path)
     model_file.write_bytes(BYTES[:-1] + b"?")
     with pytest.raises(SavedLLMError, match="has the SHA-256"):
         LLM.load(tmp_path, progress=False)
@@ -122,7 +122,7 @@ def test_another_model_is_refused(model_file: Path, tmp_path: Path, loads: list[
 
 
 def test_a_model_that_has_moved(model_file: Path, tmp_path: Path, loads: list[tuple[str, EngineConfig]]) -> None:
-    SavedLLM.of(str(model_file), EngineConfig()).write(tmp_path)
+    SavedConfig.of(str(model_file), EngineConfig()).write(tmp_path)
     moved = model_file.rename(tmp_path / "moved.gguf")
     LLM.load(tmp_path, model=moved, progress=False).close()
     assert loads[0][0] == str(moved)
@@ -145,7 +145,7 @@ def test_a_round_trip_of_a_folder(model_folder: Path, loads: list[tuple[str, Eng
     with LLM(model_folder, progress=False, quantize="int8", compilation_cache="here") as llm:
         llm.save(model_folder)
         llm.save(model_folder)  # what was saved is no part of the model
-    saved = SavedLLM.read(model_folder)
+    saved = SavedConfig.read(model_folder)
     listing = "".join(f"{hashlib.sha256(FOLDER_FILES[name]).hexdigest()}  {name}\n" for name in sorted(FOLDER_FILES))
     assert saved.model == str(model_folder)
     assert (saved.sha256, saved.size) == (
@@ -169,7 +169,7 @@ def test_a_round_trip_of_a_folder(model_folder: Path, loads: list[tuple[str, Eng
 def test_another_folder_is_refused(
     model_folder: Path, name: str, content: bytes | None, message: str, loads: list[tuple[str, EngineConfig]]
 ) -> None:
-    SavedLLM.of(str(model_folder), EngineConfig()).write(model_folder / "saved")
+    SavedConfig.of(str(model_folder), EngineConfig()).write(model_folder / "saved")
     if content is None:
         (model_folder / name).unlink()
     else:

@@ -36,7 +36,7 @@ FILE_NAME = "eagre.json"
 FORMAT = "eagre-llm"
 VERSION = 1
 
-# Where compiled programs are kept depends on the machine.
+# The cache folder of compiled programs depends on the machine.
 _NOT_SAVED = frozenset({"compilation_cache"})
 
 _FOLDER_SUFFIXES = frozenset({".json", ".jinja", ".model", ".safetensors"})  # of what is read from a model folder
@@ -47,7 +47,7 @@ class SavedLLMError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class SavedLLM:
+class SavedConfig:
     """The content of the file."""
 
     model: str  # name of a built-in model or of one of the Hub, or absolute path of a GGUF file or a model folder
@@ -56,7 +56,7 @@ class SavedLLM:
     engine: dict[str, Any]  # fields of EngineConfig
 
     @classmethod
-    def of(cls, model: str, config: EngineConfig) -> SavedLLM:
+    def of(cls, model: str, config: EngineConfig) -> SavedConfig:
         """Reads the model's files for their hash.
 
         Raises:
@@ -80,7 +80,7 @@ class SavedLLM:
         return path
 
     @classmethod
-    def read(cls, folder: Path) -> SavedLLM:
+    def read(cls, folder: Path) -> SavedConfig:
         """Raises SavedLLMError where there is no file, or it is damaged or of another version."""
         path = folder / FILE_NAME
         try:
