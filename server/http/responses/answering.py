@@ -9,7 +9,7 @@ import orjson
 from engine.interface.types import PromptProgress
 from server.admission.admission_budget import Share
 from server.admission.keyring import Tenant
-from server.api.conversations.history import History
+from server.api.conversations.item_history import History
 from server.api.conversations.response_records import (
     ConnectionRecords,
     Record,

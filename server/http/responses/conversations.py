@@ -12,7 +12,7 @@ import orjson
 from aiohttp import web
 
 from server.api.conversations.conversation_requests import AddedItems, ConversationChange, NewConversation
-from server.api.conversations.history import History
+from server.api.conversations.item_history import History
 from server.api.conversations.query_params import ListQuery
 from server.api.conversations.response_records import conversation_key, conversation_not_found
 from server.api.conversations.stored_conversation import StoredConversation, id_of

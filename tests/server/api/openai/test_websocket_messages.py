@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server.api.framing import MESSAGES
-from server.api.openai.websocket import STREAM, read_message
+from server.api.openai.websocket_messages import STREAM, read_message
 from server.api.route import AnswerContext, Cancel, Generate, Refusal
 from server.generation.choice import Delta
 from server.protocol.errors import ApiError
