@@ -62,7 +62,6 @@ class HubRecord:
         return all(Path(self.snapshot, name).is_file() for name in self.files)
 
     def write(self) -> None:
-        """Raises OSError where the record cannot be written."""
         path = _path(self.name)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}")  # two processes may write the same record at once

@@ -52,7 +52,7 @@ class OfflineEngine:
         atexit.register(self.close)
 
     def check_open(self) -> None:
-        """Raises EngineError where the engine failed or was closed."""
+        """Raises EngineError if the engine failed or was closed."""
         if self._thread.is_stopped:
             raise EngineError(_CLOSED)
         failure = self._client.failure

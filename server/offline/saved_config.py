@@ -81,7 +81,7 @@ class SavedConfig:
 
     @classmethod
     def read(cls, folder: Path) -> SavedConfig:
-        """Raises SavedLLMError where there is no file, or it is damaged or of another version."""
+        """Reads the file; raises SavedLLMError if it is missing, damaged or of another version."""
         path = folder / FILE_NAME
         try:
             with open_regular(path) as file:

@@ -51,7 +51,6 @@ class TextStream:
         return self
 
     def __next__(self) -> Delta:
-        """Raises EngineError where the engine failed or was closed."""
         if not self._ready:
             if self._is_closed:
                 raise StopIteration

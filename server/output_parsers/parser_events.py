@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 
 class ContentDelta(NamedTuple):
@@ -30,18 +30,6 @@ class ReasoningDelta(NamedTuple):
 
 ToolEvent: TypeAlias = ContentDelta | ToolCallStart | ToolCallArguments
 ParserEvent: TypeAlias = ToolEvent | ReasoningDelta
-
-
-class CallReader(Protocol):
-    """Reads the text of one answer as it comes, in pieces of any size; where it is cut makes no difference."""
-
-    def feed(self, text: str) -> Sequence[ToolEvent]:
-        """What has become certain with `text`."""
-        ...
-
-    def flush(self) -> Sequence[ToolEvent]:
-        """What was held back, once no more text can come."""
-        ...
 
 
 Event = TypeVar("Event", bound=ParserEvent)

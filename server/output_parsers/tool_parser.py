@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from server.output_parsers import tool_call_formats
-from server.output_parsers.parser_events import CallReader, ContentDelta, ToolEvent, merged
+from server.output_parsers.parser_events import ContentDelta, ToolEvent, merged
 from server.output_parsers.reasoning_parser import overlap
 from server.output_parsers.tool_call_reader import CharCoroutine, NotAToolCall, ToolCallReader
 
@@ -95,8 +95,8 @@ def choose_tool_call_syntax(name: str | None, chat_template: ChatTemplate | None
     return None if chat_template is None else syntax_of_template(chat_template.source)
 
 
-class ToolParser(CallReader):
-    """Splits the tool calls of one output from its other text, like `OutputParser.feed`."""
+class ToolParser:
+    """Splits the tool calls of one output from its other text: text goes in, in pieces of any size, events come out."""
 
     def __init__(self, syntax: ToolCallSyntax, schemas: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Args:
@@ -112,6 +112,7 @@ class ToolParser(CallReader):
         self._follows_call = False  # white space behind a call is part of the syntax
 
     def feed(self, text: str) -> Sequence[ToolEvent]:
+        """The events that have become certain with `text`."""
         events: list[ToolEvent] = []
         rest = text
         while rest:
@@ -119,6 +120,7 @@ class ToolParser(CallReader):
         return merged(events)
 
     def flush(self) -> Sequence[ToolEvent]:
+        """The events of the text that was held back, once no more text can come."""
         events: list[ToolEvent] = []
         if self._call is not None and not self._call.has_started:
             events.append(ContentDelta("".join(self._raw)))

@@ -126,7 +126,7 @@ class GrammarSource(Protocol):
     """The value of a parameter from which a grammar can be made."""
 
     def to_grammar(self) -> Grammar | None:
-        """None where any text is allowed. Raises ValueError if it cannot be written as JSON."""
+        """The grammar; None where any text is allowed. Raises ValueError if it cannot be written as JSON."""
         ...
 
     def is_longer(self, most: int) -> bool:
@@ -141,9 +141,9 @@ class GrammarRequest(NamedTuple):
     value: GrammarSource
 
     def to_grammar(self) -> Grammar | None:
-        """None where any text is allowed.
+        """The grammar; None where any text is allowed.
 
-        Raises InvalidParameter if the parameter's JSON cannot be written, for example because it is nested too deeply.
+        Raises InvalidParameter if its JSON cannot be written, for example because it is nested too deeply.
         """
         try:
             return self.value.to_grammar()

@@ -38,6 +38,8 @@ class FunctionDefinition(StrictModel):
 
 
 class Tool(StrictModel):
+    """A tool; functions are the only kind."""
+
     type: Literal["function"]
     function: FunctionDefinition
 
@@ -113,7 +115,7 @@ class StrictCalls(NamedTuple):
 
     @classmethod
     def of(cls, tools: Sequence[FunctionDefinition], *, is_parallel: bool) -> StrictCalls | None:
-        """None where no tool is strict."""
+        """The calls of these tools; None where no tool is strict."""
         return cls(tools, MAX_CALLS if is_parallel else 1) if any(tool.strict for tool in tools) else None
 
     def is_longer(self, most: int) -> bool:
@@ -153,7 +155,7 @@ class ForcedCalls:
 
 
 class ToolPolicy(NamedTuple):
-    """Which tools a model may or must call: what `tools`, `tool_choice` and `parallel_tool_calls` come to."""
+    """Which tools a model may or must call: `tools`, `tool_choice` and `parallel_tool_calls` together."""
 
     tools: Sequence[FunctionDefinition]  # that may be called
     mode: Literal["none", "auto", "required"] = "auto"
@@ -161,7 +163,7 @@ class ToolPolicy(NamedTuple):
 
 
 class CallsTools:
-    """Mixin of requests with tools."""
+    """Mixin for requests with tools, which define `tool_policy`."""
 
     @property
     def tool_policy(self) -> ToolPolicy:

@@ -51,7 +51,7 @@ def _listed(choices: tuple[str, ...]) -> Limit:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Every setting, the engine's too, is a flag (`--max-model-len`) and a variable (`EAGRE_MAX_MODEL_LEN`).
+    """All settings, the engine's included: each is a flag (`--max-model-len`) and a variable (`EAGRE_MAX_MODEL_LEN`).
 
     Raises SettingsError if a value is of the wrong type or outside its limits.
     """

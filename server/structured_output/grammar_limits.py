@@ -54,9 +54,7 @@ class GrammarTooExpensive(InvalidGrammar):
 
 
 def check_schema(schema: Any) -> None:
-    """Raises:
-    InvalidGrammar: the schema is nested too deeply, has too large numbers, or intersects too much.
-    """
+    """Rejects a JSON schema that is nested too deeply, has too large numbers, or intersects too much."""
     _check_depth(schema)
     _check_numbers(schema)
     try:
@@ -71,9 +69,9 @@ def check_schema(schema: Any) -> None:
 
 
 def check_regex(text: str) -> None:
-    """Raises:
-    InvalidGrammar: the regular expression ends within an escape, or ignores its whitespace (the flag x):
-        llguidance would make another expression of these.
+    """Rejects a regular expression that ends within an escape, or ignores its whitespace (the flag x).
+
+    llguidance would make another expression of these.
     """
     depth = 0  # of character classes, which Rust's syntax nests
     for part in _REGEX_PARTS.finditer(text):
@@ -89,18 +87,17 @@ def check_regex(text: str) -> None:
 
 
 def check_gbnf(text: str) -> None:
-    """Raises:
-    InvalidGrammar: the grammar has too many rules.
-    """
+    """Rejects a GBNF grammar with too many rules."""
     num_rules = text.count("::=")
     if num_rules > MAX_GBNF_RULES:
         raise InvalidGrammar(f"it has {num_rules} times ::=; the limit is {MAX_GBNF_RULES}, and Lark has none")
 
 
 def check_lark(text: str) -> None:
-    """Raises:
-    InvalidGrammar: the grammar names control tokens, sets options of llguidance, has too many
-        alternatives, repetitions or intersections, or contains a JSON schema that is rejected.
+    """Rejects a Lark grammar that llguidance might work on for very long, or that leaves the language of texts.
+
+    Such a grammar names control tokens, sets options of llguidance, has too many alternatives, repetitions or
+    intersections, or contains a JSON schema that is rejected.
     """
     num_intersections = num_alternatives = num_repetitions = 0
     for part in _LARK_PARTS.finditer(text):

@@ -28,7 +28,7 @@ _WRAPPING = re.compile(
 
 
 class GrammarMatcher:
-    """A `sampling.host.grammar.TokenMatcher` that uses llguidance's matcher.
+    """The `sampling.host.grammar.TokenMatcher` of a compiled grammar; it uses llguidance's matcher.
 
     At the end of the grammar it allows the end tokens of the model and accepts any number of them. It raises
     GrammarError for an output that keeps taking more than TOKEN_SECONDS a token.

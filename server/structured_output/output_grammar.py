@@ -1,4 +1,4 @@
-"""The interfaces of grammars that outputs must follow, and a grammar that continues a partial output."""
+"""The interface of grammars that outputs must follow, and the grammar of the rest of a partial output."""
 
 from __future__ import annotations
 

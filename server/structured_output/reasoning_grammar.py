@@ -122,7 +122,7 @@ class _Phase(Enum):
 
 
 class ReasoningMatcher:
-    """A `sampling.host.grammar.TokenMatcher`.
+    """The `sampling.host.grammar.TokenMatcher` of one output that may reason first.
 
     Before the reasoning, it allows what `behind` allows, and what begins the reasoning. White space next to the
     markers belongs to neither side, as in the output parser.

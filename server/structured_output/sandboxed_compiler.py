@@ -1,4 +1,4 @@
-"""Compiles each grammar first in a worker process that can be killed."""
+"""Compiles grammars in a worker process, which can be killed, before they are compiled in the server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BUSY = "the machine is too busy to try the grammar now; try again later"
 
 
 class SandboxedCompiler:
-    """Compiles a grammar in a worker process, and then here.
+    """Compiles a grammar in a worker process, and then in this one.
 
     A compilation within this process cannot be ended, nor can the memory it takes be freed. So each is done in
     another process first, which is killed where it takes too long; a grammar that passes takes as long here, and no
@@ -56,9 +56,11 @@ class SandboxedCompiler:
         self._finalizer = weakref.finalize(self, _kill_all, self._idle)
 
     def __call__(self, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
-        """Raises:
-        InvalidGrammar: as `CompiledGrammar.compile`; also where that takes too much processor time or memory.
-        QueueFull: the machine is too busy for a compilation, or for one process more.
+        """Compiles a grammar.
+
+        Raises:
+            InvalidGrammar: as `CompiledGrammar.compile`; also where that takes too much processor time or memory.
+            QueueFull: the machine is too busy for a compilation, or for one process more.
         """
         self._try(grammar)
         return CompiledGrammar.compile(grammar, vocabulary)
@@ -169,9 +171,11 @@ class _Worker:
         return self._process.poll() is None
 
     def ask(self, grammar: Grammar, seconds: float) -> CompileVerdict:
-        """Raises:
-        GrammarTooExpensive: it takes more processor time, or ends the process.
-        QueueFull: it did not get that much processor time in WALL_TIME_FACTOR times as long.
+        """Compiles a grammar in the worker and returns whether that failed.
+
+        Raises:
+            GrammarTooExpensive: it takes more processor time, or ends the process.
+            QueueFull: it did not get that much processor time in WALL_TIME_FACTOR times as long.
         """
         try:
             self._socket.send_bytes(json.dumps(grammar).encode())

@@ -93,7 +93,7 @@ class ToolCallGrammar:
 
 
 class ToolCallMatcher:
-    """A `sampling.host.grammar.TokenMatcher`."""
+    """The `sampling.host.grammar.TokenMatcher` of one output that may call tools."""
 
     def __init__(self, rules: ToolCallGrammar) -> None:
         self._rules = rules

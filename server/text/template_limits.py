@@ -107,7 +107,7 @@ class TemplateBudget:
         self._sizes[id(value)] = (value, num_chars)
 
     def check_size(self, num_chars: float) -> None:
-        """Raises TemplateError for a text or value of too many characters, best before it is built."""
+        """Rejects a text or value of too many characters, best before it is built."""
         if num_chars > self._max_size:
             _refuse(f"it builds a text or value of more than {self._max_size} characters, the limit for these messages")
 
@@ -189,7 +189,7 @@ def inline_template_limits(seconds: float, max_chars: int = sys.maxsize) -> Iter
 
 
 def check_rendered_length(num_chars: int) -> None:
-    """Raises PromptTextTooLong, before the work of tokenizing, where a rendered text exceeds the inline limit."""
+    """Checks a rendered text before the work of tokenizing it; raises PromptTextTooLong beyond the inline limit."""
     if num_chars > _max_written.get():
         raise PromptTextTooLong(num_chars)
 

@@ -47,7 +47,7 @@ class MessageWriter(AnswerWriter):
         return events + encode_event("message_delta", delta=delta, usage=self._usage()) + encode_event("message_stop")
 
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """Raises ApiError where the answer was cut off."""
+        """The whole message; raises ApiError if the answer was cut off."""
         (answer,) = answers
         for _ in self._blocks.feed(self._read(answer.text, answer.token_ids, is_last=True)):
             pass

@@ -55,6 +55,8 @@ class ClientTool(LenientModel):
 
 
 class ToolChoice(LenientModel):
+    """Which tools the model may or must call."""
+
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None

@@ -16,13 +16,19 @@ NewItems = Annotated[list[InputItem], Field(fail_fast=True, max_length=MAX_NEW_I
 
 
 class NewConversation(RequestBody):
+    """The body that creates a conversation."""
+
     items: NewItems | None = None
     metadata: Metadata | None = None
 
 
 class ConversationChange(RequestBody):
+    """The body that changes a conversation's metadata."""
+
     metadata: Metadata | None
 
 
 class AddedItems(RequestBody):
+    """The body that adds items to a conversation."""
+
     items: NewItems

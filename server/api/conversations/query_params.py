@@ -22,7 +22,7 @@ class ListQuery(NamedTuple):
 
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> ListQuery:
-        """Raises ApiError for an invalid value."""
+        """Parses a query; raises ApiError for an invalid value."""
         order = query.get("order", "desc")
         if order not in ("asc", "desc"):
             raise invalid_value(f"order is {shorten(order)}; it must be asc or desc", "order")

@@ -94,6 +94,8 @@ class Message(StrictModel):
 
 
 class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
+    """OpenAI's chat completion request."""
+
     UNSUPPORTED = CHAT
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True), bounded("messages", MAX_MESSAGES)]

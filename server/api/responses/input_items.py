@@ -70,6 +70,8 @@ class MessageItem(Item):
 
 
 class FunctionCallItem(Item):
+    """A call that the model has made."""
+
     type: Literal["function_call"]
     call_id: ItemId
     name: str
@@ -77,12 +79,16 @@ class FunctionCallItem(Item):
 
 
 class FunctionCallOutputItem(Item):
+    """The result of a call."""
+
     type: Literal["function_call_output"]
     call_id: ItemId
     output: Text
 
 
 class ReasoningItem(Item):
+    """The model's reasoning before an answer or a call."""
+
     type: Literal["reasoning"]
     summary: Text = ""
     content: Text = ""

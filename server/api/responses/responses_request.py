@@ -130,11 +130,15 @@ class TextFormat(StrictModel):
 
 
 class TextConfig(StrictModel):
+    """The parameter `text`."""
+
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class Reasoning(StrictModel):
+    """The reasoning options of a response."""
+
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None  # the reasoning itself is returned, never a summary
     generate_summary: Literal["auto", "concise", "detailed"] | None = None

@@ -42,9 +42,7 @@ class FolderMetadata:
 
 
 def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
-    """Raises:
-    ModelError: a file is damaged, or a needed field is missing or wrong.
-    """
+    """Reads the metadata; raises ModelError if a file is damaged, or a needed field is missing or wrong."""
     config = folder.config
     vocab_size = config.required_integer("vocab_size", least=1, most=MAX_VOCAB_SIZE)
     tokenizer, tokens = _optional(folder, TOKENIZER_CONFIG), _optional(folder, SPECIAL_TOKENS_MAP)

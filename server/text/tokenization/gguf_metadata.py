@@ -93,9 +93,9 @@ class GgufMetadata:
 
 
 def read_gguf_metadata(path: Path) -> GgufMetadata:
-    """Raises:
-    ModelError: the file is not a GGUF file of a supported version, is damaged, or lacks a needed field.
-    OSError: the file cannot be read.
+    """Reads the header of a GGUF file.
+
+    Raises ModelError if it is of no supported version, is damaged, or lacks a needed field.
     """
     return _metadata_of(_Fields(path, GGUFFile(path)))
 

@@ -1,4 +1,4 @@
-"""How encoding a text may fail, apart from a text that is not Unicode."""
+"""Errors of tokenizer libraries: too many tokens, and panics of native code."""
 
 from __future__ import annotations
 
