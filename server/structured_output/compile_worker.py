@@ -77,9 +77,8 @@ def _run(socket: Connection) -> None:
         kind, source = json.loads(socket.recv_bytes())
         grammar = Grammar(GrammarKind(kind), source)
         signal.setitimer(signal.ITIMER_PROF, message.seconds)
-        signal.setitimer(
-            signal.ITIMER_REAL, message.seconds * WALL_TIME_FACTOR + 1.0
-        )  # even if the server does not kill it
+        # Even if the server does not kill it, the process ends after this time.
+        signal.setitimer(signal.ITIMER_REAL, message.seconds * WALL_TIME_FACTOR + 1.0)
         refusal = threads.submit(lambda wish=grammar: _refusal_of(wish, vocabulary)).result()  # type: ignore[misc]
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -13,16 +13,18 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError, Undefined
 
 MAX_SECONDS = 5.0
-MAX_SIZE = 4 << 20  # of one text or value, in characters, plus GROWTH times the size of its input
+MAX_SIZE = 4 << 20  # of one text or value, in characters; plus GROWTH times the size of the input
 GROWTH = 8
-MAX_TOTAL = (
-    512 << 20
-)  # of all texts and values that are built, in characters, plus TOTAL_GROWTH times that of the input
+MAX_TOTAL = 512 << 20  # of all texts and values that are built, likewise with TOTAL_GROWTH
 TOTAL_GROWTH = 64
 MAX_INTEGER_BITS = 4096
 VALUE_SIZE = 8  # of a value in addition to its text, in characters
 KNOWN_SIZE = 256  # of remembering the size of a list, in characters
 BITS_PER_DIGIT = 3  # at least
+MAX_WIDTH = 10_000  # of a formatted value, and the largest number that a filter takes as a width or a count
+MAX_SQUARE = 1 << 30  # of the comparisons of characters within one call
+
+_WIDTHS = re.compile(r"%(?:\([^()]*\))?[-#0 +]*(\*|[0-9]+)?(?:\.(\*|[0-9]+))?")
 
 
 class TemplateTimeout(Exception):
@@ -192,12 +194,6 @@ def check_rendered_length(num_chars: int) -> None:
     """Checks a rendered text before the work of tokenizing it; raises PromptTextTooLong beyond the inline limit."""
     if num_chars > _max_written.get():
         raise PromptTextTooLong(num_chars)
-
-
-MAX_WIDTH = 10_000  # of a formatted value, and the largest number that a filter takes as a width or a count
-MAX_SQUARE = 1 << 30  # of the comparisons of characters within one call
-
-_WIDTHS = re.compile(r"%(?:\([^()]*\))?[-#0 +]*(\*|[0-9]+)?(?:\.(\*|[0-9]+))?")
 
 
 def check_method(
