@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from server.generation.choice import Delta
@@ -82,9 +81,7 @@ class TextStream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     async def _read(self) -> list[Delta]:

@@ -34,10 +34,7 @@ def python_call(text: ToolCallReader, char: str, *, may_print: bool = False) -> 
         text.start(name)
         text.tell("{}")
         return ""
-    key, char = yield from _name(char)
-    char = yield from _behind_space(text, char)
-    if char != "=":
-        raise NotAToolCall
+    key = yield from _keyword(text, char)
     text.start(name)
     text.tell("{")
     while True:
@@ -52,10 +49,7 @@ def python_call(text: ToolCallReader, char: str, *, may_print: bool = False) -> 
             text.tell("}")
             return ""
         text.tell(", ")
-        key, char = yield from _name(char)
-        char = yield from _behind_space(text, char)
-        if char != "=":
-            raise NotAToolCall
+        key = yield from _keyword(text, char)
 
 
 def python_calls(text: ToolCallReader) -> CharCoroutine:
@@ -71,6 +65,14 @@ def python_calls(text: ToolCallReader) -> CharCoroutine:
     if not text.has_started:
         raise NotAToolCall
     return ""
+
+
+def _keyword(text: ToolCallReader, char: str) -> CharCoroutine:
+    """The name of an argument, from its first character to the equals sign behind it."""
+    key, char = yield from _name(char)
+    if (yield from _behind_space(text, char)) != "=":
+        raise NotAToolCall
+    return key
 
 
 def _name(char: str, also: str = "") -> Generator[None, str, tuple[str, str]]:

@@ -54,6 +54,12 @@ def _refuse_deep(value: Any, name: str) -> None:
         raise ValueError(f"{name} is nested deeper than {MAX_DEPTH} levels, the limit")
 
 
+def effort_variables(effort: str | None) -> dict[str, Any]:
+    """The template's variables for a reasoning effort. For "none" some templates have a switch instead."""
+    switches = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
+    return {} if effort is None else {"reasoning_effort": effort, **switches}
+
+
 class TemplateFields(StrictModel):
     """vLLM's names. null means the default."""
 

@@ -7,18 +7,16 @@ from typing import Any
 
 import orjson
 
-from server.api.framing import Framing
 from server.api.openai.call import OpenAICall
 from server.api.openai.chat_deltas import ChatDeltaParser
 from server.api.openai.chat_request import ChatCompletionRequest
 from server.api.openai.chunk_writer import ChunkWriter
-from server.api.openai.logprobs import ChatLogprobs, WireLogprobs
-from server.api.openai.openai_objects import ResponseHead, encode_reason, error_object, usage_object
+from server.api.openai.logprobs import ChatLogprobs
+from server.api.openai.openai_objects import encode_reason, error_object, usage_object
 from server.api.route import AnswerContext, BodyRoute
 from server.generation.choice import Delta
 from server.generation.generation import Answer, Generation
 from server.generation.prompt_sources import Conversation
-from server.protocol.generation_fields import GenerationFields
 
 _OBJECT = "chat.completion"
 
@@ -28,19 +26,13 @@ class ChatWriter(ChunkWriter):
 
     chunk_object = f"{_OBJECT}.chunk"
 
-    def __init__(
-        self, head: ResponseHead, fields: GenerationFields, generation: Generation, logprobs: WireLogprobs | None,
-        framing: Framing,
-    ) -> None:  # fmt: skip
-        super().__init__(head, fields, generation, logprobs, framing)
-        self._is_first_chunk = True
-        self._silent = set(range(generation.num_choices))  # the choices whose role has not been sent
-        self._parts: list[ChatDeltaParser] = []  # by choice
-        self._make_parts: Callable[[], ChatDeltaParser] | None = None
+    _is_first_chunk = True
+    _make_parts: Callable[[], ChatDeltaParser] | None = None
+    _parts: list[ChatDeltaParser]  # by choice
 
     def look_for_parts(self, make: Callable[[], ChatDeltaParser]) -> None:
         """Splits reasoning and tool calls from content, by a parser from `make`. Called before anything is written."""
-        self._make_parts = make
+        self._make_parts, self._parts = make, []
 
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
         body = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
@@ -11,7 +12,7 @@ from server.protocol.base_models import StrictModel, bounded
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.generation_fields import GenerationFields, ThinkingBudget
 from server.protocol.structured_outputs import GrammarRequest, ResponseFormat
-from server.protocol.template_fields import TemplateFields
+from server.protocol.template_fields import TemplateFields, effort_variables
 from server.protocol.tools import MAX_TOOLS, CallsTools, NamedTool, Tool, ToolCall, ToolChoice, ToolPolicy
 from server.protocol.unknown_fields import CHAT, MESSAGE, UnknownFields
 
@@ -29,30 +30,35 @@ def _as_logprobs_switch(value: Any) -> Any:
     return value
 
 
-def _as_text(value: Any) -> str:
-    """A message's content, which is a string or a list of text parts; parts are joined by line ends."""
+def as_text(value: Any, text_of_part: Callable[[Any], str]) -> str:
+    """The text of a content, which is a string or a list of text parts; parts are joined by line ends.
+
+    Raises ValueError if it is something else; the message names it.
+    """
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
         raise ValueError(f"content is {shorten(value)}; it must be a string or a list of text parts")
     if len(value) > MAX_PARTS:
         raise ValueError(f"content has {len(value)} entries; at most {MAX_PARTS} are allowed")
-    texts = []
-    for part in value:
-        if not isinstance(part, dict) or "type" not in part:
-            raise ValueError(f'content has the part {shorten(part)}; it must look like {{"type":"text","text":"…"}}')
-        if part["type"] != "text":
-            raise ValueError(
-                f"content has a part of type {shorten(part['type'])}; only text is supported by this server"
-            )
-        if not isinstance(part.get("text"), str):
-            raise ValueError(f'content has the part {shorten(part)}; it must look like {{"type":"text","text":"…"}}')
-        texts.append(part["text"])
-    return "\n".join(texts)
+    return "\n".join(map(text_of_part, value))
+
+
+def _text_of_part(part: Any) -> str:
+    kind = part.get("type", "text") if isinstance(part, dict) else "text"
+    if kind != "text":
+        raise ValueError(f"content has a part of type {shorten(kind)}; only text is supported by this server")
+    if not isinstance(part, dict) or "type" not in part or not isinstance(part.get("text"), str):
+        raise ValueError(f'content has the part {shorten(part)}; it must look like {{"type":"text","text":"…"}}')
+    return str(part["text"])
+
+
+def _as_content(value: Any) -> str:
+    return as_text(value, _text_of_part)
 
 
 class TextPart(StrictModel):
-    """A piece of a message's text, for the OpenAPI document; `_as_text` reads it."""
+    """A piece of a message's text, for the OpenAPI document; `_text_of_part` reads it."""
 
     type: Literal["text"]
     text: str
@@ -62,7 +68,7 @@ class Message(StrictModel):
     """One message of a conversation, which may be an answer as a client's library hands it on."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | list[TextPart])]
+    content: Annotated[str, BeforeValidator(_as_content, json_schema_input_type=str | list[TextPart])]
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True), bounded("tool_calls", MAX_TOOLS)] | None = None
@@ -139,11 +145,7 @@ class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """The template's variables. "none" as reasoning effort has other names in some templates."""
-        effort = self.reasoning_effort
-        switches = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
-        of_effort = {} if effort is None else {"reasoning_effort": effort, **switches}
-        return {**of_effort, **super().template_variables}
+        return {**effort_variables(self.reasoning_effort), **super().template_variables}
 
     @property
     def grammar_request(self) -> GrammarRequest | None:

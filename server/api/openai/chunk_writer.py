@@ -39,6 +39,7 @@ class ChunkWriter(AnswerWriter):
         self._logprobs = logprobs
         self._framing = framing
         self._with_token_ids = fields.return_token_ids is True
+        self._silent = set(range(generation.num_choices))  # choices of which nothing has been sent yet
         # If the stream ends with a usage chunk, every other chunk has a usage of null.
         self._head = framing.before + head.encode(self.chunk_object)
         self._constant_tail = (b',"usage":null}' if fields.wants_usage else b"}") + framing.after

@@ -7,17 +7,15 @@ from typing import Any
 
 import orjson
 
-from server.api.framing import Framing
 from server.api.openai.call import OpenAICall
 from server.api.openai.chunk_writer import ChunkWriter
 from server.api.openai.completion_request import CompletionRequest, Prompt
-from server.api.openai.logprobs import CompletionLogprobs, WireLogprobs
-from server.api.openai.openai_objects import ResponseHead, encode_reason, error_object
+from server.api.openai.logprobs import CompletionLogprobs
+from server.api.openai.openai_objects import encode_reason, error_object
 from server.api.route import BodyRoute
 from server.generation.choice import Delta
-from server.generation.generation import Answer, Generation
+from server.generation.generation import Answer
 from server.generation.prompt_sources import InfillPrompt, PromptSource, TextPrompt, TokenPrompt
-from server.protocol.generation_fields import GenerationFields
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 _OBJECT = "text_completion"
@@ -28,22 +26,13 @@ class CompletionWriter(ChunkWriter):
 
     chunk_object = _OBJECT
 
-    def __init__(
-        self, head: ResponseHead, fields: GenerationFields, generation: Generation, logprobs: WireLogprobs | None,
-        framing: Framing,
-    ) -> None:  # fmt: skip
-        super().__init__(head, fields, generation, logprobs, framing)
-        self._choice = self._head + b',"choices":[{"index":'
-        # The choices whose prompt's ids have not been sent.
-        self._silent = set(range(generation.num_choices)) if self._with_token_ids else set()
-
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
         choices = [self._shape(answer) for answer in answers]
         return {**self._answer_head.to_dict(_OBJECT), "choices": choices, "usage": self._usage(), **self._metrics()}
 
     def _encode(self, delta: Delta) -> bytes:
-        return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b%b}]%b' % (
-            self._choice,
+        return b'%b,"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b%b%b}]%b' % (
+            self._head,
             delta.index,
             orjson.dumps(delta.text),
             b"null" if self._logprobs is None else self._logprobs.encode(delta),

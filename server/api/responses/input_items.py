@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
+from server.api.openai.chat_request import as_text
 from server.protocol.base_models import StrictModel
 from server.protocol.errors import ApiError, invalid_value, shorten
 from server.protocol.unknown_fields import UnknownFields
 
 MAX_ITEMS = 4096  # of one request
-MAX_PARTS = 1024  # of one item's content
 MAX_ID_LENGTH = 256  # characters of an id that a client names
 
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"})
@@ -19,18 +19,8 @@ _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "refusal", "reason
 ItemId = Annotated[str, Field(min_length=1, max_length=MAX_ID_LENGTH)]
 
 
-def as_text(value: Any) -> str:
-    """The text of a content, which is a string or a list of text parts; parts are joined by line ends.
-
-    Raises ValueError if it is something else; the message names it.
-    """
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise ValueError(f"content is {shorten(value)}; it must be a string or a list of text parts")
-    if len(value) > MAX_PARTS:
-        raise ValueError(f"content has {len(value)} entries; at most {MAX_PARTS} are allowed")
-    return "\n".join(map(_text_of_part, value))
+def _as_content(value: Any) -> str:
+    return as_text(value, _text_of_part)
 
 
 def _text_of_part(part: Any) -> str:
@@ -43,7 +33,7 @@ def _text_of_part(part: Any) -> str:
     return text
 
 
-Text = Annotated[str, BeforeValidator(as_text, json_schema_input_type=str | list[dict[str, Any]])]
+Text = Annotated[str, BeforeValidator(_as_content, json_schema_input_type=str | list[dict[str, Any]])]
 
 
 class Item(StrictModel):

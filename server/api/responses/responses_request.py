@@ -14,7 +14,7 @@ from server.protocol.base_models import StrictModel
 from server.protocol.errors import ApiError, UnknownField, invalid_value, shorten
 from server.protocol.generation_fields import GenerationFields, StreamOptions, ThinkingBudget
 from server.protocol.structured_outputs import NAME_PATTERN, GrammarRequest, JsonSchema, ResponseFormat
-from server.protocol.template_fields import TemplateFields
+from server.protocol.template_fields import TemplateFields, effort_variables
 from server.protocol.tools import CallsTools, Tool, ToolPolicy
 from server.protocol.unknown_fields import UnknownFields, Unsupported
 
@@ -308,11 +308,8 @@ class ResponsesRequest(TemplateFields, GenerationFields, CallsTools):
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """The template's variables. "none" as reasoning effort has other names in some templates."""
         effort = None if self.reasoning is None else self.reasoning.effort
-        switches = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
-        of_effort = {} if effort is None else {"reasoning_effort": effort, **switches}
-        return {**of_effort, **super().template_variables}
+        return {**effort_variables(effort), **super().template_variables}
 
     @property
     def _chosen_names(self) -> list[str]:
