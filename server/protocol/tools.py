@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
 import orjson
@@ -165,7 +166,7 @@ class ToolPolicy(NamedTuple):
 class CallsTools:
     """Mixin for requests with tools, which define `tool_policy`."""
 
-    @property
+    @cached_property
     def tool_policy(self) -> ToolPolicy:
         raise NotImplementedError
 

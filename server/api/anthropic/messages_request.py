@@ -191,7 +191,7 @@ class MessagesRequest(CountTokensRequest, StreamFields, CallsTools):
         given = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
         return {name: value for name, value in given.items() if value is not None}
 
-    @property
+    @cached_property
     def tool_policy(self) -> ToolPolicy:
         functions, choice = [tool.function for tool in self.offered_tools], self.tool_choice
         if choice is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
@@ -136,7 +137,7 @@ class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
             )
         return self
 
-    @property
+    @cached_property
     def tool_policy(self) -> ToolPolicy:
         tools, choice = [tool.function for tool in self.tools or ()], self.tool_choice
         if isinstance(choice, NamedTool):

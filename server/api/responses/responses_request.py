@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
@@ -282,7 +283,7 @@ class ResponsesRequest(TemplateFields, GenerationFields, CallsTools):
         chosen = self._chosen_names if isinstance(self.tool_choice, AllowedTools) else None
         return [tool.to_tool() for tool in self.tools or () if chosen is None or tool.name in chosen]
 
-    @property
+    @cached_property
     def tool_policy(self) -> ToolPolicy:
         functions, choice = [tool.function for tool in self.prompt_tools], self.tool_choice
         match choice:
