@@ -23,15 +23,15 @@ class PartialFile:
 
     A part counts once its hash is right. Whatever follows the last such part is cut off, so a pull after one that was
     killed continues behind the last whole part. One process at a time may hold such a file.
+
+    Opens the file, which may be missing.
+
+    Args:
+        name: of the model, for the stages of `progress`: "verify NAME (1 of 4)" and "unpack NAME (1 of 4)", or
+            without the number where the model has one part.
     """
 
     def __init__(self, path: Path, name: str, model: BuiltinModel, progress: Progress) -> None:
-        """Opens the file, which may be missing.
-
-        Args:
-            name: of the model, for the stages of `progress`: "verify NAME (1 of 4)" and "unpack NAME (1 of 4)", or
-                without the number where the model has one part.
-        """
         self.num_parts = 0  # that have arrived
         self._path, self._name, self._model, self._progress = path, name, model, progress
         self._whole = hashlib.sha256()  # of all parts that have arrived

@@ -53,23 +53,23 @@ class LLM(LLMLifecycle):
 
     Every method but `close` raises EngineError once the model is closed or the engine has failed. A
     request whose own grammar or parameters leave no token to choose ends with DeadEnd, an EngineError too.
+
+    Pulls the model where it is missing, reads it and compiles every shape.
+
+    Args:
+        model: name of a built-in model, or path of a GGUF file or a Hugging Face folder.
+        progress: False is silent; a callable receives stages instead of bars being shown.
+        engine: fields of EngineConfig. Compiled programs are cached in the user's cache folder unless
+            compilation_cache says otherwise.
+
+    Raises:
+        ModelStoreError, OSError: the model cannot be found or downloaded.
+        ModelError: it cannot be served.
+        ValueError: a setting is of the wrong type or outside its limits, or fits neither the model nor the machine.
+        TypeError: a setting is unknown; the message lists the known ones.
     """
 
     def __init__(self, model: str | Path = DEFAULT_MODEL, *, progress: bool | Progress = True, **engine: Any) -> None:
-        """Pulls the model where it is missing, reads it and compiles every shape.
-
-        Args:
-            model: name of a built-in model, or path of a GGUF file or a Hugging Face folder.
-            progress: False is silent; a callable receives stages instead of bars being shown.
-            engine: fields of EngineConfig. Compiled programs are cached in the user's cache folder unless
-                compilation_cache says otherwise.
-
-        Raises:
-            ModelStoreError, OSError: the model cannot be found or downloaded.
-            ModelError: it cannot be served.
-            ValueError: a setting is of the wrong type or outside its limits, or fits neither the model nor the machine.
-            TypeError: a setting is unknown; the message lists the known ones.
-        """
         settings = {"compilation_cache": str(cache_folder() / "compiled"), **engine}
         config = EngineConfig.from_keywords(settings)  # before the hard work
         if config.num_hosts > 1:

@@ -19,15 +19,15 @@ class LLMLifecycle:
 
     Used as `with`, which closes it. A model that is dropped closes itself.
     Every method but `close` raises EngineError once the model is closed or its engine has failed.
+
+    Starts the engine of `loaded`, which has not been started, and closes it in the end.
+
+    Args:
+        model: the name or path that the model was loaded from.
+        num_programs: how many programs were compiled for it.
     """
 
     def __init__(self, loaded: LoadedModel, model: str, config: EngineConfig, num_programs: int) -> None:
-        """Starts the engine of `loaded`, which has not been started, and closes it in the end.
-
-        Args:
-            model: the name or path that the model was loaded from.
-            num_programs: how many programs were compiled for it.
-        """
         self.model = model
         self.config = config
         self.model_info: ModelInfo = loaded.engine.model_info

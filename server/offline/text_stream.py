@@ -31,12 +31,12 @@ class TextStream:
         with llm.stream("Once upon a time") as stream:
             for delta in stream:
                 print(delta.text, end="", flush=True)
+
+    Args:
+        owner: the object that closes the engine when it is dropped. The stream holds it, so that it lives as long.
     """
 
     def __init__(self, generation: Generation, engine: RunsGenerations, owner: object) -> None:
-        """Args:
-        owner: the object that closes the engine when it is dropped. The stream holds it, so that it lives as long.
-        """
         self._generation = generation
         self._engine = engine
         self._owner = owner

@@ -64,17 +64,17 @@ def _end_of(prompt: Sequence[int], tokenizer: HasTokenTexts) -> str:
 class OutputParser:
     """Parses one output: text goes in, in pieces of any size, events come out; the cuts make no difference.
 
-    parser = OutputParser(output_format, prompt_token_ids, tokenizer)
-    parser.feed("<think>The user", [1, 2, 3], is_last=False)  # [ReasoningDelta("The user")]
+        parser = OutputParser(output_format, prompt_token_ids, tokenizer)
+        parser.feed("<think>The user", [1, 2, 3], is_last=False)  # [ReasoningDelta("The user")]
+
+    Args:
+        prompt: token ids; their end shows whether the output begins within the reasoning.
+        num_begun: how many of them are the output so far, which goes on.
     """
 
     def __init__(
         self, parts: OutputFormat, prompt: Sequence[int], tokenizer: HasTokenTexts, *, num_begun: int = 0
     ) -> None:
-        """Args:
-        prompt: token ids; their end shows whether the output begins within the reasoning.
-        num_begun: how many of them are the output so far, which goes on.
-        """
         self.num_calls = 0  # that have started
         self._num_reasoning_tokens = 0
         self._num_begun = num_begun

@@ -65,12 +65,12 @@ class ReasoningParser:
     """Splits the reasoning of one output from the text behind it; where the text is cut makes no difference.
 
     White space next to the markers belongs to the syntax: it is neither reasoning nor content.
+
+    Args:
+        is_open: whether the output begins within the reasoning.
     """
 
     def __init__(self, syntax: ReasoningSyntax, *, is_open: bool) -> None:
-        """Args:
-        is_open: whether the output begins within the reasoning.
-        """
         self._syntax = syntax
         self._is_open = is_open
         self._is_decided = False  # whether it is known if the answer begins with reasoning

@@ -19,12 +19,13 @@ _SPACE = 'SPACE: " " | /\\r?\\n/\n'
 
 
 class LarkMarkers:
-    """The markers of a model as grammar symbols: control tokens by id, others as text."""
+    """The markers of a model as grammar symbols: control tokens by id, others as text.
+
+    Args:
+        control_ids: control tokens without text, by their names.
+    """
 
     def __init__(self, control_ids: Mapping[str, int]) -> None:
-        """Args:
-        control_ids: control tokens without text, by their names.
-        """
         self._control_ids = control_ids
 
     def __getitem__(self, marker: str) -> str:

@@ -96,12 +96,13 @@ def choose_tool_call_syntax(name: str | None, chat_template: ChatTemplate | None
 
 
 class ToolParser:
-    """Splits the tool calls of one output from its other text: text goes in, in pieces of any size, events come out."""
+    """Splits the tool calls of one output from its other text: text goes in, in pieces of any size, events come out.
+
+    Args:
+        schemas: of the arguments of each tool, by its name.
+    """
 
     def __init__(self, syntax: ToolCallSyntax, schemas: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Args:
-        schemas: of the arguments of each tool, by its name.
-        """
         self._syntax = syntax
         self._schemas = schemas
         self._held = ""  # may still become the beginning of a call

@@ -80,12 +80,13 @@ class FieldError(ValueError):
 
 
 class UnknownField(FieldError):
-    """A name that the body does not have."""
+    """A name that the body does not have.
+
+    Args:
+        meant: the name that the client most likely meant.
+    """
 
     def __init__(self, name: str, meant: str | None = None) -> None:
-        """Args:
-        meant: the name that the client most likely meant.
-        """
         super().__init__(name)
         self.meant = meant
 

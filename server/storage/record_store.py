@@ -24,13 +24,13 @@ class RecordStore:
 
     The thread sleeps between calls, because it holds the interpreter lock while it parses large values.
     Every call raises StoreError if the store cannot be read or written; then nothing has changed.
+
+    Args:
+        path: of the file; None: in memory. A file is opened at once, so that a bad path fails at the start.
+        max_records, max_bytes: beyond them the least recently used records of the owner with the most are evicted.
     """
 
     def __init__(self, path: Path | None, *, max_records: int, max_bytes: int) -> None:
-        """Args:
-        path: of the file; None: in memory. A file is opened at once, so that a bad path fails at the start.
-        max_records, max_bytes: beyond them the least recently used records of the owner with the most are evicted.
-        """
         self._path = path
         self._shares = OwnerQuotas(max_records, max_bytes)
         self._thread = FairPool(1, "store", rests=True)

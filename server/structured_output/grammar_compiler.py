@@ -44,7 +44,15 @@ class _Job:
 
 
 class GrammarCompiler:
-    """Compiles the grammars of the requests to one model. Its methods may be called in any thread."""
+    """Compiles the grammars of the requests to one model. Its methods may be called in any thread.
+
+    Args:
+        vocab_size: of the model's logits.
+        timeout: the most seconds of processor time for a grammar. A request waits WALL_TIME_FACTOR times as long.
+        max_bytes: the limit of a grammar's source, in UTF-8.
+        compile_grammar: compiles one grammar. If None, each grammar is compiled in another process first
+            (see `SandboxedCompiler`).
+    """
 
     def __init__(
         self,
@@ -55,13 +63,6 @@ class GrammarCompiler:
         max_bytes: int = DEFAULT_MAX_BYTES,
         compile_grammar: Compile | None = None,
     ) -> None:
-        """Args:
-        vocab_size: of the model's logits.
-        timeout: the most seconds of processor time for a grammar. A request waits WALL_TIME_FACTOR times as long.
-        max_bytes: the limit of a grammar's source, in UTF-8.
-        compile_grammar: compiles one grammar. If None, each grammar is compiled in another process first
-            (see `SandboxedCompiler`).
-        """
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._timeout = timeout

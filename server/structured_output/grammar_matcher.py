@@ -32,15 +32,15 @@ class GrammarMatcher:
 
     At the end of the grammar it allows the end tokens of the model and accepts any number of them. It raises
     GrammarError for an output that keeps taking more than TOKEN_SECONDS a token.
+
+    Args:
+        start: llguidance's matcher in its initial state. It is copied at the first use and not here,
+            because a request may ask for many outputs at once.
     """
 
     __slots__ = ("_end_token_ids", "_excess", "_is_ended", "_own", "_start")
 
     def __init__(self, start: LLMatcher, end_token_ids: frozenset[int]) -> None:
-        """Args:
-        start: llguidance's matcher in its initial state. It is copied at the first use and not here,
-            because a request may ask for many outputs at once.
-        """
         self._start = start
         self._own: LLMatcher | None = None
         self._end_token_ids = end_token_ids

@@ -25,13 +25,13 @@ class GrammarVocabulary:
     It is built once for a model, which blocks all threads of the process. Tokens without text match no
     grammar.
 
+    Args:
+        vocab_size: of the model's logits; token ids that the tokenizer does not know have no text.
+
     Raises InvalidGrammar if the model has no end token, which must follow the end of a grammar.
     """
 
     def __init__(self, tokenizer: HasVocabulary, vocab_size: int) -> None:
-        """Args:
-        vocab_size: of the model's logits; token ids that the tokenizer does not know have no text.
-        """
         from llguidance import LLTokenizer, TokenizerWrapper
 
         self.vocab_size = vocab_size

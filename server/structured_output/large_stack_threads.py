@@ -20,12 +20,12 @@ class LargeStackThreads(Generic[T]):
 
     A thread ends when there is no work left, so this needs no `close`. The threads are daemons, so the
     process does not wait for them at its end.
+
+    Args:
+        stack_bytes: address space of each stack; memory is used only as the stack grows.
     """
 
     def __init__(self, num_threads: int, stack_bytes: int, name: str) -> None:
-        """Args:
-        stack_bytes: address space of each stack; memory is used only as the stack grows.
-        """
         self._num_threads = num_threads
         self._stack_bytes = stack_bytes
         self._name = name

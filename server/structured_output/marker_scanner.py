@@ -28,15 +28,15 @@ class MarkerScanner:
     """Finds the first of some markers. The caller keeps the state, the tail: the end of the text so far.
 
     So any number of outputs may share one scanner.
+
+    Searches the vocabulary, which takes tens of milliseconds where it is large.
+
+    Args:
+        markers: any of them counts.
+        only_first: bytes that may come before a marker; None where any text may.
     """
 
     def __init__(self, table: TokenTable, markers: Sequence[bytes], *, only_first: bytes | None = None) -> None:
-        """Searches the vocabulary, which takes tens of milliseconds where it is large.
-
-        Args:
-            markers: any of them counts.
-            only_first: bytes that may come before a marker; None where any text may.
-        """
         self.markers = tuple(markers)
         self._table = table
         self._only_first = only_first

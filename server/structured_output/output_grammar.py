@@ -34,12 +34,13 @@ class OutputGrammar(Protocol):
 
 
 class AdvancedGrammar:
-    """The grammar of the rest of an output, behind its first tokens."""
+    """The grammar of the rest of an output, behind its first tokens.
+
+    Args:
+        matcher: has read these tokens, and is only copied from now on.
+    """
 
     def __init__(self, matcher: OutputMatcher) -> None:
-        """Args:
-        matcher: has read these tokens, and is only copied from now on.
-        """
         self._matcher = matcher
 
     @classmethod

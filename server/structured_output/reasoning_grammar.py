@@ -23,18 +23,19 @@ class EndMarker(NamedTuple):
 
 
 class ReasoningMarkers:
-    """The markers of reasoning in the outputs of one model. It is made once."""
+    """The markers of reasoning in the outputs of one model. It is made once.
+
+    Searches the vocabulary.
+
+    Args:
+        begins: any of these markers begins the reasoning.
+        ends: any of them ends it.
+        closing: None where the vocabulary cannot write it, so that no budget can be enforced.
+    """
 
     def __init__(
         self, table: TokenTable, begins: Sequence[bytes], ends: Sequence[bytes], closing: EndMarker | None
     ) -> None:
-        """Searches the vocabulary.
-
-        Args:
-            begins: any of these markers begins the reasoning.
-            ends: any of them ends it.
-            closing: None where the vocabulary cannot write it, so that no budget can be enforced.
-        """
         self.table = table
         self.ends = MarkerScanner(table, ends)
         self.begins = tuple(begins)
@@ -55,18 +56,19 @@ class ReasoningMarkers:
 
 
 class ReasoningGrammar:
-    """The grammar of outputs of one prompt."""
+    """The grammar of outputs of one prompt.
 
-    def __init__(
-        self, scan: ReasoningMarkers, *, is_open: bool, budget: int | None, behind: OutputGrammar | None, is_form: bool
-    ) -> None:
-        """Args:
+    Args:
         is_open: whether the output begins within the reasoning.
         budget: the most tokens of the reasoning between its markers; None: any number.
         behind: the grammar of what follows the reasoning; None: it may be anything.
         is_form: whether the whole output but its reasoning must match `behind`. Then no token ends the output within
             its reasoning, and the token that ends the reasoning may go on with white space alone.
-        """
+    """
+
+    def __init__(
+        self, scan: ReasoningMarkers, *, is_open: bool, budget: int | None, behind: OutputGrammar | None, is_form: bool
+    ) -> None:
         self.scan, self.is_open, self.budget, self.behind, self.is_form = scan, is_open, budget, behind, is_form
         self._taken: dict[bytes, bool] = {}  # by what a token has behind the marker
         self._masks = {tail: self._mask_within(tail) for tail in scan.ends.tails}

@@ -39,13 +39,13 @@ class SandboxedCompiler:
     another process first, which is killed where it takes too long; a grammar that passes takes as long here, and no
     more. Several threads may use it, each of which has a process. Processes are started with the first need, and
     end with this process, however it ends.
+
+    Args:
+        vocab_size: of the model's logits.
+        seconds: of processor time that a compilation may take.
     """
 
     def __init__(self, tokenizer: HasVocabulary, vocab_size: int, seconds: float) -> None:
-        """Args:
-        vocab_size: of the model's logits.
-        seconds: of processor time that a compilation may take.
-        """
         self._seconds = seconds
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
@@ -134,8 +134,12 @@ class SandboxedCompiler:
 
 
 class _Worker:
+    """A running `compile_worker` process.
+
+    Raises QueueFull if it cannot start now, because the machine lacks memory, processes or descriptors.
+    """
+
     def __init__(self, message: WorkerVocabulary) -> None:
-        """Raises QueueFull where it does not start now, because the machine lacks memory, processes or descriptors."""
         try:
             ours, its = socket.socketpair()
         except OSError as error:

@@ -11,14 +11,15 @@ from sampling.host.packed import num_words_of, pack_words
 
 
 class TokenTable:
-    """The text of each token, including control tokens that mark parts of an output."""
+    """The text of each token, including control tokens that mark parts of an output.
 
-    def __init__(self, token_bytes: Sequence[bytes], end_token_ids: Collection[int], vocab_size: int) -> None:
-        """Args:
+    Args:
         token_bytes: by token id; empty where a token has no text.
         end_token_ids: tokens that end an output.
         vocab_size: of the model's logits, which may be more or fewer than the tokenizer knows.
-        """
+    """
+
+    def __init__(self, token_bytes: Sequence[bytes], end_token_ids: Collection[int], vocab_size: int) -> None:
         self._token_bytes = token_bytes
         self.vocab_size = vocab_size
         self.end_token_ids = frozenset(end_token_ids)

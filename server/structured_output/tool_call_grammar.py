@@ -19,7 +19,16 @@ SEPARATORS = SPACE + b";,"  # between calls that can only be the whole of an ans
 
 
 class ToolCallGrammar:
-    """The grammar of outputs with calls in one syntax."""
+    """The grammar of outputs with calls in one syntax.
+
+    Searches the vocabulary.
+
+    Args:
+        grammar: of what follows the marker of a call.
+        begins: the markers, each with the part of it that the grammar reads too.
+        only_first: whether calls can only be the whole of an output, from its first character on.
+        is_single: whether the output ends behind a call.
+    """
 
     def __init__(
         self,
@@ -30,14 +39,6 @@ class ToolCallGrammar:
         only_first: bool,
         is_single: bool,
     ) -> None:
-        """Searches the vocabulary.
-
-        Args:
-            grammar: of what follows the marker of a call.
-            begins: the markers, each with the part of it that the grammar reads too.
-            only_first: whether calls can only be the whole of an output, from its first character on.
-            is_single: whether the output ends behind a call.
-        """
         self.table, self.grammar, self.begins = table, grammar, begins
         self.only_first, self.is_single = only_first, is_single
         self.scan = MarkerScanner(table, list(begins), only_first=SPACE if only_first else None)

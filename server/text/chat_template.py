@@ -40,15 +40,15 @@ class ChatTemplate:
         template = ChatTemplate(source, eos_token="<|im_end|>")
         prompt = template.render([{"role": "user", "content": "Hi"}])
 
+    Args:
+        variants: sources to use instead of `source` where a variable is given, by the names in VARIANTS.
+
     Raises ChatTemplateError if the source is not a valid jinja2 template, or it is too long.
     """
 
     def __init__(
         self, source: str, *, bos_token: str = "", eos_token: str = "", variants: Mapping[str, str] | None = None
     ) -> None:
-        """Args:
-        variants: sources to use instead of `source` where a variable is given, by the names in VARIANTS.
-        """
         environment = TemplateSandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlocks]
         )

@@ -48,12 +48,12 @@ class TemplateBudget:
 
     Sizes are those of trees: what is in a list twice counts twice, because writing, comparing and hashing the list walk
     over it twice. Otherwise a few nested lists could take practically for ever.
+
+    Args:
+        given: the messages and variables of the request, to whose size the limits are relative.
     """
 
     def __init__(self, given: object, max_seconds: float = MAX_SECONDS) -> None:
-        """Args:
-        given: the messages and variables of the request, to whose size the limits are relative.
-        """
         self._max_seconds = max_seconds
         self._end = time.monotonic() + max_seconds
         # Of containers, by id, each with the container itself, so that no id is used again.

@@ -69,6 +69,12 @@ class Tokenizer:
 
     `token_bytes[token_id]` are the bytes of text that a token stands for. They may be part of a character,
     and they are empty for control tokens.
+
+    Args:
+        eos_token_ids: any of these tokens ends an output.
+        prefix_ids: tokens that the model needs before every text, such as a begin-of-sequence token.
+        suffix_ids: tokens that the model needs after every text.
+        vocab_size: of the model's matrices; token ids beyond the vocabulary stand for no text.
     """
 
     def __init__(
@@ -81,12 +87,6 @@ class Tokenizer:
         suffix_ids: tuple[int, ...] = (),
         vocab_size: int = 0,
     ) -> None:
-        """Args:
-        eos_token_ids: any of these tokens ends an output.
-        prefix_ids: tokens that the model needs before every text, such as a begin-of-sequence token.
-        suffix_ids: tokens that the model needs after every text.
-        vocab_size: of the model's matrices; token ids beyond the vocabulary stand for no text.
-        """
         num_unknown = max(0, vocab_size - len(vocabulary.tokens))
         self._vocabulary = vocabulary
         self._tokens = [*vocabulary.tokens, *[""] * num_unknown]

@@ -16,13 +16,16 @@ from server.protocol.errors import ApiError
 
 
 class MessageWriter(AnswerWriter):
+    """Writes the only answer of a generation.
+
+    Args:
+        parts: the format of the answer.
+        max_tokens: that the client asked for; the model may have room for fewer.
+    """
+
     def __init__(
         self, generation: Generation, context: AnswerContext, parts: OutputFormat, blocks: BlockWriter, max_tokens: int
     ) -> None:
-        """Args:
-        parts: the format of the answer.
-        max_tokens: that the client asked for; the model may have room for fewer.
-        """
         self._generation = generation
         self._context = context
         self._has_reasoning = parts.reasoning is not None

@@ -21,16 +21,17 @@ from server.text.detokenizer import HasTokenTexts
 
 
 class OpenAICall(BodyCall):
-    """A call whose body is a completion request or a chat completion request."""
+    """A call whose body is a completion request or a chat completion request.
+
+    Args:
+        of_route: fields of GenerationRequest that routes have different names or defaults for.
+    """
 
     writer_kind: type[ChunkWriter]  # what writes the answer
     logprobs_kind: type[WireLogprobs]  # the shape in which the route writes log probabilities
     id_prefix: str  # of the answers' ids
 
     def __init__(self, body: GenerationFields, prompts: Sequence[PromptSource], **of_route: Any) -> None:
-        """Args:
-        of_route: fields of GenerationRequest that routes have different names or defaults for.
-        """
         self._fields = body
         self._head: ResponseHead | None = None
         super().__init__(to_request(body, prompts, **of_route), body.request_id, body.ignored, body.stream is True)

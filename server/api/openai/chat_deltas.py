@@ -39,17 +39,18 @@ NO_DELTA = ChatDelta("", "", [])
 
 
 class ChatDeltaParser:
-    """Parses the text of one choice."""
+    """Parses the text of one choice.
+
+    Args:
+        prompt: token ids; its end shows whether the answer begins within the reasoning.
+        num_begun: how many of the prompt's tokens are the answer so far, which goes on.
+        with_reasoning: whether reasoning is returned, or dropped.
+    """
 
     def __init__(
         self, parts: OutputFormat, prompt: Sequence[int], tokenizer: HasTokenTexts, *, num_begun: int = 0,
         with_reasoning: bool = True,
     ) -> None:  # fmt: skip
-        """Args:
-        prompt: token ids; its end shows whether the answer begins within the reasoning.
-        num_begun: how many of the prompt's tokens are the answer so far, which goes on.
-        with_reasoning: whether reasoning is returned, or dropped.
-        """
         self._with_reasoning = with_reasoning
         self._parts = OutputParser(parts, prompt, tokenizer, num_begun=num_begun)
         self._num_calls = 0

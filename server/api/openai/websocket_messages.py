@@ -67,15 +67,16 @@ class StreamCall(Call[StreamWriter]):
 
 
 class StreamMessages(StreamWriter):
-    """Writes the messages of one generation."""
+    """Writes the messages of one generation.
+
+    Args:
+        make_parts: makes the parser of one choice; None where all text is content.
+    """
 
     def __init__(
         self, client_id: str, generation: Generation, logprobs: WireLogprobs | None, context: AnswerContext,
         ignored: Sequence[str], make_parts: Callable[[], ChatDeltaParser] | None, *, with_timings: bool,
     ) -> None:  # fmt: skip
-        """Args:
-        make_parts: makes the parser of one choice; None where all text is content.
-        """
         self._parts = [] if make_parts is None else [make_parts() for _ in range(generation.num_choices)]
         self._with_timings = with_timings
         self._client_id = client_id

@@ -17,11 +17,14 @@ from server.generation.prompt_sources import Conversation, PromptSource
 
 
 class ResponseCall:
-    def __init__(self, body: ResponsesRequest, *, stream_id: str | None = None, is_warm_up: bool = False) -> None:
-        """Args:
+    """A call whose body was validated.
+
+    Args:
         stream_id: a name of the client's for the stream.
         is_warm_up: whether only the prompt is computed.
-        """
+    """
+
+    def __init__(self, body: ResponsesRequest, *, stream_id: str | None = None, is_warm_up: bool = False) -> None:
         self.body = body
         self.stream_id = stream_id
         self.is_warm_up = is_warm_up

@@ -76,13 +76,13 @@ class ControlTokens:
     """The control tokens that an encoder looks for in texts, by name.
 
     Work is linear in a text's length, and the interpreter lock is released every few milliseconds.
+
+    Args:
+        ids: token ids by name. Names are not empty.
+        is_exact: whether the encoder finds exactly these names, and none that its normalizer equates.
     """
 
     def __init__(self, ids: Mapping[str, int], *, is_exact: bool = True) -> None:
-        """Args:
-        ids: token ids by name. Names are not empty.
-        is_exact: whether the encoder finds exactly these names, and none that its normalizer equates.
-        """
         self.ids = dict(ids)
         self.is_exact = is_exact
         self._prefixes = frozenset(name[:end] for name in ids for end in range(1, len(name) + 1))

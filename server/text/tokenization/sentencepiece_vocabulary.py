@@ -67,6 +67,16 @@ class SentencePieceVocabulary:
 
     Some models store control tokens as user-defined symbols, which SentencePiece does find in a text. They are left
     to it, unless a message has written one; then a second processor tokenizes, to which they are control tokens.
+
+    Args:
+        proto: the serialized `ModelProto`.
+        tokens: the texts of all tokens by id: the pieces of the model, then what was added behind them.
+        token_types: see TokenType.
+        added: by their texts, the tokens that are found in a text before SentencePiece sees it.
+
+    Raises:
+        ValueError: the text of a byte token is not of the form <0xFF>.
+        RuntimeError: SentencePiece does not accept the model.
     """
 
     def __init__(
@@ -77,16 +87,6 @@ class SentencePieceVocabulary:
         added: Mapping[str, AddedToken],
         prefix: SpacePrefix,
     ) -> None:
-        """Args:
-            proto: the serialized `ModelProto`.
-            tokens: the texts of all tokens by id: the pieces of the model, then what was added behind them.
-            token_types: see TokenType.
-            added: by their texts, the tokens that are found in a text before SentencePiece sees it.
-
-        Raises:
-            ValueError: the text of a byte token is not of the form <0xFF>.
-            RuntimeError: SentencePiece does not accept the model.
-        """
         self._processors = _load(proto, prefix)
         special = {name: token.token_id for name, token in added.items() if token.is_special}
         found = {name: token.token_id for name, token in added.items()}

@@ -28,13 +28,14 @@ BytesOf = Callable[[Sequence[str]], list[bytes]]
 
 
 class TokenizerJson(TokenizersEncoder):
-    """A vocabulary with its pipeline. Raises ModelError if the file is damaged, or its decoder is not supported."""
+    """A vocabulary with its pipeline. Raises ModelError if the file is damaged, or its decoder is not supported.
 
-    def __init__(self, path: Path, text: str, special_tokens: Sequence[str] = ()) -> None:
-        """Args:
+    Args:
         text: the content of the file at `path`.
         special_tokens: tokens of the vocabulary that are special even if the file does not say so.
-        """
+    """
+
+    def __init__(self, path: Path, text: str, special_tokens: Sequence[str] = ()) -> None:
         self._path = path
         try:
             decoder = orjson.loads(text).get("decoder")

@@ -27,14 +27,14 @@ class TokenizersEncoder:
     The library splits a text at the tokens that were added to the vocabulary, and what it does to
     the stretches between may depend on their places. The second pipeline therefore has the same
     tokens under other names, which begin with a character that the text does not contain.
-    """
 
-    def __init__(self, tokenizer: Tokenizer, added: Mapping[int, AddedToken], control_ids: Iterable[int]) -> None:
-        """Args:
+    Args:
         tokenizer: the pipeline; it is not changed any more.
         added: the tokens that `tokenizer` looks for in texts before anything else, by token id.
         control_ids: those of `added` that no message may write.
-        """
+    """
+
+    def __init__(self, tokenizer: Tokenizer, added: Mapping[int, AddedToken], control_ids: Iterable[int]) -> None:
         self._tokenizer = tokenizer
         self._added = dict(added)
         self._control_ids = frozenset(control_ids)
