@@ -24,7 +24,7 @@ class PartialFile:
     A part counts once its hash is right. Whatever follows the last such part is cut off, so a pull after one that was
     killed continues behind the last whole part. One process at a time may hold such a file.
 
-    Opens the file, which may be missing.
+    The constructor opens the file, which may be missing.
 
     Args:
         name: of the model, for the stages of `progress`: "verify NAME (1 of 4)" and "unpack NAME (1 of 4)", or

@@ -54,7 +54,7 @@ class LLM(LLMLifecycle):
     Every method but `close` raises EngineError once the model is closed or the engine has failed. A
     request whose own grammar or parameters leave no token to choose ends with DeadEnd, an EngineError too.
 
-    Pulls the model where it is missing, reads it and compiles every shape.
+    The constructor pulls the model where it is missing, reads it and compiles every shape.
 
     Args:
         model: name of a built-in model, or path of a GGUF file or a Hugging Face folder.

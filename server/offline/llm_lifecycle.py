@@ -20,7 +20,7 @@ class LLMLifecycle:
     Used as `with`, which closes it. A model that is dropped closes itself.
     Every method but `close` raises EngineError once the model is closed or its engine has failed.
 
-    Starts the engine of `loaded`, which has not been started, and closes it in the end.
+    The constructor starts the engine of `loaded`, which has not been started.
 
     Args:
         model: the name or path that the model was loaded from.

@@ -29,7 +29,7 @@ class MarkerScanner:
 
     So any number of outputs may share one scanner.
 
-    Searches the vocabulary, which takes tens of milliseconds where it is large.
+    The constructor searches the vocabulary, which takes tens of milliseconds where it is large.
 
     Args:
         markers: any of them counts.

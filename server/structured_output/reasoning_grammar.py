@@ -25,7 +25,7 @@ class EndMarker(NamedTuple):
 class ReasoningMarkers:
     """The markers of reasoning in the outputs of one model. It is made once.
 
-    Searches the vocabulary.
+    The constructor searches the vocabulary.
 
     Args:
         begins: any of these markers begins the reasoning.

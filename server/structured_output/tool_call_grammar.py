@@ -21,7 +21,7 @@ SEPARATORS = SPACE + b";,"  # between calls that can only be the whole of an ans
 class ToolCallGrammar:
     """The grammar of outputs with calls in one syntax.
 
-    Searches the vocabulary.
+    The constructor searches the vocabulary.
 
     Args:
         grammar: of what follows the marker of a call.
