@@ -10,7 +10,7 @@ import orjson
 from pydantic import BeforeValidator, Field, model_validator
 
 from server.protocol.base_models import StrictModel
-from server.protocol.errors import shorten
+from server.protocol.errors import invalid_value, shorten
 from server.protocol.json_limits import is_deeper, is_longer
 from server.protocol.structured_outputs import NAME_PATTERN, Grammar, GrammarKind
 
@@ -169,6 +169,31 @@ class CallsTools:
     @cached_property
     def tool_policy(self) -> ToolPolicy:
         raise NotImplementedError
+
+    def check_tools(self, names: Sequence[str], chosen: Sequence[str], *, has_form: bool) -> None:
+        """Checks `tool_choice` against the tools.
+
+        Args:
+            names: of all tools.
+            chosen: the names in `tool_choice`.
+            has_form: whether another parameter asks for a form of the answer.
+        """
+        if len(set(names)) < len(names):
+            raise ValueError("tools has two functions of the same name; each name must stand there once")
+        for name in chosen:
+            if name not in names:
+                raise invalid_value(
+                    f"tool_choice names the function {shorten(name)}, which is not among the tools", "tool_choice"
+                )
+        if self.tool_policy.mode != "required":
+            return
+        if not names:
+            raise invalid_value("tool_choice is required and tools is empty", "tool_choice")
+        if has_form:
+            raise invalid_value(
+                "tool_choice asks for a call, and another parameter for another form of the answer; give one of them",
+                "tool_choice",
+            )
 
     @property
     def may_call(self) -> bool:

@@ -119,22 +119,10 @@ class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
 
     @model_validator(mode="after")
     def _choice_is_among_the_tools(self) -> ChatCompletionRequest:
-        named = [tool.function.name for tool in self.tools or ()]
         choice = self.tool_choice
-        if len(set(named)) < len(named):
-            raise ValueError("tools has two functions of the same name; each name must stand there once")
-        if isinstance(choice, NamedTool) and choice.function.name not in named:
-            raise invalid_value(
-                f"tool_choice names the function {shorten(choice.function.name)}, which is not among the tools",
-                "tool_choice",
-            )
-        if choice == "required" and not named:
-            raise invalid_value("tool_choice is required and tools is empty", "tool_choice")
-        if self.forced_calls is not None and super().grammar_request not in (None, _ANY_TEXT):
-            raise invalid_value(
-                "tool_choice asks for a call, and another parameter for another form of the answer; give one of them",
-                "tool_choice",
-            )
+        chosen = [choice.function.name] if isinstance(choice, NamedTool) else []
+        has_form = super().grammar_request not in (None, _ANY_TEXT)
+        self.check_tools([tool.function.name for tool in self.tools or ()], chosen, has_form=has_form)
         return self
 
     @cached_property

@@ -235,20 +235,7 @@ class ResponsesRequest(TemplateFields, GenerationFields, CallsTools):
     @model_validator(mode="after")
     def _choice_is_among_the_tools(self) -> ResponsesRequest:
         names = [tool.name for tool in self.tools or ()]
-        if len(set(names)) < len(names):
-            raise ValueError("tools has two functions of the same name; each name must stand there once")
-        for name in self._chosen_names:
-            if name not in names:
-                raise invalid_value(
-                    f"tool_choice names the function {shorten(name)}, which is not among the tools", "tool_choice"
-                )
-        if self.tool_choice == "required" and not names:
-            raise invalid_value("tool_choice is required and tools is empty", "tool_choice")
-        if self.forced_calls is not None and self._form is not None:
-            raise invalid_value(
-                "tool_choice asks for a call, and another parameter for another form of the answer; give one of them",
-                "tool_choice",
-            )
+        self.check_tools(names, self._chosen_names, has_form=self._form is not None)
         return self
 
     @model_validator(mode="after")

@@ -81,8 +81,8 @@ from server.structured_output import compile_worker
 def refusal(grammar, vocabulary):
     if grammar.source == "bad":
         exec({source!r})
-trial_process._refusal_of = refusal
-trial_process.run()
+compile_worker._refusal_of = refusal
+compile_worker.run()
 """
     monkeypatch.setattr(sandboxed_compiler, "START", code)
 
