@@ -24,9 +24,9 @@ from server.structured_output.large_stack_threads import STACK_BYTES, LargeStack
 
 MAX_BYTES = 2 << 30  # of address space; beyond it an allocation ends the process
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes, of getrusage
-TIME_SPENT_SIGNAL = signal.SIGPROF  # ends the process when a trial has had its processor time
-# How much longer than its limit of processor time a trial is waited for: on a machine with much to do, it gets only a
-# small part of a core. A request that has waited so long may be repeated; its grammar may be all right.
+TIME_SPENT_SIGNAL = signal.SIGPROF  # ends the process when a compilation has used its processor time
+# How much longer than its limit of processor time a compilation may last: on a busy machine, it gets only a small part
+# of a core. A request that has waited so long may be repeated; its grammar may be all right.
 WALL_TIME_FACTOR = 20.0
 MAX_WORKER_BYTES = 512 << 20  # of memory; a process that has had so much is replaced by a fresh one
 
@@ -37,7 +37,7 @@ class WorkerVocabulary(NamedTuple):
     token_bytes: Sequence[bytes]
     eos_token_ids: tuple[int, ...]
     vocab_size: int
-    seconds: float  # of processor time that a trial may take; then the process ends
+    seconds: float  # of processor time that a compilation may take; then the process ends
 
 
 class CompileVerdict(NamedTuple):
@@ -71,7 +71,7 @@ def _run(socket: Connection) -> None:
     signal.signal(TIME_SPENT_SIGNAL, signal.SIG_DFL)
     message = _decode_vocabulary(socket.recv_bytes())
     vocabulary = GrammarVocabulary(message, message.vocab_size)
-    threads: LargeStackThreads[str | None] = LargeStackThreads(1, STACK_BYTES, "trial")
+    threads: LargeStackThreads[str | None] = LargeStackThreads(1, STACK_BYTES, "grammar")
     socket.send_bytes(b"ready")
     while True:
         kind, source = json.loads(socket.recv_bytes())

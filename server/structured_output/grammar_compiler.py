@@ -69,8 +69,8 @@ class GrammarCompiler:
         self._max_bytes = max_bytes
         self._vocabulary: GrammarVocabulary | None = None
         self._vocabulary_lock = threading.Lock()
-        self._trials = SandboxedCompiler(tokenizer, vocab_size, timeout)
-        self._compile_grammar: Compile = compile_grammar or self._trials
+        self._sandbox = SandboxedCompiler(tokenizer, vocab_size, timeout)
+        self._compile_grammar: Compile = compile_grammar or self._sandbox
         self._threads: LargeStackThreads[Outcome] = LargeStackThreads(NUM_THREADS, STACK_BYTES, "grammar")
         self._lock = threading.Lock()  # protects the fields below
         self._jobs: dict[Grammar, _Job] = {}
@@ -88,7 +88,7 @@ class GrammarCompiler:
 
     def close(self) -> None:
         """Ends the worker processes; a later grammar starts a new one."""
-        self._trials.close()
+        self._sandbox.close()
 
     async def compile(self, grammar: Grammar, param: str) -> CompiledGrammar:
         """The compiled form of `grammar`, without blocking the event loop.

@@ -27,7 +27,7 @@ from server.structured_output.grammar_vocabulary import GrammarVocabulary, HasVo
 
 START = "from server.structured_output.compile_worker import run; run()"
 _CANNOT_START = "no process can be started that tries the grammar; try again later"
-BACKGROUND_START = "start of trials"  # the name of a thread that has a process ready before it is needed
+BACKGROUND_START = "start of a grammar worker"  # the name of a thread that has a process ready before it is needed
 START_SECONDS = 120.0  # that a process may take until it is ready; usually it takes less than one
 _BUSY = "the machine is too busy to try the grammar now; try again later"
 

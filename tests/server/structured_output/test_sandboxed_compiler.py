@@ -68,7 +68,7 @@ def eventually(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-# What a trial does in its process, in the place of compiling.
+# What a worker does instead of compiling.
 STOPPED = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
 SLOW = "while True: pass"
 GREEDY = "bytearray(3 << 30)"
