@@ -32,13 +32,13 @@ def python_call(text: ToolCallReader, char: str, *, may_print: bool = False) -> 
         return (yield from text.literal(")", (yield from text.skip_space())))
     if char == ")":
         text.start(name)
-        text.tell("{}")
+        text.emit("{}")
         return ""
     key = yield from _keyword(text, char)
     text.start(name)
-    text.tell("{")
+    text.emit("{")
     while True:
-        text.tell(json.dumps(key) + ": ")
+        text.emit(json.dumps(key) + ": ")
         char = yield from _value(text, (yield from text.skip_space()), 0)
         char = yield from _behind_space(text, char)
         if char == ",":
@@ -46,9 +46,9 @@ def python_call(text: ToolCallReader, char: str, *, may_print: bool = False) -> 
         elif char != ")":
             raise NotAToolCall
         if char == ")":
-            text.tell("}")
+            text.emit("}")
             return ""
-        text.tell(", ")
+        text.emit(", ")
         key = yield from _keyword(text, char)
 
 
@@ -108,7 +108,7 @@ def _value(text: ToolCallReader, char: str, depth: int) -> CharCoroutine:
         if len(word) > MAX_NAME_CHARS:
             raise NotAToolCall
         char = yield
-    text.tell(_CONSTANTS.get(word) or _number(word))
+    text.emit(_CONSTANTS.get(word) or _number(word))
     return char
 
 
@@ -127,55 +127,55 @@ def _number(word: str) -> str:
 
 
 def _items(text: ToolCallReader, end: str, depth: int) -> CharCoroutine:
-    text.tell("[")
+    text.emit("[")
     char = yield from text.skip_space()
     is_first = True
     while char != end:
         if not is_first:
-            text.tell(", ")
+            text.emit(", ")
         is_first = False
         char = yield from _behind_space(text, (yield from _value(text, char, depth + 1)))
         if char == ",":
             char = yield from text.skip_space()
         elif char != end:
             raise NotAToolCall
-    text.tell("]")
+    text.emit("]")
     return (yield)
 
 
 def _entries(text: ToolCallReader, depth: int) -> CharCoroutine:
-    text.tell("{")
+    text.emit("{")
     char = yield from text.skip_space()
     is_first = True
     while char != "}":
         if not is_first:
-            text.tell(", ")
+            text.emit(", ")
         is_first = False
         if char not in "\"'":
             raise NotAToolCall
         char = yield from _behind_space(text, (yield from _string(text, char)))
         if char != ":":
             raise NotAToolCall
-        text.tell(": ")
+        text.emit(": ")
         char = yield from _value(text, (yield from text.skip_space()), depth + 1)
         char = yield from _behind_space(text, char)
         if char == ",":
             char = yield from text.skip_space()
         elif char != "}":
             raise NotAToolCall
-    text.tell("}")
+    text.emit("}")
     return (yield)
 
 
 def _string(text: ToolCallReader, quote: str) -> CharCoroutine:
     """A string from its quote on, which may be one of three; returns the first character behind it."""
-    text.tell('"')
+    text.emit('"')
     char = yield
     num_quotes = 1
     if char == quote:
         char = yield
         if char != quote:  # an empty string
-            text.tell('"')
+            text.emit('"')
             return char
         num_quotes, char = 3, (yield)
     num_seen = 0  # quotes in a row
@@ -185,11 +185,11 @@ def _string(text: ToolCallReader, quote: str) -> CharCoroutine:
             if num_seen == num_quotes:
                 break
         else:
-            text.tell(_json(quote * num_seen))
+            text.emit(_json(quote * num_seen))
             num_seen = 0
-            text.tell(_json((yield from _escape())) if char == "\\" else _json(char))
+            text.emit(_json((yield from _escape())) if char == "\\" else _json(char))
         char = yield
-    text.tell('"')
+    text.emit('"')
     return (yield)
 
 

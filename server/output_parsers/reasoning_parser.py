@@ -102,7 +102,7 @@ class ReasoningParser:
         if not self._is_decided and not self._is_open:
             return (ContentDelta(held),) if held else ()
         if self._is_inside:
-            return self._tell(held.rstrip())
+            return self._emit(held.rstrip())
         held = held.strip()  # of the reasoning that the prompt has begun, unless it is empty
         return (ReasoningDelta(held),) if held else ()
 
@@ -127,14 +127,14 @@ class ReasoningParser:
             num_held = max(overlap(text, end) for end in self._syntax.ends)
             certain = text[: len(text) - num_held].rstrip()
             self._held = text[len(certain) :]
-            return self._tell(certain)
+            return self._emit(certain)
         rest = text[place + len(marker) :]
         self.end = self._num_bytes - len(rest.encode("utf-8", "surrogatepass"))
-        events = [*self._tell(text[:place].rstrip())]
+        events = [*self._emit(text[:place].rstrip())]
         self._is_inside, self._is_fresh = False, True
         return [*events, *self._behind(rest)]
 
-    def _tell(self, text: str) -> Sequence[ReasoningDelta]:
+    def _emit(self, text: str) -> Sequence[ReasoningDelta]:
         if self._is_fresh:
             text = text.lstrip()
         if not text:

@@ -139,18 +139,18 @@ def xml_call(text: ToolCallReader) -> CharCoroutine:
     name, _ = yield from _until((yield), ">")
     name = name.strip()
     text.start(name)
-    text.tell("{")
+    text.emit("{")
     is_first = True
     while True:
         yield from text.literal("<", (yield from text.skip_space()))
         char = yield
         if char == "/":
             yield from text.literal("function>")
-            text.tell("}")
+            text.emit("}")
             return ""
         yield from text.literal("parameter=", char)
         key, _ = yield from _until((yield), ">")
-        text.tell(f"{'' if is_first else ', '}{json.dumps(key.strip(), ensure_ascii=False)}: ")
+        text.emit(f"{'' if is_first else ', '}{json.dumps(key.strip(), ensure_ascii=False)}: ")
         is_first = False
         yield from _xml_value(text, is_text=_is_text(text.schema_of(name), key.strip()))
 
@@ -160,7 +160,7 @@ def _xml_value(text: ToolCallReader, *, is_text: bool) -> CharCoroutine:
     value: list[str] = []  # of what is no text
     held, is_begin, num_chars = "", True, 0
     if is_text:
-        text.tell('"')
+        text.emit('"')
     while True:
         held += yield
         if is_begin and held == "\n":
@@ -174,7 +174,7 @@ def _xml_value(text: ToolCallReader, *, is_text: bool) -> CharCoroutine:
             num_sure = len(held) - len(end)
         sure, held = held[:num_sure], held[num_sure:]
         if is_text:
-            text.tell(json.dumps(sure, ensure_ascii=False)[1:-1])
+            text.emit(json.dumps(sure, ensure_ascii=False)[1:-1])
         else:
             value.append(sure)
             num_chars += len(sure)
@@ -182,7 +182,7 @@ def _xml_value(text: ToolCallReader, *, is_text: bool) -> CharCoroutine:
                 raise NotAToolCall
         if end is not None:
             break
-    text.tell('"' if is_text else _as_json("".join(value)))
+    text.emit('"' if is_text else _as_json("".join(value)))
     return ""
 
 

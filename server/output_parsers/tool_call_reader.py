@@ -161,7 +161,7 @@ class ToolCallReader:
         self.has_started = True
         self._events.append(ToolCallStart(name))
 
-    def tell(self, text: str) -> None:
+    def emit(self, text: str) -> None:
         """Emits more of the last call's arguments."""
         if text:
             self._events.append(ToolCallArguments(text))

@@ -126,7 +126,7 @@ class ToolParser:
         if self._call is not None and not self._call.has_started:
             events.append(ContentDelta("".join(self._raw)))
         elif self._call is None:
-            self._tell(self._held, events)
+            self._emit(self._held, events)
         self._held, self._call = "", None
         return merged(events)
 
@@ -135,7 +135,7 @@ class ToolParser:
         begins = self._syntax.begins
         text, self._held = self._held + text, ""
         if self._is_plain:
-            self._tell(text, events)
+            self._emit(text, events)
             return ""
         if self._syntax.only_first:
             stripped = text.lstrip()
@@ -147,7 +147,7 @@ class ToolParser:
                 if self._follows_call and stripped.startswith((";", ",")):
                     return stripped[1:]  # separates calls
                 self._is_plain = True
-                self._tell(text, events)
+                self._emit(text, events)
                 return ""
             start = len(text) - len(stripped)
         else:
@@ -155,9 +155,9 @@ class ToolParser:
             if start < 0:
                 num_held = max(overlap(text, begin) for begin in begins)
                 self._held = text[len(text) - num_held :]
-                self._tell(text[: len(text) - num_held], events)
+                self._emit(text[: len(text) - num_held], events)
                 return ""
-            self._tell(text[:start], events)
+            self._emit(text[:start], events)
         self._call = ToolCallReader(
             self._syntax.body, found, self._schemas, only_known=self._syntax.is_ambiguous and bool(self._schemas)
         )
@@ -176,7 +176,7 @@ class ToolParser:
                 if call.has_started:  # what was emitted stays; the rest is text like any other
                     return text[position:]
                 self._is_plain = self._syntax.only_first
-                self._tell("".join(self._raw), events)
+                self._emit("".join(self._raw), events)
                 return text[position:]
             if not call.has_started:
                 self._raw.append(char)
@@ -185,7 +185,7 @@ class ToolParser:
                 return text[position + 1 :]
         return ""
 
-    def _tell(self, text: str, events: list[ToolEvent]) -> None:
+    def _emit(self, text: str, events: list[ToolEvent]) -> None:
         if self._follows_call:
             text = text.lstrip()
         if text:
