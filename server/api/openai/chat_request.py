@@ -59,7 +59,7 @@ def _as_content(value: Any) -> str:
 
 
 class TextPart(StrictModel):
-    """A piece of a message's text, for the OpenAPI document; `_text_of_part` reads it."""
+    """A text part of a message's content."""
 
     type: Literal["text"]
     text: str
