@@ -32,7 +32,12 @@ def request_models() -> list[type[BaseModel]]:
             yield derived
             yield from below(derived)
 
-    found = {model for model in below(BaseModel) if model.__module__.startswith(("server.protocol.", "server.api."))}
+    found = {
+        model
+        for model in below(BaseModel)
+        if model.__module__.startswith(("server.protocol.", "server.api."))
+        and not model.__module__.startswith("server.api.openapi.")  # the shapes of answers
+    }
     return sorted(found, key=lambda model: (model.__module__, model.__name__))
 
 
