@@ -204,7 +204,7 @@ LARGE_TOOL = {"type": "function", "function": {"name": "f", "parameters": LARGE,
     ("maker", "wish"),
     [
         ((ForcedCalls, "to_grammar"), {"tools": [LARGE_TOOL], "tool_choice": "required"}),
-        ((answer_forms, "grammar_of_calls"), {"tools": [LARGE_TOOL]}),
+        ((answer_forms, "tool_call_lark"), {"tools": [LARGE_TOOL]}),
         ((ResponseFormat, "to_grammar"), {"response_format": {"type": "json_object", "schema": LARGE}}),
         ((StructuredOutputs, "to_grammar"), {"structured_outputs": {"json": LARGE}}),
     ],
