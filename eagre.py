@@ -17,15 +17,14 @@ from engine.interface.config import EngineConfig, ModelInfo
 from engine.interface.errors import ModelError
 from engine.interface.types import DeadEnd, EngineBusy, EngineError, EngineStats, FinishReason, TokenLogprobs
 from sampling.host.params import InvalidParameter, SamplingParams
-from server.model_sources.errors import ModelStoreError
+from server.model_sources.cache_folder import ModelStoreError
 
 if TYPE_CHECKING:
     from server.generation.choice import Delta
     from server.generation.generation import Answer, Usage
-    from server.offline.batch import BatchProgress
+    from server.offline.batch import BatchProgress, Output
     from server.offline.llm import LLM
-    from server.offline.output import Output
-    from server.offline.saved_llm import SavedLLMError
+    from server.offline.saved_config import SavedLLMError
     from server.offline.text_stream import TextStream
 
     __version__: str
@@ -61,8 +60,8 @@ _IMPORTED_LATE = {
     "Answer": "server.generation.generation",
     "BatchProgress": "server.offline.batch",
     "Delta": "server.generation.choice",
-    "Output": "server.offline.output",
-    "SavedLLMError": "server.offline.saved_llm",
+    "Output": "server.offline.batch",
+    "SavedLLMError": "server.offline.saved_config",
     "TextStream": "server.offline.text_stream",
     "Usage": "server.generation.generation",
 }

@@ -31,7 +31,7 @@ from engine.interface.config import EngineConfig
 from engine.interface.setting import settings_of
 from engine.interface.types import Progress
 from engine.models.open_model import OpenModel, open_model
-from server.model_sources.errors import ModelStoreError
+from server.model_sources.cache_folder import ModelStoreError
 from server.startup.progress import ProgressReporter
 from server.startup.settings import DEFAULT_MODEL
 from server.text.text_model import TextModel

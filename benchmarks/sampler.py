@@ -42,7 +42,7 @@ from sampling.host.params import SamplingParams
 from server.cli.bench.load.workload import Workload
 from server.protocol.structured_outputs import Grammar, GrammarKind
 from server.startup.settings import ServerSettings
-from server.structured_output.compiler import GrammarCompiler
+from server.structured_output.grammar_compiler import GrammarCompiler
 from server.text.text_model import TextModel
 
 PROGRAM = "benchmarks.sampler"

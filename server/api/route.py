@@ -15,7 +15,7 @@ from server.api.framing import SERVER_SENT_EVENTS, Framing
 from server.generation.choice import Delta
 from server.generation.generation import Answer, Generation
 from server.generation.generation_request import GenerationRequest
-from server.output_parsers.answer_parts import AnswerFormat
+from server.output_parsers.output_parser import OutputFormat
 from server.protocol.errors import ApiError, to_api_error
 from server.text.detokenizer import HasTokenTexts
 
@@ -33,7 +33,7 @@ class AnswerContext(NamedTuple):
     request_id: str  # the client's own, or the server's
     model: str  # the name that clients know it by
     tokenizer: HasTokenTexts
-    answer_format: AnswerFormat = AnswerFormat()  # how the model writes what is not content, where that is known
+    answer_format: OutputFormat = OutputFormat()  # how the model writes what is not content, where that is known
     stream: str | None = None  # by which id the stream can be resumed, if it can
 
 

@@ -26,7 +26,8 @@ from server.http.transport.connections import TURNS, GuardedRunner
 from server.http.transport.json_body import json_response
 from server.startup.loaded_model import follow_model
 from server.startup.logs import log, set_up_logs
-from server.startup.model_list import settings_of_each
+from server.startup.model_loader import follow_model
+from server.startup.model_settings import settings_of_each
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings, SettingsError
 

@@ -90,7 +90,7 @@ def _announce(line: str) -> None:
 
 
 def _pull(options: argparse.Namespace) -> int:
-    from server.model_sources.errors import ModelStoreError
+    from server.model_sources.cache_folder import ModelStoreError
     from server.model_sources.model_store import pull_model
     from server.startup.progress import ProgressReporter
 
@@ -105,7 +105,7 @@ def _pull(options: argparse.Namespace) -> int:
 
 def _models(options: argparse.Namespace) -> int:
     from server.cli import models
-    from server.model_sources.errors import ModelStoreError
+    from server.model_sources.cache_folder import ModelStoreError
     from server.startup.settings import ServerSettings, SettingsError
 
     try:

@@ -14,8 +14,8 @@ from engine.interface.types import Progress
 from server.protocol.errors import ApiError
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
-from server.startup.loaded_model import LoadedModel
 from server.startup.logs import log
+from server.startup.model_loader import LoadedModel
 from server.startup.settings import ServerSettings
 
 QUIET_S = 1.0  # without any answer, before a model is prepared for grammars

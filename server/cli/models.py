@@ -10,7 +10,7 @@ import orjson
 
 from engine.interface.config import EngineConfig
 from engine.interface.types import MachineMemory, ModelFootprint
-from server.model_sources.inventory import ListedModel, all_models
+from server.model_sources.available_models import AvailableModel, all_models
 
 HEADER = ("NAME", "SOURCE", "QUANTIZATION", "PARAMETERS", "WEIGHTS", "1,000 TOKENS", "FITS")
 _ALIGN = "<<<>>><"  # of the columns: words to the left, figures to the right
@@ -19,7 +19,9 @@ NUM_TOKENS = 1000  # the KV cache is shown for so many
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
-    listed: ListedModel
+    """A model, and what it would take; of a model that cannot be opened, why."""
+
+    listed: AvailableModel
     footprint: ModelFootprint | None
     error: str | None
 
@@ -39,7 +41,7 @@ def measure_models(paths: Iterable[str], config: EngineConfig) -> tuple[list[Mea
     """All models on this machine and in `paths`. Only the headers of their files are read."""
     from engine.client import EngineClient  # it imports JAX
 
-    def measure(listed: ListedModel) -> MeasuredModel:
+    def measure(listed: AvailableModel) -> MeasuredModel:
         if listed.path is None:
             return MeasuredModel(listed, None, listed.error)
         try:

@@ -25,14 +25,14 @@ from server.cli.process import (
     watch_signals,
 )
 from server.serving.served_models import ServedModels
-from server.startup.loaded_model import LoadedModel, load_model
 from server.startup.logs import log, set_up_logs
-from server.startup.model_list import settings_of_each
+from server.startup.model_loader import LoadedModel, load_model
+from server.startup.model_settings import settings_of_each
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings, SettingsError
-from server.storage.record_key import StoreError
+from server.storage.record_table import StoreError
 from server.telemetry.tracing import open_tracing
-from server.text.tokenization.library_encoder import encode_in_callers_thread
+from server.text.tokenization.tokenizers_encoder import disable_tokenizers_threads
 
 JOIN_S = 0.5  # for the engine's last step; the process ends then, whether or not the step has
 

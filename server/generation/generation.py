@@ -21,7 +21,7 @@ from server.generation.generation_request import GenerationRequest
 from server.generation.metrics import Metrics
 from server.generation.prompts import PreparedPrompt
 from server.generation.push import Push, Sink
-from server.structured_output.answer_rules import AnswerRules
+from server.structured_output.output_grammar import OutputGrammar
 from server.text.detokenizer import HasTokenTexts
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
@@ -137,7 +137,7 @@ class Generation:
         engine: EngineClient,
         tokenizer: HasTokenTexts,
         metrics: Metrics,
-        rules: Sequence[AnswerRules | None] = (),
+        rules: Sequence[OutputGrammar | None] = (),
         tell_progress: TellProgress | None = None,
         watcher: Watcher | None = None,
     ) -> Self:

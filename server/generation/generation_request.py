@@ -9,7 +9,7 @@ from typing import Any
 from sampling.host.params import MAX_SEED, InvalidParameter, SamplingParams
 from server.generation.prompt_sources import PromptSource
 from server.protocol.stream_fields import PLAIN, Streaming
-from server.protocol.structured_outputs import GrammarWish
+from server.protocol.structured_outputs import GrammarRequest
 from server.protocol.tools import StrictCalls
 
 
@@ -37,7 +37,7 @@ class GenerationRequest:
     echoes: bool = False  # whether the text of each answer begins with that of its prompt
     num_prompt_output_tokens: int = 0  # tokens at the end of each prompt that are the answer so far
     include_stop: bool = False  # whether the stop string itself is part of the text
-    grammar: GrammarWish | None = None  # what every answer must match
+    grammar: GrammarRequest | None = None  # what every answer must match
     strict_calls: StrictCalls | None = None  # what calls in the answers must follow, where there is no grammar
     thinking_budget: int | None = None  # tokens of each answer's reasoning, at most
     priority: int | None = None  # None: the lowest number that the tenant may ask for, at least 0

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, Protocol
 
 from sampling.host.params import InvalidParameter
 from server.protocol.errors import ApiError
-from server.protocol.json_values import is_deeper, size_of
+from server.protocol.json_limits import is_deeper, size_of
 from server.text.chat_template import ChatTemplate, ChatTemplateError
-from server.text.template_budget import check_written
+from server.text.template_limits import check_rendered_length
 from server.text.text_model import TextModel
 from server.text.tokenization.control_tokens import ControlTokens, ShieldedText
-from server.text.tokenization.failures import TooManyTokens
+from server.text.tokenization.native_errors import TooManyTokens
 
 MAX_LISTED_TOKENS = 64 << 10  # of a prompt that is too long; a list of as many ids takes 2 ms
 MESSAGE_CHARS = 32  # what a message costs beside its text, in characters
@@ -49,7 +49,7 @@ class PromptSource(Protocol):
             ApiError: the model has no chat template, the template refuses the messages, or what it is told beside them
                 is nested too deeply.
             InvalidParameter: the text is far too long.
-            RenderingTakesLong, RenderedTextIsLong: within `rendering_briefly`, see there.
+            TemplateTimeout, PromptTextTooLong: within `inline_template_limits`, see there.
         """
         ...
 
@@ -173,7 +173,7 @@ class Conversation(NamedTuple):
             tokenizer.refuse_far_too_long("".join(contents), most_tokens or max_model_len)
         text, shielded = self._render(text_model.chat_template, tokenizer.control, variables)
         _refuse_hopeless(len(text), text_model, max_model_len)
-        check_written(len(text))
+        check_rendered_length(len(text))
         with _refusing_too_many(max_model_len):
             # The template writes the control tokens itself, the first one included.
             if shielded is None:

@@ -14,9 +14,9 @@ from server.generation.bad_words import bad_word_ids
 from server.generation.generation_request import GenerationRequest
 from server.generation.prompt_sources import COUNTED_CHARS, InfillPrompt, PromptSource, TextPrompt, TokenPrompt
 from server.protocol.sampling_fields import DEFAULT_BREAKERS
-from server.structured_output.answer_rules import AnswerRules
+from server.structured_output.output_grammar import OutputGrammar
 from server.text.detokenizer import IncrementalDetokenizer
-from server.text.template_budget import RenderedTextIsLong, RenderingTakesLong, rendering_briefly
+from server.text.template_limits import PromptTextTooLong, TemplateTimeout, inline_template_limits
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
 
@@ -58,11 +58,11 @@ async def prepare(
     if work <= MAX_INLINE_CHARS and (template is None or not template.is_slow):
         # A template that takes longer or writes more begins again in a worker thread.
         try:
-            with rendering_briefly(MAX_INLINE_SECONDS, MAX_WRITTEN_CHARS):
+            with inline_template_limits(MAX_INLINE_SECONDS, MAX_WRITTEN_CHARS):
                 return prepare_here(request, text_model, engine)
-        except RenderingTakesLong:
+        except TemplateTimeout:
             pass  # a slow template is run in a worker thread from then on
-        except RenderedTextIsLong as error:
+        except PromptTextTooLong as error:
             work = error.num_chars
     run = workers.run_long if work > MAX_SHORT_CHARS else workers.run
     return await run(prepare_here, request, text_model, engine)
@@ -79,7 +79,7 @@ def prepare_here(
     Raises:
         ApiError: the chat template refuses the messages, or what it is told beside them is nested too deeply.
         InvalidParameter: a parameter is outside its limits, or a prompt is too long.
-        RenderingTakesLong, RenderedTextIsLong: within `rendering_briefly`, see there.
+        TemplateTimeout, PromptTextTooLong: within `inline_template_limits`, see there.
     """
     max_model_len = engine.model_info.max_model_len
     # The parameters first: they are less work to refuse.
@@ -102,7 +102,7 @@ def prepare_here(
         raise
 
 
-def rules_behind(rules: AnswerRules, prompt: PreparedPrompt) -> AnswerRules:
+def rules_behind(rules: OutputGrammar, prompt: PreparedPrompt) -> OutputGrammar:
     """What is left of the rules behind the answer so far. Long answers take long, so this belongs in a worker thread.
 
     Raises:

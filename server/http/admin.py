@@ -1,8 +1,7 @@
-"""What an operator asks of a running server: the lifecycle of its engines, aborts by id, a trace of the last steps.
+"""The admin routes: the lifecycle of engines, aborts by id, a trace of the last steps.
 
 Calls that concern one engine name its model, or else mean the first.
-
-The guard lets nobody in without an administrator's key, and answers 404 where there is none.
+The guard requires an administrator's key, and answers 404 where there is none.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from engine.interface.types import EngineBusy
 from server.http.entry.guard import ADMIN_PREFIX
 from server.http.entry.served import SERVED
 from server.http.transport.json_body import json_response, read_body
-from server.protocol.admin import AbortBody, ModelBody, SleepBody, UpdateWeightsBody
-from server.protocol.errors import ApiError, shorten
-from server.protocol.json_values import parse_json
+from server.protocol.admin_requests import AbortBody, ModelBody, SleepBody, UpdateWeightsBody
+from server.protocol.errors import ApiError, invalid_value, shorten
+from server.protocol.json_limits import parse_json
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.startup.logs import log
@@ -37,7 +36,7 @@ MAX_TRACE_STEPS = 4096
 
 
 def add_routes(app: web.Application) -> None:
-    """POST /admin/…, and GET /admin/trace."""
+    """Adds POST /admin/…, and GET /admin/trace."""
 
     def add(name: str, handler: Handler) -> None:
         app.router.add_post(ADMIN_PREFIX + name, handler)
@@ -53,8 +52,6 @@ def add_routes(app: web.Application) -> None:
 
 
 def _changing_state(change: Change) -> Handler:
-    """The handler of a change that has no parameter beside the model."""
-
     async def handle(request: web.Request) -> web.Response:
         model = _model_of(request, await _read(request, ModelBody))
         return await _change_state(model, change(request.app[SERVED], model))
@@ -70,7 +67,7 @@ async def sleep(request: web.Request) -> web.Response:
 
 
 async def reset_prefix_cache(request: web.Request) -> web.Response:
-    """Forgets every cached prefix."""
+    """Drops every cached prefix."""
     model = _model_of(request, await _read(request, ModelBody))
     if not await model.engine.lifecycle.reset_prefix_cache():
         raise _busy("requests hold pages; wait for them, or pause and abort them")
@@ -82,7 +79,7 @@ async def update_weights(request: web.Request) -> web.Response:
     """Replaces the weights by those of another file of the same architecture and sizes."""
     body = await _read(request, UpdateWeightsBody)
     if not body.path:
-        raise ApiError('path is ""; it must name a model on the server\'s machine', param="path", code="invalid_value")
+        raise invalid_value('path is ""; it must name a model on the server\'s machine', "path")
     model = _model_of(request, body)
     is_beside_others = request.app[SERVED].residency.is_beside_others(model)
     try:
@@ -92,7 +89,7 @@ async def update_weights(request: web.Request) -> web.Response:
     except EngineBusy as error:
         raise _busy(str(error)) from error
     except (ModelError, OSError) as error:
-        raise ApiError(f"the weights cannot be used: {error}", param="path", code="invalid_value") from error
+        raise invalid_value(f"the weights cannot be used: {error}", "path") from error
     log.info("admin", action="update_weights", path=shorten(body.path))
     return json_response({"path": body.path, "state": model.engine_state})
 
@@ -113,12 +110,10 @@ async def abort(request: web.Request) -> web.Response:
 
 
 async def trace(request: web.Request) -> web.Response:
-    """What host and device did in the last steps, as a file for Perfetto; `?steps=N` for fewer, `&model=NAME`."""
+    """The last steps of host and device, as a file for Perfetto; `?steps=N` for fewer, `&model=NAME`."""
     steps = request.query.get("steps")
     if steps is not None and not (steps.isascii() and steps.isdigit() and 1 <= int(steps[:9]) <= MAX_TRACE_STEPS):
-        raise ApiError(
-            f"steps is {shorten(steps)}; it must be from 1 to {MAX_TRACE_STEPS}", param="steps", code="invalid_value"
-        )
+        raise invalid_value(f"steps is {shorten(steps)}; it must be from 1 to {MAX_TRACE_STEPS}", "steps")
     engine = request.app[SERVED].find(request.query.get("model")).engine
 
     def encode() -> bytes:
@@ -130,18 +125,14 @@ async def trace(request: web.Request) -> web.Response:
 
 
 def _model_of(request: web.Request, body: ModelBody) -> ServedModel:
-    """
-    Raises:
-        ApiError: 404, there is no model of this name.
-    """
     return request.app[SERVED].find(body.model)
 
 
 async def _change_state(model: ServedModel, change: Awaitable[None]) -> web.Response:
-    """Waits for a change in the engine thread and answers with the state that it led to.
+    """Waits for a change in the engine thread and answers with the new state.
 
     Raises:
-        ApiError: 409, the engine is in a state from which there is no such change.
+        ApiError: 409, the engine is in a state that does not allow the change.
     """
     try:
         with nullcontext() if model.idle_sleep is None else model.idle_sleep.operate():
@@ -153,11 +144,6 @@ async def _change_state(model: ServedModel, change: Awaitable[None]) -> web.Resp
 
 
 async def _read(request: web.Request, kind: type[Body]) -> Body:
-    """The checked body; none counts as {}.
-
-    Raises:
-        ApiError, ValidationError: it is not what the route takes.
-    """
     return kind.model_validate(await _read_json(request) if request.can_read_body else {})
 
 

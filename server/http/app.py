@@ -10,18 +10,18 @@ from server.admission.fair_limit import FairLimit
 from server.admission.keyring import FRONT_NAME, KeyRing
 from server.admission.loop_throttle import LoopThrottle
 from server.admission.probes import LIVENESS, READINESS
-from server.api.anthropic.call import MESSAGES
-from server.api.anthropic.shapes import REQUEST_ID_HEADER
+from server.api.anthropic.message_objects import REQUEST_ID_HEADER
+from server.api.anthropic.messages import MESSAGES
 from server.api.openapi import handlers
 from server.api.route import BodyRoute, MessageRoute
 from server.http import (
     admin,
     engine_events,
     generating,
+    health,
     inspecting,
     models,
     playground,
-    probes,
     queries,
     rendering,
     websocket,
@@ -92,7 +92,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     open_socket = websocket.make_socket_handler(responses.RESPONSES, open_calls)
     app.router.add_get(responses.RESPONSES, open_socket, allow_head=False)
     _add_probes(app)
-    app.router.add_get("/version", probes.version)
+    app.router.add_get("/version", health.version)
     if settings.metrics_port is None:
         _add_figures(app)
     engine_events.add_routes(app)
@@ -133,13 +133,13 @@ def _make_app(served: ServedModels, guard: Guard, turns: LoopThrottle) -> web.Ap
 
 
 def _add_probes(app: web.Application) -> None:
-    app.router.add_get(LIVENESS, probes.liveness)
-    app.router.add_get(READINESS, probes.readiness)
+    app.router.add_get(LIVENESS, health.liveness)
+    app.router.add_get(READINESS, health.readiness)
 
 
 def _add_figures(app: web.Application) -> None:
-    app.router.add_get("/health", probes.health)
-    app.router.add_get("/metrics", probes.show_metrics)
+    app.router.add_get("/health", health.health)
+    app.router.add_get("/metrics", health.show_metrics)
 
 
 async def _add_anthropics_header(request: web.Request, response: web.StreamResponse) -> None:

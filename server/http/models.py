@@ -28,7 +28,7 @@ async def show_model(request: web.Request) -> web.Response:
 
 
 async def show_server(request: web.Request) -> web.Response:
-    """GET /server_info: what routers want to know of a server, by the names of SGLang and vLLM."""
+    """GET /server_info, for routers, with the names of SGLang and vLLM."""
     served = request.app[SERVED]
     _check_loaded(served)
     model, config = served.first, served.settings.engine
@@ -56,7 +56,7 @@ def _num_cached_tokens(model: ServedModel) -> int | None:
 
 
 async def show_first(request: web.Request) -> web.Response:
-    """GET /model_info: what routers want to know of the model of requests that name none."""
+    """GET /model_info, for routers: the model of requests that name none."""
     served = request.app[SERVED]
     _check_loaded(served)
     model = served.first
@@ -74,16 +74,13 @@ async def show_first(request: web.Request) -> web.Response:
 
 
 def _check_loaded(served: ServedModels) -> None:
-    """
-    Raises:
-        ApiError: no model has been loaded yet.
-    """
+    """Raises ApiError where no model has been loaded yet."""
     if served.phase is Phase.LOADING:
         served.check_accepting()
 
 
 def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
-    """What is known of the model; of one that was never loaded, the name and the state alone."""
+    """The model object; of a model that was never loaded, the name and the state alone."""
     shape: dict[str, Any] = {
         "id": model.model_name,
         "object": "model",

@@ -16,10 +16,10 @@ from aiohttp.typedefs import Handler
 from engine.interface.types import Pooling
 from sampling.host.params import InvalidParameter
 from server.admission.keyring import Tenant
-from server.api.anthropic.call import conversation_of
-from server.api.anthropic.request import CountTokensRequest
-from server.api.anthropic.shapes import shape_error
-from server.api.openai.queries import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
+from server.api.anthropic.message_objects import error_object
+from server.api.anthropic.messages import conversation_of
+from server.api.anthropic.messages_request import CountTokensRequest
+from server.api.openai.token_requests import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
 from server.api.route import ErrorShape
 from server.generation.prompt_sources import Conversation, TextPrompt, TokenPrompt
 from server.generation.prompts import MAX_INLINE_CHARS, MAX_SHORT_CHARS
@@ -29,10 +29,10 @@ from server.http.transport.json_body import json_response, send_whole
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.text.detokenizer import token_text_alone
-from server.text.tokenization.failures import TooManyTokens
+from server.text.tokenization.native_errors import TooManyTokens
 
 COUNT_TOKENS = "/v1/messages/count_tokens"
-ERROR_SHAPES: Mapping[str, ErrorShape] = {COUNT_TOKENS: shape_error}  # of routes that do not have OpenAI's
+ERROR_SHAPES: Mapping[str, ErrorShape] = {COUNT_TOKENS: error_object}  # of routes that do not have OpenAI's
 
 MAX_COUNTED = 1 << 18  # tokens of a text or a conversation; counting more would take a worker thread for long
 MAX_INLINE_NUMBERS = 1024  # in an answer that is encoded on the asyncio thread

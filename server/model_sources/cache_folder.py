@@ -1,20 +1,19 @@
-"""The folder in which Eagre keeps what can be fetched or computed again."""
+"""The cache folder, for everything that can be downloaded or computed again."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from server.model_sources.errors import ModelStoreError
+
+class ModelStoreError(RuntimeError):
+    """A model cannot be found, downloaded or verified; the message says what to do."""
 
 
 def cache_folder() -> Path:
-    """The cache folder of Eagre for this user: $EAGRE_CACHE, else $XDG_CACHE_HOME/eagre, else ~/.cache/eagre.
+    """$EAGRE_CACHE, else $XDG_CACHE_HOME/eagre, else ~/.cache/eagre. It may not exist yet.
 
-    It may not exist yet.
-
-    Raises:
-        ModelStoreError: an environment variable names the home of an unknown user.
+    Raises ModelStoreError if an environment variable names the home of an unknown user.
     """
     try:
         if own := os.environ.get("EAGRE_CACHE"):

@@ -1,4 +1,4 @@
-"""The models in the cache of the `huggingface_hub` library, whichever program has fetched them."""
+"""Lists the models in the cache of `huggingface_hub`, whichever program has downloaded them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from collections.abc import Iterator
 from huggingface_hub import CachedRevisionInfo, constants, scan_cache_dir
 from huggingface_hub.errors import CacheNotFound
 
-from server.model_sources.errors import ModelStoreError
+from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.hub_files import choose
-from server.model_sources.hub_id import HubId
-from server.model_sources.hub_records import HubRecord, all_records
-from server.model_sources.local_models import gguf_models
+from server.model_sources.hub_records import HubId, HubRecord, all_records
+from server.model_sources.model_paths import gguf_models
 
 
 def cached_models() -> Iterator[HubRecord]:
-    """The models whose files are all there: first those that Eagre has fetched, then what else there is.
+    """The complete models: first those that Eagre has downloaded, then the others.
 
-    Raises:
-        OSError: the cache cannot be read.
+    Raises OSError if the cache cannot be read.
     """
     seen = set[tuple[str, str | None]]()
     for record in all_records():

@@ -1,4 +1,4 @@
-"""Which files of a repository make the model that somebody asked for."""
+"""Chooses the files of a Hub repository that make up a model."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 from engine.weights.formats.gguf_shards import ShardName
 from engine.weights.formats.model_folder import CONFIG
-from server.model_sources.errors import ModelStoreError
-from server.model_sources.hub_id import HubId
-from server.model_sources.local_models import GGUF_SUFFIX, gguf_models, listed
+from server.model_sources.cache_folder import ModelStoreError
+from server.model_sources.hub_records import HubId
+from server.model_sources.model_paths import GGUF_SUFFIX, gguf_models, listed
 
 DEFAULT_QUANT = "Q4_K_M"  # of several GGUF files, where none is named
 SAFETENSORS_SUFFIX = ".safetensors"
 WHOLE = "model.safetensors"
 
-# What else of a folder in Hugging Face's layout is read. config.json stands last, so that of an interrupted download
-# no other program takes the folder for a whole model.
+# The other files of a folder in Hugging Face's layout that are read. config.json is the last, so that no other program
+# takes an interrupted download for a whole model.
 SMALL_FILES = (
     "generation_config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
@@ -28,14 +28,14 @@ SMALL_FILES = (
 
 
 class WantedFiles(NamedTuple):
-    """The files of a model, in the order in which they are fetched."""
+    """The files of a model, in the order in which they are downloaded."""
 
     files: tuple[str, ...]  # paths within the repository
     main: str | None  # the GGUF file that opens the model; None where the folder is the model
 
 
 def choose(hub_id: HubId, files: Sequence[str]) -> WantedFiles:
-    """The files of a model out of all that there are.
+    """The files of a model out of all files of the repository.
 
     Args:
         files: paths within the repository, with "/" between their parts.
@@ -59,7 +59,7 @@ def choose(hub_id: HubId, files: Sequence[str]) -> WantedFiles:
 
 
 def _safetensors(files: Sequence[str]) -> list[str]:
-    """The weights of a folder. Beside shards, some repositories keep a copy of all weights in another layout."""
+    """The weights of a folder. Besides shards, some repositories have a copy of all weights in another layout."""
     if WHOLE in files:
         return [WHOLE]
     found = [name for name in files if "/" not in name and name.endswith(SAFETENSORS_SUFFIX)]
@@ -87,7 +87,7 @@ def _only(hub_id: HubId, models: Sequence[str]) -> str:
 
 
 def _has_quant(name: str, quant: str) -> bool:
-    """Whether `-`, `.` or `/` stand around the quantisation in a file's name, in any case."""
+    """Whether the name has the quantization between `-`, `.` or `/`, in upper or lower case."""
     return re.search(rf"(?:^|[-./]){re.escape(quant)}(?:[-.]|$)", name, re.IGNORECASE) is not None
 
 

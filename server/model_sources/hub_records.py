@@ -1,7 +1,7 @@
-"""What each name of a model on the Hub meant when it was fetched last.
+"""Names of models on the Hugging Face Hub, and records of which downloaded files each name means.
 
 The files themselves lie in the cache of the `huggingface_hub` library, which other programs share. A record says which
-of them a name stands for and that all of them have arrived, so that a model which was fetched once starts without the
+of them a name stands for and that all of them have arrived, so that a model that was downloaded once starts without the
 network, and is the same model until it is pulled anew. Records lie in the cache folder of Eagre, `hub/HASH.json`.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,12 +18,33 @@ from pathlib import Path
 import orjson
 
 from server.model_sources.cache_folder import cache_folder
-from server.model_sources.hub_id import HubId
+
+_ID = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?::(?P<file>[^:@]+))?(?:@(?P<revision>[^:@]+))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class HubId:
+    """`owner/name[:file-or-quant][@revision]`, such as `bartowski/SmolLM2-360M-Instruct-GGUF:Q4_K_M@main`."""
+
+    repository: str  # owner/name
+    file: str | None = None  # a GGUF file of the repository, or the quantisation in the name of one
+    revision: str | None = None  # a branch, a tag or a commit; None is the main branch
+
+    @classmethod
+    def parse(cls, text: str) -> HubId | None:
+        match = _ID.fullmatch(text)
+        if match is None or any(set(word) == {"."} for word in match["repository"].split("/")):
+            return None
+        return cls(match["repository"], match["file"], match["revision"])
+
+    def __str__(self) -> str:
+        file = "" if self.file is None else f":{self.file}"
+        return self.repository + file + ("" if self.revision is None else f"@{self.revision}")
 
 
 @dataclass(frozen=True, slots=True)
 class HubRecord:
-    """A model of the Hub that has been fetched whole."""
+    """A model of the Hub that has been downloaded completely."""
 
     name: str  # the HubId as text
     snapshot: str  # absolute path of the folder with the files
@@ -40,10 +62,6 @@ class HubRecord:
         return all(Path(self.snapshot, name).is_file() for name in self.files)
 
     def write(self) -> None:
-        """
-        Raises:
-            OSError: the record cannot be written.
-        """
         path = _path(self.name)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}")  # two processes may write the same record at once
@@ -52,13 +70,13 @@ class HubRecord:
 
 
 def find_record(hub_id: HubId) -> HubRecord | None:
-    """The record of a model, or None where it was never fetched or a file of it is gone."""
+    """The record of a model, or None where it was never downloaded or a file of it is missing."""
     record = _read(_path(str(hub_id)))
     return record if record is not None and record.is_complete else None
 
 
 def all_records() -> Iterator[HubRecord]:
-    """All records in the order of the models' names, also of models whose files are gone."""
+    """All records in the order of the models' names, also of models whose files are missing."""
     found = (_read(path) for path in (cache_folder() / "hub").glob("*.json"))
     yield from sorted((record for record in found if record is not None), key=lambda record: record.name)
 

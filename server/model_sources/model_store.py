@@ -1,4 +1,4 @@
-"""The model that a `--model` value means, whatever its source."""
+"""Resolves the value of `--model`, whatever its source, and downloads the model where it is missing."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from engine.interface.types import Progress
 from engine.weights.formats.gguf_shards import ShardName
 from server.model_sources import builtin_models
 from server.model_sources.builtin_store import find_builtin, pull_builtin
-from server.model_sources.errors import ModelStoreError
-from server.model_sources.hub_id import HubId
-from server.model_sources.hub_records import find_record
-from server.model_sources.local_models import is_path, local_model
+from server.model_sources.cache_folder import ModelStoreError
+from server.model_sources.hub_records import HubId, find_record
+from server.model_sources.model_paths import is_path, local_model
 
 
 def resolve_model(name_or_path: str) -> Path | None:
@@ -25,7 +24,7 @@ def resolve_model(name_or_path: str) -> Path | None:
         The path, or None for a built-in model or a model of the Hub that is not pulled yet.
 
     Raises:
-        ModelStoreError: the value is no built-in name, no path of a model and no name that a model of the Hub may have.
+        ModelStoreError: the value is no built-in name, no path of a model and no valid name of a model of the Hub.
     """
     try:
         if name_or_path in builtin_models.BUILTIN_MODELS:
@@ -43,18 +42,16 @@ def resolve_model(name_or_path: str) -> Path | None:
 
 
 def ensure_model(name_or_path: str, progress: Progress) -> Path:
-    """As `resolve_model`, but fetches a model that is not here yet. It blocks."""
+    """As `resolve_model`, but downloads a missing model. It blocks."""
     return resolve_model(name_or_path) or _fetch(name_or_path, progress)
 
 
 def pull_model(name: str, progress: Progress) -> Path:
-    """Fetches a model, of the Hub the newest of its revision, and returns the path of its file or folder.
+    """Downloads a model, of the Hub the newest of its revision, and returns the path of its file or folder.
 
-    A model that lies here as a file or folder is only looked for. It blocks; asyncio code must call it in a worker
-    thread.
+    Of a local file or folder it only returns the path. It blocks; asyncio code must call it in a worker thread.
 
-    Raises:
-        ModelStoreError: the name is unknown, or the model cannot be fetched.
+    Raises ModelStoreError if the name is unknown, or the model cannot be downloaded.
     """
     path = resolve_model(name)
     if path is not None and not is_from_hub(name):
@@ -70,10 +67,10 @@ def is_from_hub(name_or_path: str) -> bool:
 
 
 def name_of(name_or_path: str, path: Path) -> str | None:
-    """What a model is called that has another name than its file or folder; None where it has not.
+    """The name of a model whose file or folder is called differently; None of other models.
 
     Args:
-        path: what `resolve_model` found.
+        path: the result of `resolve_model`.
     """
     if is_from_hub(name_or_path):
         return name_or_path
@@ -82,14 +79,12 @@ def name_of(name_or_path: str, path: Path) -> str | None:
 
 
 def _fetch(name: str, progress: Progress) -> Path:
-    """
-    Args:
-        name: that of a built-in model or of one of the Hub.
-    """
     hub_id = None if name in builtin_models.BUILTIN_MODELS else HubId.parse(name)
     if hub_id is None:
         return pull_builtin(name, progress)
-    from server.model_sources.hub import pull_from_hub  # the library takes long to import, and is seldom needed
+    from server.model_sources.hub_download import (
+        pull_from_hub,  # the library takes long to import, and is seldom needed
+    )
 
     return pull_from_hub(hub_id, progress)
 

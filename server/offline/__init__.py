@@ -1,1 +1,1 @@
-"""The same engine for Python programs, without a server."""
+"""The offline Python API: models in this process, without a server."""

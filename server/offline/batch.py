@@ -1,18 +1,19 @@
-"""Many prompts on their way through the engine at once."""
+"""Generates for many prompts at once."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from engine.interface.types import FinishReason, TokenLogprobs
 from server.generation.choice import Delta
-from server.generation.generation import Generation
+from server.generation.generation import Answer, Generation, Usage
 from server.generation.generation_request import GenerationRequest
 from server.generation.prompts import PreparedPrompt
-from server.offline.output import Output
-from server.structured_output.answer_rules import AnswerRules
+from server.structured_output.output_grammar import OutputGrammar
 
 
 class Job(NamedTuple):
@@ -20,11 +21,11 @@ class Job(NamedTuple):
 
     request: GenerationRequest
     prompt: PreparedPrompt
-    grammar: AnswerRules | None = None  # what each answer has to match
+    grammar: OutputGrammar | None = None  # what each answer has to match
 
 
 class BatchProgress(NamedTuple):
-    """How far a batch is."""
+    """The progress of a batch."""
 
     num_finished: int  # prompts
     num_prompts: int
@@ -37,9 +38,9 @@ class BatchProgress(NamedTuple):
 
 
 class Batch:
-    """Submits its jobs in order, as fast as there is room, and reads them all at the same time.
+    """Submits its jobs in order, as fast as there is room, and reads them all concurrently.
 
-    What is in flight is bounded by the engine's own limits: its slots and its queue.
+    The engine's own limits, its slots and its queue, bound what is in flight.
 
     Args:
         submit: queues one job, waiting for room where there is none.
@@ -59,16 +60,12 @@ class Batch:
 
     @property
     def progress(self) -> BatchProgress:
-        """How far the batch is at this moment; may be read in any thread."""
+        """The progress at this moment; may be read in any thread."""
         seconds = time.perf_counter() - self._started_at
         return BatchProgress(self._num_finished, len(self._jobs), self._num_tokens, seconds)
 
     async def run(self) -> list[Output]:
-        """The jobs' outputs, in their order. If it ends in any other way, all that runs is aborted.
-
-        Raises:
-            EngineError: the engine failed on one of them.
-        """
+        """The jobs' outputs, in their order. If one fails, all that run are aborted and its error is raised."""
         try:
             async with asyncio.TaskGroup() as group:
                 readers = []
@@ -92,3 +89,40 @@ class Batch:
 
     def _count(self, deltas: Sequence[Delta]) -> None:
         self._num_tokens += sum(len(delta.token_ids) for delta in deltas)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The answers to one prompt. `text`, `token_ids`, `logprobs` and `finish_reason` are the first answer's."""
+
+    prompt_token_ids: list[int]
+    answers: tuple[Answer, ...]  # n of them; with best_of, the best first
+    usage: Usage  # of all answers together; the prompt counts once
+
+    @property
+    def text(self) -> str:
+        return self.answers[0].text
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The generated tokens, with the token that ended the answer."""
+        return self.answers[0].token_ids
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        return self.answers[0].finish_reason
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs] | None:
+        """The logprobs of each of `token_ids`; None where not asked for."""
+        return self.answers[0].logprobs
+
+    @property
+    def prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
+        """The logprobs of each of `prompt_token_ids`, the first being None; None where not asked for."""
+        return self.answers[0].prompt_logprobs
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens that came from the prefix cache."""
+        return self.usage.num_cached_tokens

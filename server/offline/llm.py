@@ -1,11 +1,9 @@
-"""The offline Python API: a model in this process, without a server.
+"""The class `LLM` of the offline Python API: a model in this process, without a server.
 
-The shortest use:
+from eagre import LLM
 
-    from eagre import LLM
-
-    with LLM("smollm2-135m-instruct") as llm:
-        print(llm.generate("Once upon a time", max_tokens=64).text)
+with LLM("smollm2-135m-instruct") as llm:
+    print(llm.generate("Once upon a time", max_tokens=64).text)
 """
 
 from __future__ import annotations
@@ -23,31 +21,30 @@ from server.api.openai.chat import ChatCall
 from server.api.openai.completion_request import Prompt
 from server.generation.prompt_sources import TextPrompt
 from server.model_sources.cache_folder import cache_folder
-from server.offline.batch import BatchProgress
-from server.offline.open_model import OpenModel
-from server.offline.output import Output
-from server.offline.saved_llm import SavedLLM
-from server.offline.task import (
+from server.offline.batch import BatchProgress, Output
+from server.offline.llm_lifecycle import LLMLifecycle
+from server.offline.request_builder import (
     CHAT,
     COMPLETE,
     Messages,
     Options,
     Params,
-    Task,
+    RequestBuilder,
+    as_invalid_parameter,
     is_one_conversation,
     is_one_prompt,
-    refusals,
 )
+from server.offline.saved_config import SavedConfig
 from server.offline.text_stream import TextStream
-from server.startup.loaded_model import LoadedModel, load_with
+from server.startup.model_loader import LoadedModel, load_with
 from server.startup.progress import ProgressReporter, shown
 from server.startup.settings import DEFAULT_MODEL
 
 ShowProgress: TypeAlias = bool | Callable[[BatchProgress], None]
 
 
-class LLM(OpenModel):
-    """A loaded model. Call it from scripts, from notebooks, and from several threads at once.
+class LLM(LLMLifecycle):
+    """A loaded model. It may be used from scripts, from notebooks, and from several threads at once.
 
     Parameters of a request are `SamplingParams`, keywords with the names of the HTTP API
     (max_tokens, temperature, stop, n, …), or both, in which case the keywords win. Limits,
@@ -56,23 +53,23 @@ class LLM(OpenModel):
 
     Every method but `close` raises EngineError once the model is closed or the engine has failed. A
     request whose own grammar or parameters leave no token to choose ends with DeadEnd, an EngineError too.
+
+    The constructor pulls the model where it is missing, reads it and compiles every shape.
+
+    Args:
+        model: name of a built-in model, or path of a GGUF file or a Hugging Face folder.
+        progress: False is silent; a callable receives stages instead of bars being shown.
+        engine: fields of EngineConfig. Compiled programs are cached in the user's cache folder unless
+            compilation_cache says otherwise.
+
+    Raises:
+        ModelStoreError, OSError: the model cannot be found or downloaded.
+        ModelError: it cannot be served.
+        ValueError: a setting is of the wrong type or outside its limits, or fits neither the model nor the machine.
+        TypeError: a setting is unknown; the message lists the known ones.
     """
 
     def __init__(self, model: str | Path = DEFAULT_MODEL, *, progress: bool | Progress = True, **engine: Any) -> None:
-        """Pulls the model where it is missing, reads it and compiles every shape.
-
-        Args:
-            model: name of a built-in model, or path of a GGUF file or a Hugging Face folder.
-            progress: False is silent; a callable is told stages instead of showing bars.
-            engine: fields of EngineConfig. Programs are kept in the user's cache unless
-                compilation_cache says otherwise.
-
-        Raises:
-            ModelStoreError, OSError: the model cannot be had.
-            ModelError: it cannot be served.
-            ValueError: a setting is of the wrong type or outside its limits, or fits neither the model nor the machine.
-            TypeError: a setting is unknown; the message lists those that there are.
-        """
         settings = {"compilation_cache": str(cache_folder() / "compiled"), **engine}
         config = EngineConfig.from_keywords(settings)  # before the hard work
         if config.num_hosts > 1:
@@ -99,9 +96,9 @@ class LLM(OpenModel):
 
     @classmethod
     def from_loaded(cls, loaded: LoadedModel, *, model: str, config: EngineConfig, num_programs: int = 0) -> Self:
-        """An LLM over an engine that was made elsewhere. The arguments are those of `OpenModel`."""
+        """An LLM over an engine that is loaded already. The arguments are those of `LLMLifecycle`."""
         llm = cls.__new__(cls)
-        OpenModel.__init__(llm, loaded, model, config, num_programs)
+        LLMLifecycle.__init__(llm, loaded, model, config, num_programs)
         return llm
 
     # ---------------------------------------------------------------- answers
@@ -124,7 +121,9 @@ class LLM(OpenModel):
     def generate(
         self, prompts: Any, params: Params | None = None, *, progress: ShowProgress = True, **options: Any
     ) -> Output | list[Output]:
-        """Goes on from each prompt, all of them at once.
+        """Completes each prompt, all of them concurrently.
+
+            outputs = llm.generate(["The sea is", "The sky is"], max_tokens=16)
 
         Args:
             prompts: a text or a list of token ids, which gives an Output; or a list of such, which
@@ -133,7 +132,7 @@ class LLM(OpenModel):
                 a BatchProgress about ten times a second, and once at the end.
 
         Raises:
-            InvalidParameter: a parameter or a prompt is refused; nothing has run then. Of several
+            InvalidParameter: a parameter or a prompt is rejected; nothing has run then. Of several
                 prompts, the message names the first that is wrong by its index.
         """
         if is_one_prompt(prompts):
@@ -142,12 +141,7 @@ class LLM(OpenModel):
 
     @overload
     def chat(
-        self,
-        messages: Messages,
-        params: SamplingParams | None = None,
-        *,
-        progress: ShowProgress = True,
-        **options: Any,
+        self, messages: Messages, params: SamplingParams | None = None, *, progress: ShowProgress = True, **options: Any
     ) -> Output: ...
 
     @overload
@@ -178,10 +172,12 @@ class LLM(OpenModel):
     def stream(self, prompt: Prompt, params: SamplingParams | None = None, **options: Any) -> TextStream:
         """The answer while it is generated: an iterator of deltas, each with `text` and `token_ids`.
 
+            for delta in llm.stream("Once upon a time"):
+                print(delta.text, end="", flush=True)
+
         Closing or dropping the iterator aborts the request.
 
-        Raises:
-            InvalidParameter: a parameter or the prompt is refused.
+        Raises InvalidParameter if a parameter or the prompt is rejected.
         """
         engine = self._engine
         return engine.stream(
@@ -194,9 +190,9 @@ class LLM(OpenModel):
         return engine.stream(CHAT.prepare_one(messages, params, options, engine.prepare, is_streamed=True), owner=self)
 
     def embed(self, prompts: Any, *, pooling: Pooling | str = Pooling.LAST) -> np.ndarray:
-        """The embeddings of prompts: what the model's last layer makes of them, after the last norm.
+        """The embeddings of prompts: the hidden states of the model's last layer, after the last norm.
 
-        Their lengths are the model's own; divide by `np.linalg.norm` to compare directions.
+        They are not normalized; divide by `np.linalg.norm` to compare directions.
 
         Args:
             prompts: a text or a list of token ids, or a list of such.
@@ -206,14 +202,14 @@ class LLM(OpenModel):
             float32[hidden] of one prompt, float32[num_prompts, hidden] of a list.
 
         Raises:
-            InvalidParameter: the pooling or a prompt is refused; nothing has run then.
+            InvalidParameter: the pooling or a prompt is rejected; nothing has run then.
         """
         if pooling not in list(Pooling):
             raise InvalidParameter("pooling", f"pooling is {pooling!r}; it must be {' or '.join(Pooling)}")
         is_one = is_one_prompt(prompts)
         texts = [prompts] if is_one else list(prompts)
         engine = self._engine
-        with refusals("prompt"):
+        with as_invalid_parameter("prompt"):
             token_ids = [
                 TextPrompt(prompt).encode(engine.text_model) if isinstance(prompt, str) else list(prompt)
                 for prompt in texts
@@ -224,50 +220,43 @@ class LLM(OpenModel):
         return np.stack(embeddings) if embeddings else np.zeros((0, 0), np.float32)
 
     def count_tokens(self, text_or_messages: str | Messages) -> int:
-        """Tokens of a prompt: of a text, or of messages in the chat template with the opening of the answer.
+        """Tokens of a prompt: of a text, or of messages in the chat template with the generation prompt.
 
-        Raises:
-            InvalidParameter: the messages are refused, or the text is no Unicode.
+        Raises InvalidParameter if the messages are rejected, or the text is not Unicode.
         """
         text_model = self._engine.text_model
         if isinstance(text_or_messages, str):
-            with refusals("prompt"):
+            with as_invalid_parameter("prompt"):
                 return len(TextPrompt(text_or_messages).encode(text_model))
-        with refusals("messages"):
+        with as_invalid_parameter("messages"):
             request = ChatCall.parse({"messages": list(text_or_messages)}).request
             return len(request.prompts[0].encode(text_model))
 
     # ---------------------------------------------------------------- save and load
 
     def save(self, folder: str | Path) -> Path:
-        """Writes which model this is and how its engine is set up, without weights; returns the file.
+        """Writes the model's name and the engine's configuration, without weights; returns the file.
 
-        Raises:
-            OSError: the folder cannot be written, or the model cannot be read.
+        Raises OSError if the folder cannot be written, or the model cannot be read.
         """
         self._engine.check_open()
-        return SavedLLM.of(self.model, self.config).write(Path(folder))
+        return SavedConfig.of(self.model, self.config).write(Path(folder))
 
     @classmethod
     def load(
-        cls,
-        folder: str | Path,
-        *,
-        model: str | Path | None = None,
-        progress: bool | Progress = True,
-        **engine: Any,
+        cls, folder: str | Path, *, model: str | Path | None = None, progress: bool | Progress = True, **engine: Any
     ) -> Self:
-        """The model that was saved to `folder`, loaded anew.
+        """Loads the model whose configuration was saved to `folder`.
 
         Args:
             model: where the model is now; it must be the same one, by size and SHA-256.
-            engine: fields of EngineConfig that are to differ from the saved ones.
+            engine: fields of EngineConfig that override the saved ones.
 
         Raises:
             SavedLLMError: nothing usable is saved there, or the model is another one.
-            ModelStoreError, OSError, ValueError, TypeError: as when an LLM is made.
+            ModelStoreError, OSError, ValueError, TypeError: as when an LLM is created.
         """
-        saved = SavedLLM.read(Path(folder))
+        saved = SavedConfig.read(Path(folder))
         name = saved.model if model is None else str(model)
         with shown(progress) as tell:
             saved.check_model(name, tell)
@@ -275,14 +264,16 @@ class LLM(OpenModel):
 
     # ---------------------------------------------------------------- how it is done
 
-    def _run_one(self, task: Task, start: Any, params: Any, progress: ShowProgress, options: Options) -> Output:
+    def _run_one(
+        self, task: RequestBuilder, start: Any, params: Any, progress: ShowProgress, options: Options
+    ) -> Output:
         engine = self._engine
         job = task.prepare_one(start, params, options, engine.prepare)
         (output,) = engine.generate([job], progress if callable(progress) else None)
         return output
 
     def _run_many(
-        self, task: Task, starts: Any, params: Params | None, progress: ShowProgress, options: Options
+        self, task: RequestBuilder, starts: Any, params: Params | None, progress: ShowProgress, options: Options
     ) -> list[Output]:
         engine = self._engine
         jobs = task.prepare_many(starts, params, options, engine.prepare)

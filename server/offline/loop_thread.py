@@ -1,4 +1,4 @@
-"""An asyncio loop in a daemon thread, for callers that have no loop or have another one."""
+"""An asyncio loop in a daemon thread, for callers that have no loop or another one."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class LoopThread:
         """Runs `coroutine` in the loop and waits for its result; raises what it raises.
 
         An exception in the waiting thread, such as KeyboardInterrupt, cancels the coroutine, waits
-        for its end and goes on to the caller.
+        for its end and is raised to the caller.
 
         Args:
-            on_tick: called here, in the caller's thread, every TICK_SECONDS while the coroutine runs.
+            on_tick: called in the caller's thread, every TICK_SECONDS while the coroutine runs.
 
         Raises:
             LoopStopped: the loop was stopped, before or while the coroutine runs.
@@ -96,7 +96,6 @@ class LoopThread:
             raise LoopStopped("the loop has been stopped")
 
     def _call_soon(self, callback: Callable[[], None]) -> bool:
-        """Whether the loop has accepted the callback."""
         with self._lock:
             if self._is_stopped:
                 return False

@@ -1,4 +1,4 @@
-"""A loaded model for synchronous callers: generations without a server."""
+"""The engine of the offline API: generations for synchronous callers, without a server."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
 from server.generation.metrics import Metrics
 from server.generation.prompts import prepare_here, rules_behind
-from server.offline.batch import Batch, BatchProgress, Job
+from server.offline.batch import Batch, BatchProgress, Job, Output
 from server.offline.loop_thread import LoopStopped, LoopThread
-from server.offline.output import Output
 from server.offline.text_stream import TextStream
-from server.startup.loaded_model import LoadedModel
-from server.structured_output.compiler import GrammarCompiler
+from server.startup.model_loader import LoadedModel
+from server.structured_output.grammar_compiler import GrammarCompiler
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient
@@ -30,14 +29,15 @@ T = TypeVar("T")
 
 _CLOSED = "this model has been closed; load it again"
 _MAX_EMBEDDED_AT_ONCE = 256  # more than an engine has rows, and few enough to leave others room in the queue
-_ROOM_POLL_SECONDS = 0.005  # the engine tells nobody when its queue becomes shorter
+_ROOM_POLL_SECONDS = 0.005  # the engine does not notify when its queue becomes shorter
 
 
 class OfflineEngine:
     """Owns the engine of `loaded`, which has not been started, and a thread with the asyncio loop that it needs.
 
     Its methods may be called from several threads at once, and from a thread that has a running
-    loop of its own. It closes itself at the interpreter's exit.
+    loop of its own; they raise EngineError if the engine failed or was closed. It closes itself at the
+    interpreter's exit.
     """
 
     def __init__(self, loaded: LoadedModel) -> None:
@@ -52,10 +52,7 @@ class OfflineEngine:
         atexit.register(self.close)
 
     def check_open(self) -> None:
-        """
-        Raises:
-            EngineError: the engine failed or was closed.
-        """
+        """Raises EngineError if the engine failed or was closed."""
         if self._thread.is_stopped:
             raise EngineError(_CLOSED)
         failure = self._client.failure
@@ -63,20 +60,20 @@ class OfflineEngine:
             raise EngineError(f"the engine failed: {failure.exception()}; load the model again")
 
     def prepare(self, request: GenerationRequest, base: SamplingParams | None = None) -> Job:
-        """Tokenises and checks a request of one prompt, and compiles its grammar.
+        """Tokenizes and checks a request of one prompt, and compiles its grammar.
 
         Args:
             base: parameters that hold where the request says nothing.
 
         Raises:
-            ApiError, InvalidParameter, ValueError: the request is refused.
+            ApiError, InvalidParameter, ValueError: the request is rejected.
         """
         (prompt,) = prepare_here(request, self.text_model, self._client, base)
-        wish = request.grammar
-        grammar = None if wish is None else wish.to_grammar()
-        if wish is None or grammar is None:
+        grammar_request = request.grammar
+        grammar = None if grammar_request is None else grammar_request.to_grammar()
+        if grammar_request is None or grammar is None:
             return Job(request, prompt)
-        compiled = self._grammars.compile_here(grammar, wish.parameter)
+        compiled = self._grammars.compile_here(grammar, grammar_request.parameter)
         return Job(request, prompt, rules_behind(compiled, prompt))
 
     def generate(self, jobs: Sequence[Job], watch: Callable[[BatchProgress], None] | None = None) -> list[Output]:
@@ -84,9 +81,6 @@ class OfflineEngine:
 
         Args:
             watch: called in the caller's thread, about ten times a second, and once at the end.
-
-        Raises:
-            EngineError: the engine failed or was closed.
         """
         batch = Batch(jobs, self._submit)
         if watch is None:
@@ -101,45 +95,27 @@ class OfflineEngine:
         return outputs
 
     def stream(self, job: Job, owner: object = None) -> TextStream:
-        """The answer to `job`, piece by piece; it has been queued on return.
-
-        Args:
-            owner: see `TextStream`.
-
-        Raises:
-            EngineError: the engine failed or was closed.
-        """
+        """The answer to `job` as a stream; it has been queued on return. For `owner` see `TextStream`."""
         return self.run(self._stream(job, owner))
 
     def embed(self, prompts: Sequence[list[int]], pooling: Pooling) -> list[np.ndarray]:
         """The embeddings of prompts, float32[hidden] each, in their order.
 
-        Raises:
-            InvalidParameter: a prompt is refused; nothing has run then.
-            EngineError: the engine failed or was closed.
+        Raises InvalidParameter if a prompt is rejected; nothing has run then.
         """
         for token_ids in prompts:
             self._client.check_prompt([*token_ids, *token_ids[-1:]], 1)  # as the client submits it
         return self.run(self._embed(prompts, pooling))
 
     def stats(self) -> EngineStats:
-        """The engine's counters since the start and gauges of this moment."""
         return self._client.stats()
 
     def operate(self, operation: Callable[[EngineClient], Coroutine[Any, Any, T]]) -> T:
-        """Runs a call of the engine's client where it belongs, in its loop.
-
-        Raises:
-            EngineError: the engine failed or was closed.
-        """
+        """Runs a coroutine of the engine's client in its loop."""
         return self.run(operation(self._client))
 
     def run(self, coroutine: Coroutine[Any, Any, T], on_tick: Callable[[], None] | None = None) -> T:
-        """`LoopThread.run` with the engine's own error.
-
-        Raises:
-            EngineError: the engine was closed, before or while the coroutine runs.
-        """
+        """`LoopThread.run` with the engine's own error."""
         try:
             return self._thread.run(coroutine, on_tick)
         except LoopStopped:
@@ -156,14 +132,14 @@ class OfflineEngine:
         self._grammars.close()
 
     def close_soon(self) -> None:
-        """`close` without the wait. A finalizer calls it, and that may run in any thread, the engine's own included."""
+        """`close` without the wait. A finalizer calls it, which may run in any thread, the engine's own included."""
         self._thread.stop()
 
     # ---------------------------------------------------------------- in the loop
 
     async def _start(self) -> None:
         self._client.start(asyncio.get_running_loop())
-        self._client.failure.add_done_callback(_take_note)
+        self._client.failure.add_done_callback(_retrieve_exception)
 
     def _end(self) -> None:
         self._client.shutdown()
@@ -221,7 +197,7 @@ class OfflineEngine:
         )
 
 
-def _take_note(failure: asyncio.Future[None]) -> None:
-    """Reads the exception, which every stream tells of; asyncio complains about one that nobody has read."""
+def _retrieve_exception(failure: asyncio.Future[None]) -> None:
+    """Reads the exception, which every stream raises too; asyncio complains about one that is never read."""
     if not failure.cancelled():
         failure.exception()

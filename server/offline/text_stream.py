@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from server.generation.choice import Delta
@@ -15,7 +14,7 @@ T = TypeVar("T")
 
 
 class RunsGenerations(Protocol):
-    """What is needed of an `OfflineEngine`: the loop in which its generations run."""
+    """The part of an `OfflineEngine` that a stream needs."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T: ...
 
@@ -32,12 +31,12 @@ class TextStream:
         with llm.stream("Once upon a time") as stream:
             for delta in stream:
                 print(delta.text, end="", flush=True)
+
+    Args:
+        owner: the object that closes the engine when it is dropped. The stream holds it, so that it lives as long.
     """
 
     def __init__(self, generation: Generation, engine: RunsGenerations, owner: object) -> None:
-        """Args:
-        owner: the object that closes the engine when it is dropped. The stream holds it, so that it lives as long.
-        """
         self._generation = generation
         self._engine = engine
         self._owner = owner
@@ -51,10 +50,6 @@ class TextStream:
         return self
 
     def __next__(self) -> Delta:
-        """
-        Raises:
-            EngineError: the engine failed or was closed.
-        """
         if not self._ready:
             if self._is_closed:
                 raise StopIteration
@@ -86,9 +81,7 @@ class TextStream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     async def _read(self) -> list[Delta]:

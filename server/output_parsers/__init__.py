@@ -1,1 +1,1 @@
-"""The parts of an answer's text: how models write reasoning and tool calls, and how they are read as they stream."""
+"""Output parsers: reasoning and tool calls in an output's text, parsed while it streams."""

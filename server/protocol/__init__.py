@@ -1,1 +1,1 @@
-"""What clients may send, checked field by field, and the errors that they get."""
+"""What all APIs share: errors, validation of request bodies, common fields, tools, structured outputs."""

@@ -1,4 +1,4 @@
-"""Errors for the client, whatever shape its route gives them, and the way from any exception to one."""
+"""API errors independent of their JSON shape, and the conversion of any exception to one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DEMANDS = {
 
 
 class ApiError(Exception):
-    """An error for the client, with the HTTP status it travels under outside a stream."""
+    """An error for the client, with its HTTP status."""
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     def without_traces(self) -> Self:
-        """This error, made fit to be kept: it no longer knows where it was raised, nor from which other error.
+        """This error without traceback and causes, so that it can be stored.
 
-        The frames of a traceback keep the variables of their functions alive, and so may keep each other.
+        The frames of a traceback keep the variables of their functions alive, and so may keep each other alive.
         """
         self.__traceback__ = self.__cause__ = self.__context__ = None
         return self
@@ -80,13 +80,13 @@ class FieldError(ValueError):
 
 
 class UnknownField(FieldError):
-    """A name that the body does not have."""
+    """A name that the body does not have.
+
+    Args:
+        meant: the name that the client most likely meant.
+    """
 
     def __init__(self, name: str, meant: str | None = None) -> None:
-        """
-        Args:
-            meant: the name that the client most likely meant.
-        """
         super().__init__(name)
         self.meant = meant
 
@@ -96,7 +96,7 @@ class UnknownField(FieldError):
 
 
 class UnsupportedField(FieldError):
-    """A name that is known, with a value that asks for what this server does not have."""
+    """A known name with a value that this server does not support."""
 
     def __init__(self, name: str, value: object) -> None:
         super().__init__(name)
@@ -124,6 +124,11 @@ def shorten(value: object) -> str:
     return text if len(text) <= MAX_SHOWN_VALUE else text[: MAX_SHOWN_VALUE - 1] + "…"
 
 
+def invalid_value(message: str, param: str | None) -> ApiError:
+    """400, for a parameter whose value, alone or beside others, is not allowed."""
+    return ApiError(message, param=param, code="invalid_value")
+
+
 def body_too_large(max_bytes: int) -> ApiError:
     return ApiError(
         f"the request body is larger than {max_bytes} bytes, the limit of this server",
@@ -148,7 +153,7 @@ def model_not_found(name: str, served: Sequence[str]) -> ApiError:
 
 
 def unavailable(message: str, code: str) -> ApiError:
-    """503, for a server that is loading, draining or failed; the client is told to open another connection."""
+    """503, for a server that is loading, draining or failed; the client shall open another connection."""
     return ApiError(
         message,
         status=HTTPStatus.SERVICE_UNAVAILABLE,
@@ -159,12 +164,12 @@ def unavailable(message: str, code: str) -> ApiError:
 
 
 def to_api_error(error: Exception) -> ApiError:
-    """The client's view of any exception; an unforeseen one keeps its details to the log."""
+    """The client's view of any exception; the details of an unexpected one are only logged."""
     match error:
         case ApiError():
             return error
         case InvalidParameter():
-            return ApiError(str(error), param=error.param, code="invalid_value")
+            return invalid_value(str(error), error.param)
         case QueueFull():
             return ApiError(
                 str(error) or "the queue is full; try again later",
@@ -192,7 +197,6 @@ def to_api_error(error: Exception) -> ApiError:
 
 
 def _from_validation(details: ErrorDetails) -> ApiError:
-    """One sentence from pydantic's first finding: the parameter, its value, what it must be."""
     param = _param_path(details["loc"])
     value = shorten(details["input"])
     context = details.get("ctx", {})
@@ -204,7 +208,7 @@ def _from_validation(details: ErrorDetails) -> ApiError:
         case "value_error":
             if isinstance(context["error"], FieldError):
                 return context["error"].at(_param_path((*details["loc"], context["error"].name)))
-            return ApiError(str(context["error"]), param=param or None, code="invalid_value")
+            return invalid_value(str(context["error"]), param or None)
         case "greater_than_equal":
             demand = f"at least {context['ge']}"
         case "less_than_equal":
@@ -214,14 +218,14 @@ def _from_validation(details: ErrorDetails) -> ApiError:
         case kind if kind in _DEMANDS:
             demand = _DEMANDS[kind]
         case _:
-            return ApiError(f"{param} is {value}: {details['msg']}", param=param, code="invalid_value")
+            return invalid_value(f"{param} is {value}: {details['msg']}", param)
     if not param:
         return ApiError(f"the body is {value}; it must be {demand}", code="invalid_type")
-    return ApiError(f"{param} is {value}; it must be {demand}", param=param, code="invalid_value")
+    return invalid_value(f"{param} is {value}; it must be {demand}", param)
 
 
 def _param_path(loc: tuple[int | str, ...]) -> str:
-    """`("messages", 0, "role")` as `messages[0].role`. The tag of a union's member, `<message>`, is no part of it."""
+    """`("messages", 0, "role")` as `messages[0].role`. The tag of a union's member, `<message>`, is not part of it."""
     path = ""
     for part in loc:
         if isinstance(part, str) and part.startswith("<"):

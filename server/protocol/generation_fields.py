@@ -1,17 +1,16 @@
-"""What the bodies of all generating routes have in common, beside the sampler's parameters."""
+"""The common fields of all generating routes, besides the sampling parameters."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from server.protocol.errors import ApiError, shorten
+from server.protocol.base_models import RequestBody, StrictModel
+from server.protocol.errors import invalid_value, shorten
 from server.protocol.sampling_fields import SamplingFields, as_strings
 from server.protocol.stream_fields import StreamFields
-from server.protocol.strict_model import StrictModel
-from server.protocol.structured_outputs import GrammarWish, ResponseFormat, StructuredOutputs
-from server.protocol.unknown_fields import Neutral, UnknownFields
+from server.protocol.structured_outputs import GrammarRequest, ResponseFormat, StructuredOutputs
 
 MAX_CHOICES = 16  # n and best_of
 MAX_STOPS = 16
@@ -37,7 +36,6 @@ def _as_truncation(value: int) -> int:
 
 
 def _as_budget(value: int) -> int | None:
-    """Takes -1 for no limit, as vLLM does."""
     return None if value == -1 else value
 
 
@@ -49,8 +47,8 @@ class StreamOptions(StrictModel):
     continuous_usage_stats: bool | None = None
 
 
-class GenerationFields(SamplingFields, StreamFields):
-    """What completions, chat completions and the WebSocket's generate messages share. null means the default."""
+class GenerationFields(RequestBody, SamplingFields, StreamFields):
+    """The fields of completions, chat completions, Responses and the WebSocket's messages. null means the default."""
 
     model: str | None = None
     max_tokens: int | None = None
@@ -75,90 +73,63 @@ class GenerationFields(SamplingFields, StreamFields):
     user: str | None = None
     request_id: Annotated[str, Field(pattern=REQUEST_ID_PATTERN)] | None = None
 
-    _ignored: tuple[str, ...] = PrivateAttr(default=())
-
-    @classmethod
-    def without_strangers(cls, body: Any, neutral: Neutral) -> Self:
-        """Checks a decoded JSON body in which there may be names that are no fields, as `UnknownFields` sorts them out.
-
-        Raises:
-            ApiError, FieldError, ValidationError: it is not a valid request.
-        """
-        strangers = UnknownFields()
-        request = cls.model_validate(strangers.sort_out(body, cls.model_fields, neutral), context=strangers)
-        request._ignored = tuple(strangers.ignored)
-        return request
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """Names in the body that mean nothing to this server, by their paths."""
-        return self._ignored
-
     @model_validator(mode="after")
     def _stream_options_need_stream(self) -> GenerationFields:
         if self.stream_options is not None and not self.stream:
-            raise ApiError(
-                "stream_options is given and stream is not true; it is only allowed when streaming",
-                param="stream_options",
-                code="invalid_value",
+            raise invalid_value(
+                "stream_options is given and stream is not true; it is only allowed when streaming", "stream_options"
             )
         return self
 
     @model_validator(mode="after")
     def _one_grammar_at_most(self) -> GenerationFields:
         if self.structured_outputs is not None and self.response_format not in (None, ResponseFormat(type="text")):
-            raise ApiError(
+            raise invalid_value(
                 "response_format and structured_outputs are both given; an answer can follow one of them",
-                param="structured_outputs",
-                code="invalid_value",
+                "structured_outputs",
             )
         return self
 
     @model_validator(mode="after")
     def _best_of_is_chosen_at_the_end(self) -> GenerationFields:
         if self.num_sampled < self.num_choices:
-            raise ApiError(
-                f"best_of is {self.best_of}; it must be at least n, {self.num_choices}",
-                param="best_of",
-                code="invalid_value",
-            )
+            raise invalid_value(f"best_of is {self.best_of}; it must be at least n, {self.num_choices}", "best_of")
         if self.stream and self.num_sampled > self.num_choices:
-            raise ApiError(
+            raise invalid_value(
                 f"best_of is {self.best_of} and n is {self.num_choices}; when streaming they must be equal, "
                 "because which answers are best is known at the end",
-                param="best_of",
-                code="invalid_value",
+                "best_of",
             )
         return self
 
     @property
     def num_choices(self) -> int:
-        """Answers wanted to each prompt."""
+        """The number of answers to each prompt."""
         return 1 if self.n is None else self.n
 
     @property
     def num_sampled(self) -> int:
-        """Answers generated to each prompt, of which the best `num_choices` are wanted."""
+        """The number of answers generated to each prompt, of which the best `num_choices` are returned."""
         return self.num_choices if self.best_of is None else self.best_of
 
     @property
     def num_logprobs(self) -> int | None:
-        """Alternatives wanted for each generated token; None: not even the token's own logprob."""
+        """Alternatives for each generated token; None: not even the token's own logprob."""
         raise NotImplementedError
 
     @property
-    def grammar_wish(self) -> GrammarWish | None:
-        """What every answer must match; None where the request names nothing."""
+    def grammar_request(self) -> GrammarRequest | None:
+        """The grammar of every answer; None where the request has none."""
         if self.structured_outputs is not None:
-            return GrammarWish("structured_outputs", self.structured_outputs)
-        return None if self.response_format is None else GrammarWish("response_format", self.response_format)
+            return GrammarRequest("structured_outputs", self.structured_outputs)
+        return None if self.response_format is None else GrammarRequest("response_format", self.response_format)
 
     @property
     def wants_usage(self) -> bool:
-        """Whether a stream is to end with a usage chunk."""
+        """Whether a stream ends with a usage chunk."""
         return self.stream_options is not None and self.stream_options.include_usage is True
 
     @property
     def wants_continuous_usage(self) -> bool:
-        """Whether every chunk of a stream is to tell the usage so far; only beside `wants_usage`, as in vLLM."""
+        """Whether every chunk of a stream has the usage so far; only with `wants_usage`, as in vLLM."""
         return self.wants_usage and self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)

@@ -1,4 +1,4 @@
-"""The sampler's parameters as fields of a request's body."""
+"""The sampling parameters as fields of request bodies."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sampling.host.params import (
     NUMBERS,
     SamplingParams,
 )
+from server.protocol.base_models import StrictModel, bounded
 from server.protocol.errors import shorten
-from server.protocol.strict_model import StrictModel, bounded
 
 MAX_ALLOWED_IDS = 1 << 19  # entries of allowed_token_ids; no vocabulary has as many
 MAX_BREAKERS = 16  # dry_sequence_breakers
@@ -31,8 +31,7 @@ _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 def as_strings(value: Any, name: str, *, most: int, longest: int) -> list[str]:
     """A list of strings within its limits.
 
-    Raises:
-        ValueError: it is no such list, or passes a limit; the message names the limit.
+    Raises ValueError if it is no such list, or exceeds a limit; the message names the limit.
     """
     if isinstance(value, list) and len(value) > most:
         raise ValueError(f"{name} has {len(value)} entries; at most {most} are allowed")
@@ -74,14 +73,13 @@ def _without_repeats(token_ids: list[int]) -> list[int]:
 
 
 def _minus_one_is_off(sigmas: float) -> float:
-    """Takes -1 for 0, as llama.cpp writes it."""
     return 0.0 if sigmas == -1.0 else sigmas
 
 
 def _fields_of_params() -> dict[str, Any]:
-    """A field for each parameter that is the same on all routes, in their order, in which errors are looked for.
+    """A field for each parameter that is the same on all routes, in the order in which errors are looked for.
 
-    A number has the type that its parameter has; what else there is `SamplingFields` overrides.
+    A number has the type that its parameter has; `SamplingFields` overrides everything else.
     """
     kinds = {name: int | None if number.is_whole else float | None for name, number in NUMBERS.items()}
     return {
@@ -106,7 +104,7 @@ else:
 
 
 class SamplingFields(_ParamFields):
-    """Parameters of the sampler that every generating route has. null means the default.
+    """The sampling parameters that every generating route has. null means the default.
 
     Names and meanings are those of `SamplingParams`, which also checks the ranges. Where a request has
     text, the tokenizer makes token ids of it (server/generation/prompts.py). The numbers are taken from

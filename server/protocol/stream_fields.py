@@ -1,4 +1,4 @@
-"""How a streamed answer is cut, told and kept, as fields of a request's body."""
+"""Fields of request bodies about streaming: intervals, resumable streams, progress events."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Annotated, NamedTuple
 
 from pydantic import BaseModel, Field, model_validator
 
-from server.protocol.errors import ApiError
+from server.protocol.errors import invalid_value
 
 MAX_INTERVAL = 1024  # tokens
 
 
 class Streaming(NamedTuple):
-    """What a request asks of its stream, whichever route it came by."""
+    """The streaming options of a request, whichever route it came by."""
 
     interval: int = 1  # tokens that a delta has at least, but for the first and the last
-    is_resumable: bool = False  # its events are numbered and kept, and a client may come back for the rest
-    tells_progress: bool = False  # before the first token, it tells how the request waits for it
+    is_resumable: bool = False  # its events are numbered and buffered, and a client may reconnect for the rest
+    tells_progress: bool = False  # events before the first token say how the request waits
     is_wanted: bool = False  # there is a stream at all; otherwise the answer comes as a whole
 
 
@@ -24,7 +24,7 @@ PLAIN = Streaming()
 
 
 class StreamFields(BaseModel):
-    """Parameters of streams that every generating route has. null means the default. Its heirs say how strict it is."""
+    """Streaming parameters that every generating route has. null means the default."""
 
     resumable: bool | None = None
     return_progress: bool | None = None
@@ -35,21 +35,14 @@ class StreamFields(BaseModel):
         if getattr(self, "stream", None):
             return self
         if self.resumable:
-            raise ApiError(
-                "resumable is true and stream is not; only a stream can be resumed",
-                param="resumable",
-                code="invalid_value",
-            )
+            raise invalid_value("resumable is true and stream is not; only a stream can be resumed", "resumable")
         if self.return_progress:
-            raise ApiError(
-                "return_progress is true and stream is not; only a stream can tell of progress",
-                param="return_progress",
-                code="invalid_value",
+            raise invalid_value(
+                "return_progress is true and stream is not; only a stream can tell of progress", "return_progress"
             )
         return self
 
     @property
     def streaming(self) -> Streaming:
-        """What the request asks of its stream."""
         is_wanted = bool(getattr(self, "stream", None))
         return Streaming(self.stream_interval or 1, self.resumable is True, self.return_progress is True, is_wanted)

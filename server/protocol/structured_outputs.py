@@ -1,4 +1,4 @@
-"""What a client asks of an answer's form, and the grammar that this stands for."""
+"""The parameters for structured outputs (`response_format`, `structured_outputs`), and the grammars they ask for."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import orjson
 from pydantic import BeforeValidator, Field, model_validator
 
 from sampling.host.params import InvalidParameter
+from server.protocol.base_models import StrictModel
 from server.protocol.errors import shorten
-from server.protocol.json_values import is_longer
-from server.protocol.strict_model import StrictModel
+from server.protocol.json_limits import is_longer
 
 MAX_CHOICE_TEXTS = 1000
 NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
@@ -20,7 +20,7 @@ ANY_OBJECT = '{"type":"object"}'
 
 
 class GrammarKind(StrEnum):
-    """What a grammar is written in. The value is its name in a sentence."""
+    """The language of a grammar. The value is its name in a sentence."""
 
     JSON_SCHEMA = "the JSON schema"
     REGEX = "the regular expression"
@@ -30,7 +30,7 @@ class GrammarKind(StrEnum):
 
 
 class Grammar(NamedTuple):
-    """What an answer must match. Equal grammars are compiled once."""
+    """A grammar that an output must match. Equal grammars are compiled once."""
 
     kind: GrammarKind
     source: str  # of a choice, its strings as JSON; of calls, texts in Lark and schemas by turns, as JSON
@@ -43,7 +43,7 @@ def _as_schema(value: Any) -> Any:
 
 
 class JsonSchema(StrictModel):
-    """OpenAI's `json_schema`. It is always followed to the letter, whatever `strict` says."""
+    """OpenAI's `json_schema`. It is always enforced, whatever `strict` says."""
 
     # OpenAI wants one, and does nothing with it; clients of llama.cpp leave it out.
     name: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
@@ -53,7 +53,7 @@ class JsonSchema(StrictModel):
 
 
 class ResponseFormat(StrictModel):
-    """OpenAI's parameter, and llama.cpp's shorter form of it: a `schema` beside the type json_object."""
+    """OpenAI's parameter, and llama.cpp's shorter form of it: a `schema` next to the type json_object."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -70,23 +70,17 @@ class ResponseFormat(StrictModel):
         return self
 
     def to_grammar(self) -> Grammar | None:
-        """The grammar; None where any text will do.
-
-        Raises:
-            ValueError: the schema cannot be written as JSON.
-        """
         schema = self.schema_ if self.json_schema is None else self.json_schema.schema_
         if schema is not None:
             return Grammar(GrammarKind.JSON_SCHEMA, _to_json(schema))
         return None if self.type == "text" else Grammar(GrammarKind.JSON_SCHEMA, ANY_OBJECT)
 
     def is_longer(self, most: int) -> bool:
-        """As `HasGrammar.is_longer`."""
         return is_longer(self.schema_ if self.json_schema is None else self.json_schema.schema_, most)
 
 
 class StructuredOutputs(StrictModel):
-    """vLLM's parameter: exactly one of its four."""
+    """vLLM's parameter, with exactly one of its four fields."""
 
     json_: Annotated[Any, BeforeValidator(_as_schema), Field(alias="json")] = None  # pydantic has a `json` of its own
     regex: Annotated[str, Field(min_length=1)] | None = None
@@ -105,22 +99,17 @@ class StructuredOutputs(StrictModel):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> StructuredOutputs:
-        wishes = {"json": self.json_, "regex": self.regex, "choice": self.choice, "grammar": self.grammar}
-        given = [name for name, wish in wishes.items() if wish is not None]
+        fields = {"json": self.json_, "regex": self.regex, "choice": self.choice, "grammar": self.grammar}
+        given = [name for name, value in fields.items() if value is not None]
         if len(given) != 1:
             raise ValueError(
-                f"structured_outputs has {' and '.join(given) or 'nothing'}; it must have one of {', '.join(wishes)}"
+                f"structured_outputs has {' and '.join(given) or 'nothing'}; it must have one of {', '.join(fields)}"
             )
         if self.choice is not None:
             _check_choice(self.choice)
         return self
 
     def to_grammar(self) -> Grammar:
-        """The grammar of the one wish.
-
-        Raises:
-            ValueError: the schema or a choice cannot be written as JSON.
-        """
         if self.regex is not None:
             return Grammar(GrammarKind.REGEX, self.regex)
         if self.choice is not None:
@@ -130,37 +119,31 @@ class StructuredOutputs(StrictModel):
         return Grammar(GrammarKind.JSON_SCHEMA, self.json_ if isinstance(self.json_, str) else _to_json(self.json_))
 
     def is_longer(self, most: int) -> bool:
-        """As `HasGrammar.is_longer`. What is a text already needs no writing."""
         return is_longer([self.choice, None if isinstance(self.json_, str) else self.json_], most)
 
 
-class HasGrammar(Protocol):
-    """The value of a parameter that asks for a form of the answer."""
+class GrammarSource(Protocol):
+    """The value of a parameter from which a grammar can be made."""
 
     def to_grammar(self) -> Grammar | None:
-        """None where any text will do.
-
-        Raises:
-            ValueError: it cannot be written.
-        """
+        """The grammar; None where any text is allowed. Raises ValueError if it cannot be written as JSON."""
         ...
 
     def is_longer(self, most: int) -> bool:
-        """Whether what the grammar is made of has more than so many characters and values."""
+        """Whether the source of the grammar has more than so many characters and values."""
         ...
 
 
-class GrammarWish(NamedTuple):
-    """A grammar as one parameter of a request asks for it. It becomes text only where it is compiled."""
+class GrammarRequest(NamedTuple):
+    """The grammar that one parameter of a request asks for. It is written only where it is compiled."""
 
     parameter: str  # wire name of the parameter
-    value: HasGrammar
+    value: GrammarSource
 
     def to_grammar(self) -> Grammar | None:
-        """None where any text will do.
+        """The grammar; None where any text is allowed.
 
-        Raises:
-            InvalidParameter: the parameter's JSON cannot be written, because it is nested too deeply, say.
+        Raises InvalidParameter if its JSON cannot be written, for example because it is nested too deeply.
         """
         try:
             return self.value.to_grammar()

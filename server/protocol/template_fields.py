@@ -1,4 +1,4 @@
-"""What a request may tell the chat template, beside the messages and the tools."""
+"""Fields of request bodies for the chat template, besides messages and tools."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BeforeValidator, model_validator
 
-from server.protocol.errors import ApiError, shorten
-from server.protocol.json_values import is_deeper
-from server.protocol.strict_model import StrictModel
+from server.protocol.base_models import StrictModel
+from server.protocol.errors import invalid_value, shorten
+from server.protocol.json_limits import is_deeper
 
 MAX_VARIABLES = 64
 MAX_VARIABLE_BYTES = 64 << 10  # of all of them, as JSON
@@ -54,6 +54,12 @@ def _refuse_deep(value: Any, name: str) -> None:
         raise ValueError(f"{name} is nested deeper than {MAX_DEPTH} levels, the limit")
 
 
+def effort_variables(effort: str | None) -> dict[str, Any]:
+    """The template's variables for a reasoning effort. For "none" some templates have a switch instead."""
+    switches = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
+    return {} if effort is None else {"reasoning_effort": effort, **switches}
+
+
 class TemplateFields(StrictModel):
     """vLLM's names. null means the default."""
 
@@ -70,11 +76,10 @@ class TemplateFields(StrictModel):
     @model_validator(mode="after")
     def _a_turn_begins_or_goes_on(self) -> TemplateFields:
         if self.add_generation_prompt and self.continue_final_message:
-            raise ApiError(
+            raise invalid_value(
                 "add_generation_prompt and continue_final_message are both true; a new turn begins, "
                 "or the last one goes on",
-                param="continue_final_message",
-                code="invalid_value",
+                "continue_final_message",
             )
         return self
 
@@ -85,5 +90,4 @@ class TemplateFields(StrictModel):
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """Variables of the template."""
         return {**(self.chat_template_kwargs or {}), **({"documents": self.documents} if self.documents else {})}

@@ -1,16 +1,17 @@
-"""Tools that a model may call, as OpenAI's chat requests name them, and the grammar of calls that it must make."""
+"""OpenAI's tools and tool calls, and the JSON schemas of calls that must follow them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
 import orjson
 from pydantic import BeforeValidator, Field, model_validator
 
-from server.protocol.errors import shorten
-from server.protocol.json_values import is_deeper, is_longer
-from server.protocol.strict_model import StrictModel
+from server.protocol.base_models import StrictModel
+from server.protocol.errors import invalid_value, shorten
+from server.protocol.json_limits import is_deeper, is_longer
 from server.protocol.structured_outputs import NAME_PATTERN, Grammar, GrammarKind
 
 MAX_TOOLS = 128
@@ -20,7 +21,7 @@ _EMPTY = {"type": "object", "properties": {}}
 
 
 def as_schema(value: Any) -> Any:
-    """Refuses a schema that is too deep for templates and grammars, which walk through it."""
+    """Rejects a schema that is too deep for templates and grammars, which walk through it."""
     if is_deeper(value, MAX_DEPTH):
         raise ValueError(f"the schema of a tool is nested deeper than {MAX_DEPTH} levels, the limit")
     return value
@@ -44,7 +45,7 @@ class Tool(StrictModel):
     function: FunctionDefinition
 
     def to_template(self) -> dict[str, Any]:
-        """The tool as chat templates know it."""
+        """The tool in the form that chat templates expect."""
         function: dict[str, Any] = {"name": self.function.name, "description": self.function.description or ""}
         function["parameters"] = self.function.parameters or _EMPTY
         return {"type": "function", "function": function}
@@ -55,7 +56,7 @@ class FunctionName(StrictModel):
 
 
 class NamedTool(StrictModel):
-    """A choice of one tool by its name."""
+    """A `tool_choice` of one tool by its name."""
 
     type: Literal["function"]
     function: FunctionName
@@ -65,7 +66,7 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
 class FunctionCall(StrictModel):
-    """What a model called: a name, and arguments as the text of a JSON object."""
+    """A call's name, and its arguments as the text of a JSON object."""
 
     name: str
     arguments: str
@@ -87,13 +88,13 @@ class ToolCall(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _as_libraries_send_it(cls, value: Any) -> Any:
-        """Leaves out what libraries add, and what is null."""
+        """Drops what libraries add, and what is null."""
         if isinstance(value, dict):
             return {name: part for name, part in value.items() if name in cls.model_fields and part is not None}
         return value
 
     def to_template(self) -> dict[str, Any]:
-        """The call as chat templates know it: the arguments are an object, where their text is that of one."""
+        """The call in the form that chat templates expect: the arguments are an object, if their text is one."""
         arguments: Any = self.function.arguments
         try:
             read = orjson.loads(arguments or "{}")
@@ -115,7 +116,7 @@ class StrictCalls(NamedTuple):
 
     @classmethod
     def of(cls, tools: Sequence[FunctionDefinition], *, is_parallel: bool) -> StrictCalls | None:
-        """None where no tool is strict."""
+        """The calls of these tools; None where no tool is strict."""
         return cls(tools, MAX_CALLS if is_parallel else 1) if any(tool.strict for tool in tools) else None
 
     def is_longer(self, most: int) -> bool:
@@ -127,10 +128,10 @@ class StrictCalls(NamedTuple):
         return (tool.parameters or _EMPTY) if tool.strict else {"type": "object"}
 
     def schema(self, arguments: str) -> dict[str, Any]:
-        """Of one call as an object of its name and its arguments.
+        """The schema of one call as an object of its name and its arguments.
 
         Args:
-            arguments: the key of these.
+            arguments: the key of the arguments.
         """
         return schema_of_calls([(tool.name, self.arguments_of(tool)) for tool in self.tools], arguments)
 
@@ -139,20 +140,10 @@ class ForcedCalls:
     """The calls that an answer must consist of: an array of objects with `name` and `arguments`."""
 
     def __init__(self, tools: Sequence[FunctionDefinition], most: int) -> None:
-        """
-        Args:
-            tools: of which one is called each time.
-            most: calls in one answer.
-        """
         self._tools = tools
         self._most = most
 
     def to_grammar(self) -> Grammar:
-        """The JSON schema of the array.
-
-        Raises:
-            ValueError: the schema of a tool cannot be written as JSON.
-        """
         tools = [(tool.name, tool.parameters or _EMPTY) for tool in self._tools]
         try:
             schema = array_of_calls(schema_of_calls(tools), self._most)
@@ -161,8 +152,67 @@ class ForcedCalls:
             raise ValueError(f"{shorten(dict(tools))} cannot be written as JSON: {error}") from error
 
     def is_longer(self, most: int) -> bool:
-        """As `HasGrammar.is_longer`."""
         return is_longer([tool.parameters for tool in self._tools], most)
+
+
+class ToolPolicy(NamedTuple):
+    """Which tools a model may or must call: `tools`, `tool_choice` and `parallel_tool_calls` together."""
+
+    tools: Sequence[FunctionDefinition]  # that may be called
+    mode: Literal["none", "auto", "required"] = "auto"
+    is_parallel: bool = True
+
+
+class CallsTools:
+    """Mixin for requests with tools, which define `tool_policy`."""
+
+    @cached_property
+    def tool_policy(self) -> ToolPolicy:
+        raise NotImplementedError
+
+    def check_tools(self, names: Sequence[str], chosen: Sequence[str], *, has_form: bool) -> None:
+        """Checks `tool_choice` against the tools.
+
+        Args:
+            names: of all tools.
+            chosen: the names in `tool_choice`.
+            has_form: whether another parameter asks for a form of the answer.
+        """
+        if len(set(names)) < len(names):
+            raise ValueError("tools has two functions of the same name; each name must stand there once")
+        for name in chosen:
+            if name not in names:
+                raise invalid_value(
+                    f"tool_choice names the function {shorten(name)}, which is not among the tools", "tool_choice"
+                )
+        if self.tool_policy.mode != "required":
+            return
+        if not names:
+            raise invalid_value("tool_choice is required and tools is empty", "tool_choice")
+        if has_form:
+            raise invalid_value(
+                "tool_choice asks for a call, and another parameter for another form of the answer; give one of them",
+                "tool_choice",
+            )
+
+    @property
+    def may_call(self) -> bool:
+        """Whether tool calls are parsed in the answer."""
+        return bool(self.tool_policy.tools) and self.tool_policy.mode != "none"
+
+    @property
+    def forced_calls(self) -> ForcedCalls | None:
+        """The calls that the answer must consist of; None where it may be anything."""
+        policy = self.tool_policy
+        if policy.mode != "required":
+            return None
+        return ForcedCalls(policy.tools, MAX_CALLS if policy.is_parallel else 1)
+
+    @property
+    def strict_calls(self) -> StrictCalls | None:
+        """The schemas that calls must follow if the model chooses to make any; None where no tool is strict."""
+        policy = self.tool_policy
+        return StrictCalls.of(policy.tools, is_parallel=policy.is_parallel) if policy.mode == "auto" else None
 
 
 def schema_of_calls(tools: Sequence[tuple[str, dict[str, Any]]], arguments: str = "arguments") -> dict[str, Any]:
@@ -198,13 +248,12 @@ def array_of_calls(call: dict[str, Any], most: int) -> dict[str, Any]:
 
 
 def _moved(schema: dict[str, Any], index: int) -> orjson.Fragment:
-    """A tool's schema, as JSON, for its place in the definitions of the whole: its references begin there.
+    """A tool's schema, as JSON, with its references adjusted to its place in the definitions of the whole.
 
     They are found in the text, which takes a tenth of the time of a walk through the schema. A name in JSON stands
     behind a brace or a comma, and a quotation mark within a text behind a backslash, so nothing else is found.
 
-    Raises:
-        JSONEncodeError: the schema is nested too deeply.
+    Raises JSONEncodeError if the schema is nested too deeply.
     """
     text, place = orjson.dumps(schema), b"#/$defs/tool%d" % index
     for before in (b"{", b","):

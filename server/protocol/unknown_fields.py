@@ -1,9 +1,9 @@
-"""Parameters that are not fields of a request: which are passed over in silence, ignored aloud, or refused.
+"""Unknown parameters of request bodies: ignored, ignored with a warning, or rejected.
 
-Clients, frameworks and routers add parameters of their own to every body. Most ask for nothing, or change nothing that
-the model is told; refusing them would refuse every request. One that changes the answer and that this server does not
-have is refused by name, and so is a name that is most likely a slip of the pen: an answer without what was asked for
-looks right and is not.
+Clients, frameworks and routers add parameters of their own to every body. Most have their default value, or change
+nothing in the prompt; rejecting them would reject every request. One that changes the answer and that this server does
+not support is rejected by name, and so is a name that is most likely a typo: an answer without what was asked for looks
+right and is not.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 
 from server.protocol.errors import ApiError, UnknownField, UnsupportedField
 
-MAX_STRANGERS = 64  # of one body, its messages included
+MAX_IGNORED = 64  # unknown parameters of one body, its messages included
 MAX_NAME_CHARS = 64  # of one name where it is repeated to the client
 
 # Names that this server does not have yet, and the values that ask for nothing. null is neutral everywhere.
-Neutral = Mapping[str, tuple[Any, ...]]
+Unsupported = Mapping[str, tuple[Any, ...]]
 
-_SHARED: Neutral = {
+_SHARED: Unsupported = {
     "chat_template": (),
-    "truncation_side": ("left",),  # the end of a prompt is kept
+    "truncation_side": ("left",),  # cuts the beginning of a prompt
     "top_a": (0.0,),
 }
 
-COMPLETIONS: Neutral = {
+COMPLETIONS: Unsupported = {
     **_SHARED,
     "add_generation_prompt": (True,),
     "chat_template_kwargs": ({},),
@@ -36,7 +36,7 @@ COMPLETIONS: Neutral = {
     "tools": ([],),
 }
 
-CHAT: Neutral = {
+CHAT: Unsupported = {
     **_SHARED,
     "add_special_tokens": (False,),  # the chat template writes them
     "audio": (),
@@ -50,14 +50,10 @@ CHAT: Neutral = {
 }
 
 # Of one message. Answers of this and of other servers have them, and clients send answers back as they came.
-MESSAGE: Neutral = {
-    "audio": (),
-    "function_call": (),
-    "refusal": ("",),
-}
+MESSAGE: Unsupported = {"audio": (), "function_call": (), "refusal": ("",)}
 
 # Defaults that other servers document for parameters of their own. SGLang's router adds the first seven to every body.
-_DEFAULTS_OF_PEERS: Neutral = {
+_DEFAULTS_OF_PEERS: Unsupported = {
     "no_stop_trim": (False,),
     "skip_special_tokens": (True,),
     "separate_reasoning": (True,),
@@ -125,25 +121,25 @@ _EMPTY: tuple[Any, ...] = ([], {}, "")
 
 
 class UnknownFields:
-    """Collects, over the parts of one body, the names that are ignored aloud."""
+    """Collects, over the parts of one body, the names that are ignored with a warning."""
 
     def __init__(self) -> None:
         self.ignored: list[str] = []  # in the order of the body, each once
-        # Names that were compared with some fields and are none of them, by the identity of the fields. These are kept
-        # beside them, so that no others get their identity.
+        # Names that were compared with some fields and are none of them, by the id of the fields. The fields are stored
+        # too, so that no others get this id.
         self._compared: dict[int, tuple[Collection[str], set[str]]] = {}
 
-    def sort_out(self, part: Any, fields: Collection[str], neutral: Neutral, path: str = "") -> Any:
-        """`part` of a body with only the names of `fields`; what is no JSON object comes back as it is.
+    def drop_from(self, part: Any, fields: Collection[str], unsupported: Unsupported, path: str = "") -> Any:
+        """`part` of a body with only the names of `fields`; what is no JSON object is returned as it is.
 
         Args:
-            neutral: names that are refused unless they have one of these values.
-            path: of the part, with the dot that follows it, as ignored names are told.
+            unsupported: names that are rejected unless they have one of these values.
+            path: of the part, with the dot that follows it, as ignored names are reported.
 
         Raises:
-            UnsupportedField: one of `neutral` asks for something.
-            UnknownField: a name is one slip away from one of `fields`.
-            ApiError: the body has too many strangers.
+            UnsupportedField: one of `unsupported` has another value.
+            UnknownField: a name is most likely a typo of one of `fields`.
+            ApiError: the body has too many unknown parameters.
         """
         if not isinstance(part, dict):
             return part
@@ -151,42 +147,42 @@ class UnknownFields:
         for name, value in part.items():
             if name in fields:
                 kept[name] = value
-            elif name in neutral:
-                if value is not None and not any(_is_same(value, allowed) for allowed in neutral[name]):
+            elif name in unsupported:
+                if value is not None and not any(_is_same(value, allowed) for allowed in unsupported[name]):
                     raise UnsupportedField(name, value)
             else:
-                self._meet(name, value, fields, path)
+                self._check_unknown(name, value, fields, path)
         return kept
 
-    def _meet(self, name: str, value: Any, fields: Collection[str], path: str) -> None:
-        told = path + name[:MAX_NAME_CHARS]
+    def _check_unknown(self, name: str, value: Any, fields: Collection[str], path: str) -> None:
+        shown = path + name[:MAX_NAME_CHARS]
         _, compared = self._compared.setdefault(id(fields), (fields, set()))
-        if told in compared or _asks_for_nothing(name, value):
+        if shown in compared or _is_default(name, value):
             return  # four thousand messages may have the same name, which is compared once
         if name in _OF_ONE_ROUTE:
             raise UnknownField(name)
         if name in _OTHER_NAMES:
             raise UnknownField(name, _OTHER_NAMES[name])
         if name not in _DEFAULTS_OF_PEERS:
-            meant = next((field for field in fields if is_slip(name, field)), None)
+            meant = next((field for field in fields if is_typo(name, field)), None)
             if meant is not None:
                 raise UnknownField(name, meant)
-        compared.add(told)
-        if told in self.ignored:
+        compared.add(shown)
+        if shown in self.ignored:
             return
-        if len(self.ignored) == MAX_STRANGERS:
+        if len(self.ignored) == MAX_IGNORED:
             raise ApiError(
-                f"the body has more than {MAX_STRANGERS} unknown parameters, the limit; the last is {told}",
+                f"the body has more than {MAX_IGNORED} unknown parameters, the limit; the last is {shown}",
                 param=path + name,
                 code="unknown_parameter",
             )
-        self.ignored.append(told)
+        self.ignored.append(shown)
 
 
-def is_slip(name: str, meant: str) -> bool:
+def is_typo(name: str, meant: str) -> bool:
     """Whether `name` is `meant` but for one letter (added, left out, exchanged, or swapped with the next one).
 
-    Capitals, hyphens and underscores do not count: `maxTokens` and `max-tokens` are slips of `max_tokens`. A name of
+    Capitals, hyphens and underscores do not count: `maxTokens` and `max-tokens` are typos of `max_tokens`. A name of
     fewer than four letters is too short to tell.
     """
     first, second = _letters(name), _letters(meant)
@@ -199,8 +195,8 @@ def is_slip(name: str, meant: str) -> bool:
     return a[1:] == b[1:] or a[1:] == b or a == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])
 
 
-def _asks_for_nothing(name: str, value: Any) -> bool:
-    """Whether a stranger has the value that it has everywhere by itself. Where that is true, false is a wish."""
+def _is_default(name: str, value: Any) -> bool:
+    """Whether an unknown parameter has its default value in every server. Where that is true, false is a request."""
     defaults = _DEFAULTS_OF_PEERS.get(name, ())
     if value is False:
         return not any(default is True for default in defaults)

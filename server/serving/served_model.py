@@ -16,16 +16,15 @@ from server.generation.idle_sleep import IdleSleep
 from server.generation.metrics import Metrics
 from server.generation.prompts import prepare
 from server.generation.running_requests import RunningRequest
-from server.output_parsers.answer_parts import AnswerFormat
-from server.output_parsers.reasoning import choose_reasoning
-from server.output_parsers.syntaxes import choose_syntax
+from server.output_parsers.output_parser import OutputFormat
+from server.output_parsers.reasoning_parser import choose_reasoning
+from server.output_parsers.tool_parser import choose_tool_call_syntax
 from server.protocol.errors import ApiError, unavailable
 from server.serving.structured_output_manager import StructuredOutputManager
-from server.startup.model_list import name_of
+from server.startup.model_settings import name_of
 from server.startup.settings import ServerSettings
-from server.structured_output.compiler import GrammarCompiler
-from server.text.detokenizer import HasTokenTexts
-from server.text.shown_markers import show_markers
+from server.structured_output.grammar_compiler import GrammarCompiler
+from server.text.detokenizer import HasTokenTexts, show_control_tokens
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
 
@@ -61,7 +60,7 @@ class ServedModel:
         self._on_change = on_change
         self._engine: EngineClient | None = None
         self._text_model: TextModel | None = None
-        self.answer_format = AnswerFormat()  # how the model writes what is not content, where that is known
+        self.answer_format = OutputFormat()  # how the model writes what is not content, where that is known
         self._grammars: GrammarCompiler | None = None
         self._forms: StructuredOutputManager | None = None
         self.idle_sleep: IdleSleep | None = None  # of an open model
@@ -73,9 +72,9 @@ class ServedModel:
 
     def open(self, engine: EngineClient, text_model: TextModel) -> None:
         """Ends the first load. The engine must have been started. Where it fails, the model is not open."""
-        answer_format = AnswerFormat(
+        answer_format = OutputFormat(
             choose_reasoning(self.settings.reasoning_parser, text_model.chat_template),
-            choose_syntax(self.settings.tool_call_parser, text_model.chat_template),
+            choose_tool_call_syntax(self.settings.tool_call_parser, text_model.chat_template),
         )
         grammars = GrammarCompiler(
             text_model.tokenizer,
@@ -271,7 +270,9 @@ class ServedModel:
         has_tools = any(prompt.tools for prompt in request.prompts)
         shown = self._shown.get(has_tools)
         if shown is None:
-            shown = self._shown[has_tools] = show_markers(tokenizer, self.answer_format.markers(with_calls=has_tools))
+            shown = self._shown[has_tools] = show_control_tokens(
+                tokenizer, self.answer_format.markers(with_calls=has_tools)
+            )
         return shown
 
     def abort_all(self) -> None:

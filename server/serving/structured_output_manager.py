@@ -11,17 +11,17 @@ from sampling.host.params import InvalidParameter
 from server.admission.workers import Workers
 from server.generation.generation_request import GenerationRequest
 from server.generation.prompts import MAX_INLINE_CHARS, PreparedPrompt, rules_behind
-from server.output_parsers.answer_parts import AnswerFormat
-from server.output_parsers.call_grammars import CallGrammar, Markers, grammar_of_calls
-from server.output_parsers.syntaxes import HERMES
+from server.output_parsers.output_parser import OutputFormat
+from server.output_parsers.tool_call_lark import LarkMarkers, ToolCallLark, tool_call_lark
+from server.output_parsers.tool_parser import HERMES
 from server.protocol.structured_outputs import Grammar
-from server.structured_output.answer_rules import AnswerRules
 from server.structured_output.compiled_grammar import CompiledGrammar
-from server.structured_output.compiler import GrammarCompiler
-from server.structured_output.reasoning_grammar import Closing, ReasoningGrammar, ReasoningScan
+from server.structured_output.grammar_compiler import GrammarCompiler
+from server.structured_output.output_grammar import OutputGrammar
+from server.structured_output.reasoning_grammar import EndMarker, ReasoningGrammar, ReasoningMarkers
 from server.structured_output.token_table import TokenTable
 from server.structured_output.tool_call_grammar import ToolCallGrammar
-from server.text.shown_markers import show_markers
+from server.text.detokenizer import show_control_tokens
 from server.text.tokenizer import Tokenizer
 
 MAX_KEPT = 32  # rules of calls
@@ -31,7 +31,7 @@ class StructuredOutputManager:
     """Makes the rules of the answers of one model."""
 
     def __init__(
-        self, tokenizer: Tokenizer, vocab_size: int, answer_format: AnswerFormat, compiler: GrammarCompiler
+        self, tokenizer: Tokenizer, vocab_size: int, answer_format: OutputFormat, compiler: GrammarCompiler
     ) -> None:
         """
         Args:
@@ -47,7 +47,7 @@ class StructuredOutputManager:
 
     async def rules_of(
         self, request: GenerationRequest, prompts: Sequence[PreparedPrompt], workers: Workers
-    ) -> list[AnswerRules | None]:
+    ) -> list[OutputGrammar | None]:
         """The rules of the answers to each prompt; empty where all of them may be anything.
 
         Raises:
@@ -75,24 +75,24 @@ class StructuredOutputManager:
         prompts: Sequence[PreparedPrompt],
         compiled: CompiledGrammar | None,
         watched: ToolCallGrammar | None,
-    ) -> list[AnswerRules | None]:
-        made: list[AnswerRules | None] = []
+    ) -> list[OutputGrammar | None]:
+        made: list[OutputGrammar | None] = []
         for source, prompt in zip(request.prompts, prompts, strict=True):
-            rules: AnswerRules | None = compiled or watched
+            rules: OutputGrammar | None = compiled or watched
             if source.tools is not None and self._format.reasoning is not None:
                 rules = self._reasoned(prompt, request.thinking_budget, compiled, rules)
             made.append(None if rules is None else rules_behind(rules, prompt))
         return made
 
     def _reasoned(
-        self, prompt: PreparedPrompt, budget: int | None, compiled: CompiledGrammar | None, behind: AnswerRules | None
-    ) -> AnswerRules | None:
+        self, prompt: PreparedPrompt, budget: int | None, compiled: CompiledGrammar | None, behind: OutputGrammar | None
+    ) -> OutputGrammar | None:
         """
         Raises:
             InvalidParameter: the vocabulary cannot write what ends the reasoning.
         """
         before = prompt.token_ids[: len(prompt.token_ids) - prompt.num_output_tokens]
-        if compiled is not None and self._format.begins_behind(before, self._tokenizer):
+        if compiled is not None and self._format.starts_after_reasoning(before, self._tokenizer):
             return compiled
         with self._lock:
             scan = self._reasoning_scan
@@ -100,7 +100,7 @@ class StructuredOutputManager:
             raise InvalidParameter(
                 "thinking_token_budget", "thinking_token_budget: the model has no tokens for what ends its reasoning"
             )
-        is_open = self._format.begins_inside(before, self._tokenizer)
+        is_open = self._format.starts_in_reasoning(before, self._tokenizer)
         return ReasoningGrammar(scan, is_open=is_open, budget=budget, behind=behind, is_form=compiled is not None)
 
     async def _watched(self, request: GenerationRequest, workers: Workers) -> ToolCallGrammar | None:
@@ -113,9 +113,9 @@ class StructuredOutputManager:
             return None
         try:
             if calls.is_longer(MAX_INLINE_CHARS):
-                made = await workers.run(grammar_of_calls, syntax, calls, self._markers)
+                made = await workers.run(tool_call_lark, syntax, calls, self._markers)
             else:
-                made = grammar_of_calls(syntax, calls, self._markers)
+                made = tool_call_lark(syntax, calls, self._markers)
         except ValueError as error:
             raise InvalidParameter("tools", f"tools: {error}") from error
         if made is None:
@@ -128,7 +128,7 @@ class StructuredOutputManager:
         return await workers.run(self._watch, made, compiled, syntax.only_first, is_single)
 
     def _watch(
-        self, made: CallGrammar, compiled: CompiledGrammar, only_first: bool, is_single: bool
+        self, made: ToolCallLark, compiled: CompiledGrammar, only_first: bool, is_single: bool
     ) -> ToolCallGrammar:
         with self._lock:
             watched = ToolCallGrammar(self._table, compiled, made.begins, only_first=only_first, is_single=is_single)
@@ -138,22 +138,22 @@ class StructuredOutputManager:
         return watched
 
     @cached_property
-    def _markers(self) -> Markers:
+    def _markers(self) -> LarkMarkers:
         ids, texts = self._tokenizer.control.ids, self._tokenizer.token_bytes
-        return Markers({name: token_id for name, token_id in ids.items() if not texts[token_id]})
+        return LarkMarkers({name: token_id for name, token_id in ids.items() if not texts[token_id]})
 
     @cached_property
     def _table(self) -> TokenTable:
-        shown = show_markers(self._tokenizer, self._format.markers(with_calls=True))
+        shown = show_control_tokens(self._tokenizer, self._format.markers(with_calls=True))
         return TokenTable(shown.token_bytes, self._tokenizer.eos_token_ids, self._vocab_size)
 
     @cached_property
-    def _reasoning_scan(self) -> ReasoningScan:
+    def _reasoning_scan(self) -> ReasoningMarkers:
         syntax = self._format.reasoning
         assert syntax is not None
         table, ends = self._table, [end.encode() for end in syntax.ends]
         natural = self._tokenizer.encode(syntax.ends[0], add_special_tokens=False)
         is_exact = b"".join(table[token_id] for token_id in natural) == ends[0]
         token_ids = natural if is_exact and max(natural) < self._vocab_size else table.spell(ends[0])
-        closing = None if token_ids is None else Closing(ends[0], token_ids)
-        return ReasoningScan(table, [begin.encode() for begin in syntax.begins], ends, closing)
+        closing = None if token_ids is None else EndMarker(ends[0], token_ids)
+        return ReasoningMarkers(table, [begin.encode() for begin in syntax.begins], ends, closing)

@@ -1,1 +1,1 @@
-"""All that happens before the first request: settings, loading, progress and logs."""
+"""What happens before the first request: settings, loading, progress bars and logs."""

@@ -1,4 +1,4 @@
-"""Settings as flags of a command line and as environment variables, made from what they declare."""
+"""Settings as command line flags and environment variables."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def variable_name(setting: Setting) -> str:
 
 
 def add_flag(parser: argparse.ArgumentParser, setting: Setting) -> None:
-    """Gives the parser the setting's flag. It leaves a text under the setting's key, a switch True; else None.
+    """Adds the setting's flag to the parser. Its value is a text, of a switch True; None where the flag is missing.
 
-    A flag of several texts may be given again, and leaves a list of what each had.
+    A flag of several texts may be given again, and gives a list.
     """
     if setting.is_switch:
         parser.add_argument(
@@ -43,7 +43,7 @@ def add_flag(parser: argparse.ArgumentParser, setting: Setting) -> None:
 def read(settings: Iterable[Setting], flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
     """The values that flags or variables give, by the names of the fields; a flag wins over its variable.
 
-    A variable that other programs read too counts last.
+    A variable that other programs read too has the lowest precedence.
 
     Args:
         flags: by the settings' keys; None counts as not given, and texts are parsed.
@@ -73,11 +73,7 @@ def read(settings: Iterable[Setting], flags: Mapping[str, Any], environment: Map
 
 
 def write(settings: Iterable[Setting], configuration: object) -> dict[str, str]:
-    """The variables by which `read` finds the values of a configuration again. What is None or empty has none.
-
-    Args:
-        settings: those of the configuration.
-    """
+    """The variables from which `read` makes the same configuration. Values that are None or empty have none."""
     variables = {}
     for setting in settings:
         value = getattr(configuration, setting.name)

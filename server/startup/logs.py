@@ -72,7 +72,7 @@ def set_up_logs(level: str, log_format: str, replica: str | None = None) -> None
 
 
 def _escape(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    """Makes what clients may have sent harmless for a terminal: control characters, and what turns text around."""
+    """Escapes what clients may have sent: control characters, and those that change a text's direction."""
     for name, value in event.items():
         if name not in ("_record", "_from_structlog"):
             text = value if isinstance(value, str) else repr(value)
@@ -114,9 +114,9 @@ def note(**fields: object) -> None:
 def failure_of(error: Exception, event: str) -> ApiError:
     """The client's view of `error`. Must be called where it is handled.
 
-    An error that nobody has foreseen is logged as `event`, with its traceback. An ApiError was made by somebody who has
-    logged what is to be logged: the same failure is often told to several readers. The caller must not keep the result,
-    because its traceback may keep the caller's variables alive.
+    An unexpected error is logged as `event`, with its traceback. An ApiError was logged, if need be, where it was
+    raised: the same failure is often reported to several readers. The caller must not keep the result, because its
+    traceback may keep the caller's variables alive.
     """
     api_error = to_api_error(error)
     if api_error is not error and api_error.status == 500:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, TextIO
 
 from tqdm import tqdm
@@ -64,9 +63,7 @@ class ProgressReporter:
     def __enter__(self) -> ProgressReporter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 
@@ -87,14 +84,12 @@ def silent(stage: str, done: int, total: int) -> None:
 
 
 class _Unwatched(tqdm):  # type: ignore[misc]  # tqdm ships no types
-    """A bar without tqdm's thread that looks for bars which are not redrawn often enough, and outlives them."""
+    """A bar without tqdm's monitor thread, which redraws slow bars and outlives them."""
 
     monitor_interval = 0
 
 
 class _Bar:
-    """Shows a stage as a bar that is redrawn in place and stays when it ends."""
-
     def __init__(self, stage: str, stream: TextIO) -> None:
         units: dict[str, Any] = {}
         if stage.split(" ", 1)[0] in BYTE_STAGES:
@@ -116,8 +111,6 @@ class _Bar:
 
 
 class _Lines:
-    """Shows a stage as one line when it begins and one when it ends, for logs and pipes."""
-
     def __init__(self, stage: str, stream: TextIO) -> None:
         self._stage, self._stream = stage, stream
         self._done, self._total, self._note, self._start = 0, 0, "", time.monotonic()

@@ -1,4 +1,4 @@
-"""What the user of `eagre serve` decides: flags, then environment variables, then defaults."""
+"""The settings of `eagre serve`: flags, then environment variables, then defaults."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from engine.interface.config import EngineConfig
 from engine.interface.setting import NOT_EMPTY, Limit, Setting, at_least, check, from_to, setting, settings_of
 from server.generation.metrics_names import MetricsNames
 from server.model_sources.cache_folder import cache_folder
-from server.output_parsers.reasoning import OFF, REASONING_SYNTAXES
-from server.output_parsers.syntaxes import SYNTAXES
+from server.output_parsers.reasoning_parser import OFF, REASONING_SYNTAXES
+from server.output_parsers.tool_parser import TOOL_CALL_SYNTAXES
 from server.startup.flags import add_flag, read
-from server.structured_output.limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
+from server.structured_output.grammar_limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("console", "json")
-TOOL_CALL_PARSERS = tuple(syntax.name for syntax in SYNTAXES)
+TOOL_CALL_PARSERS = tuple(syntax.name for syntax in TOOL_CALL_SYNTAXES)
 REASONING_PARSERS = (*(syntax.name for syntax in REASONING_SYNTAXES), OFF)
 MAX_SECONDS = 86_400  # of every interval and timeout
 MAX_REPLICAS = 64  # of one machine
@@ -30,7 +30,7 @@ OPENAI_DEFAULTS = "openai"
 _SECONDS = Limit(lambda seconds: 0 < seconds <= MAX_SECONDS, f"it must be above 0, at most {MAX_SECONDS}")
 
 
-# They stand in the policy of the page, which knows no literal addresses of IPv6.
+# They become part of the page's Content-Security-Policy, which has no literal IPv6 addresses.
 _ORIGINS = Limit(
     lambda origins: all(re.fullmatch(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?", origin) for origin in origins),
     "each must be an origin such as http://127.0.0.1:8001",
@@ -42,7 +42,7 @@ _FRONT_KEY = Limit(
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be used; the sentence names it, its value and its limit."""
+    """A setting that cannot be used; the message names it, its value and its limit."""
 
 
 def _listed(choices: tuple[str, ...]) -> Limit:
@@ -51,10 +51,9 @@ def _listed(choices: tuple[str, ...]) -> Limit:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Every setting, the engine's too, is a flag (`--max-model-len`) and a variable (`EAGRE_MAX_MODEL_LEN`).
+    """All settings, the engine's included: each is a flag (`--max-model-len`) and a variable (`EAGRE_MAX_MODEL_LEN`).
 
-    Raises:
-        SettingsError: a value is of the wrong type or outside its limits.
+    Raises SettingsError if a value is of the wrong type or outside its limits.
     """
 
     host: str = setting("127.0.0.1", "address to listen on", limit=NOT_EMPTY)
@@ -128,7 +127,7 @@ class ServerSettings:
     replica_name: str | None = setting(
         None, "name of this server among others, in its logs", limit=NOT_EMPTY, metavar="NAME"
     )
-    engine: EngineConfig = EngineConfig()  # its settings stand here in the help
+    engine: EngineConfig = EngineConfig()  # its settings come here in the help
     max_body_bytes: int = setting(
         4 << 20, "largest request body and WebSocket frame", limit=at_least(1024), metavar="BYTES"
     )
@@ -153,10 +152,7 @@ class ServerSettings:
         metavar="SECONDS",
     )
     max_grammar_bytes: int = setting(
-        DEFAULT_MAX_BYTES,
-        "largest JSON schema, regex or grammar",
-        limit=from_to(1, LARGEST_MAX_BYTES),
-        metavar="BYTES",
+        DEFAULT_MAX_BYTES, "largest JSON schema, regex or grammar", limit=from_to(1, LARGEST_MAX_BYTES), metavar="BYTES"
     )
     grammar_timeout: float = setting(
         DEFAULT_TIMEOUT, "processor time such a grammar may take to compile", limit=_SECONDS, metavar="SECONDS"
@@ -233,10 +229,9 @@ class ServerSettings:
         return self.models[0]
 
     def engine_config(self, eos_token_ids: tuple[int, ...] = ()) -> EngineConfig:
-        """The engine's part of the settings, with the model's end tokens and the user's folder of programs.
+        """The engine's settings, with the model's end tokens and the user's cache folder of programs.
 
-        Raises:
-            SettingsError: the engine does not accept the end tokens, or there is no such folder.
+        Raises SettingsError if the engine does not accept the end tokens, or there is no such folder.
         """
         try:
             folder = str(cache_folder() / "compiled")
@@ -246,7 +241,7 @@ class ServerSettings:
 
     @classmethod
     def declared(cls) -> list[Setting]:
-        """All settings in the order of the help, the engine's among them."""
+        """All settings in the order of the help, including the engine's."""
         own = settings_of(cls)
         found: list[Setting] = []
         for item in fields(cls):
@@ -255,7 +250,7 @@ class ServerSettings:
 
     @classmethod
     def add_flags(cls, parser: argparse.ArgumentParser) -> None:
-        """One flag for each setting. A flag that is not given is None in the namespace."""
+        """Adds one flag for each setting. A flag that is not given is None in the namespace."""
         for declared in cls.declared():
             add_flag(parser, declared)
 

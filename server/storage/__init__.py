@@ -1,1 +1,1 @@
-"""Records that outlive the request that made them: in memory, or in a file that survives the process."""
+"""Stored responses and conversations: SQLite, in memory or in a file that survives the process."""

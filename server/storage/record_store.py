@@ -1,4 +1,4 @@
-"""The store as the server's routes know it: records are JSON values, and every call waits without blocking the loop."""
+"""The asynchronous store of JSON records, whose calls wait without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -14,32 +14,27 @@ import orjson
 from engine.interface.background import SHORT_SWITCHES
 from server.admission.caller import NOBODY, caller
 from server.admission.fair_pool import FairPool
-from server.storage.record_key import RecordKey, StoreError, TooLarge
-from server.storage.shares import Shares
-from server.storage.table import Table
+from server.storage.record_table import OwnerQuotas, RecordKey, RecordTable, StoreError, TooLarge
 
 T = TypeVar("T")
 
 
 class RecordStore:
-    """JSON values by key. One thread does everything; tenants take turns at it, and calls of one come in their order.
+    """JSON values by key. One thread does the work; tenants take turns at it, and calls of one run in their order.
 
-    It rests between calls, because it holds the interpreter lock while it takes large values apart.
+    The thread sleeps between calls, because it holds the interpreter lock while it parses large values.
+    Every call raises StoreError if the store cannot be read or written; then nothing has changed.
+
+    Args:
+        path: of the file; None: in memory. A file is opened at once, so that a bad path fails at the start.
+        max_records, max_bytes: beyond them the least recently used records of the owner with the most are evicted.
     """
 
     def __init__(self, path: Path | None, *, max_records: int, max_bytes: int) -> None:
-        """
-        Args:
-            path: of the file; None: in memory. A file is opened at once, so that a bad path is known at the start.
-            max_records, max_bytes: beyond them the least recently used records of the owner who has the most go.
-
-        Raises:
-            StoreError: the file cannot be used.
-        """
         self._path = path
-        self._shares = Shares(max_records, max_bytes)
+        self._shares = OwnerQuotas(max_records, max_bytes)
         self._thread = FairPool(1, "store", rests=True)
-        self._table: Table | None = None
+        self._table: RecordTable | None = None
         self._is_closed = False
         if path is not None:
             try:
@@ -59,65 +54,44 @@ class RecordStore:
     async def put(self, key: RecordKey, value: Any) -> None:
         """Sets the value of `key`, which counts as used. It must not be changed while the call lasts.
 
-        Raises:
-            TooLarge: it does not fit.
-            StoreError: the store cannot be written; in both cases nothing has changed.
+        Raises TooLarge if it does not fit.
         """
         await self._run(lambda table: table.put(key, orjson.dumps(value)))
 
     async def get(self, key: RecordKey) -> Any | None:
-        """The value of `key`, which counts as used; None where there is none.
-
-        Raises:
-            StoreError: the store cannot be read.
-        """
+        """The value of `key`, which counts as used; None where there is none."""
         return await self.read(key, orjson.loads)
 
     async def read(self, key: RecordKey, pick: Callable[[bytes], T]) -> T | None:
-        """What `pick` makes of the value's bytes; the value counts as used. None where there is none.
+        """The result of `pick` on the value's bytes; the value counts as used. None where there is none.
 
         A parser holds the interpreter lock from beginning to end. What needs only a part of a large value, or can take
-        it apart, should not parse the whole.
-
-        Args:
-            pick: runs in the store's thread, and what it raises is raised here.
-
-        Raises:
-            StoreError: the store cannot be read.
+        it apart, should not parse the whole. `pick` runs in the store's thread, and what it raises is raised here.
         """
 
-        def work(table: Table) -> T | None:
+        def work(table: RecordTable) -> T | None:
             content = table.get(key)
             return None if content is None else pick(content)
 
         return await self._run_read(work)
 
     async def delete(self, key: RecordKey) -> bool:
-        """Whether there was such a record.
-
-        Raises:
-            StoreError: the store cannot be written.
-        """
+        """Deletes a record; returns whether there was one."""
         return await self._run(lambda table: table.delete(key))
 
     async def put_made(self, key: RecordKey, make: Callable[[], bytes]) -> None:
-        """As `put`, of the bytes that `make` returns in the store's thread, in a form that `read` and `change`
-        understand.
-        """
+        """As `put`, with the bytes that `make` returns in the store's thread."""
         await self._run(lambda table: table.put(key, make()))
 
     async def change(self, key: RecordKey, change: Callable[[bytes], bytes | None]) -> bytes | None:
-        """Sets the bytes of `key` to what `change` makes of them, with nothing else in between; returns the new ones.
+        """Replaces the bytes of `key` by the result of `change`, atomically; returns the new ones.
 
         Args:
             change: from the bytes to the new ones, or None to leave everything as it is. It runs in the store's
                 thread, and what it raises is raised here. It is not called where there is no such record.
-
-        Raises:
-            StoreError: as `put`.
         """
 
-        def work(table: Table) -> bytes | None:
+        def work(table: RecordTable) -> bytes | None:
             content = table.get(key)
             changed = None if content is None else change(content)
             if changed is not None:
@@ -136,10 +110,9 @@ class RecordStore:
         Raises:
             KeyError: a record is missing; its argument is the id.
             TooLarge: the values have more bytes than `most`.
-            StoreError: the store cannot be read.
         """
 
-        def work(table: Table) -> list[Any]:
+        def work(table: RecordTable) -> list[Any]:
             values: list[Any] = []
             num_bytes, asked, seen = 0, key, set[str]()
             while asked.id not in seen:
@@ -160,42 +133,35 @@ class RecordStore:
         return await self._run_read(work)
 
     async def keys(self, kind: str) -> list[RecordKey]:
-        """The keys of all records of a kind, of all owners; the least recently used comes first.
-
-        Raises:
-            StoreError: the store cannot be read.
-        """
+        """The keys of all records of a kind, of all owners; the least recently used comes first."""
         return await self._run_read(lambda table: table.keys(kind))
 
     async def close(self) -> None:
-        """Ends after the calls that were made before; later ones are refused, and so are reads that still wait.
-
-        Idempotent.
-        """
+        """Closes after the calls made before; later ones, and reads that still wait, are rejected. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
         await asyncio.wrap_future(self._thread.finish(self._close))
 
-    async def _run(self, work: Callable[[Table], T]) -> T:
-        """The result of `work`. It happens even where its waiter is cancelled."""
+    async def _run(self, work: Callable[[RecordTable], T]) -> T:
+        """The result of `work`, which is done even where its waiter is cancelled."""
         future = asyncio.wrap_future(self._submit(work))
-        future.add_done_callback(_look_at)
+        future.add_done_callback(_retrieve_exception)
         return await asyncio.shield(future)
 
-    async def _run_read(self, work: Callable[[Table], T]) -> T:
-        """The result of `work`, which changes nothing. It is left out where its waiter is cancelled before its turn.
+    async def _run_read(self, work: Callable[[RecordTable], T]) -> T:
+        """The result of `work`, which changes nothing. It is skipped where its waiter is cancelled before.
 
-        Otherwise clients that ask and leave would fill the queue with work of which nobody reads the result.
+        Otherwise clients that ask and leave would fill the queue with work whose result is not read.
         """
 
-        def read(table: Table) -> T:
+        def read(table: RecordTable) -> T:
             self._check_open()  # once more: the end of the server does not wait for what was to be read
             return work(table)
 
         return await asyncio.wrap_future(self._submit(read))
 
-    def _submit(self, work: Callable[[Table], T]) -> Future[T]:
+    def _submit(self, work: Callable[[RecordTable], T]) -> Future[T]:
         self._check_open()
         return self._thread.submit(caller(), partial(self._work, work))
 
@@ -203,13 +169,13 @@ class RecordStore:
         if self._is_closed:
             raise StoreError("the store is closed")
 
-    def _work(self, work: Callable[[Table], T]) -> T:
+    def _work(self, work: Callable[[RecordTable], T]) -> T:
         with SHORT_SWITCHES:
             return work(self._open())
 
-    def _open(self) -> Table:
+    def _open(self) -> RecordTable:
         if self._table is None:
-            self._table = Table(self._path, self._shares)
+            self._table = RecordTable(self._path, self._shares)
         return self._table
 
     def _close(self) -> None:
@@ -217,7 +183,7 @@ class RecordStore:
             self._table.close()
 
 
-def _look_at(future: asyncio.Future[Any]) -> None:
-    """Keeps asyncio from complaining about an exception that nobody waits for any more."""
+def _retrieve_exception(future: asyncio.Future[Any]) -> None:
+    """Keeps asyncio from complaining about an exception that is not awaited any more."""
     if not future.cancelled():
         future.exception()

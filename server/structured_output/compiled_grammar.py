@@ -1,4 +1,4 @@
-"""Compiles the source of a grammar with llguidance; a compiled grammar makes one matcher for each answer."""
+"""Compiles the source of a grammar with llguidance."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import orjson
 
 from sampling.host.grammar import GrammarError
 from server.protocol.structured_outputs import Grammar, GrammarKind
-from server.structured_output.answer_rules import REPLAY_SECONDS
-from server.structured_output.limits import InvalidGrammar, check_gbnf, check_lark, check_regex, check_schema
-from server.structured_output.matcher import GrammarMatcher, first_reason
-from server.structured_output.vocabulary import GrammarVocabulary
-from server.text.tokenization.failures import is_panic
+from server.structured_output.grammar_limits import InvalidGrammar, check_gbnf, check_lark, check_regex, check_schema
+from server.structured_output.grammar_matcher import GrammarMatcher, first_reason
+from server.structured_output.grammar_vocabulary import GrammarVocabulary
+from server.structured_output.output_grammar import MAX_PREFIX_SECONDS
+from server.text.tokenization.native_errors import is_panic
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits
@@ -41,7 +41,7 @@ _NUM_PROBES = 8  # tokens; a grammar that is too wide for the limits fails withi
 
 
 class CompiledGrammar:
-    """A grammar in its initial state. Any thread may make matchers of it."""
+    """A grammar in its initial state, which makes one matcher for each output; any thread may call it."""
 
     def __init__(self, start: LLMatcher, vocabulary: GrammarVocabulary) -> None:
         self._start = start
@@ -49,10 +49,9 @@ class CompiledGrammar:
 
     @classmethod
     def compile(cls, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
-        """Compiles a grammar. This may take seconds, without the interpreter lock, and needs a `DeepStackThreads`.
+        """Compiles a grammar. This may take seconds, without the interpreter lock, and needs a `LargeStackThreads`.
 
-        Raises:
-            InvalidGrammar: the grammar is wrong, not supported or too complex, or nothing matches it.
+        Raises InvalidGrammar if the grammar is wrong, not supported or too complex, or nothing matches it.
         """
         try:
             return cls._compile(grammar, vocabulary)
@@ -75,19 +74,13 @@ class CompiledGrammar:
 
     @property
     def ends_output(self) -> bool:
-        """As `AnswerRules.ends_output`."""
         return True
 
     def matcher(self) -> GrammarMatcher:
-        """A matcher for one answer."""
         return GrammarMatcher(self._start, self._vocabulary.end_token_ids)
 
     def after(self, token_ids: Sequence[int]) -> CompiledGrammar:
-        """The grammar of what may follow `token_ids`. This may take seconds, without the interpreter lock.
-
-        Raises:
-            GrammarError: the grammar does not allow these tokens, or takes too long to read them.
-        """
+        """As `OutputGrammar.after`, without the interpreter lock."""
         walker = self._start.deep_copy()
         began = thread_time()
         for token_id in token_ids:
@@ -95,15 +88,14 @@ class CompiledGrammar:
                 raise GrammarError(f"token {token_id} among them ends an answer")
             if not _consume(walker, token_id):
                 raise GrammarError(f"token {token_id} is not allowed there: {first_reason(walker.get_error())}")
-            if thread_time() - began > REPLAY_SECONDS:
-                raise GrammarError(f"to read them takes longer than {REPLAY_SECONDS:g} s, the limit")
+            if thread_time() - began > MAX_PREFIX_SECONDS:
+                raise GrammarError(f"to read them takes longer than {MAX_PREFIX_SECONDS:g} s, the limit")
         return CompiledGrammar(walker, self._vocabulary)
 
     def _probe(self) -> None:
-        """Matches a few tokens, so that a grammar that fails at its begin is refused before any request runs.
+        """Matches a few tokens, so that a grammar that fails at its beginning is rejected before any request runs.
 
-        Raises:
-            InvalidGrammar: nothing matches the grammar, or it is too complex.
+        Raises InvalidGrammar if nothing matches the grammar, or it is too complex.
         """
         words = np.empty(self._vocabulary.num_words, np.uint32)
         walker = self._start
@@ -153,8 +145,7 @@ def _limits() -> LLParserLimits:
 def to_lark(grammar: Grammar) -> str:
     """Checks a grammar and translates it into llguidance's variant of Lark.
 
-    Raises:
-        InvalidGrammar: the grammar exceeds a limit or is not valid in its language.
+    Raises InvalidGrammar if the grammar exceeds a limit or is not valid in its language.
     """
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:

@@ -1,4 +1,4 @@
-"""Answers that reason first: the reasoning ends by its budget at the latest, and other rules hold behind it alone."""
+"""Grammars of outputs that reason first: the reasoning has a token budget, and another grammar holds only behind it."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from sampling.host.grammar import GrammarError
-from server.structured_output.answer_rules import AnswerRules, RulesSoFar
-from server.structured_output.marker_scan import SPACE, Found, MarkerScan
+from server.structured_output.marker_scanner import SPACE, FoundMarker, MarkerScanner
+from server.structured_output.output_grammar import AdvancedGrammar, OutputGrammar
 from server.structured_output.token_table import TokenTable
 
 
-class Closing(NamedTuple):
-    """What ends a reasoning that has had its tokens."""
+class EndMarker(NamedTuple):
+    """The marker that is forced when the reasoning budget is spent."""
 
     marker: bytes
     token_ids: Sequence[int]  # that write the marker
 
 
-class ReasoningScan:
-    """What finds the reasoning in the answers of one model. It is made once."""
+class ReasoningMarkers:
+    """The markers of reasoning in the outputs of one model. It is made once.
+
+    The constructor searches the vocabulary.
+
+    Args:
+        begins: any of these markers begins the reasoning.
+        ends: any of them ends it.
+        closing: None where the vocabulary cannot write it, so that no budget can be enforced.
+    """
 
     def __init__(
-        self, table: TokenTable, begins: Sequence[bytes], ends: Sequence[bytes], closing: Closing | None
+        self, table: TokenTable, begins: Sequence[bytes], ends: Sequence[bytes], closing: EndMarker | None
     ) -> None:
-        """Looks through the vocabulary.
-
-        Args:
-            begins: any of these markers begins the reasoning.
-            ends: any of them ends it.
-            closing: None where the vocabulary cannot write it, so that no budget can hold.
-        """
         self.table = table
-        self.ends = MarkerScan(table, ends)
+        self.ends = MarkerScanner(table, ends)
         self.begins = tuple(begins)
         self.closing = closing
         self._parts_of_begins = table.ids_within(begins)
@@ -55,41 +56,32 @@ class ReasoningScan:
 
 
 class ReasoningGrammar:
-    """The rules of answers to one prompt."""
+    """The grammar of outputs of one prompt.
+
+    Args:
+        is_open: whether the output begins within the reasoning.
+        budget: the most tokens of the reasoning between its markers; None: any number.
+        behind: the grammar of what follows the reasoning; None: it may be anything.
+        is_form: whether the whole output but its reasoning must match `behind`. Then no token ends the output within
+            its reasoning, and the token that ends the reasoning may go on with white space alone.
+    """
 
     def __init__(
-        self,
-        scan: ReasoningScan,
-        *,
-        is_open: bool,
-        budget: int | None,
-        behind: AnswerRules | None,
-        is_form: bool,
+        self, scan: ReasoningMarkers, *, is_open: bool, budget: int | None, behind: OutputGrammar | None, is_form: bool
     ) -> None:
-        """
-        Args:
-            is_open: whether the answer begins within the reasoning.
-            budget: the most tokens of the reasoning between its markers; None: any number.
-            behind: rules of what follows the reasoning; None: it may be anything.
-            is_form: whether `behind` is a form that the answer must have. Then no token ends the answer within its
-                reasoning, and what the token that ends the reasoning has behind the marker may be white space alone.
-        """
         self.scan, self.is_open, self.budget, self.behind, self.is_form = scan, is_open, budget, behind, is_form
         self._taken: dict[bytes, bool] = {}  # by what a token has behind the marker
         self._masks = {tail: self._mask_within(tail) for tail in scan.ends.tails}
 
     @property
     def ends_output(self) -> bool:
-        """As `AnswerRules.ends_output`."""
         return self.behind is not None and self.behind.ends_output
 
-    def matcher(self) -> ReasonedMatcher:
-        """A matcher for one answer."""
-        return ReasonedMatcher(self)
+    def matcher(self) -> ReasoningMatcher:
+        return ReasoningMatcher(self)
 
-    def after(self, token_ids: Sequence[int]) -> AnswerRules:
-        """As `AnswerRules.after`."""
-        return RulesSoFar.read(self.matcher(), token_ids, self.scan.table.end_token_ids)
+    def after(self, token_ids: Sequence[int]) -> OutputGrammar:
+        return AdvancedGrammar.read(self.matcher(), token_ids, self.scan.table.end_token_ids)
 
     def mask_within(self, tail: bytes) -> np.ndarray:
         """The tokens that may come within the reasoning behind `tail`."""
@@ -131,11 +123,11 @@ class _Phase(Enum):
     BEHIND = auto()
 
 
-class ReasonedMatcher:
-    """A `sampling.host.grammar.TokenMatcher`.
+class ReasoningMatcher:
+    """The `sampling.host.grammar.TokenMatcher` of one output that may reason first.
 
-    Before the reasoning, what follows `behind` is allowed, and what begins the reasoning. White space next to the
-    markers belongs to neither side, as where answers are taken apart.
+    Before the reasoning, it allows what `behind` allows, and what begins the reasoning. White space next to the
+    markers belongs to neither side, as in the output parser.
     """
 
     def __init__(self, rules: ReasoningGrammar) -> None:
@@ -154,7 +146,6 @@ class ReasonedMatcher:
         return self._rules.ends_output
 
     def copy(self) -> Self:
-        """Another one in the same state."""
         other = copy(self)
         other._inner = None if self._inner is None else self._inner.copy()
         return other
@@ -220,9 +211,8 @@ class ReasonedMatcher:
         self._read(self._table[token_id])
 
     def _read(self, data: bytes) -> None:
-        """Reads text of the reasoning."""
         step = self._rules.scan.ends.step(self._tail, data)
-        if isinstance(step, Found):
+        if isinstance(step, FoundMarker):
             self._end_reasoning(step.rest.lstrip(SPACE))
             return
         self._tail = step or b""
@@ -231,7 +221,7 @@ class ReasonedMatcher:
             self._forced = self._rest_of_marker()
 
     def _rest_of_marker(self) -> Sequence[int]:
-        """The tokens that close the reasoning; the answer may have begun to write the marker by itself."""
+        """The tokens that end the reasoning; the output may have begun to write the marker by itself."""
         closing = self._rules.scan.closing
         if closing is None:
             return ()

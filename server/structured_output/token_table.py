@@ -1,4 +1,4 @@
-"""The tokens of a model as bytes, and masks over them, for matchers that read text and not a grammar alone."""
+"""The tokens of a model as bytes, and bit masks over them, for matchers that read text."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sampling.host.grammar import num_words_of, pack_words
 
 
 class TokenTable:
-    """The text of each token, control tokens that mark parts of an answer included."""
+    """The text of each token, including control tokens that mark parts of an output.
+
+    Args:
+        token_bytes: by token id; empty where a token has no text.
+        end_token_ids: tokens that end an output.
+        vocab_size: of the model's logits, which may be more or fewer than the tokenizer knows.
+    """
 
     def __init__(self, token_bytes: Sequence[bytes], end_token_ids: Collection[int], vocab_size: int) -> None:
-        """
-        Args:
-            token_bytes: by token id; empty where a token has no text.
-            end_token_ids: tokens that end an answer.
-            vocab_size: of the model's logits, which may be more or fewer than the tokenizer knows.
-        """
         self._token_bytes = token_bytes
         self.vocab_size = vocab_size
         self.end_token_ids = frozenset(end_token_ids)
@@ -37,15 +37,14 @@ class TokenTable:
 
     @cached_property
     def end_mask(self) -> np.ndarray:
-        """Of the tokens that end an answer."""
         return self.mask_of(self.end_token_ids)
 
     def ids_with(self, data: bytes) -> list[int]:
-        """The tokens whose text holds `data`, ascending. This looks through the whole vocabulary."""
+        """The tokens whose text holds `data`, ascending. This searches the whole vocabulary."""
         return [token_id for token_id, text in enumerate(self._token_bytes[: self.vocab_size]) if data in text]
 
     def ids_within(self, texts: Sequence[bytes]) -> list[int]:
-        """The tokens whose text is a part of one of `texts`, ascending. This looks through the whole vocabulary."""
+        """The tokens whose text is a part of one of `texts`, ascending. This searches the whole vocabulary."""
         known = enumerate(self._token_bytes[: self.vocab_size])
         return [token_id for token_id, data in known if data and any(data in text for text in texts)]
 

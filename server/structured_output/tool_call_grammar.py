@@ -1,4 +1,4 @@
-"""Answers that may hold calls of tools: any text, and from the marker of a call on what the tools' schemas allow."""
+"""The grammar of outputs that may call tools: any text, and behind a call's marker what the tools' schemas allow."""
 
 from __future__ import annotations
 
@@ -9,17 +9,26 @@ from typing import Self
 import numpy as np
 
 from sampling.host.grammar import GrammarError
-from server.structured_output.answer_rules import AnswerRules, RulesSoFar
 from server.structured_output.compiled_grammar import CompiledGrammar
-from server.structured_output.marker_scan import SPACE, Found, MarkerScan
-from server.structured_output.matcher import GrammarMatcher
+from server.structured_output.grammar_matcher import GrammarMatcher
+from server.structured_output.marker_scanner import SPACE, FoundMarker, MarkerScanner
+from server.structured_output.output_grammar import AdvancedGrammar, OutputGrammar
 from server.structured_output.token_table import TokenTable
 
 SEPARATORS = SPACE + b";,"  # between calls that can only be the whole of an answer
 
 
 class ToolCallGrammar:
-    """The rules of answers with calls in one syntax."""
+    """The grammar of outputs with calls in one syntax.
+
+    The constructor searches the vocabulary.
+
+    Args:
+        grammar: of what follows the marker of a call.
+        begins: the markers, each with the part of it that the grammar reads too.
+        only_first: whether calls can only be the whole of an output, from its first character on.
+        is_single: whether the output ends behind a call.
+    """
 
     def __init__(
         self,
@@ -30,19 +39,11 @@ class ToolCallGrammar:
         only_first: bool,
         is_single: bool,
     ) -> None:
-        """Looks through the vocabulary.
-
-        Args:
-            grammar: of what follows the marker of a call.
-            begins: the markers, and of each what the grammar reads of it too.
-            only_first: whether calls can only be the whole of an answer, from its first character on.
-            is_single: whether the answer ends behind a call.
-        """
         self.table, self.grammar, self.begins = table, grammar, begins
         self.only_first, self.is_single = only_first, is_single
-        self.scan = MarkerScan(table, list(begins), only_first=SPACE if only_first else None)
-        self.scan_behind = MarkerScan(table, list(begins), only_first=SEPARATORS) if only_first else self.scan
-        self._taken: dict[Found, bool] = {}
+        self.scan = MarkerScanner(table, list(begins), only_first=SPACE if only_first else None)
+        self.scan_behind = MarkerScanner(table, list(begins), only_first=SEPARATORS) if only_first else self.scan
+        self._taken: dict[FoundMarker, bool] = {}
         self._masks = {
             (is_behind, tail): self._mask(scan, tail)
             for is_behind, scan in ((False, self.scan), (True, self.scan_behind))
@@ -51,26 +52,22 @@ class ToolCallGrammar:
 
     @property
     def ends_output(self) -> bool:
-        """As `AnswerRules.ends_output`."""
         return self.is_single
 
-    def matcher(self) -> CallsMatcher:
-        """A matcher for one answer."""
-        return CallsMatcher(self)
+    def matcher(self) -> ToolCallMatcher:
+        return ToolCallMatcher(self)
 
-    def after(self, token_ids: Sequence[int]) -> AnswerRules:
-        """As `AnswerRules.after`."""
-        return RulesSoFar.read(self.matcher(), token_ids, self.table.end_token_ids)
+    def after(self, token_ids: Sequence[int]) -> OutputGrammar:
+        return AdvancedGrammar.read(self.matcher(), token_ids, self.table.end_token_ids)
 
     def mask(self, tail: bytes, *, is_behind_call: bool) -> np.ndarray:
         """The tokens that may come behind `tail`, outside of calls: all but those that would begin a wrong call."""
         return self._masks[is_behind_call, tail]
 
-    def begin(self, found: Found) -> GrammarMatcher:
+    def begin(self, found: FoundMarker) -> GrammarMatcher:
         """The matcher of a call whose marker has come, and perhaps more.
 
-        Raises:
-            GrammarError: no call goes on like that.
+        Raises GrammarError if no call goes on like that.
         """
         matcher = self.grammar.matcher()
         spelled = self.table.spell(self.begins[found.marker] + found.rest)
@@ -80,11 +77,11 @@ class ToolCallGrammar:
             matcher.accept(token_id)
         return matcher
 
-    def _mask(self, scan: MarkerScan, tail: bytes) -> np.ndarray:
+    def _mask(self, scan: MarkerScanner, tail: bytes) -> np.ndarray:
         refused = [crossing.token_id for crossing in scan.crossings(tail) if not self._takes(crossing.found)]
         return self.table.everything & ~self.table.mask_of(refused) if refused else self.table.everything
 
-    def _takes(self, found: Found) -> bool:
+    def _takes(self, found: FoundMarker) -> bool:
         taken = self._taken.get(found)
         if taken is None:
             try:
@@ -96,8 +93,8 @@ class ToolCallGrammar:
         return taken
 
 
-class CallsMatcher:
-    """A `sampling.host.grammar.TokenMatcher`."""
+class ToolCallMatcher:
+    """The `sampling.host.grammar.TokenMatcher` of one output that may call tools."""
 
     def __init__(self, rules: ToolCallGrammar) -> None:
         self._rules = rules
@@ -111,7 +108,6 @@ class CallsMatcher:
         return self._rules.ends_output
 
     def copy(self) -> Self:
-        """Another one in the same state."""
         other = copy(self)
         other._call = None if self._call is None else self._call.copy()
         return other
@@ -127,7 +123,7 @@ class CallsMatcher:
         elif self._tail is not None:
             scan = self._rules.scan_behind if self._is_behind_call else self._rules.scan
             step = scan.step(self._tail, self._rules.table[token_id])
-            if isinstance(step, Found):
+            if isinstance(step, FoundMarker):
                 self._call = self._rules.begin(step)
                 self._end_call()
             else:

@@ -1,1 +1,1 @@
-"""Text and tokens as the routes see them: tokenizers, incremental detokenising, chat templates and stop strings."""
+"""Tokenizers, incremental detokenizing, chat templates and stop strings."""

@@ -1,4 +1,4 @@
-"""Renders chat messages into one prompt text, with the template that comes with the model."""
+"""Renders chat messages into a prompt with the model's jinja2 chat template."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node, Scope
 from jinja2.parser import Parser
 
-from server.text.bounded_environment import BoundedEnvironment
-from server.text.template_budget import RenderingTakesLong, current_budget, spending
+from server.text.template_limits import TemplateTimeout, current_budget, running_template
+from server.text.template_sandbox import TemplateSandbox
 from server.text.tokenization.control_tokens import MARKS, ControlTokens, ShieldedText, choose_mark
 from server.text.tokenization.gguf_metadata import TEMPLATE_VARIANTS
 
@@ -24,31 +24,32 @@ Message = Mapping[str, Any]
 END_OF_CONTENT = "\ufdd0"
 
 MAX_SOURCE_CHARS = 1 << 20
-MAX_TOLD_CHARS = 1000  # of what a template says when it refuses, or of why it failed
+MAX_REASON_CHARS = 1000  # of the reason why a template fails
 
 # A model may have templates of their own for conversations in which one of these variables is given.
 VARIANTS = dict(zip(("tools", "documents"), TEMPLATE_VARIANTS, strict=True))
 
 
 class ChatTemplateError(ValueError):
-    """The template is broken, refuses the messages, or fails on them; the text says which."""
+    """The template is broken, rejects the messages, or fails on them; the message says which."""
 
 
 class ChatTemplate:
-    """The chat template of a model, run in jinja2's sandbox as Hugging Face transformers runs it, within bounds.
+    """A model's chat template, rendered as Hugging Face transformers renders it, within limits (`template_limits`).
 
-    Raises:
-        ChatTemplateError: the source is not a valid jinja2 template, or it is too long.
+        template = ChatTemplate(source, eos_token="<|im_end|>")
+        prompt = template.render([{"role": "user", "content": "Hi"}])
+
+    Args:
+        variants: sources to use instead of `source` where a variable is given, by the names in VARIANTS.
+
+    Raises ChatTemplateError if the source is not a valid jinja2 template, or it is too long.
     """
 
     def __init__(
         self, source: str, *, bos_token: str = "", eos_token: str = "", variants: Mapping[str, str] | None = None
     ) -> None:
-        """
-        Args:
-            variants: sources that are used instead of `source` where a variable is given, by the names in VARIANTS.
-        """
-        environment = BoundedEnvironment(
+        environment = TemplateSandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlocks]
         )
         environment.add_filter("tojson", _to_json)
@@ -72,7 +73,7 @@ class ChatTemplate:
 
     @property
     def source(self) -> str:
-        """The template in jinja2's language, those for other purposes than plain chat behind it."""
+        """The source of the template and of its variants."""
         return self._source
 
     def render(
@@ -87,17 +88,17 @@ class ChatTemplate:
 
         Args:
             messages: the content of each is a string, or a list of text parts that are joined by newlines.
-            add_generation_prompt: whether the prompt ends with the begin of an assistant's turn.
+            add_generation_prompt: whether the prompt ends with the beginning of an assistant's turn.
             continue_final_message: whether the last message is left open, so that the model continues it.
             kwargs: further variables for the template, such as `tools`, `documents` or its own switches.
 
         Raises:
             ChatTemplateError: there are no messages, some content is not text, both switches are set, the
-                last message cannot be continued, or the template fails or takes more than it may.
-            RenderingTakesLong: see `rendering_briefly`.
+                last message cannot be continued, or the template fails or exceeds its limits.
+            TemplateTimeout: see `inline_template_limits`.
         """
         flat = _with_texts(messages)
-        return self._open_or_closed(flat, kwargs, add_generation_prompt, continue_final_message)
+        return self._render_messages(flat, kwargs, add_generation_prompt, continue_final_message)
 
     def render_shielded(
         self,
@@ -108,9 +109,9 @@ class ChatTemplate:
         continue_final_message: bool = False,
         **kwargs: object,
     ) -> ShieldedText:
-        """`render`, with marks in what comes from outside: no text of it may become a control token.
+        """`render`, with marks in the client's texts, so that none of them can become a control token.
 
-        All texts of `messages` but the roles are shielded, and those in `kwargs`.
+        All texts of `messages` but the roles are marked, and those in `kwargs`.
 
         Raises:
             ChatTemplateError: as `render`; or the messages leave no character for the marks.
@@ -131,10 +132,10 @@ class ChatTemplate:
             for message in flat
         ]
         others = {key: _map_texts(value, shield) for key, value in kwargs.items()}
-        text = self._open_or_closed(shielded, others, add_generation_prompt, continue_final_message)
+        text = self._render_messages(shielded, others, add_generation_prompt, continue_final_message)
         return ShieldedText(text, mark)
 
-    def _open_or_closed(
+    def _render_messages(
         self,
         messages: list[dict[str, Any]],
         kwargs: Mapping[str, object],
@@ -165,24 +166,24 @@ class ChatTemplate:
         template = self._template_for(variables)
         began = time.thread_time()
         try:
-            with spending([messages, variables]):
+            with running_template([messages, variables]):
                 return template.render(variables, messages=messages, add_generation_prompt=add_generation_prompt)
-        except RenderingTakesLong as error:
+        except TemplateTimeout as error:
             # A thread that has only waited, for a core or for the interpreter lock, says nothing about the template.
             if time.thread_time() - began > error.seconds / 4:
                 self.is_slow = True
             raise
         except TemplateError as error:
-            told = (error.message or "")[:MAX_TOLD_CHARS]
-            raise ChatTemplateError(f"the chat template says: {told}") from error
+            reason = (error.message or "")[:MAX_REASON_CHARS]
+            raise ChatTemplateError(f"the chat template says: {reason}") from error
         # A template may fail on the values of a client in many ways: wrong types, missing keys, too long a range.
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError) as e:
-            told = str(e)[:MAX_TOLD_CHARS]
-            raise ChatTemplateError(f"the chat template fails on these messages: {told}") from e
+            reason = str(e)[:MAX_REASON_CHARS]
+            raise ChatTemplateError(f"the chat template fails on these messages: {reason}") from e
 
 
 class _GenerationBlocks(Extension):
-    """Renders what is between `generation` and `endgeneration`, by which training code finds the assistant's words."""
+    """The `generation` tag, by which training code finds the assistant's tokens; its content is rendered as it is."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 
@@ -198,7 +199,6 @@ def _with_texts(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _text_of(content: object) -> str | None:
-    """The content of a message as text. None stays None, because templates expect it in tool calls."""
     if content is None or isinstance(content, str):
         return content
     if not isinstance(content, Sequence):
@@ -229,7 +229,7 @@ def _texts_in(value: object) -> Iterator[str]:
 
 
 def _map_texts(value: object, change: Callable[[str, bool], str]) -> object:
-    """`value` with each text in it changed; keys of mappings, which are told apart, included."""
+    """`value` with each text in it changed, keys of mappings too, which the second argument of `change` tells apart."""
     match value:
         case str():
             return change(value, False)
@@ -250,11 +250,11 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Replaces the `tojson` of jinja2, whose HTML escapes must not get into a prompt."""
+    """The `tojson` filter without the HTML escapes of jinja2's own, which must not get into a prompt."""
     encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     if indent is None and separators is None:
         return encoder.encode(value)
-    # What stands between the values may be far longer than they are.
+    # The indentation may be far longer than the values.
     budget, pieces, num_chars = current_budget(), [], 0
     for piece in encoder.iterencode(value):
         budget.tick()
@@ -269,6 +269,6 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _strftime_now(pattern: str) -> str:
-    if len(pattern) > MAX_TOLD_CHARS:
-        raise TemplateError(f"strftime_now is given more than {MAX_TOLD_CHARS} characters")
+    if len(pattern) > MAX_REASON_CHARS:
+        raise TemplateError(f"strftime_now is given more than {MAX_REASON_CHARS} characters")
     return datetime.now(tz=UTC).astimezone().strftime(pattern)

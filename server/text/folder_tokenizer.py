@@ -1,4 +1,4 @@
-"""Loads the tokenizer of a model folder from `tokenizer.json`, or else from SentencePiece's `tokenizer.model`."""
+"""Loads the tokenizer of a Hugging Face folder from `tokenizer.json`, else from SentencePiece's `tokenizer.model`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ SENTENCEPIECE_MODEL = "tokenizer.model"
 
 
 def load_folder_tokenizer(folder: ModelFolder, metadata: FolderMetadata) -> Tokenizer:
-    """Loads the tokenizer of a folder.
+    """The tokenizer of a folder.
 
-    Raises:
-        ModelError: there is no tokenizer, it is damaged, or its kind is not supported.
+    Raises ModelError if there is no tokenizer, it is damaged, or its kind is not supported.
     """
     vocabulary = _read_vocabulary(folder, metadata)
     tokens = vocabulary.tokens
@@ -65,7 +64,7 @@ def _read_vocabulary(folder: ModelFolder, metadata: FolderMetadata) -> Tokenizer
 
 
 def _space_prefix(metadata: FolderMetadata) -> SpacePrefix:
-    """What transformers does; `legacy` is true there where a folder of this kind does not say otherwise."""
+    """The prefix by transformers' rules; `legacy` is true there where a folder of this kind does not say otherwise."""
     if metadata.add_prefix_space is False:
         return SpacePrefix.NEVER
     return SpacePrefix.FIRST if metadata.legacy is False else SpacePrefix.ALWAYS

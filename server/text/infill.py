@@ -1,4 +1,4 @@
-"""Fill-in-the-middle: how models are shown the text before and behind a gap.
+"""Fill-in-the-middle (FIM) prompts: the text before and behind a gap, with the model's own FIM tokens.
 
 The tokens are those of Bavarian et al., "Efficient Training of Language Models to Fill in the Middle" (2022), under the
 names that the families of models give them.
@@ -22,18 +22,18 @@ _NAMES = (
     ("<PRE>", "<SUF>", "<MID>"),
 )
 _MISTRAL = ("[PREFIX]", "[SUFFIX]")
-# Behind the gap, models go on with the next file instead of an end; so these end it.
+# Behind the gap, models continue with the next file instead of an end token; so these end the output.
 _ENDS = ("<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|file_separator|>", "<fim_pad>", "<file_sep>")
 _WANTED = frozenset(chain(*_NAMES, _MISTRAL, _ENDS))
 
 
 class Infill(NamedTuple):
-    """The tokens by which a model is shown a gap."""
+    """The FIM tokens of a model."""
 
     prefix: int
     suffix: int
     middle: int | None  # None: the text behind the gap comes first, and the one before it last, as for Mistral's models
-    end_ids: tuple[int, ...] = ()  # tokens that end what fills the gap, beside the usual ones
+    end_ids: tuple[int, ...] = ()  # tokens that end the filling, besides the usual end tokens
 
     def parts(self, before: Sequence[Part], behind: str) -> list[Part]:
         """The prompt, without a begin-of-sequence token."""
@@ -43,10 +43,10 @@ class Infill(NamedTuple):
 
 
 def find_infill(tokens: Sequence[str], stated: Sequence[int | None] = ()) -> Infill | None:
-    """The tokens of a vocabulary; None where it has none.
+    """The FIM tokens of a vocabulary; None where it has none.
 
     Args:
-        stated: the three ids that a model's file states.
+        stated: the ids of prefix, suffix and middle that a model's file states.
     """
     ids = {name: token_id for token_id, name in enumerate(tokens) if name in _WANTED}
     ends = tuple(ids[name] for name in _ENDS if name in ids)

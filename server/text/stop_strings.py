@@ -1,4 +1,4 @@
-"""Finds stop strings in a text while it arrives."""
+"""Finds stop strings in text while it is streamed."""
 
 from __future__ import annotations
 
@@ -8,22 +8,18 @@ from collections.abc import Sequence
 class StopStrings:
     """Cuts the text of one output at the first stop string.
 
-    The match that ends first wins, and among matches that end at the same character the longest. This
-    does not depend on how the text is split into chunks. Only the longest end of the text that may still
-    become a stop string is held back.
+    The match that ends first wins, and among matches that end at the same character the longest, however the text is
+    split into chunks. Only the longest end of the text that may still become a stop string is held back.
+    Each stop string has a Knuth-Morris-Pratt automaton, so the cost of a character does not depend on their lengths.
 
-    Each stop string has an automaton of Knuth, Morris and Pratt, so the cost of a character does not
-    depend on the length of the strings.
-
-        stops = StopStrings(["\\n\\n", "User:"])
+        stops = StopStrings(["\n\n", "User:"])
         text, stopped = stops.feed(delta)  # stopped: the stop string that was found
         rest = stops.flush()               # at the end of an output that was not stopped
 
-    Raises:
-        ValueError: a stop string is empty.
+    Raises ValueError if a stop string is empty.
     """
 
-    __slots__ = ("_automata", "_first_characters", "_held", "_include_stop", "_num_told", "_stopped")
+    __slots__ = ("_automata", "_first_characters", "_held", "_include_stop", "_num_sent", "_stopped")
 
     def __init__(self, stops: Sequence[str], *, include_stop: bool = False) -> None:
         if "" in stops:
@@ -33,21 +29,21 @@ class StopStrings:
         self._first_characters = frozenset(stop[0] for stop in stops)
         self._include_stop = include_stop
         self._held = ""
-        self._num_told = 0  # first characters of what is held that the reader has seen already
+        self._num_sent = 0  # first characters of what is held that the reader has seen already
         self._stopped: str | None = None
 
     def begin_behind(self, text: str) -> None:
-        """Goes on behind text that the reader has seen, before anything is fed.
+        """Continues text that the reader has already; called before anything is fed.
 
-        A stop string may begin in `text` and end behind it. One that ends within it is no stop any more.
+        A stop string may begin in `text` and end behind it. One that ends within it does not count.
         """
         longest = max((len(automaton.stop) for automaton in self._automata), default=0)
         for character in text[max(0, len(text) - longest + 1) :]:
             for automaton in self._automata:
                 if automaton.advance(character):
                     automaton.num_matched = 0
-        self._num_told = max((automaton.num_matched for automaton in self._automata), default=0)
-        self._held = text[len(text) - self._num_told :]
+        self._num_sent = max((automaton.num_matched for automaton in self._automata), default=0)
+        self._held = text[len(text) - self._num_sent :]
 
     def feed(self, text: str) -> tuple[str, str | None]:
         """Takes the next piece of text.
@@ -66,24 +62,24 @@ class StopStrings:
                 if automaton.advance(character):
                     self._held, self._stopped = "", automaton.stop
                     end = position if self._include_stop else position - len(automaton.stop)
-                    return self._untold(pending[:end]), automaton.stop
+                    return self._without_sent(pending[:end]), automaton.stop
         num_held = max(automaton.num_matched for automaton in self._automata)
         self._held = pending[len(pending) - num_held :]
-        return self._untold(pending[: len(pending) - num_held]), None
+        return self._without_sent(pending[: len(pending) - num_held]), None
 
     def flush(self) -> str:
         """The text that is still held back; call it when the output has ended without a stop string."""
         held, self._held = self._held, ""
-        return self._untold(held)
+        return self._without_sent(held)
 
-    def _untold(self, text: str) -> str:
-        """What the reader has not seen of `text`, which is no longer held."""
-        num_told, self._num_told = self._num_told, max(0, self._num_told - len(text))
-        return text[num_told:]
+    def _without_sent(self, text: str) -> str:
+        """`text` without its first characters that the reader has already."""
+        num_sent, self._num_sent = self._num_sent, max(0, self._num_sent - len(text))
+        return text[num_sent:]
 
 
 class _Automaton:
-    """Tracks how many characters of one stop string the text so far ends with."""
+    """Counts how many characters of one stop string the text so far ends with."""
 
     __slots__ = ("_fallback", "num_matched", "stop")
 
@@ -100,7 +96,7 @@ class _Automaton:
             self._fallback[index] = length
 
     def advance(self, character: str) -> bool:
-        """Reads one character; returns True if it completes the stop string, after which no call is allowed."""
+        """Reads one character; True if it completes the stop string, after which no call is allowed."""
         while self.num_matched and character != self.stop[self.num_matched]:
             self.num_matched = self._fallback[self.num_matched - 1]
         self.num_matched += character == self.stop[self.num_matched]

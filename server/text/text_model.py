@@ -1,24 +1,32 @@
-"""The text side of the loaded model: its name, tokenizer and chat template."""
+"""What a model's files say of text: tokenizer, chat template, default sampling parameters."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+
+import structlog
 
 from engine.interface.errors import ModelError, naming
 from engine.weights.formats.model_folder import ModelFolder
+from sampling.host.params import InvalidParameter, SamplingParams
 from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.folder_tokenizer import load_folder_tokenizer
 from server.text.infill import Infill, find_infill
-from server.text.sampling_defaults import sampling_defaults
-from server.text.tokenization.failures import NativeFailure, panics_as_errors
 from server.text.tokenization.folder_metadata import FolderMetadata, read_folder_metadata
 from server.text.tokenization.gguf_metadata import GgufMetadata, read_gguf_metadata
+from server.text.tokenization.native_errors import NativeLibraryError, panics_as_errors
 from server.text.tokenizer import Tokenizer
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
+
+
+# Fields of SamplingParams. Those of a `generation_config.json` have the same names.
+PARAMETERS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +49,27 @@ class TextModel:
         card: Mapping[str, int | float] | None = None,
         chat_template: str | None = None,
     ) -> TextModel:
-        """Reads the text side of the model at `path`, a GGUF file or a folder in Hugging Face's layout.
+        """Reads the tokenizer and the like of a GGUF file or a folder in Hugging Face's layout.
 
         Args:
             name: by default the name of the folder, or of the file without its suffix.
             card: the sampling that the model's card recommends, for what its files do not state.
-            chat_template: the source of a template in the place of the model's own ones.
+            chat_template: the source of a template to use instead of the model's own ones.
 
         Raises:
             ModelError: the model is damaged or incomplete, its tokenizer is not supported, or its chat template is
                 broken.
         """
-        with naming(path), _failures_of_libraries():
-            model = cls._load_folder(path, chat_template) if path.is_dir() else cls._load_gguf(path, chat_template)
-            recommended = sampling_defaults([("the model's card", card or {}), (str(path), model.sampling_defaults)])
-            return replace(model, name=name or model.name, sampling_defaults=recommended)
+        with naming(path):
+            try:
+                with panics_as_errors("the tokenizer's library"):
+                    model = (
+                        cls._load_folder(path, chat_template) if path.is_dir() else cls._load_gguf(path, chat_template)
+                    )
+            except NativeLibraryError as error:
+                raise ModelError(f"the tokenizer is damaged, or of a kind that is not known: {error}") from error
+        recommended = sampling_defaults([("the model's card", card or {}), (str(path), model.sampling_defaults)])
+        return replace(model, name=name or model.name, sampling_defaults=recommended)
 
     @classmethod
     def _load_gguf(cls, path: Path, own_template: str | None) -> TextModel:
@@ -82,26 +96,9 @@ class TextModel:
         return cls(name, path, metadata.context_length, tokenizer, template, metadata.sampling, infill)
 
 
-@contextmanager
-def _failures_of_libraries() -> Iterator[None]:
-    """
-    Raises:
-        ModelError: a native library fails on the model's vocabulary.
-    """
-    try:
-        with panics_as_errors("the tokenizer's library"):
-            yield
-    except NativeFailure as error:
-        raise ModelError(f"the tokenizer is damaged, or of a kind that is not known: {error}") from error
-
-
 def _chat_template(
     metadata: GgufMetadata | FolderMetadata, own: str | None, bos_token: str | None, eos_token: str | None
 ) -> ChatTemplate | None:
-    """
-    Raises:
-        ModelError: the template is broken.
-    """
     source = metadata.chat_template if own is None else own
     variants = metadata.template_variants if own is None else {}
     if source is None:
@@ -110,3 +107,23 @@ def _chat_template(
         return ChatTemplate(source, bos_token=bos_token or "", eos_token=eos_token or "", variants=variants)
     except ChatTemplateError as error:
         raise ModelError(str(error)) from error
+
+
+def sampling_defaults(sources: Iterable[tuple[str, Mapping[str, Any]]]) -> Mapping[str, Any]:
+    """The fields of SamplingParams in `sources`, pairs of a name for the log and values; the last source wins.
+
+    An invalid value is left out and logged, because the model can be served without it.
+    """
+    defaults: dict[str, Any] = {}
+    for source, values in sources:
+        for name in PARAMETERS:
+            value = values.get(name)
+            if value is None:
+                continue
+            try:
+                SamplingParams(**{name: value})
+            except InvalidParameter as error:
+                log.warning("sampling_default_ignored", source=source, reason=str(error))
+            else:
+                defaults[name] = value
+    return MappingProxyType(defaults)

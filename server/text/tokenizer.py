@@ -1,4 +1,4 @@
-"""The tokenizer: turns text into token ids and back, with the vocabulary of the loaded model."""
+"""The tokenizer of a model: text to token ids and back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HOPELESS_CHARS = 4 * _USUAL_CHARS  # for each token that is allowed: usual text
 
 
 class Vocabulary(Protocol):
-    """The tokens of a model, and how a text is split into them."""
+    """What a `Tokenizer` needs of a model's vocabulary: its tokens, and the splitting of a text into them."""
 
     @property
     def tokens(self) -> Sequence[str]:
@@ -51,18 +51,15 @@ class Vocabulary(Protocol):
 
         Raises:
             TooManyTokens: there are more than `max_tokens`.
-            NativeFailure: a native library fails.
+            NativeLibraryError: a native library fails.
         """
         ...
 
     def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of texts and control tokens in a row; no text of them becomes a control token.
+        """Token ids of a row of texts and control tokens; no text becomes a control token. Raises as `encode`.
 
         Args:
             mark: one of `control_tokens.MARKS` that is in none of the texts.
-
-        Raises:
-            TooManyTokens, NativeFailure: as `encode`.
         """
         ...
 
@@ -72,6 +69,12 @@ class Tokenizer:
 
     `token_bytes[token_id]` are the bytes of text that a token stands for. They may be part of a character,
     and they are empty for control tokens.
+
+    Args:
+        eos_token_ids: any of these tokens ends an output.
+        prefix_ids: tokens that the model needs before every text, such as a begin-of-sequence token.
+        suffix_ids: tokens that the model needs after every text.
+        vocab_size: of the model's matrices; token ids beyond the vocabulary stand for no text.
     """
 
     def __init__(
@@ -84,14 +87,6 @@ class Tokenizer:
         suffix_ids: tuple[int, ...] = (),
         vocab_size: int = 0,
     ) -> None:
-        """Makes a tokenizer for a vocabulary.
-
-        Args:
-            eos_token_ids: any of these tokens ends an output.
-            prefix_ids: tokens that the model wants before every text, such as a begin-of-sequence token.
-            suffix_ids: tokens that the model wants after every text.
-            vocab_size: of the model's matrices; token ids beyond the vocabulary stand for no text.
-        """
         num_unknown = max(0, vocab_size - len(vocabulary.tokens))
         self._vocabulary = vocabulary
         self._tokens = [*vocabulary.tokens, *[""] * num_unknown]
@@ -109,10 +104,9 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, metadata: GgufMetadata) -> Tokenizer:
-        """Makes the tokenizer of a GGUF file.
+        """The tokenizer of a GGUF file.
 
-        Raises:
-            ModelError: the kind of vocabulary or its pre-tokenizer is not supported.
+        Raises ModelError if the kind of vocabulary or its pre-tokenizer is not supported.
         """
         bos_token_id, eos_token_id = metadata.bos_token_id, metadata.eos_token_id
         vocabulary, adds_bos_token, adds_eos_token = _gguf_vocabulary(metadata)
@@ -129,29 +123,25 @@ class Tokenizer:
 
     @property
     def tokens(self) -> Sequence[str]:
-        """Each token as the vocabulary writes it, by token id."""
         return self._tokens
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens that the model wants before every text."""
         return len(self._prefix_ids)
 
     @property
     def add_bos_token(self) -> bool:
-        """Whether texts begin with the begin-of-sequence token."""
         return self.bos_token_id is not None and self._prefix_ids[:1] == [self.bos_token_id]
 
     @property
     def control(self) -> ControlTokens:
-        """The control tokens that `encode` finds in a text."""
         return self._vocabulary.control
 
     def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int | None = None) -> list[int]:
         """Token ids of `text`; names of control tokens in it become those tokens.
 
         Args:
-            add_special_tokens: whether to add the tokens that the model wants around a text. A rendered chat
+            add_special_tokens: whether to add the tokens that the model needs around a text. A rendered chat
                 template has them already.
             max_tokens: the largest number of tokens that the caller can use. Without this limit, a text of
                 millions of tokens blocks all other threads for a tenth of a second, while its list is made.
@@ -159,7 +149,7 @@ class Tokenizer:
         Raises:
             TooManyTokens: the text itself has more than `max_tokens`.
             ValueError: the text is not Unicode (it holds half of a surrogate pair).
-            NativeFailure: a native library fails on the text.
+            NativeLibraryError: a native library fails on the text.
         """
         _check_unicode(text)
         self.refuse_far_too_long(text, max_tokens)
@@ -167,10 +157,9 @@ class Tokenizer:
         return [*self._prefix_ids, *token_ids, *self._suffix_ids] if add_special_tokens else token_ids
 
     def encode_parts(self, parts: Sequence[Part], *, max_tokens: int | None = None) -> list[int]:
-        """Token ids of texts and tokens in a row, behind what the model wants before a text; no name becomes a token.
+        """Token ids of a row of texts and control tokens, after the model's prefix; no name in a text becomes a token.
 
-        Raises:
-            TooManyTokens, ValueError, NativeFailure: as `encode`.
+        Raises what `encode` raises.
         """
         texts = [part for part in parts if isinstance(part, str)]
         for text in texts:
@@ -185,7 +174,7 @@ class Tokenizer:
         return token_ids
 
     def encode_shielded(self, shielded: ShieldedText, *, max_tokens: int | None = None) -> list[int]:
-        """Token ids of a rendered chat template, in which only what the template wrote becomes a control token.
+        """Token ids of a rendered chat template, in which only the template's own text becomes control tokens.
 
         Raises what `encode` raises.
         """
@@ -199,15 +188,15 @@ class Tokenizer:
         return self._vocabulary.encode_parts(_unmarked(self.control.split(text), mark), mark, max_tokens)
 
     def refuse_far_too_long(self, text: str, max_tokens: int | None) -> None:
-        """Tokenises beginnings of a very long text, so that the work does not grow with texts that are refused.
+        """Tokenizes beginnings of a very long text, so that the work does not grow with texts that are refused.
 
-        The first beginning is enough for strange text, of which each character is a token or more, the second for
+        The first beginning is enough for unusual text, of which each character is a token or more, the second for
         usual text. Text of even longer tokens is left to the caller, because it may fit.
 
         Raises:
-            TooManyTokens: a beginning alone has more than twice as many tokens as allowed. What stands behind it could
+            TooManyTokens: a beginning alone has more than twice as many tokens as allowed. What follows it could
                 join the beginning's last tokens, and never half of them.
-            ValueError, NativeFailure: as `encode`.
+            ValueError, NativeLibraryError: as `encode`.
         """
         if max_tokens is None:
             return
@@ -220,14 +209,12 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of `token_ids`, without control tokens. Bytes that are not UTF-8 become U+FFFD.
 
-        Raises:
-            IndexError: a token id is not below `vocab_size`.
+        Raises IndexError if a token id is not below `vocab_size`.
         """
         table = self.token_bytes
         return b"".join([table[token_id] for token_id in token_ids]).decode("utf-8", errors="replace")
 
     def count(self, text: str, *, add_special_tokens: bool) -> int:
-        """The number of tokens that `encode` returns."""
         return len(self.encode(text, add_special_tokens=add_special_tokens))
 
     def token_text(self, token_id: int) -> str:
@@ -237,7 +224,7 @@ class Tokenizer:
     def token_ids_with(self, texts: Collection[str]) -> tuple[int, ...]:
         """The tokens whose text contains one of `texts`; the text of a control token is its name.
 
-        This searches the whole vocabulary. The results of the last searches are kept.
+        It searches the whole vocabulary; the results of the last searches are cached.
         """
         return self._remembered_ids_with(frozenset(texts))
 
@@ -281,8 +268,7 @@ def end_token_ids(stated: Sequence[int | None], tokens: Sequence[str], control_i
 def _gguf_vocabulary(metadata: GgufMetadata) -> tuple[Vocabulary, bool, bool]:
     """The vocabulary, and whether a text gets a begin- and an end-of-sequence token. Defaults are llama.cpp's.
 
-    Raises:
-        ModelError: the kind of the vocabulary is not supported.
+    Raises ModelError if the kind of the vocabulary is not supported.
     """
     adds_bos, adds_eos = metadata.add_bos_token, metadata.add_eos_token
     match metadata.tokenizer_model:

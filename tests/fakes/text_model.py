@@ -9,7 +9,7 @@ from server.text.chat_template import ChatTemplate
 from server.text.infill import Infill
 from server.text.text_model import TextModel
 from server.text.tokenization.control_tokens import ControlTokens, ShieldedText
-from server.text.tokenization.failures import TooManyTokens
+from server.text.tokenization.native_errors import TooManyTokens
 
 BOS, EOS, TURN, END_OF_TURN = 256, 257, 258, 259
 CONTROL_TOKENS = ("<b>", "<e>", "<t>", "</t>")

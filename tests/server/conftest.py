@@ -18,8 +18,8 @@ from aiohttp import web
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
-from server.structured_output.trial import TrialCompiler
-from server.structured_output.vocabulary import HasVocabulary
+from server.structured_output.grammar_vocabulary import HasVocabulary
+from server.structured_output.sandboxed_compiler import SandboxedCompiler
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 from tests.patience import PATIENCE_S
@@ -91,7 +91,7 @@ def quiet_logs() -> Iterator[None]:
     logging.root.handlers[:] = handlers
 
 
-class _KeptTrials(TrialCompiler):
+class _KeptTrials(SandboxedCompiler):
     """Has its processes ready for the next server when one closes it."""
 
     def close(self) -> None:
@@ -106,14 +106,14 @@ def kept_trials() -> Iterator[None]:
     """The servers of a module try their grammars in the same processes, each of which takes half a second to start."""
     made: dict[tuple[object, ...], _KeptTrials] = {}
 
-    def trials_of(tokenizer: HasVocabulary, vocab_size: int, seconds: float) -> TrialCompiler:
+    def trials_of(tokenizer: HasVocabulary, vocab_size: int, seconds: float) -> SandboxedCompiler:
         told = tuple(tokenizer.token_bytes), tuple(tokenizer.eos_token_ids), vocab_size, seconds
         if told not in made:
             made[told] = _KeptTrials(tokenizer, vocab_size, seconds)
         return made[told]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("server.structured_output.compiler.TrialCompiler", trials_of)
+        patch.setattr("server.structured_output.grammar_compiler.SandboxedCompiler", trials_of)
         yield
     for trials in made.values():
         trials.end()

@@ -14,7 +14,7 @@ from engine.client import EngineClient
 from engine.engine import Engine
 from sampling.host.params import InvalidParameter, SamplingParams
 from server.offline.llm import LLM
-from server.startup.loaded_model import LoadedModel
+from server.startup.model_loader import LoadedModel
 from server.text.text_model import TextModel
 from tests.engine.feature_sets import FEATURE_SETS
 from tests.server.support.real_server import serving

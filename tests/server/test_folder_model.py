@@ -16,7 +16,7 @@ from engine.engine import Engine
 from engine.interface.config import EngineConfig
 from engine.interface.types import TokenEvent
 from sampling.host.params import SamplingParams
-from server.startup.loaded_model import load_with
+from server.startup.model_loader import load_with
 from server.startup.progress import silent
 from server.text.text_model import TextModel
 from tests.golden.tiny_llama import CONFIG, weights

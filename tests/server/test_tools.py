@@ -11,7 +11,7 @@ from openai import AsyncOpenAI
 
 from server.api.openai.chat_request import ChatCompletionRequest
 from server.structured_output.compiled_grammar import CompiledGrammar
-from server.structured_output.vocabulary import GrammarVocabulary
+from server.structured_output.grammar_vocabulary import GrammarVocabulary
 from server.text.tokenization.control_tokens import ControlTokens
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.grammar_walk import MergedBytes
@@ -206,7 +206,7 @@ def vocabulary() -> GrammarVocabulary:
 
 
 def matches(vocabulary: GrammarVocabulary, parameters: dict[str, Any], text: str) -> bool:
-    wish = ChatCompletionRequest.parse({"messages": ASK, "tools": [WEATHER, CLOCK], **parameters}).grammar_wish
+    wish = ChatCompletionRequest.parse({"messages": ASK, "tools": [WEATHER, CLOCK], **parameters}).grammar_request
     assert wish is not None
     grammar = wish.to_grammar()
     assert grammar is not None

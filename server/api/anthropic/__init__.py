@@ -1,1 +1,1 @@
-"""The bodies of Anthropic's Messages routes, whose unknown fields are passed over, and the conversations in them."""
+"""Anthropic's Messages API: request models, content blocks, response writers."""

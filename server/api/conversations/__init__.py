@@ -1,1 +1,1 @@
-"""What the Responses and Conversations APIs store: records of both, and how a stored conversation is read and grown."""
+"""OpenAI's Conversations API, and the stored records that responses and conversations share."""

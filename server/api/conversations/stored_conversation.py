@@ -1,6 +1,6 @@
-"""A conversation as it is stored: a line that tells of it, and a line for each of its items, all of them JSON.
+"""The stored form of a conversation: one line of JSON with its metadata, and a line for each of its items.
 
-What is added or left out is a matter of lines, and an item is parsed only where it is asked for. A parser holds the
+Items are added and removed as lines, and an item is parsed only where it is needed. A parser holds the
 interpreter lock from beginning to end; for a whole conversation that is milliseconds, and every use would pay them.
 """
 
@@ -21,39 +21,33 @@ _ID = re.compile(rb'\{"id":("(?:[^"\\]|\\.)*")')  # every line of an item begins
 
 
 class StoredConversation(NamedTuple):
-    """What is known of a conversation, and its items from the oldest to the newest, one line each."""
+    """The metadata of a conversation, and its items from the oldest to the newest, one line each."""
 
     head: bytes
     lines: tuple[bytes, ...] = ()
 
     @classmethod
-    def new(cls, told: Mapping[str, Any], items: Sequence[Item] = ()) -> Self:
-        """A conversation that begins with `items`.
-
-        Args:
-            told: its id, the time of its making, and its metadata.
-        """
-        return cls(orjson.dumps(told), _encode(items))
+    def new(cls, head: Mapping[str, Any], items: Sequence[Item] = ()) -> Self:
+        """A conversation that begins with `items`; `head` has its id, the time of its creation, and its metadata."""
+        return cls(orjson.dumps(head), _encode(items))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
         """The conversation that `to_bytes` has written, or a version of this server before there were lines."""
         head, *lines = content.split(b"\n")
         if not lines:
-            told = orjson.loads(head)
-            if "items" in told:
-                return cls.new(told, told.pop("items"))
+            whole = orjson.loads(head)
+            if "items" in whole:
+                return cls.new(whole, whole.pop("items"))
         return cls(head, tuple(lines))
 
     def to_bytes(self) -> bytes:
-        """The bytes that are stored."""
         return b"\n".join((self.head, *self.lines))
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What the API shows of the conversation."""
-        told: dict[str, Any] = orjson.loads(self.head)
-        return {"object": "conversation", **told}
+    def api_object(self) -> dict[str, Any]:
+        """The conversation object of the API."""
+        return {"object": "conversation", **orjson.loads(self.head)}
 
     @property
     def items(self) -> list[Item]:
@@ -61,16 +55,12 @@ class StoredConversation(NamedTuple):
         return [orjson.loads(line) for line in self.lines]
 
     def with_metadata(self, metadata: Mapping[str, str]) -> Self:
-        """The conversation with other metadata."""
         return self._replace(head=orjson.dumps({**orjson.loads(self.head), "metadata": metadata}))
 
     def with_items(self, items: Sequence[Item], max_bytes: int) -> Self:
-        """The conversation with more items at its end; the oldest go where there are too many.
+        """The conversation with more items at its end; the oldest are dropped beyond `max_bytes`, but never the last.
 
-        Every use of a conversation reads it whole, so it may have no more than one request's body.
-
-        Args:
-            max_bytes: of all items; the last item is always kept.
+        Every use of a conversation reads it whole, so it may have no more bytes than one request's body.
         """
         lines = (*self.lines, *_encode(items))[-MAX_ITEMS:]
         sizes = accumulate(len(line) for line in reversed(lines))
@@ -83,7 +73,6 @@ class StoredConversation(NamedTuple):
         return None if start is None else next((line for line in self.lines if line.startswith(start)), None)
 
     def without(self, item_id: str) -> Self:
-        """The conversation without the items of this id."""
         start = _start_of(item_id)
         left = self.lines if start is None else (line for line in self.lines if not line.startswith(start))
         return self._replace(lines=tuple(left))
@@ -102,7 +91,7 @@ def _encode(items: Sequence[Item]) -> tuple[bytes, ...]:
 
 
 def _start_of(item_id: str) -> bytes | None:
-    """What the line of such an item begins with; None where the id is no Unicode, as no stored one can be."""
+    """The beginning of such an item's line; None where the id is not Unicode, as no stored one can be."""
     try:
         return orjson.dumps({"id": item_id})[:-1] + b","
     except orjson.JSONEncodeError:

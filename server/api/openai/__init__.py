@@ -1,1 +1,1 @@
-"""OpenAI's completions and chat completions: what clients may send, and how answers are written."""
+"""OpenAI's completions and chat completions, over HTTP and WebSocket: request models and response writers."""

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions."""
+"""POST /v1/chat/completions: from the request body to the prompt, and from deltas to chunks."""
 
 from __future__ import annotations
 
@@ -7,45 +7,32 @@ from typing import Any
 
 import orjson
 
-from server.api.framing import Framing
-from server.api.openai.chat_logprobs import ChatLogprobs
-from server.api.openai.chat_parts import ChoiceParts
+from server.api.openai.call import OpenAICall
+from server.api.openai.chat_deltas import ChatDeltaParser
 from server.api.openai.chat_request import ChatCompletionRequest
-from server.api.openai.chunks import Chunks
-from server.api.openai.logprobs import WireLogprobs
-from server.api.openai.openai_call import OpenAICall
-from server.api.openai.openai_shapes import AnswerHead, encode_reason, shape_error, shape_usage
+from server.api.openai.chunk_writer import ChunkWriter
+from server.api.openai.logprobs import ChatLogprobs
+from server.api.openai.openai_objects import encode_reason, error_object, usage_object
 from server.api.route import AnswerContext, BodyRoute
 from server.generation.choice import Delta
 from server.generation.generation import Answer, Generation
 from server.generation.prompt_sources import Conversation
-from server.protocol.generation_fields import GenerationFields
 
 _OBJECT = "chat.completion"
 
 
-class ChatChunks(Chunks):
-    """Writes the answer to a conversation."""
+class ChatWriter(ChunkWriter):
+    """Writes a chat completion, whole or as chunks."""
 
     chunk_object = f"{_OBJECT}.chunk"
 
-    def __init__(
-        self, head: AnswerHead, fields: GenerationFields, generation: Generation, logprobs: WireLogprobs | None,
-        framing: Framing,
-    ) -> None:  # fmt: skip
-        super().__init__(head, fields, generation, logprobs, framing)
-        self._is_first_chunk = True
-        self._silent = set(range(generation.num_choices))  # the choices that have yet to tell their role
-        self._parts: list[ChoiceParts] = []  # by choice
-        self._make_parts: Callable[[], ChoiceParts] | None = None
+    _is_first_chunk = True
+    _make_parts: Callable[[], ChatDeltaParser] | None = None
+    _parts: list[ChatDeltaParser]  # by choice
 
-    def look_for_parts(self, make: Callable[[], ChoiceParts]) -> None:
-        """Tells reasoning and tool calls from other text from now on. Called before anything is written.
-
-        Args:
-            make: what reads one answer.
-        """
-        self._make_parts = make
+    def look_for_parts(self, make: Callable[[], ChatDeltaParser]) -> None:
+        """Splits reasoning and tool calls from content, by a parser from `make`. Called before anything is written."""
+        self._make_parts, self._parts = make, []
 
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
         body = {
@@ -68,32 +55,32 @@ class ChatChunks(Chunks):
         chunks = [self._encode_parts(delta, self._parts[delta.index]) for delta in deltas]
         return [chunk for chunk in chunks if chunk]
 
-    def _encode_parts(self, delta: Delta, parts: ChoiceParts) -> bytes:
+    def _encode_parts(self, delta: Delta, parts: ChatDeltaParser) -> bytes:
         """Empty where nothing is certain yet."""
         is_last = delta.finish_reason is not None
         found = parts.feed(delta.text, delta.token_ids, is_last=is_last)
         if found.is_empty and not is_last and not self._with_token_ids and self._logprobs is None:
             return b""
-        told = found.to_dict()
-        if told and delta.index in self._silent:
+        fields = found.to_dict()
+        if fields and delta.index in self._silent:
             self._silent.remove(delta.index)
-            told = {"role": "assistant", "content": None, **told}
-        return self._encode_chunk(delta, orjson.dumps(told), encode_reason(parts.reason(delta.finish_reason)))
+            fields = {"role": "assistant", "content": None, **fields}
+        return self._encode_chunk(delta, orjson.dumps(fields), encode_reason(parts.reason(delta.finish_reason)))
 
     def _usage(self) -> dict[str, object]:
         if self._make_parts is None:
             return super()._usage()
-        return shape_usage(self._generation.usage, sum(parts.num_reasoning_tokens for parts in self._parts))
+        return usage_object(self._generation.usage, sum(parts.num_reasoning_tokens for parts in self._parts))
 
     def _encode(self, delta: Delta) -> bytes:
         return self._encode_chunk(delta, self._delta(delta), encode_reason(delta.finish_reason))
 
-    def _encode_chunk(self, delta: Delta, told: bytes, finish_reason: bytes) -> bytes:
+    def _encode_chunk(self, delta: Delta, encoded: bytes, finish_reason: bytes) -> bytes:
         return b'%b%b,"choices":[{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b}]%b' % (
             self._head,
             self._of_prompt(delta) if self._is_first_chunk else b"",
             delta.index,
-            told,
+            encoded,
             b"null" if self._logprobs is None else self._logprobs.encode(delta),
             finish_reason,
             b',"token_ids":' + orjson.dumps(delta.token_ids) if self._with_token_ids else b"",
@@ -109,7 +96,6 @@ class ChatChunks(Chunks):
         return b'{"role":"assistant","content":%b}' % orjson.dumps(delta.text)
 
     def _of_prompt(self, delta: Delta) -> bytes:
-        """What the first chunk tells of the prompt."""
         self._is_first_chunk = False
         encoded = b"" if self._logprobs is None else self._logprobs.encode_prompt(delta)
         if self._with_token_ids:
@@ -135,9 +121,9 @@ class ChatChunks(Chunks):
 
 
 class ChatCall(OpenAICall):
-    """A conversation, which the assistant's next message continues."""
+    """A chat completion request."""
 
-    writer_kind = ChatChunks
+    writer_kind = ChatWriter
     logprobs_kind = ChatLogprobs
     id_prefix = "chatcmpl"
 
@@ -162,15 +148,15 @@ class ChatCall(OpenAICall):
             **length,
         )
 
-    def make_writer(self, generation: Generation, context: AnswerContext) -> Chunks:
+    def make_writer(self, generation: Generation, context: AnswerContext) -> ChunkWriter:
         writer = super().make_writer(generation, context)
         make_parts = self.parts_maker(generation, context)
-        if make_parts is not None and isinstance(writer, ChatChunks):
+        if make_parts is not None and isinstance(writer, ChatWriter):
             writer.look_for_parts(make_parts)
         return writer
 
-    def parts_maker(self, generation: Generation, context: AnswerContext) -> Callable[[], ChoiceParts] | None:
-        """What makes the reader of one answer; None where all text is content."""
+    def parts_maker(self, generation: Generation, context: AnswerContext) -> Callable[[], ChatDeltaParser] | None:
+        """The function that makes the parser of one choice; None where all text is content."""
         body = self._body
         parts = context.answer_format.of_request(
             may_call=body.may_call,
@@ -181,17 +167,13 @@ class ChatCall(OpenAICall):
             return None
         prompt, with_reasoning = generation.prompts[0].token_ids, body.include_reasoning is not False
         num_begun = self.request.num_prompt_output_tokens
-        return lambda: ChoiceParts(
+        return lambda: ChatDeltaParser(
             parts, prompt, generation.tokenizer, num_begun=num_begun, with_reasoning=with_reasoning
         )
 
     @classmethod
     def parse(cls, body: Any) -> ChatCall:
-        """
-        Raises:
-            ApiError, ValidationError: the decoded JSON body is not a valid request.
-        """
         return cls(ChatCompletionRequest.parse(body))
 
 
-CHAT_COMPLETIONS = BodyRoute("/v1/chat/completions", ChatCall.parse, shape_error)
+CHAT_COMPLETIONS = BodyRoute("/v1/chat/completions", ChatCall.parse, error_object)

@@ -1,27 +1,29 @@
-"""The body of POST /v1/chat/completions."""
+"""The request body of POST /v1/chat/completions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from sampling.host.params import MAX_LOGPROBS
-from server.protocol.errors import ApiError, shorten
+from server.protocol.base_models import StrictModel, bounded
+from server.protocol.errors import invalid_value, shorten
 from server.protocol.generation_fields import GenerationFields, ThinkingBudget
-from server.protocol.strict_model import StrictModel, bounded
-from server.protocol.structured_outputs import GrammarWish, ResponseFormat
-from server.protocol.template_fields import TemplateFields
-from server.protocol.tools import MAX_CALLS, MAX_TOOLS, ForcedCalls, NamedTool, StrictCalls, Tool, ToolCall, ToolChoice
+from server.protocol.structured_outputs import GrammarRequest, ResponseFormat
+from server.protocol.template_fields import TemplateFields, effort_variables
+from server.protocol.tools import MAX_TOOLS, CallsTools, NamedTool, Tool, ToolCall, ToolChoice, ToolPolicy
 from server.protocol.unknown_fields import CHAT, MESSAGE, UnknownFields
 
 MAX_MESSAGES = 4096
-_ANY_TEXT = GrammarWish("response_format", ResponseFormat(type="text"))
+_ANY_TEXT = GrammarRequest("response_format", ResponseFormat(type="text"))
 MAX_PARTS = 1024  # of one message's content
 
 
 def _as_logprobs_switch(value: Any) -> Any:
-    """Refuses a number, which is what the completions route takes."""
+    """Rejects a number, which is what the completions route takes."""
     if not isinstance(value, bool):
         raise ValueError(
             f"logprobs is {shorten(value)}; it must be true or false, and top_logprobs is the number of alternatives"
@@ -29,30 +31,35 @@ def _as_logprobs_switch(value: Any) -> Any:
     return value
 
 
-def _as_text(value: Any) -> str:
-    """A message's content, which is a string or a list of text parts; parts are joined by line ends."""
+def as_text(value: Any, text_of_part: Callable[[Any], str]) -> str:
+    """The text of a content, which is a string or a list of text parts; parts are joined by line ends.
+
+    Raises ValueError if it is something else; the message names it.
+    """
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
         raise ValueError(f"content is {shorten(value)}; it must be a string or a list of text parts")
     if len(value) > MAX_PARTS:
         raise ValueError(f"content has {len(value)} entries; at most {MAX_PARTS} are allowed")
-    texts = []
-    for part in value:
-        if not isinstance(part, dict) or "type" not in part:
-            raise ValueError(f'content has the part {shorten(part)}; it must look like {{"type":"text","text":"…"}}')
-        if part["type"] != "text":
-            raise ValueError(
-                f"content has a part of type {shorten(part['type'])}; only text is supported by this server"
-            )
-        if not isinstance(part.get("text"), str):
-            raise ValueError(f'content has the part {shorten(part)}; it must look like {{"type":"text","text":"…"}}')
-        texts.append(part["text"])
-    return "\n".join(texts)
+    return "\n".join(map(text_of_part, value))
+
+
+def _text_of_part(part: Any) -> str:
+    kind = part.get("type", "text") if isinstance(part, dict) else "text"
+    if kind != "text":
+        raise ValueError(f"content has a part of type {shorten(kind)}; only text is supported by this server")
+    if not isinstance(part, dict) or "type" not in part or not isinstance(part.get("text"), str):
+        raise ValueError(f'content has the part {shorten(part)}; it must look like {{"type":"text","text":"…"}}')
+    return str(part["text"])
+
+
+def _as_content(value: Any) -> str:
+    return as_text(value, _text_of_part)
 
 
 class TextPart(StrictModel):
-    """A piece of a message's text, as documents show it; `_as_text` reads it."""
+    """A text part of a message's content."""
 
     type: Literal["text"]
     text: str
@@ -62,20 +69,20 @@ class Message(StrictModel):
     """One message of a conversation, which may be an answer as a client's library hands it on."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | list[TextPart])]
+    content: Annotated[str, BeforeValidator(_as_content, json_schema_input_type=str | list[TextPart])]
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True), bounded("tool_calls", MAX_TOOLS)] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # its newer name in vLLM
-    annotations: Any = None  # where an answer's citations come from; nothing that the model is told
+    annotations: Any = None  # an answer's citations; not part of the prompt
 
     @model_validator(mode="before")
     @classmethod
     def _as_libraries_send_it(cls, value: Any, info: ValidationInfo) -> Any:
-        """Leaves out what the template cannot be told, and takes an answer without text for an empty one."""
-        strangers = info.context if isinstance(info.context, UnknownFields) else UnknownFields()
-        value = strangers.sort_out(value, cls.model_fields, MESSAGE, "messages[].")
+        """Drops unknown fields, and takes an answer without text for an empty one."""
+        unknown = info.context if isinstance(info.context, UnknownFields) else UnknownFields()
+        value = unknown.drop_from(value, cls.model_fields, MESSAGE, "messages[].")
         if isinstance(value, dict) and value.get("role") == "assistant":
             has_calls = bool(value.get("tool_calls"))  # some libraries then leave the content out
             if value.get("content", None if has_calls else "") is None:
@@ -83,7 +90,7 @@ class Message(StrictModel):
         return value
 
     def to_template(self) -> dict[str, Any]:
-        """The message as chat templates know it: `developer` is the newer name of `system`."""
+        """The message in the form that chat templates expect: `developer` is the newer name of `system`."""
         message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self.content}
         reasoning = self.reasoning if self.reasoning_content is None else self.reasoning_content
         known = {"name": self.name, "tool_call_id": self.tool_call_id, "reasoning_content": reasoning}
@@ -93,8 +100,10 @@ class Message(StrictModel):
         return message
 
 
-class ChatCompletionRequest(GenerationFields, TemplateFields):
+class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
     """OpenAI's chat completion request."""
+
+    UNSUPPORTED = CHAT
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True), bounded("messages", MAX_MESSAGES)]
     max_completion_tokens: int | None = None  # the newer name of max_tokens, which it overrides
@@ -108,81 +117,36 @@ class ChatCompletionRequest(GenerationFields, TemplateFields):
     logprobs: Annotated[bool, BeforeValidator(_as_logprobs_switch, json_schema_input_type=bool)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
 
-    @classmethod
-    def parse(cls, body: Any) -> ChatCompletionRequest:
-        """Checks a decoded JSON body.
-
-        Raises:
-            ApiError, FieldError, ValidationError: it is not a valid request.
-        """
-        return cls.without_strangers(body, CHAT)
-
     @model_validator(mode="after")
     def _choice_is_among_the_tools(self) -> ChatCompletionRequest:
-        named = [tool.function.name for tool in self.tools or ()]
         choice = self.tool_choice
-        if len(set(named)) < len(named):
-            raise ValueError("tools has two functions of the same name; each name must stand there once")
-        if isinstance(choice, NamedTool) and choice.function.name not in named:
-            raise ApiError(
-                f"tool_choice names the function {shorten(choice.function.name)}, which is not among the tools",
-                param="tool_choice",
-                code="invalid_value",
-            )
-        if choice == "required" and not named:
-            raise ApiError("tool_choice is required and tools is empty", param="tool_choice", code="invalid_value")
-        if self.forced_calls is not None and super().grammar_wish not in (None, _ANY_TEXT):
-            raise ApiError(
-                "tool_choice asks for a call, and another parameter for another form of the answer; give one of them",
-                param="tool_choice",
-                code="invalid_value",
-            )
+        chosen = [choice.function.name] if isinstance(choice, NamedTool) else []
+        has_form = super().grammar_request not in (None, _ANY_TEXT)
+        self.check_tools([tool.function.name for tool in self.tools or ()], chosen, has_form=has_form)
         return self
 
-    @property
-    def forced_calls(self) -> ForcedCalls | None:
-        """The calls that the answer must consist of; None where it may be anything."""
+    @cached_property
+    def tool_policy(self) -> ToolPolicy:
         tools, choice = [tool.function for tool in self.tools or ()], self.tool_choice
         if isinstance(choice, NamedTool):
-            return ForcedCalls([tool for tool in tools if tool.name == choice.function.name], 1)
-        if choice != "required":
-            return None
-        return ForcedCalls(tools, 1 if self.parallel_tool_calls is False else MAX_CALLS)
-
-    @property
-    def strict_calls(self) -> StrictCalls | None:
-        """What the calls that the model may choose to make must follow; None where that may be anything."""
-        if self.tool_choice not in (None, "auto"):
-            return None
-        return StrictCalls.of(
-            [tool.function for tool in self.tools or ()], is_parallel=self.parallel_tool_calls is not False
-        )
-
-    @property
-    def may_call(self) -> bool:
-        """Whether calls are looked for in the answer."""
-        return bool(self.tools) and self.tool_choice != "none"
+            return ToolPolicy([tool for tool in tools if tool.name == choice.function.name], "required", False)
+        return ToolPolicy(tools, choice or "auto", self.parallel_tool_calls is not False)
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """What the chat template is told beside messages and tools. No effort has other names in some templates."""
-        effort = self.reasoning_effort
-        switches = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
-        of_effort = {} if effort is None else {"reasoning_effort": effort, **switches}
-        return {**of_effort, **super().template_variables}
+        return {**effort_variables(self.reasoning_effort), **super().template_variables}
 
     @property
-    def grammar_wish(self) -> GrammarWish | None:
+    def grammar_request(self) -> GrammarRequest | None:
         forced = self.forced_calls
-        return super().grammar_wish if forced is None else GrammarWish("tools", forced)
+        return super().grammar_request if forced is None else GrammarRequest("tools", forced)
 
     @model_validator(mode="after")
     def _top_logprobs_need_logprobs(self) -> ChatCompletionRequest:
         if self.top_logprobs and not self.logprobs:
-            raise ApiError(
+            raise invalid_value(
                 f"top_logprobs is {self.top_logprobs} and logprobs is not true; it is only allowed with logprobs",
-                param="top_logprobs",
-                code="invalid_value",
+                "top_logprobs",
             )
         return self
 

@@ -1,4 +1,4 @@
-"""The body of POST /v1/completions."""
+"""The request body of POST /v1/completions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BeforeValidator, PlainValidator, model_validator
 
 from sampling.host.params import MAX_LOGPROBS
-from server.protocol.errors import ApiError, shorten
+from server.protocol.errors import invalid_value, shorten
 from server.protocol.generation_fields import GenerationFields
 from server.protocol.unknown_fields import COMPLETIONS
 
@@ -25,12 +25,7 @@ def _is_token_ids(value: list[Any]) -> bool:
 def as_prompts(value: Any, name: str = "prompt", *, most: int = MAX_PROMPTS) -> list[Prompt]:
     """The four shapes of `prompt` as one: a list of texts or of token id lists.
 
-    Args:
-        name: of the parameter.
-        most: entries of the list.
-
-    Raises:
-        ValueError: it has none of the shapes, or too many entries; the message names the limit.
+    Raises ValueError if the parameter `name` has none of the shapes, or more than `most` entries.
     """
     shapes = "it must be a string, a list of token ids, or a list of either"
     if isinstance(value, str):
@@ -54,7 +49,7 @@ def as_prompts(value: Any, name: str = "prompt", *, most: int = MAX_PROMPTS) -> 
 
 
 def _as_num_logprobs(value: Any) -> Any:
-    """Refuses a boolean, which is what the chat route takes."""
+    """Rejects a boolean, which is what the chat route takes."""
     if isinstance(value, bool):
         raise ValueError(
             f"logprobs is {shorten(value)}; a completion wants the number of alternatives, from 0 to {MAX_LOGPROBS}"
@@ -65,29 +60,21 @@ def _as_num_logprobs(value: Any) -> Any:
 class CompletionRequest(GenerationFields):
     """OpenAI's completion request. `prompt` is always a list here, whichever of its four shapes the client sent."""
 
+    UNSUPPORTED = COMPLETIONS
+
     prompt: Annotated[list[Prompt], PlainValidator(as_prompts, json_schema_input_type=AnyPrompts)]
     logprobs: Annotated[int, BeforeValidator(_as_num_logprobs, json_schema_input_type=int)] | None = None
     add_special_tokens: bool | None = None  # true by default
     echo: bool | None = None
     suffix: str | None = None
 
-    @classmethod
-    def parse(cls, body: Any) -> CompletionRequest:
-        """Checks a decoded JSON body.
-
-        Raises:
-            ApiError, FieldError, ValidationError: it is not a valid request.
-        """
-        return cls.without_strangers(body, COMPLETIONS)
-
     @model_validator(mode="after")
     def _a_gap_has_two_sides(self) -> CompletionRequest:
         for name in ("echo", "truncate_prompt_tokens"):
             if self.suffix and getattr(self, name):
-                raise ApiError(
+                raise invalid_value(
                     f"suffix and {name} are both given; the prompt of a gap to fill can be neither repeated nor cut",
-                    param=name,
-                    code="invalid_value",
+                    name,
                 )
         return self
 

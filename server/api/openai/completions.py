@@ -1,4 +1,4 @@
-"""POST /v1/completions."""
+"""POST /v1/completions: from the request body to the prompts, and from deltas to chunks."""
 
 from __future__ import annotations
 
@@ -7,49 +7,32 @@ from typing import Any
 
 import orjson
 
-from server.api.framing import Framing
-from server.api.openai.chunks import Chunks
-from server.api.openai.completion_logprobs import CompletionLogprobs
+from server.api.openai.call import OpenAICall
+from server.api.openai.chunk_writer import ChunkWriter
 from server.api.openai.completion_request import CompletionRequest, Prompt
-from server.api.openai.logprobs import WireLogprobs
-from server.api.openai.openai_call import OpenAICall
-from server.api.openai.openai_shapes import AnswerHead, encode_reason, shape_error
+from server.api.openai.logprobs import CompletionLogprobs
+from server.api.openai.openai_objects import encode_reason, error_object
 from server.api.route import BodyRoute
 from server.generation.choice import Delta
-from server.generation.generation import Answer, Generation
+from server.generation.generation import Answer
 from server.generation.prompt_sources import InfillPrompt, PromptSource, TextPrompt, TokenPrompt
-from server.protocol.generation_fields import GenerationFields
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 _OBJECT = "text_completion"
 
 
-class CompletionChunks(Chunks):
-    """Writes the answer to a completion."""
+class CompletionWriter(ChunkWriter):
+    """Writes a text completion, whole or as chunks."""
 
     chunk_object = _OBJECT
 
-    def __init__(
-        self, head: AnswerHead, fields: GenerationFields, generation: Generation, logprobs: WireLogprobs | None,
-        framing: Framing,
-    ) -> None:  # fmt: skip
-        super().__init__(head, fields, generation, logprobs, framing)
-        self._choice = self._head + b',"choices":[{"index":'
-        # The choices that have yet to tell their prompt's ids.
-        self._silent = set(range(generation.num_choices)) if self._with_token_ids else set()
-
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
         choices = [self._shape(answer) for answer in answers]
-        return {
-            **self._answer_head.to_dict(_OBJECT),
-            "choices": choices,
-            "usage": self._usage(),
-            **self._metrics(),
-        }
+        return {**self._answer_head.to_dict(_OBJECT), "choices": choices, "usage": self._usage(), **self._metrics()}
 
     def _encode(self, delta: Delta) -> bytes:
-        return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b%b}]%b' % (
-            self._choice,
+        return b'%b,"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b%b%b}]%b' % (
+            self._head,
             delta.index,
             orjson.dumps(delta.text),
             b"null" if self._logprobs is None else self._logprobs.encode(delta),
@@ -85,9 +68,9 @@ class CompletionChunks(Chunks):
 
 
 class CompletionCall(OpenAICall):
-    """One or several prompts, each of which the model continues."""
+    """A completion request with one or several prompts."""
 
-    writer_kind = CompletionChunks
+    writer_kind = CompletionWriter
     logprobs_kind = CompletionLogprobs
     id_prefix = "cmpl"
 
@@ -97,10 +80,6 @@ class CompletionCall(OpenAICall):
 
     @classmethod
     def parse(cls, body: Any) -> CompletionCall:
-        """
-        Raises:
-            ApiError, ValidationError: the decoded JSON body is not a valid request.
-        """
         return cls(CompletionRequest.parse(body))
 
 
@@ -112,4 +91,4 @@ def _source(prompt: Prompt, body: CompletionRequest) -> PromptSource:
     return TokenPrompt(prompt)
 
 
-COMPLETIONS = BodyRoute("/v1/completions", CompletionCall.parse, shape_error)
+COMPLETIONS = BodyRoute("/v1/completions", CompletionCall.parse, error_object)

@@ -1,4 +1,4 @@
-"""Log probabilities as the routes write them: the engine's token ids become texts and JSON.
+"""Log probabilities in OpenAI's JSON, for chat completions and for completions.
 
 A token's text is what it stands for, with U+FFFD where its bytes alone are no UTF-8. A control
 token, which stands for no text, has its name in the vocabulary instead, and its `bytes` are null.
@@ -17,7 +17,7 @@ import orjson
 from engine.interface.types import TokenLogprobs
 from server.generation.choice import Delta
 from server.generation.generation import Answer
-from server.text.detokenizer import HasTokenTexts, token_text_alone
+from server.text.detokenizer import HasTokenBytes, HasTokenTexts, IncrementalDetokenizer, token_text_alone
 
 PROMPT_SLICE = 256  # tokens of a prompt whose logprobs are encoded at once; a parser of JSON may not be interrupted
 LOWEST = -9999.0  # what OpenAI and vLLM write for anything lower
@@ -27,7 +27,7 @@ LOWEST = -9999.0  # what OpenAI and vLLM write for anything lower
 class WireLogprobs(ABC):
     """Writes the logprobs of one request's answers in the shape of its route.
 
-    It is given every answer once, whole or as all its deltas in their order.
+    It receives every answer once, whole or as all its deltas in their order.
     """
 
     tokenizer: HasTokenTexts
@@ -39,7 +39,7 @@ class WireLogprobs(ABC):
     # Alternatives of the prompts' tokens, where the logprobs of an answer begin with those of its prompt.
     num_of_echo: int | None = None
     echoes: Sequence[str] = ()  # the texts of the prompts then
-    with_ids: bool = False  # whether ranks and the ids of alternatives are told too
+    with_ids: bool = False  # whether ranks and the ids of alternatives are included
     names_ids: bool = False  # whether a token of an answer is called `token_id:5`, as by vLLM, and not by its text
     _texts: dict[int, str] = field(init=False, default_factory=dict)  # the same tokens come again and again
 
@@ -57,7 +57,7 @@ class WireLogprobs(ABC):
         return self._shape(piece.index, token_ids, logprobs) if logprobs else None
 
     def shape_prompt(self, piece: Delta | Answer) -> orjson.Fragment | None:
-        """The `prompt_logprobs` that `piece` brings, in vLLM's shape, as JSON; None where it brings none.
+        """The `prompt_logprobs` of `piece`, in vLLM's shape, as JSON; None where it has none.
 
         They are made and encoded slice by slice: at 20 alternatives, all of a long prompt are gigabytes of objects,
         and to encode them at once would keep the interpreter lock.
@@ -74,23 +74,21 @@ class WireLogprobs(ABC):
         return orjson.Fragment(b"[" + b",".join(slices) + b"]")
 
     def encode(self, delta: Delta) -> bytes:
-        """`shape` as JSON."""
         return orjson.dumps(self.shape(delta))
 
     def encode_prompt(self, delta: Delta) -> bytes:
-        """`shape_prompt` as a field that follows others; nothing where the delta does not bring it."""
+        """`shape_prompt` as a field that follows others; empty where the delta has none."""
         shape = self.shape_prompt(delta)
         return b"" if shape is None else b',"prompt_logprobs":' + orjson.dumps(shape)
 
     @abstractmethod
     def _shape(self, index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
-        """None stands for the logprobs of a prompt's first token, which follows nothing."""
+        """Makes the object. A prompt's first token, which follows nothing, has None as logprobs."""
 
     def _prompt_of(self, piece: Delta | Answer) -> Sequence[int]:
         return self.prompts[piece.index // self.num_choices]
 
     def _name(self, token_id: int) -> str:
-        """What a token of an answer is called."""
         return f"token_id:{token_id}" if self.names_ids else self._text(token_id)
 
     def _text(self, token_id: int) -> str:
@@ -125,3 +123,103 @@ class WireLogprobs(ABC):
 def clamp(logprob: float) -> float:
     """`logprob`, no lower than LOWEST: JSON has no infinity."""
     return max(logprob, LOWEST)
+
+
+@dataclass(slots=True)
+class ChatLogprobs(WireLogprobs):
+    """OpenAI's shape for chat: an object for each token."""
+
+    def _shape(self, index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
+        content = [
+            self._of_token(token_id, of_token)
+            for token_id, of_token in zip(token_ids, logprobs, strict=True)
+            if of_token is not None
+        ]
+        return {"content": content, "refusal": None}
+
+    def _of_token(self, token_id: int, logprobs: TokenLogprobs) -> dict[str, Any]:
+        shape = self._entry(token_id, logprobs.logprob)
+        if self.with_ids:
+            shape["rank"] = logprobs.rank
+            if logprobs.masked:
+                shape["masked_probability"] = logprobs.masked
+        shape["top_logprobs"] = [self._entry(*alternative) for alternative in self._alternatives(logprobs)]
+        if self.listed_ids:
+            shape["listed_logprobs"] = self._listed(logprobs)
+        return shape
+
+    def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
+        data = self.tokenizer.token_bytes[token_id]
+        shape = {"token": self._name(token_id), "logprob": clamp(logprob), "bytes": list(data) if data else None}
+        if self.with_ids:
+            shape["id"] = token_id
+        return shape
+
+
+@dataclass(slots=True)
+class CompletionLogprobs(WireLogprobs):
+    """OpenAI's shape for completions: parallel lists."""
+
+    _places: dict[int, _TextPlace] = field(init=False, default_factory=dict)  # by choice
+
+    def _shape(self, index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
+        place = self._places.get(index)
+        if place is None:
+            place = self._places[index] = self._first_place(index)
+        has_alternatives = self.listed_ids or any(of_token.top for of_token in logprobs if of_token is not None)
+        shape: dict[str, Any] = {
+            "tokens": [self._name(token_id) for token_id in token_ids],
+            "token_logprobs": [None if of_token is None else clamp(of_token.logprob) for of_token in logprobs],
+            "top_logprobs": list(map(self._by_text, token_ids, logprobs)) if has_alternatives else None,
+            "text_offset": [place.advance(token_id) for token_id in token_ids],
+        }
+        if self.with_ids:
+            shape["token_ranks"] = [None if of_token is None else of_token.rank for of_token in logprobs]
+            shape["alternatives"] = list(map(self._by_id, logprobs))
+            masked = [0.0 if of_token is None else of_token.masked for of_token in logprobs]
+            if any(masked):
+                shape["masked_probabilities"] = masked
+        if self.listed_ids:
+            shape["listed_logprobs"] = [
+                self._listed(of_token) if of_token is not None and of_token.listed else None for of_token in logprobs
+            ]
+        return shape
+
+    def _first_place(self, index: int) -> _TextPlace:
+        """The text offset of an answer. A tokenizer may put a space before a prompt, which is no part of the text."""
+        if self.num_of_echo is None:
+            return _TextPlace(self.tokenizer)
+        of_prompt = index // self.num_choices
+        decoded = IncrementalDetokenizer(self.tokenizer).decode(self.prompts[of_prompt])
+        return _TextPlace(self.tokenizer, len(self.echoes[of_prompt]) - len(decoded))
+
+    def _by_id(self, logprobs: TokenLogprobs | None) -> list[dict[str, Any]] | None:
+        if logprobs is None:
+            return None
+        return [
+            {"id": token_id, "token": self._name(token_id), "logprob": clamp(logprob)}
+            for token_id, logprob in self._alternatives(logprobs)
+        ]
+
+    def _by_text(self, token_id: int, logprobs: TokenLogprobs | None) -> dict[str, float] | None:
+        """The alternatives and the token itself; of several of the same text the best."""
+        if logprobs is None:
+            return None
+        shape: dict[str, float] = {}
+        for any_id, logprob in self._alternatives(logprobs, (token_id, logprobs.logprob)):
+            shape.setdefault(self._name(any_id), clamp(logprob))
+        return shape
+
+
+class _TextPlace:
+    __slots__ = ("_detokenizer", "_num_characters")
+
+    def __init__(self, tokenizer: HasTokenBytes, first: int = 0) -> None:
+        self._detokenizer = IncrementalDetokenizer(tokenizer)
+        self._num_characters = first
+
+    def advance(self, token_id: int) -> int:
+        """Characters before the token's first; the tokens of one character have the same offset."""
+        before = self._num_characters
+        self._num_characters += len(self._detokenizer.decode([token_id]))
+        return max(before, 0)

@@ -9,14 +9,14 @@ from typing import Literal
 from pydantic import BaseModel
 
 from server.admission.probes import LIVENESS, READINESS
-from server.api.anthropic.request import CountTokensRequest, MessagesRequest
-from server.api.conversations.conversation_bodies import AddedItems, ConversationChange, NewConversation
+from server.api.anthropic.messages_request import CountTokensRequest, MessagesRequest
+from server.api.conversations.conversation_requests import AddedItems, ConversationChange, NewConversation
 from server.api.openai.chat_request import ChatCompletionRequest
 from server.api.openai.completion_request import CompletionRequest
-from server.api.openai.queries import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
+from server.api.openai.token_requests import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
 from server.api.openapi import answers, messages
 from server.api.responses.responses_request import ResponsesRequest
-from server.protocol.admin import AbortBody, ModelBody, SleepBody, UpdateWeightsBody
+from server.protocol.admin_requests import AbortBody, ModelBody, SleepBody, UpdateWeightsBody
 
 
 class Tag(StrEnum):

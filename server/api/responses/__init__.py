@@ -1,1 +1,1 @@
-"""The bodies and queries of OpenAI's Responses and Conversations API, checked field by field."""
+"""OpenAI's Responses API: request models, items, and the writer of responses and their events."""

@@ -1,4 +1,4 @@
-"""Tools as the Responses API writes them. Functions are the only kind; they become those of the chat route."""
+"""Tools in the form of the Responses API. Functions are the only kind; they become those of the chat route."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from server.protocol.errors import ApiError, shorten
-from server.protocol.strict_model import StrictModel, bounded
+from server.protocol.base_models import StrictModel, bounded
+from server.protocol.errors import ApiError, invalid_value, shorten
 from server.protocol.structured_outputs import NAME_PATTERN
 from server.protocol.tools import MAX_TOOLS, FunctionDefinition, Tool
 
@@ -22,7 +22,7 @@ class FunctionTool(StrictModel):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None  # calls that must be made follow the schema always
-    # What other servers do with a tool before or after a call; nothing that the model is told.
+    # For other servers, before or after a call; not part of the prompt.
     defer_loading: Literal[False] | None = None
     allowed_callers: (
         Annotated[list[Literal["direct"]], Field(fail_fast=True), bounded("allowed_callers", MAX_CALLERS)] | None
@@ -30,14 +30,13 @@ class FunctionTool(StrictModel):
     output_schema: dict[str, Any] | None = None
 
     def to_tool(self) -> Tool:
-        """The tool as the chat route has it."""
         function = FunctionDefinition(
             name=self.name, description=self.description, parameters=self.parameters, strict=self.strict
         )
         return Tool(type="function", function=function)
 
     def to_wire(self) -> dict[str, Any]:
-        """The tool as an answer repeats it."""
+        """The tool in the response object."""
         return {
             "type": "function",
             "name": self.name,
@@ -48,14 +47,14 @@ class FunctionTool(StrictModel):
 
 
 class NamedFunction(StrictModel):
-    """A choice of one function by its name."""
+    """A `tool_choice` of one function by its name."""
 
     type: Literal["function"]
     name: str
 
 
 class AllowedTools(StrictModel):
-    """A choice among some of the tools."""
+    """A `tool_choice` among some of the tools."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
@@ -63,7 +62,7 @@ class AllowedTools(StrictModel):
 
 
 def _only_functions(value: Any) -> Any:
-    """Refuses tools that are no functions by their names, before anything else of them is looked at."""
+    """Rejects tools that are no functions by their types, before anything else of them is validated."""
     if not isinstance(value, list):
         return value
     if len(value) > MAX_TOOLS:
@@ -80,16 +79,15 @@ def _only_functions(value: Any) -> Any:
 
 
 def _known_choice(value: Any) -> Any:
-    """Refuses choices of tools that this server has not, and of unknown words."""
+    """Rejects choices that this server does not support, and unknown words."""
     kind = value.get("type") if isinstance(value, dict) else value
     if kind not in ("none", "auto", "required", "function", "allowed_tools") or (
         isinstance(value, dict) != (kind in ("function", "allowed_tools"))
     ):
-        raise ApiError(
+        raise invalid_value(
             f'tool_choice is {shorten(value)}; it must be "none", "auto", "required", an object of the type '
             '"function" with a name, or one of the type "allowed_tools"',
-            param="tool_choice",
-            code="invalid_value",
+            "tool_choice",
         )
     return value
 

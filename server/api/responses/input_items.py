@@ -1,4 +1,4 @@
-"""What a request gives the model: a text, or a list of items, each a message, a call, or a call's result."""
+"""The `input` of a request: a text, or a list of items, each a message, a call, or a call's result."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
-from server.protocol.errors import ApiError, shorten
-from server.protocol.strict_model import StrictModel
+from server.api.openai.chat_request import as_text
+from server.protocol.base_models import StrictModel
+from server.protocol.errors import ApiError, invalid_value, shorten
 from server.protocol.unknown_fields import UnknownFields
 
 MAX_ITEMS = 4096  # of one request
-MAX_PARTS = 1024  # of one item's content
 MAX_ID_LENGTH = 256  # characters of an id that a client names
 
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"})
@@ -19,19 +19,8 @@ _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "refusal", "reason
 ItemId = Annotated[str, Field(min_length=1, max_length=MAX_ID_LENGTH)]
 
 
-def as_text(value: Any) -> str:
-    """The text of a content, which is a string or a list of text parts; parts are joined by line ends.
-
-    Raises:
-        ValueError: it is something else; the message names it.
-    """
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise ValueError(f"content is {shorten(value)}; it must be a string or a list of text parts")
-    if len(value) > MAX_PARTS:
-        raise ValueError(f"content has {len(value)} entries; at most {MAX_PARTS} are allowed")
-    return "\n".join(map(_text_of_part, value))
+def _as_content(value: Any) -> str:
+    return as_text(value, _text_of_part)
 
 
 def _text_of_part(part: Any) -> str:
@@ -44,11 +33,11 @@ def _text_of_part(part: Any) -> str:
     return text
 
 
-Text = Annotated[str, BeforeValidator(as_text, json_schema_input_type=str | list[dict[str, Any]])]
+Text = Annotated[str, BeforeValidator(_as_content, json_schema_input_type=str | list[dict[str, Any]])]
 
 
 class Item(StrictModel):
-    """An item, which may be one of an earlier answer as a client's library hands it on."""
+    """The base class of items, which may be those of an earlier answer as a client's library hands them on."""
 
     id: ItemId | None = None
     status: Literal["in_progress", "completed", "incomplete"] | None = None
@@ -56,8 +45,8 @@ class Item(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _as_libraries_send_it(cls, value: Any, info: ValidationInfo) -> Any:
-        strangers = info.context if isinstance(info.context, UnknownFields) else UnknownFields()
-        value = strangers.sort_out(value, cls.model_fields, {}, "input[].")
+        unknown = info.context if isinstance(info.context, UnknownFields) else UnknownFields()
+        value = unknown.drop_from(value, cls.model_fields, {}, "input[].")
         return {name: part for name, part in value.items() if part is not None} if isinstance(value, dict) else value
 
 
@@ -67,7 +56,7 @@ class MessageItem(Item):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: Text
-    phase: str | None = None  # of an answer's message; nothing that the model is told
+    phase: str | None = None  # of an answer's message; not part of the prompt
 
 
 class FunctionCallItem(Item):
@@ -80,7 +69,7 @@ class FunctionCallItem(Item):
 
 
 class FunctionCallOutputItem(Item):
-    """What a call has come to."""
+    """The result of a call."""
 
     type: Literal["function_call_output"]
     call_id: ItemId
@@ -88,12 +77,12 @@ class FunctionCallOutputItem(Item):
 
 
 class ReasoningItem(Item):
-    """What the model thought before an answer or a call."""
+    """The model's reasoning before an answer or a call."""
 
     type: Literal["reasoning"]
     summary: Text = ""
     content: Text = ""
-    encrypted_content: str | None = None  # another server's; nobody here can read it
+    encrypted_content: str | None = None  # another server's, which cannot be read here
 
 
 class ItemReference(StrictModel):
@@ -105,7 +94,7 @@ class ItemReference(StrictModel):
 
 _KINDS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
 
-# The names of a union's members stand in angle brackets, which keeps them out of the paths in errors.
+# The tags of a union's members have angle brackets, which keep them out of the paths in errors.
 InputItem = Annotated[
     Annotated[MessageItem, Tag("<message>")]
     | Annotated[FunctionCallItem, Tag("<function_call>")]
@@ -117,7 +106,7 @@ InputItem = Annotated[
 
 
 def checked_items(name: str) -> BeforeValidator:
-    """Checks the number and the kinds of a list's items before the items themselves; each has a `type` then.
+    """Checks the number and the types of a list's items before the items themselves; each has a `type` then.
 
     `Field(fail_fast=True)` belongs beside it, so that one bad item ends the check.
 
@@ -137,7 +126,7 @@ def checked_items(name: str) -> BeforeValidator:
 
 def _with_type(item: Any, path: str) -> dict[str, Any]:
     if not isinstance(item, dict):
-        raise ApiError(f"{path} is {shorten(item)}; it must be an object", param=path, code="invalid_value")
+        raise invalid_value(f"{path} is {shorten(item)}; it must be an object", path)
     kind = item.get("type")
     if kind is None:  # the API allows it where the rest shows what is meant
         return {**item, "type": "item_reference" if item.keys() <= {"id", "type"} and "id" in item else "message"}

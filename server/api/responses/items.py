@@ -1,7 +1,11 @@
-"""Items as the API shows them, and as they are kept: JSON objects, each with an id."""
+"""Items as JSON objects, as the API returns and stores them, and the ids of items, responses and conversations.
+
+The id of an item contains that of its response, so that the item can be found by its id alone.
+"""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +22,7 @@ Item = dict[str, Any]
 
 
 def shape_items(items: Sequence[InputItem], new_id: Callable[[str, int], str]) -> list[Item]:
-    """What a client has sent, item by item; a reference stays one.
+    """The items of a request as JSON objects; a reference stays one.
 
     Args:
         new_id: makes the id of an item that has none, from its type and its place in the list.
@@ -50,7 +54,7 @@ def _input_text(text: str) -> Item:
 
 
 def output_text(text: str, logprobs: Sequence[Item] = ()) -> Item:
-    """A part of an answer's message."""
+    """A text part of an answer's message."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
 
 
@@ -62,3 +66,35 @@ def reasoning_text(text: str) -> Item:
 def text_of(item: Item) -> str:
     """All text of a message or of reasoning."""
     return "\n".join(part["text"] for part in item["content"])
+
+
+_TOKEN_BYTES = 16
+_TOKEN_LENGTH = 2 * _TOKEN_BYTES  # characters
+
+RESPONSE_PREFIX = "resp_"
+CONVERSATION_PREFIX = "conv_"
+
+_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+
+
+def new_response_id() -> str:
+    return f"{RESPONSE_PREFIX}{secrets.token_hex(_TOKEN_BYTES)}"
+
+
+def new_conversation_id() -> str:
+    return f"{CONVERSATION_PREFIX}{secrets.token_hex(_TOKEN_BYTES)}"
+
+
+def item_id(kind: str, response_id: str, index: int) -> str:
+    """The id of an item of a response; `index` counts all its items, those of its input first."""
+    return f"{_PREFIXES[kind]}_{response_id.removeprefix(RESPONSE_PREFIX)}{index:04x}"
+
+
+def new_item_id(kind: str) -> str:
+    """The id of an item that belongs to no response."""
+    return f"{_PREFIXES[kind]}_{secrets.token_hex(_TOKEN_BYTES)}"
+
+
+def response_of_item(known_id: str) -> str:
+    """The id of the response that an item belongs to, if there is such a response at all."""
+    return RESPONSE_PREFIX + known_id.partition("_")[2][:_TOKEN_LENGTH]

@@ -10,7 +10,13 @@ import orjson
 
 from server.api.responses.events import EventEncoder, encode_fields
 from server.api.responses.items import Item, output_text, reasoning_text
-from server.output_parsers.call_events import CallArguments, CallStart, Content, PartEvent, Reasoning
+from server.output_parsers.parser_events import (
+    ContentDelta,
+    ParserEvent,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallStart,
+)
 
 
 class _OpenItem:
@@ -40,7 +46,7 @@ class OutputItems:
         self._space = ""  # white space that may yet turn out to stand before a call, where it means nothing
         self._logprobs: list[Item] = []  # of tokens whose text was not told yet
 
-    def feed(self, parts: Sequence[PartEvent], logprobs: Sequence[Item] = ()) -> None:
+    def feed(self, parts: Sequence[ParserEvent], logprobs: Sequence[Item] = ()) -> None:
         """Takes more of the answer.
 
         Args:
@@ -49,13 +55,13 @@ class OutputItems:
         self._logprobs += logprobs
         for part in parts:
             match part:
-                case Content(text):
+                case ContentDelta(text):
                     self._add_content(text)
-                case Reasoning(text):
+                case ReasoningDelta(text):
                     self._add_reasoning(text)
-                case CallStart(name):
+                case ToolCallStart(name):
                     self._start_call(name)
-                case CallArguments(text) if self._open is not None:
+                case ToolCallArguments(text) if self._open is not None:
                     self._open.texts.append(text)
                     self._events.add_delta("response.function_call_arguments.delta", self._open.encoded_place, text)
 

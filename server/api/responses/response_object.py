@@ -1,4 +1,4 @@
-"""The response object: what a request has asked for, and what has become of it."""
+"""The response object: the request's parameters, the output and the status."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 
 
 def new_response(body: ResponsesRequest, response_id: str, created_at: int) -> Response:
-    """The object of a response that has just begun, less the name of its model.
+    """The object of a response that has just begun, without the name of its model.
 
     Several events repeat the whole object. What a client may have made large is encoded here, once.
     """
@@ -82,12 +82,12 @@ def _shape_choice(body: ResponsesRequest) -> str | dict[str, Any]:
 def end_response(
     response: Response, output: list[Item], finish_reason: FinishReason | None, now: int, *, is_shut_down: bool
 ) -> str:
-    """Tells `response` how its answer has ended; returns the kind of its last event.
+    """Sets the final status of `response`; returns the type of its last event.
 
     Args:
         finish_reason: of the answer.
         now: seconds since the epoch.
-        is_shut_down: whether an abort is the server's doing.
+        is_shut_down: whether an abort is due to the server's shutdown.
     """
     response["output"] = output
     match finish_reason:
@@ -105,7 +105,7 @@ def end_response(
 
 
 def fail_response(response: Response, output: list[Item], message: str, code: str) -> str:
-    """Tells `response` that it has failed; returns the kind of its last event."""
+    """Marks `response` as failed; returns the type of its last event."""
     response["output"], response["status"] = output, "failed"
     response["error"] = {"code": code, "message": message}
     return "response.failed"
@@ -116,7 +116,7 @@ def code_of(error: ApiError) -> str:
     return _ERROR_CODES.get(error.status, "server_error")
 
 
-def shape_usage(usage: Usage, num_reasoning_tokens: int) -> dict[str, Any]:
+def usage_object(usage: Usage, num_reasoning_tokens: int) -> dict[str, Any]:
     """The `usage` object of a response."""
     return {
         "input_tokens": usage.num_prompt_tokens,

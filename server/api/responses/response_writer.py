@@ -7,23 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.interface.types import FinishReason, PromptProgress
-from server.api.openai.chat_logprobs import ChatLogprobs
-from server.api.openai.prompt_progress import shape_progress
+from server.api.openai.logprobs import ChatLogprobs
+from server.api.openai.openai_objects import progress_object
 from server.api.responses.events import Event, EventEncoder
 from server.api.responses.items import Item
 from server.api.responses.output_items import OutputItems
-from server.api.responses.response_object import (
-    Response,
-    code_of,
-    end_response,
-    fail_response,
-    shape_usage,
-)
-from server.api.responses.turn import Turn
+from server.api.responses.response_call import ResponseCall
+from server.api.responses.response_object import Response, code_of, end_response, fail_response, usage_object
 from server.api.route import AnswerContext
 from server.generation.choice import Delta
 from server.generation.generation import Generation
-from server.output_parsers.answer_parts import AnswerParts
+from server.output_parsers.output_parser import OutputParser
 from server.protocol.errors import ApiError
 
 PROGRESS = "response.eagre.progress"
@@ -32,7 +26,7 @@ PROGRESS = "response.eagre.progress"
 class ResponseWriter:
     """Events come out of it in their order: those of the beginning, of the deltas, and one that ends the stream."""
 
-    def __init__(self, turn: Turn, model: str, *, is_heard: bool) -> None:
+    def __init__(self, turn: ResponseCall, model: str, *, is_heard: bool) -> None:
         """Args:
         model: the name that clients know it by.
         is_heard: whether events are wanted, or only the object at the end.
@@ -41,7 +35,7 @@ class ResponseWriter:
         self._events = EventEncoder(turn.stream_id, is_heard=is_heard)
         self._output = OutputItems(self._events, turn.output_id)
         self._generation: Generation | None = None
-        self._parts: AnswerParts | None = None
+        self._parts: OutputParser | None = None
         self._logprobs: ChatLogprobs | None = None
         self._is_created = False  # whether the first event was told
         self.response: Response = {**turn.response, "model": model}
@@ -65,7 +59,7 @@ class ResponseWriter:
         know.
         """
         first = [] if self._is_created else self.queue()
-        self._events.add(PROGRESS, prompt_progress=shape_progress(progress, 0))
+        self._events.add(PROGRESS, prompt_progress=progress_object(progress, 0))
         return first + self._events.take()
 
     def begin(self, generation: Generation, context: AnswerContext) -> list[Event]:
@@ -77,7 +71,7 @@ class ResponseWriter:
             must_call=body.forced_calls is not None,
             schemas={tool.name: tool.parameters for tool in body.tools or ()},
         )
-        self._parts = AnswerParts(
+        self._parts = OutputParser(
             answer_format, prompt.token_ids, generation.tokenizer, num_begun=body.num_prompt_output_tokens or 0
         )
         if body.wants_logprobs:
@@ -159,7 +153,7 @@ class ResponseWriter:
         usage = self._generation.usage
         if self._turn.is_warm_up:  # the one token that is made to compute the prompt is nobody's
             usage = usage._replace(num_completion_tokens=0)
-        return shape_usage(usage, 0 if self._parts is None else self._parts.num_reasoning_tokens)
+        return usage_object(usage, 0 if self._parts is None else self._parts.num_reasoning_tokens)
 
     def _tell(self, kind: str) -> None:
         self._events.add(kind, response=self.response)

@@ -1,22 +1,23 @@
-"""The body of POST /v1/responses, and of a `response.create` message."""
+"""The request body of POST /v1/responses, and of a `response.create` message."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Collection
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from sampling.host.params import MAX_LOGPROBS
 from server.api.responses.function_tools import AllowedTools, FunctionChoice, FunctionTools, NamedFunction
 from server.api.responses.input_items import InputItem, ItemId, checked_items
-from server.api.responses.text_config import TextConfig
-from server.protocol.errors import ApiError, UnknownField, shorten
+from server.protocol.base_models import StrictModel
+from server.protocol.errors import ApiError, UnknownField, invalid_value, shorten
 from server.protocol.generation_fields import GenerationFields, StreamOptions, ThinkingBudget
-from server.protocol.strict_model import StrictModel
-from server.protocol.structured_outputs import GrammarWish, ResponseFormat
-from server.protocol.template_fields import TemplateFields
-from server.protocol.tools import MAX_CALLS, ForcedCalls, StrictCalls, Tool
-from server.protocol.unknown_fields import Neutral, UnknownFields
+from server.protocol.structured_outputs import NAME_PATTERN, GrammarRequest, JsonSchema, ResponseFormat
+from server.protocol.template_fields import TemplateFields, effort_variables
+from server.protocol.tools import CallsTools, Tool, ToolPolicy
+from server.protocol.unknown_fields import UnknownFields, Unsupported
 
 MAX_METADATA = 16  # pairs
 MAX_METADATA_NAME = 64  # characters
@@ -26,7 +27,7 @@ LOGPROBS = "message.output_text.logprobs"
 _ANY_TEXT = ResponseFormat(type="text")
 
 # Fields of the other routes that this one does not have, and the values of them that ask for nothing.
-_OF_OTHER_ROUTES: Neutral = {
+_OF_OTHER_ROUTES: Unsupported = {
     "n": (1,),
     "best_of": (1,),
     "response_format": ({"type": "text"},),
@@ -40,7 +41,7 @@ _OF_OTHER_ROUTES: Neutral = {
     "add_generation_prompt": (True,),
 }
 _NOT_HERE = {*_OF_OTHER_ROUTES, "max_tokens"}
-_RESPONSES: Neutral = {
+_RESPONSES: Unsupported = {
     **_OF_OTHER_ROUTES,
     "background_options": ({}, {"completion_window": "soonest"}),
     "context_management": ([],),
@@ -62,8 +63,7 @@ _RENAMED = {
 def as_metadata(value: Any) -> dict[str, str]:
     """OpenAI's object of a few short texts.
 
-    Raises:
-        ValueError: it is none, or passes a limit; the message names the limit.
+    Raises ValueError if it is none, or exceeds a limit; the message names the limit.
     """
     if not isinstance(value, dict):
         raise ValueError(f"metadata is {shorten(value)}; it must be an object")
@@ -83,7 +83,6 @@ Metadata = Annotated[dict[str, str], BeforeValidator(as_metadata)]
 
 
 def _as_conversation(value: Any) -> Any:
-    """An id, or an object with one."""
     return value.get("id") if isinstance(value, dict) and value.keys() == {"id"} else value
 
 
@@ -91,11 +90,58 @@ def _as_items(value: Any) -> Any:
     return [{"type": "message", "role": "user", "content": value}] if isinstance(value, str) else value
 
 
+class TextFormat(StrictModel):
+    """The Responses API's form of `response_format`; the parts of a schema are next to the type."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None  # pydantic has a `schema` of its own
+    strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _schema_where_it_is_asked_for(self) -> TextFormat:
+        if self.type == "json_schema":
+            missing = [name for name, value in (("name", self.name), ("schema", self.schema_)) if value is None]
+            if missing:
+                raise ValueError(f"text.format has no {missing[0]}; type json_schema needs one")
+        elif self.schema_ is not None:
+            raise ValueError(f"text.format has a schema, which type {self.type} does not take")
+        return self
+
+    def to_response_format(self) -> ResponseFormat:
+        if self.schema_ is None or self.name is None:
+            return ResponseFormat(type=self.type)
+        schema = JsonSchema.model_validate(
+            {"name": self.name, "description": self.description, "schema": self.schema_, "strict": self.strict}
+        )
+        return ResponseFormat(type="json_schema", json_schema=schema)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The format in the response object."""
+        if self.type != "json_schema":
+            return {"type": self.type}
+        return {
+            "type": self.type,
+            "name": self.name,
+            "description": self.description,
+            "schema": self.schema_,
+            "strict": self.strict,
+        }
+
+
+class TextConfig(StrictModel):
+    """The parameter `text`."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
 class Reasoning(StrictModel):
-    """How much the model is to think."""
+    """The reasoning options of a response."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    summary: Literal["auto", "concise", "detailed"] | None = None  # the reasoning itself is told, never a summary
+    summary: Literal["auto", "concise", "detailed"] | None = None  # the reasoning itself is returned, never a summary
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
     context: Literal["auto", "current_turn", "all_turns"] | None = None
 
@@ -105,15 +151,16 @@ class ResponseStreamOptions(StreamOptions):
 
 
 def _without_other_routes(schema: dict[str, Any]) -> None:
-    """Leaves out of the document what this route refuses."""
+    """Removes from the OpenAPI document what this route rejects."""
     for name in _NOT_HERE:
         schema["properties"].pop(name, None)
 
 
-class ResponsesRequest(TemplateFields, GenerationFields):
-    """OpenAI's request for a response, with the sampler's parameters of the other routes."""
+class ResponsesRequest(TemplateFields, GenerationFields, CallsTools):
+    """OpenAI's request for a response, with the sampling parameters of the other routes."""
 
     model_config = ConfigDict(json_schema_extra=_without_other_routes)
+    UNSUPPORTED = _RESPONSES
 
     input: Annotated[
         list[InputItem],
@@ -147,17 +194,13 @@ class ResponsesRequest(TemplateFields, GenerationFields):
     service_tier: str | None = None
 
     @classmethod
-    def parse(cls, body: Any) -> ResponsesRequest:
-        """Checks a decoded JSON body.
+    def parse(cls, body: Any) -> Self:
+        _reject_renamed(body)
+        return super().parse(body)
 
-        Raises:
-            ApiError, FieldError, ValidationError: it is not a valid request.
-        """
-        strangers = UnknownFields()
-        fields = cls.model_fields.keys() - _NOT_HERE
-        request = cls.model_validate(strangers.sort_out(_renamed(body), fields, _RESPONSES), context=strangers)
-        request._ignored = tuple(strangers.ignored)
-        return request
+    @classmethod
+    def known_fields(cls) -> Collection[str]:
+        return cls.model_fields.keys() - _NOT_HERE
 
     @model_validator(mode="after")
     def _something_to_answer(self) -> ResponsesRequest:
@@ -168,72 +211,52 @@ class ResponsesRequest(TemplateFields, GenerationFields):
                 code="missing_required_parameter",
             )
         if self.previous_response_id is not None and self.conversation is not None:
-            raise ApiError(
+            raise invalid_value(
                 "previous_response_id and conversation are both given; a response can follow one of them",
-                param="previous_response_id",
-                code="invalid_value",
+                "previous_response_id",
             )
         return self
 
     @model_validator(mode="after")
     def _background_needs_a_store(self) -> ResponsesRequest:
         if self.background and self.store is False:
-            raise ApiError(
+            raise invalid_value(
                 "background is true and store is false; a response in the background can only be fetched where it is "
                 "stored",
-                param="background",
-                code="invalid_value",
+                "background",
             )
         if self.background and self.resumable:
-            raise ApiError(
+            raise invalid_value(
                 "background and resumable are both true; a response in the background is followed by its own id",
-                param="resumable",
-                code="invalid_value",
+                "resumable",
             )
         return self
 
     @model_validator(mode="after")
     def _choice_is_among_the_tools(self) -> ResponsesRequest:
         names = [tool.name for tool in self.tools or ()]
-        if len(set(names)) < len(names):
-            raise ValueError("tools has two functions of the same name; each name must stand there once")
-        for name in self._chosen_names:
-            if name not in names:
-                raise ApiError(
-                    f"tool_choice names the function {shorten(name)}, which is not among the tools",
-                    param="tool_choice",
-                    code="invalid_value",
-                )
-        if self.tool_choice == "required" and not names:
-            raise ApiError("tool_choice is required and tools is empty", param="tool_choice", code="invalid_value")
-        if self.forced_calls is not None and self._form is not None:
-            raise ApiError(
-                "tool_choice asks for a call, and another parameter for another form of the answer; give one of them",
-                param="tool_choice",
-                code="invalid_value",
-            )
+        self.check_tools(names, self._chosen_names, has_form=self._form is not None)
         return self
 
     @model_validator(mode="after")
     def _one_form_at_most(self) -> ResponsesRequest:
         if self.structured_outputs is not None and self._text_format is not None:
-            raise ApiError(
+            raise invalid_value(
                 "text.format and structured_outputs are both given; an answer can follow one of them",
-                param="structured_outputs",
-                code="invalid_value",
+                "structured_outputs",
             )
         return self
 
     @model_validator(mode="after")
     def _tell_what_changes_nothing(self, info: ValidationInfo) -> ResponsesRequest:
-        """What is accepted because clients send it, and would change the answers of other servers, is told."""
-        strangers = info.context
-        if isinstance(strangers, UnknownFields):
+        """Reports parameters as ignored that clients send, and that would change the answers of other servers."""
+        unknown = info.context
+        if isinstance(unknown, UnknownFields):
             tier, text = self.service_tier, self.text
             if tier not in (None, "auto", "default"):
-                strangers.ignored.append("service_tier")
+                unknown.ignored.append("service_tier")
             if text is not None and text.verbosity not in (None, "medium"):
-                strangers.ignored.append("text.verbosity")
+                unknown.ignored.append("text.verbosity")
         return self
 
     @property
@@ -242,39 +265,25 @@ class ResponsesRequest(TemplateFields, GenerationFields):
         return self.store is not False
 
     @property
-    def told_tools(self) -> list[Tool]:
-        """The tools that the model is told of."""
+    def prompt_tools(self) -> list[Tool]:
+        """The tools in the prompt."""
         chosen = self._chosen_names if isinstance(self.tool_choice, AllowedTools) else None
         return [tool.to_tool() for tool in self.tools or () if chosen is None or tool.name in chosen]
 
-    @property
-    def may_call(self) -> bool:
-        """Whether calls are looked for in the answer."""
-        return bool(self.tools) and self.tool_choice != "none"
+    @cached_property
+    def tool_policy(self) -> ToolPolicy:
+        functions, choice = [tool.function for tool in self.prompt_tools], self.tool_choice
+        match choice:
+            case NamedFunction(name=name):
+                return ToolPolicy([function for function in functions if function.name == name], "required", False)
+            case AllowedTools(mode=mode):
+                return ToolPolicy(functions, mode, self.parallel_tool_calls is not False)
+        return ToolPolicy(functions, choice or "auto", self.parallel_tool_calls is not False)
 
     @property
-    def forced_calls(self) -> ForcedCalls | None:
-        """The calls that the answer must consist of; None where it may be anything."""
-        choice = self.tool_choice
-        functions = [tool.function for tool in self.told_tools]
-        if isinstance(choice, NamedFunction):
-            return ForcedCalls([function for function in functions if function.name == choice.name], 1)
-        if choice == "required" or (isinstance(choice, AllowedTools) and choice.mode == "required"):
-            return ForcedCalls(functions, 1 if self.parallel_tool_calls is False else MAX_CALLS)
-        return None
-
-    @property
-    def strict_calls(self) -> StrictCalls | None:
-        """What the calls that the model may choose to make must follow; None where that may be anything."""
-        if self.tool_choice == "none":
-            return None
-        functions = [tool.function for tool in self.told_tools]
-        return StrictCalls.of(functions, is_parallel=self.parallel_tool_calls is not False)
-
-    @property
-    def grammar_wish(self) -> GrammarWish | None:
+    def grammar_request(self) -> GrammarRequest | None:
         forced = self.forced_calls
-        return self._form if forced is None else GrammarWish("tools", forced)
+        return self._form if forced is None else GrammarRequest("tools", forced)
 
     @property
     def wants_logprobs(self) -> bool:
@@ -287,11 +296,8 @@ class ResponsesRequest(TemplateFields, GenerationFields):
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """What the chat template is told beside messages and tools, with its names for no effort."""
         effort = None if self.reasoning is None else self.reasoning.effort
-        switches = {"enable_thinking": False, "thinking": False} if effort == "none" else {}
-        of_effort = {} if effort is None else {"reasoning_effort": effort, **switches}
-        return {**of_effort, **super().template_variables}
+        return {**effort_variables(effort), **super().template_variables}
 
     @property
     def _chosen_names(self) -> list[str]:
@@ -304,24 +310,20 @@ class ResponsesRequest(TemplateFields, GenerationFields):
 
     @property
     def _text_format(self) -> ResponseFormat | None:
-        """The form that `text` asks for; None where any text will do."""
+        """The format that `text` asks for; None where any text is allowed."""
         asked = None if self.text is None or self.text.format is None else self.text.format.to_response_format()
         return None if asked == _ANY_TEXT else asked
 
     @property
-    def _form(self) -> GrammarWish | None:
+    def _form(self) -> GrammarRequest | None:
         if self.structured_outputs is not None:
-            return GrammarWish("structured_outputs", self.structured_outputs)
-        return None if self._text_format is None else GrammarWish("text.format", self._text_format)
+            return GrammarRequest("structured_outputs", self.structured_outputs)
+        return None if self._text_format is None else GrammarRequest("text.format", self._text_format)
 
 
-def _renamed(body: Any) -> Any:
-    """
-    Raises:
-        UnknownField: a parameter has another name on this route.
-    """
+def _reject_renamed(body: Any) -> None:
+    """Raises UnknownField for a parameter that has another name in this API."""
     if isinstance(body, dict):
         for name, meant in _RENAMED.items():
             if body.get(name) is not None and meant not in body:
                 raise UnknownField(name, meant)
-    return body

@@ -14,7 +14,7 @@ from server.cli.client.errors import NoAnswer
 from server.generation.generation_request import GenerationRequest
 from server.offline.offline_engine import OfflineEngine
 from server.protocol.errors import ApiError, to_api_error
-from server.startup import loaded_model
+from server.startup import model_loader
 from server.startup.logs import set_up_logs
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings
@@ -35,7 +35,7 @@ class LocalModel:
             # One answer at a time needs one slot, and with one slot there are few shapes to compile.
             settings = ServerSettings.from_sources({"model": model, "max_num_seqs": 1}, os.environ)
             with ProgressReporter() as progress:
-                loaded = loaded_model.load_model(settings, progress)
+                loaded = model_loader.load_model(settings, progress)
             self.name = loaded.text_model.name
             self._engine = OfflineEngine(loaded)
         except (OSError, ValueError, RuntimeError) as error:

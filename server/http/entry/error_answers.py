@@ -8,14 +8,14 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from server.api.openai.openai_shapes import shape_error
+from server.api.openai.openai_objects import error_object
 from server.api.route import ErrorShape
 from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
 from server.protocol.errors import ApiError, body_too_large, shorten, unavailable
 from server.startup.logs import failure_of, log
-from server.storage.record_key import StoreError, TooLarge
+from server.storage.record_table import StoreError, TooLarge
 
 # By the path that the route is registered under. Every other path has OpenAI's.
 ERROR_SHAPES = web.AppKey("error_shapes", Mapping[str, ErrorShape])
@@ -52,7 +52,7 @@ def _answer(request: web.Request, api_error: ApiError) -> web.Response:
     records = request.app[SERVED].records if SERVED in request.app else None  # a front has none
     if records is not None and TENANT in request and request.method == "POST" and path in request.app[GENERATING]:
         records.refuse(request[REQUEST_ID], request[TENANT].name, path, api_error)
-    shape = request.app[ERROR_SHAPES].get(path, shape_error)
+    shape = request.app[ERROR_SHAPES].get(path, error_object)
     response = web.Response(
         body=orjson.dumps(shape(api_error, request[REQUEST_ID])),
         status=api_error.status,

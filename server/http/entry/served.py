@@ -12,7 +12,7 @@ from server.admission.admission_budget import Share
 from server.api.route import checked
 from server.http.entry.access_log import IGNORED
 from server.http.transport.json_body import read_body
-from server.protocol.json_values import MAX_INLINE_BYTES, parse_json
+from server.protocol.json_limits import MAX_INLINE_BYTES, parse_json
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 

@@ -9,9 +9,9 @@ import orjson
 from engine.interface.types import PromptProgress
 from server.admission.admission_budget import Share
 from server.admission.keyring import Tenant
-from server.api.conversations.history import History
-from server.api.conversations.records import (
-    LocalRecords,
+from server.api.conversations.item_history import History
+from server.api.conversations.response_records import (
+    ConnectionRecords,
     Record,
     conversation_key,
     make_record,
@@ -21,16 +21,16 @@ from server.api.conversations.stored_conversation import StoredConversation
 from server.api.framing import MESSAGES
 from server.api.responses.events import Event
 from server.api.responses.items import Item
+from server.api.responses.response_call import ResponseCall
 from server.api.responses.response_object import Response
 from server.api.responses.response_writer import ResponseWriter
-from server.api.responses.turn import Turn
 from server.api.route import AnswerContext
 from server.http.entry.access_log import note_generation
 from server.http.responses.audience import Audience
 from server.protocol.errors import ApiError
 from server.serving.served_models import Phase, ServedModels
 from server.startup.logs import failure_of, log
-from server.storage.record_key import StoreError
+from server.storage.record_table import StoreError
 
 HISTORY_SHARE = 4  # what comes before a request may have so many times the bytes of the largest body
 
@@ -42,14 +42,14 @@ class Answering:
         local: responses that are remembered although they are not stored.
     """
 
-    def __init__(self, served: ServedModels, tenant: Tenant, local: LocalRecords | None = None) -> None:
+    def __init__(self, served: ServedModels, tenant: Tenant, local: ConnectionRecords | None = None) -> None:
         self._served = served
         self._tenant = tenant
         self._local = local
         most = HISTORY_SHARE * served.settings.max_body_bytes
         self.history = History(served.store, served.workers, tenant.owner, most, local)
 
-    async def look_back(self, turn: Turn, share: Share) -> None:
+    async def look_back(self, turn: ResponseCall, share: Share) -> None:
         """Gives the turn what came before it, which counts as if the client had sent it.
 
         Args:
@@ -67,7 +67,7 @@ class Answering:
 
     async def answer(
         self,
-        turn: Turn,
+        turn: ResponseCall,
         audience: Audience | None,
         *,
         request_id: str | None = None,
@@ -138,12 +138,14 @@ class Answering:
             await self._fail(turn, writer, failure_of(error, "response_failed"), audience)
         return writer.response
 
-    async def _fail(self, turn: Turn, writer: ResponseWriter, error: ApiError, audience: Audience | None) -> None:
+    async def _fail(
+        self, turn: ResponseCall, writer: ResponseWriter, error: ApiError, audience: Audience | None
+    ) -> None:
         last = writer.fail(error)
         await self._keep(turn, writer.response)
         await _deliver(audience, last)
 
-    def new_writer(self, turn: Turn, *, is_heard: bool = True) -> ResponseWriter:
+    def new_writer(self, turn: ResponseCall, *, is_heard: bool = True) -> ResponseWriter:
         """What writes the response to `turn`.
 
         Raises:
@@ -151,17 +153,17 @@ class Answering:
         """
         return ResponseWriter(turn, self._served.find(turn.body.model).model_name, is_heard=is_heard)
 
-    async def forget(self, turn: Turn) -> None:
+    async def forget(self, turn: ResponseCall) -> None:
         """Deletes what `keep_begun` has stored."""
         await self._served.store.delete(response_key(self._tenant.owner, turn.id))
 
-    async def give_up(self, turn: Turn, writer: ResponseWriter, audience: Audience | None) -> None:
+    async def give_up(self, turn: ResponseCall, writer: ResponseWriter, audience: Audience | None) -> None:
         """Ends a response whose generation has not begun, because it was cancelled."""
         last = writer.cancel(is_shut_down=self._is_shut_down)
         await self._keep(turn, writer.response)
         await _deliver(audience, last)
 
-    async def keep_begun(self, turn: Turn, response: Response) -> None:
+    async def keep_begun(self, turn: ResponseCall, response: Response) -> None:
         """Stores a response that is still to be answered.
 
         Raises:
@@ -169,7 +171,7 @@ class Answering:
         """
         await self._served.store.put(response_key(self._tenant.owner, turn.id), _record_of(turn, response))
 
-    async def _keep(self, turn: Turn, response: Response) -> None:
+    async def _keep(self, turn: ResponseCall, response: Response) -> None:
         """Stores the response as its request asks. An answer that cannot be stored is an answer all the same."""
         body, store = turn.body, self._served.store
         record, key = _record_of(turn, response), response_key(self._tenant.owner, turn.id)
@@ -194,7 +196,7 @@ class Answering:
         return self._served.phase is not Phase.READY
 
 
-def _record_of(turn: Turn, response: Response) -> Record:
+def _record_of(turn: ResponseCall, response: Response) -> Record:
     return make_record(response, turn.given, turn.before if turn.body.conversation is not None else None)
 
 

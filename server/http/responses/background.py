@@ -10,8 +10,8 @@ from aiohttp import web
 
 from server.admission.keyring import Tenant
 from server.api.responses.events import error_event
+from server.api.responses.response_call import ResponseCall
 from server.api.responses.response_object import Response
-from server.api.responses.turn import Turn
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
 from server.http.responses.answering import Answering
@@ -25,7 +25,7 @@ from server.streams.held_answer import HeldAnswer
 MAX_WAIT_S = 10.0  # for the end of a response that was stopped
 
 
-async def start(served: ServedModels, tenant: Tenant, turn: Turn, request_id: str) -> Response:
+async def start(served: ServedModels, tenant: Tenant, turn: ResponseCall, request_id: str) -> Response:
     """Begins to make a response; returns it as it is now, once it is stored.
 
     Raises:

@@ -11,20 +11,19 @@ from typing import Any, TypeVar
 import orjson
 from aiohttp import web
 
-from server.api.conversations.conversation_bodies import AddedItems, ConversationChange, NewConversation
-from server.api.conversations.history import History
-from server.api.conversations.list_query import ListQuery
-from server.api.conversations.records import conversation_key, conversation_not_found
+from server.api.conversations.conversation_requests import AddedItems, ConversationChange, NewConversation
+from server.api.conversations.item_history import History
+from server.api.conversations.query_params import ListQuery
+from server.api.conversations.response_records import conversation_key, conversation_not_found
 from server.api.conversations.stored_conversation import StoredConversation, id_of
-from server.api.responses.ids import new_conversation_id, new_item_id
 from server.api.responses.input_items import InputItem
-from server.api.responses.items import Item, shape_items
+from server.api.responses.items import Item, new_conversation_id, new_item_id, shape_items
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, read_asked
 from server.http.responses.answering import HISTORY_SHARE
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import ApiError, shorten
-from server.storage.record_key import RecordKey
+from server.storage.record_table import RecordKey
 
 T = TypeVar("T")
 
@@ -152,7 +151,7 @@ async def _change(
 
 
 def _told(conversation: StoredConversation) -> dict[str, Any]:
-    return conversation.told
+    return conversation.api_object
 
 
 def _found(request: web.Request, found: T | None) -> T:

@@ -8,8 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
+from server.api.responses.response_call import ResponseCall
 from server.api.responses.responses_request import ResponsesRequest
-from server.api.responses.turn import Turn
 from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, SHARE, read_asked
@@ -24,12 +24,12 @@ from server.protocol.errors import ApiError
 from server.startup.logs import log
 
 
-def parse_turn(body: Any) -> Turn:
+def parse_turn(body: Any) -> ResponseCall:
     """
     Raises:
         ApiError, FieldError, ValidationError: the decoded JSON body is not a valid request.
     """
-    return Turn(ResponsesRequest.parse(body))
+    return ResponseCall(ResponsesRequest.parse(body))
 
 
 async def create(request: web.Request) -> web.StreamResponse:
@@ -56,7 +56,7 @@ async def create(request: web.Request) -> web.StreamResponse:
 
 
 async def _stream(
-    request: web.Request, turn: Turn, answering: Answering, preparing: ExitStack, request_id: str
+    request: web.Request, turn: ResponseCall, answering: Answering, preparing: ExitStack, request_id: str
 ) -> web.StreamResponse:
     served, headers = request.app[SERVED], None
     if turn.body.resumable:

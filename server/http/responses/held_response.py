@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from server.api.responses.turn import Turn
+from server.api.responses.response_call import ResponseCall
 from server.http.entry.served import SERVED
 from server.http.responses.answering import Answering
 from server.http.responses.audience import LogAudience
@@ -25,7 +25,13 @@ class HeldResponse:
     """
 
     def __init__(
-        self, answering: Answering, turn: Turn, request_id: str, accept: Callable[[object], object], *, is_told: bool
+        self,
+        answering: Answering,
+        turn: ResponseCall,
+        request_id: str,
+        accept: Callable[[object], object],
+        *,
+        is_told: bool,
     ) -> None:
         """Args:
         accept: called once the request is in the engine's queue.

@@ -12,11 +12,11 @@ from aiohttp import web
 
 from server.admission.admission_budget import Share
 from server.admission.keyring import Tenant
-from server.api.conversations.records import LocalRecords
-from server.api.openai.openai_shapes import shape_error
+from server.api.conversations.response_records import ConnectionRecords
+from server.api.openai.openai_objects import error_object
 from server.api.responses.events import Event
+from server.api.responses.response_call import ResponseCall
 from server.api.responses.responses_request import ResponsesRequest
-from server.api.responses.turn import Turn
 from server.api.route import checked
 from server.generation.choice import Delta
 from server.generation.push import Sink
@@ -27,7 +27,7 @@ from server.http.responses.audience import Encode
 from server.http.streams.writer_sink import WriterSink
 from server.http.transport.write_watch import WriteWatch
 from server.protocol.errors import ApiError, body_too_large, shorten
-from server.protocol.json_values import MAX_INLINE_BYTES, parse_json
+from server.protocol.json_limits import MAX_INLINE_BYTES, parse_json
 from server.serving.served_models import ServedModels
 from server.startup.logs import failure_of
 from server.telemetry.trace_context import take_from
@@ -63,7 +63,7 @@ class ResponseCalls:
         self._served = served
         self._watch = watch
         self._writing = asyncio.Lock()
-        local = LocalRecords(LOCAL_SHARE * served.settings.max_body_bytes)
+        local = ConnectionRecords(LOCAL_SHARE * served.settings.max_body_bytes)
         self._answering = Answering(served, tenant, local)
         self._tasks: set[asyncio.Task[None]] = set()
         self._num_waiting_bytes = 0  # of messages whose turn has not come
@@ -223,12 +223,12 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and 1 <= len(value) <= MAX_LANE_LENGTH
 
 
-def _parse(message: _Create) -> Turn:
+def _parse(message: _Create) -> ResponseCall:
     body = checked(lambda: ResponsesRequest.parse({**message.body, "stream": True}))
-    return Turn(body, stream_id=message.lane, is_warm_up=message.is_warm_up)
+    return ResponseCall(body, stream_id=message.lane, is_warm_up=message.is_warm_up)
 
 
 def _encode_error(lane: str | None, error: ApiError) -> bytes:
     """The message that tells of a request that was refused."""
     named = {} if lane is None else {"stream_id": lane}
-    return orjson.dumps({"type": "error", "status": error.status, **shape_error(error), **named})
+    return orjson.dumps({"type": "error", "status": error.status, **error_object(error), **named})

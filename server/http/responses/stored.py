@@ -9,8 +9,8 @@ from typing import TypeVar
 import orjson
 from aiohttp import web
 
-from server.api.conversations.list_query import ListQuery, parse_number, parse_switch
-from server.api.conversations.records import Record, response_key, response_not_found
+from server.api.conversations.query_params import ListQuery, parse_number, parse_switch
+from server.api.conversations.response_records import Record, response_key, response_not_found
 from server.api.responses.items import Item
 from server.api.responses.response_object import fail_response
 from server.http.entry.guard import TENANT

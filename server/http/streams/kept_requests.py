@@ -18,7 +18,7 @@ from server.protocol.errors import ApiError
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.startup.logs import log
-from server.storage.record_key import RecordKey, StoreError
+from server.storage.record_table import RecordKey, StoreError
 from server.streams.held_answer import HeldAnswer
 from server.streams.held_answers import unknown_stream
 

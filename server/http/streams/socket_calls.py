@@ -30,7 +30,7 @@ from server.http.streams.kept_requests import KeptRequests
 from server.http.streams.writer_sink import WriterSink
 from server.http.transport.write_watch import WriteWatch
 from server.protocol.errors import ApiError, shorten
-from server.protocol.json_values import MAX_INLINE_BYTES
+from server.protocol.json_limits import MAX_INLINE_BYTES
 from server.serving.served_models import ServedModels
 from server.startup.logs import failure_of, log, new_request_id, note
 from server.streams.held_answer import HeldAnswer

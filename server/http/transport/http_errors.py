@@ -23,7 +23,7 @@ from aiohttp.web_protocol import _ErrInfo
 
 from server.admission.loop_throttle import LoopThrottle
 from server.admission.probes import PROBES, prober
-from server.api.openai.openai_shapes import shape_error
+from server.api.openai.openai_objects import error_object
 from server.http.transport.cycles import bare_transport, untie_error, untie_transport, untie_unmatched
 from server.protocol.errors import ApiError, shorten, to_api_error
 from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id
@@ -173,7 +173,7 @@ def _answer(error: ApiError) -> web.Response:
     request_id = new_request_id()
     log.info("refused", request_id=request_id, status=error.status, code=error.code, reason=error.message)
     response = web.Response(
-        body=orjson.dumps(shape_error(error, request_id)),
+        body=orjson.dumps(error_object(error, request_id)),
         status=error.status,
         headers={**error.headers, REQUEST_ID_HEADER: request_id},
         content_type="application/json",

@@ -1,1 +1,1 @@
-"""Vocabularies: what a model's files say of its tokens, and how a text becomes token ids."""
+"""Vocabularies: reading them from model files, and splitting texts into their tokens."""

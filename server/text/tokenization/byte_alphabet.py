@@ -1,4 +1,4 @@
-"""The alphabet in which GPT-2 and its successors write bytes: each byte is one printable character."""
+"""GPT-2's byte alphabet (`bytes_to_unicode`): each byte is written as one printable character."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 def byte_of_character() -> dict[str, int]:
-    """The byte that each of the 256 characters stands for.
+    """The byte of each of the 256 characters.
 
     A byte that is printable in Latin-1 is written as itself. The others are written, in order, as the
     characters from U+0100 on.
@@ -24,7 +24,7 @@ _NO_BYTE = 0x100
 
 
 def _numbers() -> npt.NDArray[np.uint16]:
-    """By code point, the byte that a character stands for, or _NO_BYTE; all that are beyond it are as the last one."""
+    """The byte of each character by code point, or _NO_BYTE; all beyond the table are as its last one."""
     numbers = np.full(0x200, _NO_BYTE, np.uint16)
     for character, byte in byte_of_character().items():
         numbers[ord(character)] = byte
@@ -35,7 +35,7 @@ _NUMBERS = _numbers()
 
 
 def bytes_of(tokens: Sequence[str]) -> list[bytes]:
-    """What each token stands for. One with a character that is not in the alphabet was added as plain text, in UTF-8.
+    """The bytes of each token. One with a character outside the alphabet was added as plain text, in UTF-8.
 
     A start waits for this, so all tokens are looked up together and taken apart again: each character is one byte.
     """
@@ -55,6 +55,5 @@ def bytes_of(tokens: Sequence[str]) -> list[bytes]:
 
 
 def _look_up(tokens: Sequence[str]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]:
-    """The code points of all characters, and the bytes that they stand for, or _NO_BYTE."""
     codes = np.frombuffer("".join(tokens).encode("utf-32-le"), "<u4")
     return codes, _NUMBERS[np.minimum(codes, len(_NUMBERS) - 1)]

@@ -6,7 +6,7 @@ in how a text is split before tokens are merged (`pre_tokenizers.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 
 import structlog
@@ -16,19 +16,17 @@ from tokenizers.normalizers import NFC
 
 from engine.interface.errors import ModelError
 from server.text.tokenization.byte_alphabet import bytes_of
-from server.text.tokenization.control_tokens import Part
 from server.text.tokenization.gguf_metadata import GgufMetadata, TokenType
-from server.text.tokenization.library_encoder import LibraryEncoder
 from server.text.tokenization.pre_tokenizers import SCHEMES, Scheme
+from server.text.tokenization.tokenizers_encoder import TokenizersEncoder
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
 
 
-class ByteLevelBpe:
-    """A byte-level BPE vocabulary.
+class ByteLevelBpe(TokenizersEncoder):
+    """A byte-level BPE vocabulary of a GGUF file.
 
-    Raises:
-        ModelError: the pre-tokenizer of the model is not supported, or its merges are wrong.
+    Raises ModelError if the pre-tokenizer of the model is not supported, or its merges are wrong.
     """
 
     def __init__(self, metadata: GgufMetadata) -> None:
@@ -50,27 +48,14 @@ class ByteLevelBpe:
         }
         tokenizer.add_tokens(list(whole.values()))
         control_ids = {vocabulary[metadata.tokens[token_id]] for token_id in metadata.control_ids}
-        self._encoder = LibraryEncoder(tokenizer, whole, control_ids)
-        self.control = self._encoder.control
+        super().__init__(tokenizer, whole, control_ids)
         self.add_bos_token = scheme.add_bos_token if metadata.add_bos_token is None else metadata.add_bos_token
         self.tokens = metadata.tokens
         self.token_bytes = _token_bytes(metadata)
 
-    def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of `text`; names of control tokens in it become those tokens. See `Vocabulary`."""
-        return self._encoder.encode(text, max_tokens)
-
-    def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of `parts`; no text of them becomes a control token. See `Vocabulary`."""
-        return self._encoder.encode_parts(parts, mark, max_tokens)
-
 
 def _scheme(name: str | None) -> Scheme:
-    """
-    Raises:
-        ModelError: the file names a pre-tokenizer that is not known. Another one in its place would give answers that
-            look right and are not.
-    """
+    """Raises ModelError for an unknown pre-tokenizer: any other would give answers that look right and are not."""
     if name is None:
         log.warning(
             "no_pre_tokenizer",
@@ -87,10 +72,7 @@ def _scheme(name: str | None) -> Scheme:
 
 
 def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
-    """
-    Raises:
-        ModelError: one is not a pair.
-    """
+    """Raises ModelError where a merge is not a pair."""
     # A start waits for this, so all are taken apart together where each has just one space.
     if set(map(str.count, merges, repeat(" "))) == {1}:
         parts = " ".join(merges).split(" ")
@@ -104,7 +86,6 @@ def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _token_bytes(metadata: GgufMetadata) -> list[bytes]:
-    """What each token stands for; nothing of those that are no text."""
     written = list(metadata.tokens)
     for token_id in metadata.other_ids:
         written[token_id] = ""

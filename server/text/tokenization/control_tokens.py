@@ -1,16 +1,17 @@
-"""Where the names of control tokens stand in a text, and how a message is kept from writing one."""
+"""Finds the names of control tokens in texts, and keeps messages from writing them (prompt injection)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 # A stretch of plain text, or a control token by its id.
 Part: TypeAlias = str | int
 
-# The interpreter lock is kept during one search. 16 Ki characters take 2 ms at worst.
+# The interpreter lock is held during one search. 16 Ki characters take 2 ms at worst.
 WINDOW = 16 << 10
 # Names are found by so many of their first characters; the pattern of these stays small.
 HEAD_LENGTH = 4
@@ -42,11 +43,21 @@ CONTROL_NAME_BEGINS = "<"  # as all names do for which `is_control_name`
 def is_control_name(token: str) -> bool:
     """Whether a token that is stored as text is a control token by its name.
 
-    Other tokens that are stored as text stand for themselves: `<think>`, `<table>`, runs of spaces.
+    Other tokens that are stored as text are text: `<think>`, `<table>`, runs of spaces.
     """
     return (
         token in END_TOKENS or token in _START_TOKENS or (len(token) > 4 and token[:2] == "<|" and token[-2:] == "|>")
     )
+
+
+@dataclass(frozen=True, slots=True)
+class AddedToken:
+    """A token that was added to a vocabulary after its training, and is looked for in a text before anything else."""
+
+    token_id: int
+    is_special: bool = False  # a control token, which has no text
+    strips_left: bool = False  # swallows the white space in front of it
+    strips_right: bool = False  # swallows the white space behind it
 
 
 class ShieldedText(NamedTuple):
@@ -57,22 +68,21 @@ class ShieldedText(NamedTuple):
 
     @property
     def plain(self) -> str:
-        """The prompt itself; made anew each time."""
+        """The prompt without marks; computed at each access."""
         return without_mark(self.text, self.mark)
 
 
 class ControlTokens:
     """The control tokens that an encoder looks for in texts, by name.
 
-    Work is linear in a text's length, and the interpreter lock is free for others every few milliseconds.
+    Work is linear in a text's length, and the interpreter lock is released every few milliseconds.
+
+    Args:
+        ids: token ids by name. Names are not empty.
+        is_exact: whether the encoder finds exactly these names, and none that its normalizer equates.
     """
 
     def __init__(self, ids: Mapping[str, int], *, is_exact: bool = True) -> None:
-        """
-        Args:
-            ids: token ids by name. Names are not empty.
-            is_exact: whether the encoder finds these very names alone, and not what its normalizer makes them of.
-        """
         self.ids = dict(ids)
         self.is_exact = is_exact
         self._prefixes = frozenset(name[:end] for name in ids for end in range(1, len(name) + 1))
@@ -91,10 +101,7 @@ class ControlTokens:
         self._remembered_breaks = lru_cache(maxsize=4)(self._find_breaks)
 
     def split(self, text: str) -> Iterator[Part]:
-        """The parts of `text` in order; of names that begin at the same place, the longest counts.
-
-        No part is an empty text.
-        """
+        """The parts of `text` in order, none of them empty. Of names that begin at one place, the longest counts."""
         begin = position = 0
         while position < len(text):
             end = position + WINDOW
@@ -118,7 +125,7 @@ class ControlTokens:
         """`text` with a `mark` wherever it could become, or become part of, a control token's name.
 
         A name is broken behind its first character, and so is the beginning of a name that the text
-        does not finish: a template may take away what follows, and put other text there. What the
+        does not finish: a template may remove what follows, and put other text there. What the
         template may look for in a text stays whole, as long as it is no such name: where the
         beginning of a name, with the character behind it, occurs in `literals`, there is no mark.
         Without the marks the result is `text`.
@@ -146,9 +153,9 @@ class ControlTokens:
         return None
 
     def _find_breaks(self, literals: str) -> _Breaks:
-        """The places for marks, as a pattern over a name's first character and what stands behind it.
+        """The places for marks, as a pattern over a name's first character and what follows it.
 
-        A place has no mark where the text goes on as one of the strings that `literals` has: the longest beginning of
+        A place has no mark where the text goes on as one of the strings in `literals`: the longest beginning of
         a name, and the character behind it. Nor has it one behind a character of a word, which no template takes
         apart, unless a name goes on there.
         """
@@ -181,14 +188,14 @@ class ControlTokens:
         return _Breaks(re.compile(pattern, re.DOTALL), longest)
 
     def _may_end_a_name(self, text: str) -> bool:
-        """Whether a template that writes a name's beginning before `text` would make a name of both."""
+        """Whether a template that writes a name's beginning before `text` would complete a name."""
         if any(text[:end] in self._suffixes for end in range(1, min(len(text), self._longest) + 1)):
             return True
         return 0 < len(text) < self._longest and text in self._all_names
 
 
 class _Breaks(NamedTuple):
-    """Where a text gets marks."""
+    """The places in a text that get marks."""
 
     places: re.Pattern[str]  # of no length: behind a character
     longest: int  # characters behind a place that decide about it
@@ -213,7 +220,6 @@ def choose_mark(texts: Iterable[str]) -> str | None:
 
 
 def without_mark(text: str, mark: str) -> str:
-    """`text` less each `mark` in it."""
     if len(text) <= WINDOW:
         return text.replace(mark, "")
     return "".join([text[start : start + WINDOW].replace(mark, "") for start in range(0, len(text), WINDOW)])
@@ -227,7 +233,7 @@ def _class(characters: Iterable[str], *, is_negated: bool = False) -> str:
 def _either(words: Iterable[str]) -> str:
     """A pattern of any of `words`, which are a few characters long, the longest first.
 
-    It branches on one character at a time, so that no word is tried of which another character is there.
+    It branches on one character at a time, so that words with another character are not tried.
     """
     rests: dict[str, set[str]] = {}
     for word in words:

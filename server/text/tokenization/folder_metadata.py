@@ -1,7 +1,4 @@
-"""Reads the text side's metadata of a model folder: limits, special tokens and chat template.
-
-The meaning of the JSON files is that of Hugging Face transformers.
-"""
+"""Reads limits, special tokens and chat template of a Hugging Face folder; the files mean what transformers says."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.interface.errors import ModelError
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
-from server.text.tokenization.added_token import AddedToken
+from server.text.tokenization.control_tokens import AddedToken
 from server.text.tokenization.gguf_metadata import TEMPLATE_VARIANTS
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -26,7 +23,7 @@ DEFAULT_TEMPLATE = "default"  # the name of the template for plain chat, if ther
 
 @dataclass(frozen=True, slots=True)
 class FolderMetadata:
-    """What the text side needs to know of a model folder, apart from its vocabulary."""
+    """What the server needs to know of a model folder, apart from its vocabulary."""
 
     context_length: int  # tokens the model was trained for
     vocab_size: int  # of the model's matrices; the tokenizer may have fewer tokens
@@ -45,11 +42,7 @@ class FolderMetadata:
 
 
 def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
-    """Reads the metadata of a model folder.
-
-    Raises:
-        ModelError: a file is damaged, or a needed field is missing or wrong.
-    """
+    """Reads the metadata; raises ModelError if a file is damaged, or a needed field is missing or wrong."""
     config = folder.config
     vocab_size = config.required_integer("vocab_size", least=1, most=MAX_VOCAB_SIZE)
     tokenizer, tokens = _optional(folder, TOKENIZER_CONFIG), _optional(folder, SPECIAL_TOKENS_MAP)
@@ -76,7 +69,6 @@ def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
 
 
 def _optional(folder: ModelFolder, name: str) -> JsonFile:
-    """The content of a file, or an empty object if the folder does not have the file."""
     return folder.json(name) or JsonFile(folder.path / name, {})
 
 
@@ -100,7 +92,6 @@ def _token(file: JsonFile, key: str) -> str | None:
 
 
 def _added_tokens(tokenizer: JsonFile, roles: JsonFile, added: JsonFile) -> dict[str, AddedToken]:
-    """The added tokens by their text, from `added_tokens_decoder` and from ADDED_TOKENS."""
     highest = MAX_VOCAB_SIZE - 1
     special = _special_tokens(tokenizer) | _special_tokens(roles)
     tokens = {
@@ -135,7 +126,6 @@ def _special_tokens(file: JsonFile) -> set[str]:
 
 
 def _chat_templates(file: JsonFile) -> dict[str, str]:
-    """The templates by name: the only one is DEFAULT_TEMPLATE, as plain chat's is in a list of them."""
     value = file.value("chat_template")
     if value is None:
         return {}
@@ -154,6 +144,5 @@ def _chat_templates(file: JsonFile) -> dict[str, str]:
 
 
 def _templates_beside(folder: ModelFolder) -> dict[str, str]:
-    """The templates that newer folders have as files of their own."""
     texts = {name: folder.text(f"{MORE_TEMPLATES}/{name}.jinja") for name in TEMPLATE_VARIANTS}
     return {name: text for name, text in texts.items() if text is not None}

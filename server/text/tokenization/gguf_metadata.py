@@ -1,4 +1,4 @@
-"""Reads the text side's metadata of a GGUF file: name, limits, vocabulary and chat template."""
+"""Reads name, limits, vocabulary and chat template from the header of a GGUF file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.weights.formats.gguf_file import GGUFFile
 from server.text.tokenization.control_tokens import is_control_name
 
 EMBEDDING = "token_embd.weight"
-# Fields of SamplingParams, and what stands behind `general.sampling.` for each.
+# Fields of SamplingParams, and the suffix of each after `general.sampling.`.
 SAMPLING_FIELDS = {
     "temperature": "temp",
     "top_k": "top_k",
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class TokenType(IntEnum):
-    """The numbers of `tokenizer.ggml.token_type`."""
+    """The values of `tokenizer.ggml.token_type`."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -49,7 +49,7 @@ class TokenType(IntEnum):
 
 @dataclass(frozen=True)
 class GgufMetadata:
-    """What the text side needs to know of a GGUF file. Lists of the vocabulary are indexed by token id."""
+    """What the server needs to know of a GGUF file. Lists of the vocabulary are indexed by token id."""
 
     architecture: str
     name: str | None  # the name of the model in the file
@@ -77,7 +77,7 @@ class GgufMetadata:
 
     @cached_property
     def other_ids(self) -> tuple[int, ...]:
-        """The tokens of other types than TokenType.NORMAL. They are few, so that nobody need look at all tokens."""
+        """The few tokens of other types than TokenType.NORMAL."""
         return tuple(np.flatnonzero(np.asarray(self.token_types) != TokenType.NORMAL).tolist())
 
     @cached_property
@@ -93,18 +93,14 @@ class GgufMetadata:
 
 
 def read_gguf_metadata(path: Path) -> GgufMetadata:
-    """Reads the header of the GGUF file at `path`.
+    """Reads the header of a GGUF file.
 
-    Raises:
-        ModelError: the file is not a GGUF file of a supported version, is damaged, or lacks a needed field.
-        OSError: the file cannot be read.
+    Raises ModelError if it is of no supported version, is damaged, or lacks a needed field.
     """
     return _metadata_of(_Fields(path, GGUFFile(path)))
 
 
 class _Fields:
-    """Reads the fields of a file; an error names the field that is missing or has the wrong type."""
-
     def __init__(self, path: Path, file: GGUFFile) -> None:
         self.path, self._file = path, file
 
@@ -164,7 +160,7 @@ class _Fields:
         return values
 
     def check_embedding(self, num_tokens: int) -> None:
-        """Raises ModelError where the model's embedding, if the file has it, is not of so many tokens."""
+        """Raises ModelError where the model's embedding, if the file has it, has another number of tokens."""
         for tensor in self._file.tensors:
             num_rows = int(tensor.shape[-1]) if len(tensor.shape) else 1  # the file has the row's length first
             if tensor.name == EMBEDDING and num_rows != num_tokens:

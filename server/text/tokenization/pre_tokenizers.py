@@ -1,4 +1,4 @@
-r"""How texts are split before tokens are merged, for every name that `tokenizer.ggml.pre` may have.
+r"""Pre-tokenizers: how texts are split before tokens are merged, for every name that `tokenizer.ggml.pre` may have.
 
 A GGUF file names the split of its model. The names are those of llama.cpp (src/llama-vocab.cpp), in which converters
 write them. What each name means is stated here as the models' own `tokenizer.json` or tiktoken pattern states it, in
@@ -65,16 +65,16 @@ _BLOOM = r" ?[^\s(|).,!?…。，、।۔،]+"
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How one family of models tokenises, apart from its vocabulary and merges."""
+    """How one family of models tokenizes, apart from its vocabulary and merges."""
 
-    # Each pattern splits the pieces that the one before it has left: what it matches, and what lies between.
+    # Each pattern splits the pieces of the one before it, into its matches and the text between them.
     patterns: tuple[str, ...]
     ignore_merges: bool = False  # a whole piece that is in the vocabulary becomes one token, without merges
     is_nfc: bool = False  # texts are first normalised to Unicode's composed form
     add_bos_token: bool = False  # the default if the file does not say
 
     def pre_tokenizer(self) -> PreTokenizer:
-        """What splits a text and then writes each byte as a character of the byte-level alphabet."""
+        """Splits a text, and then writes each byte as a character of the byte-level alphabet."""
         splits = [Split(Regex(pattern), behavior="isolated") for pattern in self.patterns]
         return Sequence([*splits, ByteLevel(add_prefix_space=False, use_regex=False)])
 
@@ -104,7 +104,7 @@ _DEEPSEEK3 = (r"\p{N}{1,3}", _DEEPSEEK3_CJK, _DEEPSEEK3_WORDS)
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
-        # What llama.cpp does where a file does not say, or says that nobody knew.
+        # The default of llama.cpp where a file names none, or "default".
         **_named(Scheme((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")), "default"),
         **_named(
             Scheme((_GPT2,)),
@@ -184,7 +184,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
             ),
             "exaone-moe",
         ),
-        # Digits stand in groups of three, counted from the right.
+        # Digits in groups of three, counted from the right.
         **_named(Scheme((r"\p{Nd}{1,3}(?=(?:\p{Nd}{3})*+(?!\p{Nd}))", _AFMOE_SCRIPTS, _DEEPSEEK3_WORDS)), "afmoe"),
         **_named(
             Scheme(

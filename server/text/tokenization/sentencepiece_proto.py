@@ -132,10 +132,7 @@ def piece_fields(texts: Sequence[str], scores: Sequence[float], token_types: Seq
 
 
 def _short_pieces(
-    texts: npt.NDArray[np.uint8],
-    sizes: npt.NDArray[np.int64],
-    scores: npt.NDArray[np.float32],
-    kinds: npt.NDArray[Any],
+    texts: npt.NDArray[np.uint8], sizes: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], kinds: npt.NDArray[Any]
 ) -> bytes:
     """The fields of n pieces whose varints all take one byte.
 

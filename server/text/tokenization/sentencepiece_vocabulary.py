@@ -14,10 +14,15 @@ from sentencepiece import SentencePieceProcessor
 
 from engine.interface.errors import ModelError
 from engine.weights.formats.model_folder import read_limited
-from server.text.tokenization.added_token import AddedToken
-from server.text.tokenization.control_tokens import CONTROL_NAME_BEGINS, ControlTokens, Part, is_control_name
-from server.text.tokenization.failures import TooManyTokens
+from server.text.tokenization.control_tokens import (
+    CONTROL_NAME_BEGINS,
+    AddedToken,
+    ControlTokens,
+    Part,
+    is_control_name,
+)
 from server.text.tokenization.gguf_metadata import GgufMetadata, TokenType
+from server.text.tokenization.native_errors import TooManyTokens
 from server.text.tokenization.sentencepiece_proto import (
     SPACE_MARK,
     ModelType,
@@ -26,8 +31,8 @@ from server.text.tokenization.sentencepiece_proto import (
     without_prefix,
 )
 
-LISTED = 16 << 10  # ids that are converted to a list at once, while the interpreter lock is held
-_FULL_WIDTH = "\uff5c"  # a bar, which compatibility normalisation turns into a plain one
+LISTED = 16 << 10  # ids that are converted at once, while the interpreter lock is held
+_FULL_WIDTH = "\uff5c"  # a bar; compatibility normalisation makes a plain one of it
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 # White space as Unicode defines it. Python's `str.strip` would also take away the separators U+001C to U+001F.
 WHITE_SPACE = (
@@ -60,8 +65,18 @@ class SentencePieceVocabulary:
     SentencePiece never finds control tokens in a text, and does not know added tokens. Their names are therefore
     found before it sees the text.
 
-    Some models store control tokens as user-defined symbols, which SentencePiece does find. Text of messages, which
-    must not contain them, is encoded by a second processor, for which they are control tokens.
+    Some models store control tokens as user-defined symbols, which SentencePiece does find in a text. They are left
+    to it, unless a message has written one; then a second processor tokenizes, to which they are control tokens.
+
+    Args:
+        proto: the serialized `ModelProto`.
+        tokens: the texts of all tokens by id: the pieces of the model, then what was added behind them.
+        token_types: see TokenType.
+        added: by their texts, the tokens that are found in a text before SentencePiece sees it.
+
+    Raises:
+        ValueError: the text of a byte token is not of the form <0xFF>.
+        RuntimeError: SentencePiece does not accept the model.
     """
 
     def __init__(
@@ -72,31 +87,19 @@ class SentencePieceVocabulary:
         added: Mapping[str, AddedToken],
         prefix: SpacePrefix,
     ) -> None:
-        """Loads a model.
-
-        Args:
-            proto: the serialised `ModelProto`.
-            tokens: the texts of all tokens by id: the pieces of the model, then the added tokens.
-            token_types: see TokenType.
-            added: the tokens that are found before SentencePiece sees a text, by their texts.
-
-        Raises:
-            ValueError: the text of a byte token is not of the form <0xFF>.
-            RuntimeError: SentencePiece does not accept the model.
-        """
-        self._seeing = _load(proto, prefix)
+        self._processors = _load(proto, prefix)
         special = {name: token.token_id for name, token in added.items() if token.is_special}
         found = {name: token.token_id for name, token in added.items()}
         # User-defined symbols that are control tokens by their names.
         hidden = {name: token_id for name, token_id in _named_as_control(tokens).items() if name not in special}
-        symbols = _symbols(self._seeing.first, (special | hidden).values())
-        self._blind = _load(with_control(proto, symbols), prefix) if symbols else self._seeing
-        # A processor that normalises also finds names in other characters, such as those of full width.
-        is_exact = not symbols or _FULL_WIDTH in self._seeing.first.normalize(_FULL_WIDTH)
+        symbols = _symbols(self._processors.first, (special | hidden).values())
+        self._processors_without_names = _load(with_control(proto, symbols), prefix) if symbols else self._processors
+        # A processor that normalises finds a name in other characters too, such as those of full width.
+        is_exact = not symbols or _FULL_WIDTH in self._processors.first.normalize(_FULL_WIDTH)
         self.control = ControlTokens(special | hidden, is_exact=is_exact)
-        self._found = self.control if found == self.control.ids else ControlTokens(found)
-        # Added tokens that a message may contain, and that SentencePiece does not find.
-        self._harmless = ControlTokens({n: token_id for n, token_id in found.items() if n not in self.control.ids})
+        self._added_names = self.control if found == self.control.ids else ControlTokens(found)
+        # What a message may write, and SentencePiece would not find.
+        self._plain_names = ControlTokens({n: token_id for n, token_id in found.items() if n not in self.control.ids})
         self._strips_left = {token.token_id for token in added.values() if token.strips_left}
         self._strips_right = {token.token_id for token in added.values() if token.strips_right}
         self.tokens = tokens
@@ -105,10 +108,9 @@ class SentencePieceVocabulary:
 
     @classmethod
     def from_gguf(cls, metadata: GgufMetadata, model_type: ModelType = ModelType.BPE) -> SentencePieceVocabulary:
-        """Builds the model from the vocabulary in a GGUF file, with the space prefixes of llama.cpp.
+        """The vocabulary of a GGUF file, with space prefixes as in llama.cpp.
 
-        Raises:
-            ModelError: SentencePiece does not accept the vocabulary.
+        Raises ModelError if SentencePiece does not accept the vocabulary.
         """
         tokens, token_types = metadata.tokens, metadata.token_types
         # The tokens of Phi-3 remove the white space after them, for which the file has no field.
@@ -127,16 +129,13 @@ class SentencePieceVocabulary:
 
     @classmethod
     def from_file(
-        cls,
-        path: Path,
-        added: Mapping[str, AddedToken] | None = None,
-        prefix: SpacePrefix = SpacePrefix.ALWAYS,
+        cls, path: Path, added: Mapping[str, AddedToken] | None = None, prefix: SpacePrefix = SpacePrefix.ALWAYS
     ) -> SentencePieceVocabulary:
-        """Reads a model from SentencePiece's own file format.
+        """Reads SentencePiece's own file format.
 
         Args:
-            added: the tokens of other files, by their texts.
-            prefix: used if the model adds a space before each text.
+            added: by their texts, tokens that other files than this one add.
+            prefix: the rule if the model is one with a space before each text.
 
         Raises:
             ModelError: the file is damaged or cannot be read, or an added token has the id of another one.
@@ -163,15 +162,13 @@ class SentencePieceVocabulary:
             raise ModelError(f"{path} is not a SentencePiece model, or it is damaged: {error}") from error
 
     def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of `text`; names of control tokens in it become those tokens. See `Vocabulary`."""
-        return self._encode(self._seeing, self._found.split(text), max_tokens)
+        return self._encode(self._processors, self._added_names.split(text), max_tokens)
 
     def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of `parts`; no text of them becomes a control token. See `Vocabulary`."""
         finer = (
-            piece for part in parts for piece in ((part,) if isinstance(part, int) else self._harmless.split(part))
+            piece for part in parts for piece in ((part,) if isinstance(part, int) else self._plain_names.split(part))
         )
-        return self._encode(self._blind, finer, max_tokens)
+        return self._encode(self._processors_without_names, finer, max_tokens)
 
     def _encode(self, processors: _Processors, parts: Iterable[Part], max_tokens: int | None) -> list[int]:
         token_ids: list[int] = []
@@ -187,7 +184,6 @@ class SentencePieceVocabulary:
         return token_ids
 
     def _stripped(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """`parts` without the white space that their neighbouring tokens remove."""
         waiting: Part = ""
         for part in parts:
             if isinstance(part, str) and waiting in self._strips_right:
@@ -221,11 +217,7 @@ def _symbols(processor: SentencePieceProcessor, control_ids: Iterable[int]) -> s
 
 
 def _place(name: str, token: AddedToken, tokens: list[str], token_types: list[int], path: Path) -> None:
-    """Writes an added token into the lists of all tokens.
-
-    Raises:
-        ModelError: another token has its id.
-    """
+    """Writes an added token into the lists of all tokens; raises ModelError where another token has its id."""
     missing = token.token_id + 1 - len(tokens)
     tokens += [""] * missing
     token_types += [TokenType.UNUSED] * missing
@@ -265,13 +257,12 @@ def _type_of(processor: SentencePieceProcessor, token_id: int) -> TokenType:
 
 
 def _token_bytes(tokens: Sequence[str], token_types: Sequence[int]) -> list[bytes]:
-    """The bytes of each token's text; empty for tokens without text.
+    """The bytes of each token; none of control tokens.
 
-    All tokens are encoded together with zeros between them, because the start waits for this; one by one only if an
-    added token contains a zero.
+    A start waits for this, so all tokens become bytes together, with zeros between them. SentencePiece's
+    pieces have no zeros; where an added token has one, each token is encoded by itself.
 
-    Raises:
-        ValueError: the text of a byte token is not of the form <0xFF>.
+    Raises ValueError if the text of a byte token is not of the form <0xFF>.
     """
     all_bytes = "\0".join(tokens).replace(SPACE_MARK, " ").encode("utf-8").split(b"\0")
     if len(all_bytes) != len(tokens):

@@ -1,6 +1,6 @@
-"""The tokenizer that a `tokenizer.json` describes, through the `tokenizers` library that defines the format.
+"""The vocabulary of a `tokenizer.json`, through the `tokenizers` library that defines the format.
 
-A text is tokenised by the whole stored pipeline. Tokens are turned back into text by a table of the bytes
+A text is tokenized by the whole stored pipeline. Tokens are turned back into text by a table of the bytes
 that each token stands for, because outputs arrive token by token; the table comes from the decoder of the
 pipeline.
 """
@@ -8,7 +8,7 @@ pipeline.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from tokenizers import Tokenizer
 
 from engine.interface.errors import ModelError
 from server.text.tokenization.byte_alphabet import bytes_of
-from server.text.tokenization.control_tokens import Part, is_control_name
+from server.text.tokenization.control_tokens import is_control_name
 from server.text.tokenization.folder_metadata import MAX_VOCAB_SIZE
-from server.text.tokenization.library_encoder import LibraryEncoder
+from server.text.tokenization.tokenizers_encoder import TokenizersEncoder
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 PROBE = "a\ufdd0"  # a text that shows what the pipeline adds around texts; no vocabulary has its last character
@@ -27,19 +27,15 @@ PROBE = "a\ufdd0"  # a text that shows what the pipeline adds around texts; no v
 BytesOf = Callable[[Sequence[str]], list[bytes]]
 
 
-class TokenizerJson:
-    """A vocabulary with its pipeline.
+class TokenizerJson(TokenizersEncoder):
+    """A vocabulary with its pipeline. Raises ModelError if the file is damaged, or its decoder is not supported.
 
-    Raises:
-        ModelError: the file is damaged, or its decoder is not supported.
+    Args:
+        text: the content of the file at `path`.
+        special_tokens: tokens of the vocabulary that are special even if the file does not say so.
     """
 
     def __init__(self, path: Path, text: str, special_tokens: Sequence[str] = ()) -> None:
-        """
-        Args:
-            text: the content of the file at `path`.
-            special_tokens: tokens of the vocabulary that are special even if the file does not say so.
-        """
         self._path = path
         try:
             decoder = orjson.loads(text).get("decoder")
@@ -58,16 +54,7 @@ class TokenizerJson:
             self.token_bytes[token_id] = b"" if token.special else token.content.encode("utf-8")
         self.prefix_ids, self.suffix_ids = self._around_a_text()
         control_ids = [token_id for token_id, token in added.items() if token.special or is_control_name(token.content)]
-        self._encoder = LibraryEncoder(self._tokenizer, added, control_ids)
-        self.control = self._encoder.control
-
-    def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of `text`; names of special tokens in it become those tokens. See `Vocabulary`."""
-        return self._encoder.encode(text, max_tokens)
-
-    def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of `parts`; no text of them becomes a control token. See `Vocabulary`."""
-        return self._encoder.encode_parts(parts, mark, max_tokens)
+        super().__init__(self._tokenizer, added, control_ids)
 
     def _mark_special(self, tokens: Sequence[str]) -> None:
         special = {token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special}
@@ -88,7 +75,6 @@ class TokenizerJson:
         return tokens
 
     def _around_a_text(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The token ids that the pipeline adds before and after every text."""
         try:
             alone = self._tokenizer.encode(PROBE, add_special_tokens=False).ids
             around = self._tokenizer.encode(PROBE, add_special_tokens=True).ids
@@ -134,7 +120,6 @@ class TokenizerJson:
 
 
 def _steps(decoder: Any) -> Iterator[dict[str, Any]]:
-    """The steps of the decoder in order, with nested sequences flattened."""
     match decoder:
         case {"type": "Sequence", "decoders": list(parts)}:
             for part in parts:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server.api.encoding import MAX_INLINE_LOGPROBS
-from server.api.openai.completion_logprobs import CompletionLogprobs
+from server.api.openai.logprobs import CompletionLogprobs
 from tests.server.conftest import RunningServer
 from tests.server.support.socket_client import open_socket, read_to_end, send
 from tests.server.support.sse_reader import chunks_of

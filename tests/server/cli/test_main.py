@@ -15,8 +15,8 @@ from server.cli import main as cli
 from server.cli.client import address
 from server.cli.client.errors import NoAnswer, NoServer
 from server.cli.complete import write_remote
-from server.startup import loaded_model
-from server.startup.loaded_model import LoadedModel
+from server.startup import model_loader
+from server.startup.model_loader import LoadedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel, render
@@ -219,7 +219,7 @@ async def test_without_a_server_the_model_is_loaded_into_this_process(
         assert settings.engine.max_num_seqs == 1
         return LoadedModel(engine.client, FakeTextModel().model)
 
-    monkeypatch.setattr(loaded_model, "load_model", load)
+    monkeypatch.setattr(model_loader, "load_model", load)
     monkeypatch.setattr(address, "DEFAULT_URL", "http://127.0.0.1:1")
     monkeypatch.delenv("EAGRE_URL", raising=False)
     assert await run_cli("complete", "abc") == 0

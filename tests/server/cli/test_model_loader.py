@@ -14,11 +14,11 @@ from server.cli import model_loader
 from server.cli.model_loader import ModelLoader, prepare_when_quiet
 from server.serving import served_model
 from server.serving.served_models import ServedModels
-from server.startup.loaded_model import LoadedModel
-from server.startup.model_list import settings_of_each
+from server.startup.model_loader import LoadedModel
+from server.startup.model_settings import settings_of_each
 from server.startup.progress import silent
 from server.startup.settings import ServerSettings
-from server.structured_output.compiler import GrammarCompiler
+from server.structured_output.grammar_compiler import GrammarCompiler
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 from tests.patience import PATIENCE_S

@@ -16,7 +16,7 @@ from server.generation.prompt_sources import Conversation
 from server.generation.prompts import MAX_SHORT_CHARS
 from server.http import queries
 from server.http.transport.json_body import UNREAD
-from server.protocol.json_values import MAX_INLINE_BYTES
+from server.protocol.json_limits import MAX_INLINE_BYTES
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer
 

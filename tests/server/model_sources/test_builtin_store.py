@@ -24,8 +24,7 @@ import pytest
 from server.model_sources import builtin_models
 from server.model_sources.builtin_models import BUILTIN_MODELS, BuiltinPart
 from server.model_sources.builtin_store import builtin_file
-from server.model_sources.cache_folder import cache_folder
-from server.model_sources.errors import ModelStoreError
+from server.model_sources.cache_folder import ModelStoreError, cache_folder
 from server.model_sources.model_store import ensure_model, pull_model, resolve_model
 from tests.patience import PATIENCE_S
 from tests.server.model_sources.wheels import (

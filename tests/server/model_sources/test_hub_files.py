@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from server.model_sources.errors import ModelStoreError
+from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.hub_files import choose
-from server.model_sources.hub_id import HubId
+from server.model_sources.hub_records import HubId
 
 FOLDER = ["config.json", "README.md", "tokenizer.json", "merges.txt", "training_args.bin"]
 Q4_SHARDS = [f"Q4_K_M/m-Q4_K_M-0000{number}-of-00002.gguf" for number in (1, 2)]

@@ -15,7 +15,7 @@ import pytest
 
 from engine.interface.config import EngineConfig
 from server.offline.llm import LLM
-from server.startup.loaded_model import LoadedModel
+from server.startup.model_loader import LoadedModel
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 from tests.patience import PATIENCE_S

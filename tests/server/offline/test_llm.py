@@ -14,7 +14,7 @@ import pytest
 from engine.interface.errors import ModelError
 from engine.interface.types import DeadEnd, FinishReason
 from sampling.host.params import InvalidParameter, SamplingParams
-from server.model_sources.errors import ModelStoreError
+from server.model_sources.cache_folder import ModelStoreError
 from server.offline.llm import LLM
 from tests.fakes.engine_client import FakeEngineClient, token_logprobs
 from tests.fakes.text_model import EOS, render

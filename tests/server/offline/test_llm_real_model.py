@@ -16,9 +16,9 @@ from engine.client import EngineClient
 from engine.engine import Engine
 from engine.interface.types import FinishReason
 from sampling.host.params import SamplingParams
+from server.offline.batch import Output
 from server.offline.llm import LLM
-from server.offline.output import Output
-from server.startup.loaded_model import LoadedModel
+from server.startup.model_loader import LoadedModel
 from server.text.text_model import TextModel
 
 GOLDENS: list[dict[str, Any]] = json.loads(

@@ -11,7 +11,7 @@ import pytest
 from server.api.openai.chat_request import MAX_MESSAGES, MAX_PARTS, ChatCompletionRequest
 from server.api.openai.completion_request import MAX_PROMPT_TOKENS, CompletionRequest
 from server.protocol.errors import ApiError, to_api_error
-from server.protocol.json_values import MAX_CONTAINERS, MAX_KEYS, MAX_VALUES, is_longer, parse_json
+from server.protocol.json_limits import MAX_CONTAINERS, MAX_KEYS, MAX_VALUES, is_longer, parse_json
 from server.protocol.sampling_fields import MAX_ALLOWED_IDS
 
 

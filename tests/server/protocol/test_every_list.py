@@ -23,8 +23,8 @@ ITEMS: tuple[Any, ...] = (None, 1, "x", [], {}, {"type": "x"}, {"type": "functio
 
 
 def request_models() -> list[type[BaseModel]]:
-    for package in (server.api, server.protocol):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+    for package in (server.protocol, server.api):
+        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             importlib.import_module(module.name)
 
     def below(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
@@ -32,7 +32,12 @@ def request_models() -> list[type[BaseModel]]:
             yield derived
             yield from below(derived)
 
-    found = {model for model in below(BaseModel) if model.__module__.startswith(("server.api.", "server.protocol."))}
+    found = {
+        model
+        for model in below(BaseModel)
+        if model.__module__.startswith(("server.protocol.", "server.api."))
+        and not model.__module__.startswith("server.api.openapi.")  # the shapes of answers
+    }
     return sorted(found, key=lambda model: (model.__module__, model.__name__))
 
 

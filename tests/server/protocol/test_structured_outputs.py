@@ -19,14 +19,14 @@ from server.protocol.structured_outputs import MAX_CHOICE_TEXTS, ResponseFormat,
 from server.protocol.tools import ForcedCalls
 from server.serving import served_model
 from server.serving import structured_output_manager as answer_forms
-from server.startup.loaded_model import LoadedModel
-from server.structured_output.compiler import GrammarCompiler
+from server.startup.model_loader import LoadedModel
+from server.structured_output.grammar_compiler import GrammarCompiler
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.grammar_walk import allowed_tokens
 from tests.fakes.text_model import EOS, FakeTextModel
 from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
-from tests.server.structured_output.test_compiler import Gated
+from tests.server.structured_output.test_grammar_compiler import Gated
 from tests.server.support.sse_reader import chunks_of
 
 pytestmark = pytest.mark.usefixtures("kept_trials")
@@ -204,7 +204,7 @@ LARGE_TOOL = {"type": "function", "function": {"name": "f", "parameters": LARGE,
     ("maker", "wish"),
     [
         ((ForcedCalls, "to_grammar"), {"tools": [LARGE_TOOL], "tool_choice": "required"}),
-        ((answer_forms, "grammar_of_calls"), {"tools": [LARGE_TOOL]}),
+        ((answer_forms, "tool_call_lark"), {"tools": [LARGE_TOOL]}),
         ((ResponseFormat, "to_grammar"), {"response_format": {"type": "json_object", "schema": LARGE}}),
         ((StructuredOutputs, "to_grammar"), {"structured_outputs": {"json": LARGE}}),
     ],

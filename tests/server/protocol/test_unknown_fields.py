@@ -12,7 +12,7 @@ from server.api.openai.chat_request import ChatCompletionRequest, Message
 from server.api.openai.completion_request import CompletionRequest
 from server.protocol import unknown_fields as strangers
 from server.protocol.errors import ApiError, to_api_error
-from server.protocol.unknown_fields import MAX_STRANGERS, is_slip
+from server.protocol.unknown_fields import MAX_IGNORED, is_typo
 
 MESSAGES = [{"role": "user", "content": "a"}]
 
@@ -161,7 +161,7 @@ def test_a_message_may_have_whatever_a_library_keeps_in_it() -> None:
 
 def test_a_name_of_many_messages_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
-    monkeypatch.setattr(strangers, "is_slip", lambda *names: compared.append(names))
+    monkeypatch.setattr(strangers, "is_typo", lambda *names: compared.append(names))
     message = {"role": "user", "content": "a", "j": 1, "z" * 70: 1, "z" * 71: 1}
     body = {"messages": [message] * 100, "j": 1}
     assert ChatCompletionRequest.parse(body).ignored == ("j", "messages[].j", "messages[]." + "z" * 64)
@@ -180,8 +180,8 @@ def test_a_name_that_asked_for_nothing_first_is_looked_at_again() -> None:
 
 def test_names_are_cut_and_counted() -> None:
     assert parsed(**{"k" * 1000: 1}) == ("k" * 64,)
-    assert len(parsed(**{f"k{n}": 1 for n in range(MAX_STRANGERS)})) == MAX_STRANGERS
-    assert "more than 64" in refusal(**{f"k{n}": 1 for n in range(MAX_STRANGERS + 1)}).message
+    assert len(parsed(**{f"k{n}": 1 for n in range(MAX_IGNORED)})) == MAX_IGNORED
+    assert "more than 64" in refusal(**{f"k{n}": 1 for n in range(MAX_IGNORED + 1)}).message
 
 
 def within_one_step(name: str, meant: str) -> bool:
@@ -198,4 +198,4 @@ def within_one_step(name: str, meant: str) -> bool:
 
 @given(st.text("abc", max_size=7), st.text("abc", min_size=4, max_size=7))
 def test_a_slip_is_one_step(name: str, meant: str) -> None:
-    assert is_slip(name, meant) == within_one_step(name, meant)
+    assert is_typo(name, meant) == within_one_step(name, meant)

@@ -15,7 +15,7 @@ from aiohttp import web
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_model import ModelState, ServedModel
 from server.serving.served_models import ServedModels
-from server.startup.model_list import settings_of_each
+from server.startup.model_settings import settings_of_each
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel

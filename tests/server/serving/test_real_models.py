@@ -18,8 +18,8 @@ from engine.interface.types import Progress
 from server.cli.model_loader import ModelLoader
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
-from server.startup.loaded_model import LoadedModel, load_with
-from server.startup.model_list import settings_of_each
+from server.startup.model_loader import LoadedModel, load_with
+from server.startup.model_settings import settings_of_each
 from server.startup.progress import silent
 from server.startup.settings import ServerSettings
 from tests.golden.tiny_llama import CONFIG, weights

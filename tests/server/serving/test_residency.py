@@ -15,7 +15,7 @@ from engine.interface.background import CALM_NICE, is_narrow_here
 from engine.interface.types import EngineError, Progress
 from server.cli.model_loader import ModelLoader
 from server.serving import residency
-from server.startup.loaded_model import LoadedModel
+from server.startup.model_loader import LoadedModel
 from server.startup.progress import silent
 from server.startup.settings import ServerSettings
 from tests.patience import PATIENCE_S

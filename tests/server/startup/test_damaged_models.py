@@ -23,7 +23,7 @@ from engine.interface.errors import ModelError
 from engine.models.open_model import open_model
 from server.text.chat_template import ChatTemplateError
 from server.text.text_model import TextModel
-from server.text.tokenization.failures import NativeFailure
+from server.text.tokenization.native_errors import NativeLibraryError
 from server.text.tokenizer import Tokenizer
 from tests.golden.tiny_llama import CONFIG
 from tests.model_folders import byte_level_tokenizer, write_folder, write_gguf_twin
@@ -49,10 +49,10 @@ def use(path: Path) -> None:
                 assert tensor.float32().shape == tensor.shape
     text = TextModel.load(path)
     tokenizer = text.tokenizer
-    with contextlib.suppress(NativeFailure):
+    with contextlib.suppress(NativeLibraryError):
         check_ids(tokenizer, tokenizer.encode(TEXT, add_special_tokens=True))
     if text.chat_template is not None:
-        with contextlib.suppress(ChatTemplateError, NativeFailure):
+        with contextlib.suppress(ChatTemplateError, NativeLibraryError):
             messages = [{"role": "user", "content": TEXT}]
             shielded = text.chat_template.render_shielded(messages, tokenizer.control)
             check_ids(tokenizer, tokenizer.encode_shielded(shielded))

@@ -4,7 +4,7 @@ import io
 import re
 import threading
 
-from server.model_sources.hub import _counting_bar
+from server.model_sources.hub_download import _counting_bar
 from server.startup.progress import ProgressReporter
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from server.admission.caller import work_for
 from server.admission.cpu_throttle import CpuThrottle
-from server.storage.record_key import RecordKey, StoreError
 from server.storage.record_store import RecordStore
+from server.storage.record_table import RecordKey, StoreError
 from tests.patience import PATIENCE_S
 
 

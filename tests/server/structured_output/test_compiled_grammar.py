@@ -9,8 +9,8 @@ import pytest
 from server.api.openai.completion_request import CompletionRequest
 from server.protocol.structured_outputs import Grammar, GrammarKind
 from server.structured_output.compiled_grammar import CompiledGrammar, to_lark
-from server.structured_output.limits import InvalidGrammar
-from server.structured_output.vocabulary import GrammarVocabulary
+from server.structured_output.grammar_limits import InvalidGrammar
+from server.structured_output.grammar_vocabulary import GrammarVocabulary
 from server.text.text_model import TextModel
 from tests.fakes.grammar_walk import MergedBytes, allowed_tokens, random_text
 from tests.server.support.structured_cases import STRUCTURED_CASES, StructuredCase
@@ -29,7 +29,7 @@ def real_vocabulary(text_model: TextModel) -> GrammarVocabulary:
 
 
 def grammar_of(case: StructuredCase) -> Grammar:
-    wish = CompletionRequest.parse({"prompt": "a", **case.parameters}).grammar_wish
+    wish = CompletionRequest.parse({"prompt": "a", **case.parameters}).grammar_request
     grammar = None if wish is None else wish.to_grammar()
     assert grammar is not None
     return grammar

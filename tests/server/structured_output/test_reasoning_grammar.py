@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from sampling.host.grammar import GrammarError, TokenMatcher
 from server.protocol.structured_outputs import Grammar, GrammarKind
 from server.structured_output.compiled_grammar import CompiledGrammar
-from server.structured_output.reasoning_grammar import Closing, ReasoningGrammar, ReasoningScan
-from server.structured_output.vocabulary import GrammarVocabulary
+from server.structured_output.grammar_vocabulary import GrammarVocabulary
+from server.structured_output.reasoning_grammar import EndMarker, ReasoningGrammar, ReasoningMarkers
 from tests.fakes.grammar_walk import allowed_tokens
 from tests.fakes.pieces import END, TABLE, TEXTS, Pieces, bytes_of, splits, text_of
 
 ALL = list(range(Pieces.vocab_size))
 NATURAL = [TEXTS.index(b"</"), TEXTS.index(b"think"), ord(">")]
-SCAN = ReasoningScan(TABLE, [b"<think>"], [b"</think>"], Closing(b"</think>", NATURAL))
+SCAN = ReasoningMarkers(TABLE, [b"<think>"], [b"</think>"], EndMarker(b"</think>", NATURAL))
 FORM = CompiledGrammar.compile(
     Grammar(GrammarKind.CHOICE, '["{Yes}","<No>"]'), GrammarVocabulary(Pieces(), Pieces.vocab_size)
 )

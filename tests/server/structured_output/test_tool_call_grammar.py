@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampling.host.grammar import GrammarError, TokenMatcher
-from server.output_parsers.call_events import CallStart
-from server.output_parsers.call_grammars import Markers, grammar_of_calls
-from server.output_parsers.syntaxes import DEEPSEEK, GEMMA, HERMES, LLAMA, MISTRAL, Syntax, SyntaxReader
+from server.output_parsers.parser_events import ToolCallStart
+from server.output_parsers.tool_call_lark import LarkMarkers, tool_call_lark
+from server.output_parsers.tool_parser import DEEPSEEK, GEMMA, HERMES, LLAMA, MISTRAL, ToolCallSyntax, ToolParser
 from server.protocol.tools import FunctionDefinition, StrictCalls
 from server.structured_output.compiled_grammar import CompiledGrammar
+from server.structured_output.grammar_vocabulary import GrammarVocabulary
 from server.structured_output.tool_call_grammar import ToolCallGrammar
-from server.structured_output.vocabulary import GrammarVocabulary
 from tests.fakes.grammar_walk import allowed_tokens
 from tests.fakes.pieces import ARGS, CALLS_BEGIN, CONTROL, END, SHOWN, TABLE, TEXTS, Pieces, bytes_of, splits
 
@@ -33,7 +33,7 @@ TOOLS = [
     FunctionDefinition(name="weather", parameters=CITY, strict=True),
     FunctionDefinition(name="clock", parameters={"type": "object", "required": ["zone"]}),
 ]
-MARKERS = Markers({"[ARGS]": ARGS, CONTROL[2]: CALLS_BEGIN})
+MARKERS = LarkMarkers({"[ARGS]": ARGS, CONTROL[2]: CALLS_BEGIN})
 GOOD = '{"name": "weather", "arguments": {"city": "Oslo"}}'
 _SEP, _BEGIN, _END, _ALL_END = DEEPSEEK.markers[2], DEEPSEEK.markers[1], DEEPSEEK.markers[3], DEEPSEEK.markers[4]
 FENCED = f'function{_SEP}weather\n```json\n{{"city": "Rome"}}\n```'
@@ -45,8 +45,8 @@ CALLS = {
 }
 
 
-def made(syntax: Syntax, most: int = 16) -> ToolCallGrammar:
-    found = grammar_of_calls(syntax, StrictCalls(TOOLS, most), MARKERS)
+def made(syntax: ToolCallSyntax, most: int = 16) -> ToolCallGrammar:
+    found = tool_call_lark(syntax, StrictCalls(TOOLS, most), MARKERS)
     assert found is not None
     compiled = CompiledGrammar.compile(found.grammar, VOCABULARY)
     return ToolCallGrammar(TABLE, compiled, found.begins, only_first=syntax.only_first, is_single=most == 1)
@@ -73,14 +73,14 @@ def follows(matcher: TokenMatcher, token_ids: list[int]) -> bool:
 
 
 @pytest.mark.parametrize("syntax", CALLS, ids=lambda syntax: syntax.name)
-def test_a_right_call_in_each_syntax(syntax: Syntax) -> None:
+def test_a_right_call_in_each_syntax(syntax: ToolCallSyntax) -> None:
     """What the grammar takes, the reader of answers takes for calls, too."""
     matcher = RULES[syntax.name].matcher()
     text = CALLS[syntax]
     assert follows(matcher, bytes_of(text))
     assert allowed(matcher) == ALL
-    reader = SyntaxReader(syntax, {tool.name: tool.parameters for tool in TOOLS})
-    calls = [event.name for event in (*reader.feed(text), *reader.flush()) if isinstance(event, CallStart)]
+    reader = ToolParser(syntax, {tool.name: tool.parameters for tool in TOOLS})
+    calls = [event.name for event in (*reader.feed(text), *reader.flush()) if isinstance(event, ToolCallStart)]
     assert calls == (["weather", "clock"] if syntax is DEEPSEEK else ["weather"])
 
 
@@ -88,7 +88,7 @@ def test_a_right_call_in_each_syntax(syntax: Syntax) -> None:
 @pytest.mark.parametrize(
     ("right", "wrong"), [("Oslo", "Bonn"), ("Rome", "Bonn"), ("weather", "whether"), ('city"', 'town"')]
 )
-def test_a_wrong_call_is_impossible(syntax: Syntax, right: str, wrong: str) -> None:
+def test_a_wrong_call_is_impossible(syntax: ToolCallSyntax, right: str, wrong: str) -> None:
     text = CALLS[syntax]
     if right in text:
         assert not follows(RULES[syntax.name].matcher(), bytes_of(text.replace(right, wrong)))
@@ -147,7 +147,7 @@ def test_a_marker_that_is_a_control_token() -> None:
 
 
 @pytest.mark.parametrize("syntax", CALLS, ids=lambda syntax: syntax.name)
-def test_one_call_where_they_are_not_parallel(syntax: Syntax) -> None:
+def test_one_call_where_they_are_not_parallel(syntax: ToolCallSyntax) -> None:
     matcher = made(syntax, most=1).matcher()
     assert matcher.ends_output
     text = CALLS[syntax]
@@ -175,7 +175,7 @@ def test_an_answer_goes_on_where_it_was_cut(data: Any) -> None:
 
 
 def test_other_syntaxes_and_tools_that_are_not_strict() -> None:
-    assert grammar_of_calls(GEMMA, StrictCalls(TOOLS, 16), MARKERS) is None
+    assert tool_call_lark(GEMMA, StrictCalls(TOOLS, 16), MARKERS) is None
     assert StrictCalls.of(TOOLS[1:], is_parallel=True) is None
     loose = json.dumps({"name": "clock", "arguments": {"any": [1]}})
     assert follows(RULES["hermes"].matcher(), bytes_of(f"<tool_call>{loose}</tool_call>"))

@@ -5,8 +5,7 @@ from pathlib import Path
 import structlog
 
 from server.model_sources.builtin_models import BUILTIN_MODELS
-from server.text.sampling_defaults import sampling_defaults
-from server.text.text_model import TextModel
+from server.text.text_model import TextModel, sampling_defaults
 from tests.server.support.gguf_files import byte_level_fields, write_gguf
 
 

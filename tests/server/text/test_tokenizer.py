@@ -11,7 +11,7 @@ import structlog
 
 from engine.interface.errors import ModelError
 from server.text.text_model import TextModel
-from server.text.tokenization.failures import TooManyTokens
+from server.text.tokenization.native_errors import TooManyTokens
 from server.text.tokenizer import Tokenizer
 from tests.server.support.gguf_files import byte_level_fields, metadata_of
 

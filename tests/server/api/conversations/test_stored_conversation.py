@@ -17,7 +17,7 @@ def message(name: str, text: str = "") -> dict[str, str]:
 def test_it_comes_back_as_it_was_stored() -> None:
     items = [message("a", "two\nlines"), message('q"\\{', "ü")]
     found = StoredConversation.from_bytes(StoredConversation.new(TOLD, items).to_bytes())
-    assert found.told == {"object": "conversation", **TOLD}
+    assert found.api_object == {"object": "conversation", **TOLD}
     assert found.items == items
     assert [id_of(line) for line in found.lines] == ["a", 'q"\\{']
     assert StoredConversation.from_bytes(StoredConversation.new(TOLD).to_bytes()).items == []
@@ -25,7 +25,7 @@ def test_it_comes_back_as_it_was_stored() -> None:
 
 def test_what_earlier_versions_have_stored_is_read() -> None:
     found = StoredConversation.from_bytes(orjson.dumps({**TOLD, "items": [message("a")]}))
-    assert found.told == {"object": "conversation", **TOLD}
+    assert found.api_object == {"object": "conversation", **TOLD}
     assert found.items == [message("a")]
     assert StoredConversation.from_bytes(orjson.dumps({**TOLD, "items": []})).items == []
 

@@ -9,8 +9,7 @@ import orjson
 import pytest
 
 from engine.interface.types import TokenLogprobs
-from server.api.openai.chat_logprobs import ChatLogprobs
-from server.api.openai.completion_logprobs import CompletionLogprobs
+from server.api.openai.logprobs import ChatLogprobs, CompletionLogprobs
 from server.generation.choice import Delta
 from server.generation.generation import Answer
 from tests.fakes.engine_client import FakeEngineClient, logprob_of, token_logprobs

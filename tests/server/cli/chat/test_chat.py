@@ -18,8 +18,8 @@ from server.cli.chat.conversation import Conversation
 from server.cli.client import address
 from server.cli.client.errors import NoAnswer
 from server.cli.client.server_client import Piece
-from server.startup import loaded_model
-from server.startup.loaded_model import LoadedModel
+from server.startup import model_loader
+from server.startup.model_loader import LoadedModel
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel, render
 from tests.patience import PATIENCE_S
@@ -149,7 +149,7 @@ async def test_without_a_server_the_model_is_loaded_into_this_process(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = FakeEngineClient()
-    monkeypatch.setattr(loaded_model, "load_model", lambda *_: LoadedModel(engine.client, FakeTextModel().model))
+    monkeypatch.setattr(model_loader, "load_model", lambda *_: LoadedModel(engine.client, FakeTextModel().model))
     monkeypatch.setattr(address, "DEFAULT_URL", "http://127.0.0.1:1")
     monkeypatch.delenv("EAGRE_URL", raising=False)
     assert await chat("q\n/retry\n/model other\n/set temperature 3\n/retry\n", monkeypatch) == 1

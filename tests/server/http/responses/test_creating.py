@@ -12,7 +12,7 @@ from openai import AsyncOpenAI, BadRequestError
 from server.api.responses.events import Event
 from server.api.responses.function_tools import FunctionTool
 from server.api.responses.response_writer import ResponseWriter
-from server.protocol.json_values import MAX_INLINE_BYTES
+from server.protocol.json_limits import MAX_INLINE_BYTES
 from tests.fakes.engine_client import FakeEngineClient, logprob_of
 from tests.fakes.text_model import FakeTextModel
 from tests.server.conftest import RunningServer, eventually

@@ -12,7 +12,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from server.admission.keyring import ANYBODY
-from server.api.conversations.records import response_key
+from server.api.conversations.response_records import response_key
 from server.http.transport.json_body import UNREAD
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel

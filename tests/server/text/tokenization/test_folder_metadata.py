@@ -7,7 +7,7 @@ import pytest
 
 from engine.interface.errors import ModelError
 from engine.weights.formats.model_folder import ModelFolder
-from server.text.tokenization.added_token import AddedToken
+from server.text.tokenization.control_tokens import AddedToken
 from server.text.tokenization.folder_metadata import FolderMetadata, read_folder_metadata
 from tests.golden.tiny_llama import CONFIG
 from tests.model_folders import CHAT_TEMPLATE, TOKENIZER_CONFIG, write_json

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from engine.interface.errors import ModelError
 from server.text.chat_template import ChatTemplate
 from server.text.detokenizer import IncrementalDetokenizer
-from server.text.tokenization.added_token import AddedToken
+from server.text.tokenization.control_tokens import AddedToken
 from server.text.tokenization.gguf_metadata import TokenType
 from server.text.tokenization.sentencepiece_vocabulary import SentencePieceVocabulary, SpacePrefix
 from server.text.tokenizer import Tokenizer

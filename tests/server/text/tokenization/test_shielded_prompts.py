@@ -16,8 +16,8 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from server.text.chat_template import ChatTemplate, ChatTemplateError
-from server.text.tokenization.added_token import AddedToken as VocabularyToken
 from server.text.tokenization.control_tokens import MARKS, ControlTokens
+from server.text.tokenization.control_tokens import AddedToken as VocabularyToken
 from server.text.tokenization.gguf_metadata import TokenType
 from server.text.tokenization.sentencepiece_vocabulary import SentencePieceVocabulary, SpacePrefix
 from server.text.tokenization.tokenizer_json import TokenizerJson

@@ -1,0 +1,122 @@
+"""Writes the content blocks of one answer as events of a stream."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+
+from server.api.anthropic.message_objects import encode_event
+from server.output_parsers.parser_events import (
+    ContentDelta,
+    ParserEvent,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallStart,
+)
+
+SIGNATURE = "eagre"  # clients send it back with a thinking block; it is not checked
+
+
+# What comes with nearly every token: an event around the index of its block and its text.
+_TEXT_DELTA = (
+    b"event: content_block_delta\n"
+    b'data: {"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":%b}}\n\n'
+)
+
+
+class BlockWriter:
+    """Turns parser events into blocks. White space that would be a block of its own is dropped.
+
+    Reasoning becomes blocks `with_thinking`; they have its text if `shows_thinking`.
+    """
+
+    def __init__(self, *, with_thinking: bool, shows_thinking: bool) -> None:
+        self.whole: list[dict[str, Any]] = []  # the blocks so far
+        self._with_thinking = with_thinking
+        self._shows_thinking = shows_thinking
+        self._texts: list[str] = []  # of the last block, while it is open
+        self._space = ""  # what may become the beginning of a block
+        self._is_open = False
+
+    def feed(self, parts: Sequence[ParserEvent]) -> Iterator[bytes]:
+        """The stream's events for `parts`."""
+        for part in parts:
+            match part:
+                case ContentDelta(text):
+                    yield from self._text(text)
+                case ReasoningDelta(text):
+                    yield from self._thinking(text)
+                case ToolCallStart(name):
+                    yield from self.close()
+                    block = {"type": "tool_use", "id": new_call_id(), "name": name, "input": {}}
+                    yield self._open(block)
+                case ToolCallArguments(text):
+                    yield self._delta(text, type="input_json_delta", partial_json=text)
+
+    def close(self) -> Iterator[bytes]:
+        """The events that end the open block, if there is one."""
+        self._space = ""
+        if not self._is_open:
+            return
+        block, text = self.whole[-1], "".join(self._texts)
+        self._texts.clear()
+        match block["type"]:
+            case "tool_use":
+                block["input"] = _read_input(text)
+            case "thinking":
+                block |= {"thinking": text, "signature": SIGNATURE}
+                yield self._event("content_block_delta", delta={"type": "signature_delta", "signature": SIGNATURE})
+            case _:
+                block["text"] = text
+        yield self._event("content_block_stop")
+        self._is_open = False
+
+    def _text(self, text: str) -> Iterator[bytes]:
+        if not self._is_open or self.whole[-1]["type"] != "text":
+            text = self._space + text
+            if not text.strip():
+                self._space = text
+                return
+            yield from self.close()
+            yield self._open({"type": "text", "text": ""})
+        self._texts.append(text)
+        yield _TEXT_DELTA % (len(self.whole) - 1, orjson.dumps(text))
+
+    def _thinking(self, text: str) -> Iterator[bytes]:
+        if not self._with_thinking:
+            return
+        if not self._is_open or self.whole[-1]["type"] != "thinking":
+            yield from self.close()
+            yield self._open({"type": "thinking", "thinking": "", "signature": ""})
+        if self._shows_thinking:
+            yield self._delta(text, type="thinking_delta", thinking=text)
+
+    def _open(self, block: dict[str, Any]) -> bytes:
+        self._is_open = True
+        self.whole.append(block)
+        return self._event("content_block_start", content_block=block)
+
+    def _delta(self, piece: str, /, **delta: str) -> bytes:
+        self._texts.append(piece)
+        return self._event("content_block_delta", delta=delta)
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        return encode_event(kind, index=len(self.whole) - 1, **fields)
+
+
+def _read_input(text: str) -> dict[str, Any]:
+    """A call's input. One that was cut off is empty, because the clients' models require an object."""
+    try:
+        read = json.loads(text or "{}", strict=False)
+    except (ValueError, RecursionError):
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def new_call_id() -> str:
+    """An id by which the tool's result will name the call."""
+    return f"toolu_{uuid.uuid4().hex[:24]}"

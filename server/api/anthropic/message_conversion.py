@@ -1,0 +1,136 @@
+"""Converts Anthropic's messages into the messages that chat templates expect.
+
+Many templates allow a system message at the beginning only, require alternating users and assistants, or do not
+support tools. For them there is a plain form of the same conversation, in which all of that is text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import PlainValidator
+
+from server.api.anthropic.content_blocks import Block, Text, Thinking, ToolResult, ToolUse, read_blocks
+from server.protocol.base_models import LenientModel
+
+# Claude Code begins the system with a block that differs in each request. The model needs nothing of it, and no prefix
+# could ever be found in the cache behind it.
+_CHANGING = "x-anthropic-billing-header"
+
+
+class InputMessage(LenientModel):
+    """One message of a request. A system message keeps its place."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[list[Block], PlainValidator(read_blocks)]
+
+
+def without_changing_blocks(texts: Sequence[str]) -> list[str]:
+    """The texts of a system without those that change with each request."""
+    kept = []
+    for text in texts:
+        if text.lstrip().startswith(_CHANGING):
+            text = text.lstrip().partition("\n")[2].lstrip("\n")
+            if not text:
+                continue
+        kept.append(text)
+    return kept
+
+
+def to_messages(system: Sequence[str], turns: Sequence[InputMessage]) -> list[dict[str, Any]]:
+    """The conversation with roles of its own for systems and tool results; messages of one role in a row are joined."""
+    return _joined(_own_messages(system, turns))
+
+
+def to_plain_messages(system: Sequence[str], turns: Sequence[InputMessage]) -> list[dict[str, Any]]:
+    """The conversation as alternating texts of user and assistant, the user first."""
+    return _joined(_plain_messages(system, turns))
+
+
+def _own_messages(system: Sequence[str], turns: Sequence[InputMessage]) -> Iterator[dict[str, Any]]:
+    names = {block.id: block.name for turn in turns for block in turn.content if isinstance(block, ToolUse)}
+    if system:
+        yield {"role": "system", "content": "\n".join(system)}
+    for turn in turns:
+        yield from _messages_of(turn, names)
+
+
+def _plain_messages(system: Sequence[str], turns: Sequence[InputMessage]) -> Iterator[dict[str, Any]]:
+    if system:
+        yield {"role": "user", "content": "\n".join(system) + "\n"}
+    elif turns and turns[0].role == "assistant":
+        yield {"role": "user", "content": ""}
+    for turn in turns:
+        text = "\n".join(_as_text(block) for block in turn.content if not isinstance(block, Thinking))
+        yield {"role": "assistant" if turn.role == "assistant" else "user", "content": text}
+
+
+def _messages_of(turn: InputMessage, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    if turn.role == "assistant":
+        yield _assistant_message(turn.content)
+        return
+    texts: list[str] = []
+    for block in turn.content:
+        if isinstance(block, ToolResult):
+            if texts:
+                yield {"role": turn.role, "content": "\n".join(texts)}
+                texts = []
+            message = {"role": "tool", "tool_call_id": block.call_id, "content": _result_text(block)}
+            yield message | ({"name": names[block.call_id]} if block.call_id in names else {})
+        elif isinstance(block, Text):
+            texts.append(block.text)
+    if texts or not turn.content:
+        yield {"role": turn.role, "content": "\n".join(texts)}
+
+
+def _assistant_message(blocks: Sequence[Block]) -> dict[str, Any]:
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": "\n".join(block.text for block in blocks if isinstance(block, Text)),
+    }
+    thoughts = [block.text for block in blocks if isinstance(block, Thinking) and block.text]
+    if thoughts:
+        message["reasoning_content"] = "\n".join(thoughts)
+    calls = [block for block in blocks if isinstance(block, ToolUse)]
+    if calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.input}}
+            for call in calls
+        ]
+    return message
+
+
+def _joined(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Joins messages in a row that are nothing but text of one role.
+
+    All texts of a row are joined in one go: one by one, each would copy all those before it.
+    """
+    joined: list[dict[str, Any]] = []
+    for role, row in groupby(messages, _role_of_text):
+        if role is None:
+            joined += row
+        else:
+            joined.append({"role": role, "content": "\n".join(message["content"] for message in row)})
+    return joined
+
+
+def _role_of_text(message: Mapping[str, Any]) -> str | None:
+    """The role of a message that is nothing but text; None of any other."""
+    return message["role"] if message.keys() == {"role", "content"} else None
+
+
+def _result_text(result: ToolResult) -> str:
+    return f"Error: {result.text}" if result.is_error else result.text
+
+
+def _as_text(block: Block) -> str:
+    match block:
+        case ToolUse():
+            call = orjson.dumps({"name": block.name, "arguments": block.input}).decode()
+            return f"<tool_call>\n{call}\n</tool_call>"
+        case ToolResult():
+            return f"<tool_response>\n{_result_text(block)}\n</tool_response>"
+    return block.text

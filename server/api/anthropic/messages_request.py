@@ -1,0 +1,218 @@
+"""The request bodies of POST /v1/messages and POST /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
+
+from server.api.anthropic.content_blocks import read_texts
+from server.api.anthropic.message_conversion import (
+    InputMessage,
+    to_messages,
+    to_plain_messages,
+    without_changing_blocks,
+)
+from server.api.openai.chat_request import MAX_MESSAGES
+from server.protocol.base_models import LenientModel, bounded
+from server.protocol.errors import invalid_value, shorten
+from server.protocol.generation_fields import MAX_STOP_LENGTH, MAX_STOPS
+from server.protocol.sampling_fields import as_strings
+from server.protocol.stream_fields import StreamFields
+from server.protocol.structured_outputs import GrammarRequest, StructuredOutputs
+from server.protocol.tools import CallsTools, FunctionDefinition, Tool, ToolPolicy, as_schema
+
+MAX_TOOLS = 512
+TOOL_NAME_PATTERN = r"^[A-Za-z0-9_-]{1,128}$"
+
+
+class ClientTool(LenientModel):
+    """A tool by its name and the JSON schema of its input. Tools that Anthropic's own servers run have no schema."""
+
+    name: Annotated[str, Field(pattern=TOOL_NAME_PATTERN)]
+    description: str | None = None
+    input_schema: Annotated[dict[str, Any], BeforeValidator(as_schema, json_schema_input_type=dict[str, Any])]
+
+    strict: bool | None = None  # calls follow the schema always
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_schema(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "input_schema" not in value and value.get("type") not in (None, "custom"):
+            raise ValueError(
+                f"tools has one of type {shorten(value['type'])}, which runs on Anthropic's servers; "
+                "this server takes tools with an input_schema"
+            )
+        return value
+
+    def to_tool(self) -> Tool:
+        """The tool in OpenAI's form; names may be longer here."""
+        function = FunctionDefinition.model_construct(
+            name=self.name, description=self.description, parameters=self.input_schema, strict=self.strict
+        )
+        return Tool.model_construct(type="function", function=function)
+
+
+class ToolChoice(LenientModel):
+    """Which tools the model may or must call."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+    @model_validator(mode="after")
+    def _names_a_tool(self) -> ToolChoice:
+        if self.type == "tool" and self.name is None:
+            raise ValueError("tool_choice has the type tool and no name; it must name one of the tools")
+        return self
+
+
+def _as_system(value: Any) -> list[str]:
+    return without_changing_blocks(read_texts(value, "system"))
+
+
+def _as_stops(value: Any) -> Any:
+    return [] if value is None else as_strings(value, "stop_sequences", most=MAX_STOPS, longest=MAX_STOP_LENGTH)
+
+
+class ThinkingConfig(LenientModel):
+    """Whether the model reasons before it answers."""
+
+    type: Literal["enabled", "adaptive", "between_tools", "disabled"]
+    budget_tokens: Annotated[int, Field(ge=1)] | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class JsonFormat(LenientModel):
+    """A JSON schema that the answer follows."""
+
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]  # pydantic has a `schema` of its own
+
+
+class OutputConfig(LenientModel):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: JsonFormat | None = None
+
+
+class CountTokensRequest(LenientModel):
+    """A conversation whose tokens are counted."""
+
+    model: str | None = None
+    messages: Annotated[list[InputMessage], Field(min_length=1, fail_fast=True), bounded("messages", MAX_MESSAGES)]
+    system: Annotated[list[str], PlainValidator(_as_system)] = Field(default_factory=list)
+    tools: Annotated[list[ClientTool], Field(fail_fast=True), bounded("tools", MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: ThinkingConfig | None = None
+    output_config: OutputConfig | None = None
+
+    @classmethod
+    def parse(cls, body: Any) -> Self:
+        """Validates a decoded JSON body. Raises ApiError or ValidationError if it is not a valid request."""
+        return cls.model_validate(body)
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Parameters that are ignored with a warning: none, because clients of this API expect no warnings."""
+        return ()
+
+    @model_validator(mode="after")
+    def _choice_is_among_the_tools(self) -> Self:
+        named, choice = [tool.name for tool in self.tools or ()], self.tool_choice
+        if len(set(named)) < len(named):
+            raise ValueError("tools has two of the same name; each name must stand there once")
+        if choice is None:
+            return self
+        if choice.type == "tool" and choice.name not in named:
+            raise invalid_value(
+                f"tool_choice.name is {shorten(choice.name)}, which is not among the tools", "tool_choice.name"
+            )
+        if choice.type == "any" and not named:
+            raise invalid_value("tool_choice is any and tools is empty", "tool_choice")
+        return self
+
+    @property
+    def continues(self) -> bool:
+        """Whether the answer continues the last message, which is the model's own."""
+        return self.messages[-1].role == "assistant"
+
+    @property
+    def conversation(self) -> list[dict[str, Any]]:
+        """The messages in the form that chat templates expect."""
+        return to_messages(self.system, self.messages)
+
+    @property
+    def plain_conversation(self) -> list[dict[str, Any]]:
+        """The messages for templates that only know alternating users and assistants."""
+        return to_plain_messages(self.system, self.messages)
+
+    @cached_property
+    def offered_tools(self) -> list[Tool]:
+        """The tools in the prompt."""
+        return [tool.to_tool() for tool in self.tools or ()]
+
+    @property
+    def wants_thinking(self) -> bool:
+        """Whether reasoning is returned."""
+        return self.thinking is not None and self.thinking.type != "disabled"
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """The template's variables; models reason only where the request asks for it."""
+        effort = None if self.output_config is None else self.output_config.effort
+        switches: dict[str, Any] = {"enable_thinking": self.wants_thinking, "thinking": self.wants_thinking}
+        return switches | ({} if effort is None else {"reasoning_effort": effort})
+
+
+class MessagesRequest(CountTokensRequest, StreamFields, CallsTools):
+    """Anthropic's request for the next message of a conversation."""
+
+    max_tokens: Annotated[int, Field(ge=1)]
+    stop_sequences: Annotated[list[str], BeforeValidator(_as_stops)] = Field(default_factory=list)
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+
+    @model_validator(mode="after")
+    def _one_grammar_at_most(self) -> Self:
+        if self.forced_calls is not None and self.output_config is not None and self.output_config.format is not None:
+            raise invalid_value(
+                "tool_choice asks for a call, and output_config.format for another form of the answer; "
+                "give one of them",
+                "tool_choice",
+            )
+        return self
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The sampling parameters that the request gives."""
+        given = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+        return {name: value for name, value in given.items() if value is not None}
+
+    @cached_property
+    def tool_policy(self) -> ToolPolicy:
+        functions, choice = [tool.function for tool in self.offered_tools], self.tool_choice
+        if choice is None:
+            return ToolPolicy(functions)
+        if choice.type == "tool":
+            return ToolPolicy([function for function in functions if function.name == choice.name], "required", False)
+        is_parallel = not choice.disable_parallel_tool_use
+        return ToolPolicy(functions, "required" if choice.type == "any" else choice.type, is_parallel)
+
+    @property
+    def thinking_budget(self) -> int | None:
+        """The most tokens of the reasoning; None where the request does not say."""
+        return self.thinking.budget_tokens if self.thinking is not None and self.wants_thinking else None
+
+    @property
+    def grammar_request(self) -> GrammarRequest | None:
+        """The grammar of the answer; None where the request has none."""
+        forced = self.forced_calls
+        if forced is not None:
+            return GrammarRequest("tools", forced)
+        form = None if self.output_config is None else self.output_config.format
+        if form is None:
+            return None
+        return GrammarRequest("output_config.format", StructuredOutputs.model_validate({"json": form.schema_}))

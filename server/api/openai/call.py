@@ -1,0 +1,107 @@
+"""The base class of OpenAI's calls: from the common fields of a body to the generation request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from engine.interface.types import PromptProgress
+from server.api.framing import Framing
+from server.api.openai.chunk_writer import ChunkWriter
+from server.api.openai.logprobs import WireLogprobs
+from server.api.openai.openai_objects import ResponseHead, progress_object
+from server.api.route import AnswerContext, BodyCall
+from server.generation.generation import Generation
+from server.generation.generation_request import GenerationRequest
+from server.generation.prompt_sources import PromptSource
+from server.protocol.generation_fields import GenerationFields
+from server.text.detokenizer import HasTokenTexts
+
+
+class OpenAICall(BodyCall):
+    """A call whose body is a completion request or a chat completion request.
+
+    Args:
+        of_route: fields of GenerationRequest that routes have different names or defaults for.
+    """
+
+    writer_kind: type[ChunkWriter]  # what writes the answer
+    logprobs_kind: type[WireLogprobs]  # the shape in which the route writes log probabilities
+    id_prefix: str  # of the answers' ids
+
+    def __init__(self, body: GenerationFields, prompts: Sequence[PromptSource], **of_route: Any) -> None:
+        self._fields = body
+        self._head: ResponseHead | None = None
+        super().__init__(to_request(body, prompts, **of_route), body.request_id, body.ignored, body.stream is True)
+
+    @property
+    def wants_timings(self) -> bool:
+        return self._fields.include_metrics is True
+
+    def make_writer(self, generation: Generation, context: AnswerContext) -> ChunkWriter:
+        head = self._answer_head(context.request_id, context.model)
+        logprobs = self.make_logprobs(generation, context.tokenizer)
+        return self.writer_kind(head, self._fields, generation, logprobs, context.framing)
+
+    def encode_progress(
+        self, progress: PromptProgress, index: int, framing: Framing, request_id: str, model: str
+    ) -> bytes:
+        """A chunk without choices."""
+        head = self._answer_head(request_id, model).encode(self.writer_kind.chunk_object)
+        usage = b',"usage":null' if self._fields.wants_usage else b""
+        progress_json = orjson.dumps(progress_object(progress, index))
+        return framing.frame(b'%b,"choices":[],"prompt_progress":%b%b}' % (head, progress_json, usage))
+
+    def _answer_head(self, request_id: str, model: str) -> ResponseHead:
+        """The same object at every call: all chunks of an answer have the time of its beginning."""
+        if self._head is None:
+            self._head = ResponseHead.make(self.id_prefix, request_id, model)
+        return self._head
+
+    def make_logprobs(self, generation: Generation, tokenizer: HasTokenTexts) -> WireLogprobs | None:
+        """The writer of the log probabilities; None if the request asks for none."""
+        body = self._fields
+        of_answers = body.num_logprobs is not None
+        if not of_answers and body.prompt_logprobs is None:
+            return None
+        return self.logprobs_kind(
+            tokenizer,
+            num_of_prompt=body.prompt_logprobs,
+            num_of_echo=body.num_logprobs if self.request.echoes else None,
+            echoes=[prompt.echo for prompt in generation.prompts],
+            prompts=[prompt.token_ids for prompt in generation.prompts],
+            num_choices=body.num_choices,
+            listed_ids=body.logprob_token_ids or (),
+            of_answers=of_answers,
+            with_ids=body.return_token_ids is True,
+            names_ids=body.return_tokens_as_token_ids is True,
+        )
+
+
+def to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_route: Any) -> GenerationRequest:
+    sampling = body.given()
+    if body.num_logprobs is not None:
+        sampling["logprobs"] = body.num_logprobs
+        if of_route.get("echoes"):
+            sampling["prompt_logprobs"] = max(body.num_logprobs, body.prompt_logprobs or 0)
+    return GenerationRequest(
+        prompts,
+        sampling,
+        model=body.model,
+        num_choices=body.num_choices,
+        num_sampled=body.num_sampled,
+        bad_words=body.bad_words,
+        sequence_breakers=body.dry_sequence_breakers,
+        stops=body.stop,
+        most_prompt_tokens=body.truncate_prompt_tokens,
+        num_prompt_output_tokens=body.num_prompt_output_tokens or 0,
+        include_stop=body.include_stop_str_in_output is True,
+        grammar=body.grammar_request,
+        priority=body.priority,
+        cache_salt=body.cache_salt,
+        timeout=body.timeout,
+        streaming=body.streaming,
+        **{"max_tokens": body.max_tokens, **of_route},
+    )

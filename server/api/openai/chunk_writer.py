@@ -1,0 +1,93 @@
+"""The base class of the writers of OpenAI's completions, which encodes the constant parts of chunks once."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from server.api.framing import Framing
+from server.api.openai.logprobs import WireLogprobs
+from server.api.openai.openai_objects import ResponseHead, metrics_object, usage_object
+from server.api.route import AnswerWriter
+from server.generation.choice import Delta
+from server.generation.generation import Generation
+from server.protocol.generation_fields import GenerationFields
+
+_PROBE = "\ue000"  # a placeholder for the text
+
+
+class ChunkWriter(AnswerWriter):
+    """Writes one answer as chunks with `choices`, or as one body of the same kind."""
+
+    chunk_object: str  # the `object` of each chunk
+
+    def __init__(
+        self,
+        head: ResponseHead,
+        fields: GenerationFields,
+        generation: Generation,
+        logprobs: WireLogprobs | None,
+        framing: Framing,
+    ) -> None:
+        self.is_slow = logprobs is not None
+        self._answer_head = head
+        self._fields = fields
+        self._generation = generation
+        self._logprobs = logprobs
+        self._framing = framing
+        self._with_token_ids = fields.return_token_ids is True
+        self._silent = set(range(generation.num_choices))  # choices of which nothing has been sent yet
+        # If the stream ends with a usage chunk, every other chunk has a usage of null.
+        self._head = framing.before + head.encode(self.chunk_object)
+        self._constant_tail = (b',"usage":null}' if fields.wants_usage else b"}") + framing.after
+        self._tells_usage = fields.wants_continuous_usage
+        # Whether nothing but the text differs between the chunks of a choice, from its second to its last but one. The
+        # bytes around the text are then taken from the first of them, by the choice's index.
+        self._has_constants = logprobs is None and not self._with_token_ids and not self._tells_usage
+        self._around: dict[int, tuple[bytes, bytes]] = {}
+
+    def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
+        chunks = []
+        for delta in deltas:
+            around = self._around.get(delta.index)
+            if around is not None and delta.text and delta.finish_reason is None:
+                chunks.append(around[0] + orjson.dumps(delta.text) + around[1])
+            else:
+                chunks.append(self._encode(delta))
+                if around is None and delta.text and self._has_constants:
+                    self._around[delta.index] = self._find_constants(delta.index)
+        return chunks
+
+    def _find_constants(self, index: int) -> tuple[bytes, bytes]:
+        """The bytes before and behind a text of this choice, which has had its first chunk."""
+        before, _, behind = self._encode(Delta(index, _PROBE, [], None)).rpartition(orjson.dumps(_PROBE))
+        return before, behind
+
+    def end(self) -> bytes:
+        """A chunk without choices, with the usage and the timings that are wanted, and the stream's end."""
+        extra: dict[str, Any] = {}
+        if self._fields.wants_usage:
+            extra["usage"] = self._usage()
+        extra |= self._metrics()
+        if not extra:
+            return self._framing.done
+        return self._head + b',"choices":[],' + orjson.dumps(extra)[1:] + self._framing.after + self._framing.done
+
+    def _usage(self) -> dict[str, object]:
+        return usage_object(self._generation.usage)
+
+    def _metrics(self) -> dict[str, Any]:
+        timings = self._generation.timings if self._fields.include_metrics else None
+        return {} if timings is None else {"metrics": metrics_object(timings)}
+
+    @property
+    def _tail(self) -> bytes:
+        if not self._tells_usage:
+            return self._constant_tail
+        return b',"usage":%b}%b' % (orjson.dumps(self._usage()), self._framing.after)
+
+    @abstractmethod
+    def _encode(self, delta: Delta) -> bytes: ...

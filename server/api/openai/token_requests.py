@@ -1,0 +1,67 @@
+"""The request bodies of /tokenize, /detokenize and /v1/embeddings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, PlainValidator
+
+from server.api.openai.chat_request import MAX_MESSAGES, Message
+from server.api.openai.completion_request import AnyPrompts, Prompt, as_prompts
+from server.protocol.base_models import RequestBody, bounded
+from server.protocol.errors import invalid_value, shorten
+from server.protocol.template_fields import TemplateFields
+from server.protocol.tools import MAX_TOOLS, Tool
+
+MAX_INPUTS = 256  # of one embeddings request
+MAX_TOKENS = 1 << 19  # of one detokenize request
+
+
+class ModelQuery(RequestBody):
+    model: str | None = None
+
+
+class TokenizeRequest(ModelQuery, TemplateFields):
+    """vLLM's request to tokenize a text or a conversation."""
+
+    prompt: str | None = None
+    messages: (
+        Annotated[list[Message], Field(min_length=1, fail_fast=True), bounded("messages", MAX_MESSAGES)] | None
+    ) = None
+    tools: Annotated[list[Tool], Field(fail_fast=True), bounded("tools", MAX_TOOLS)] | None = None
+    add_special_tokens: bool | None = None  # of a prompt; true by default
+    return_token_strs: bool | None = None
+
+    @classmethod
+    def parse(cls, body: Any) -> Self:
+        query = super().parse(body)
+        if (query.prompt is None) == (query.messages is None):
+            raise invalid_value("give either prompt or messages", "prompt")
+        return query
+
+
+class DetokenizeRequest(ModelQuery):
+    """vLLM's request for the text of token ids."""
+
+    tokens: Annotated[list[int], Field(fail_fast=True), bounded("tokens", MAX_TOKENS)]
+    return_token_texts: bool | None = None
+
+
+def _as_inputs(value: Any) -> list[Prompt]:
+    return as_prompts(value, "input", most=MAX_INPUTS)
+
+
+def _as_dimensions(value: Any) -> Any:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError(f"dimensions is {shorten(value)}; it must be an integer of at least 1")
+    return value
+
+
+class EmbeddingsRequest(ModelQuery):
+    """OpenAI's request for embeddings, with the pooling by name."""
+
+    input: Annotated[list[Prompt], PlainValidator(_as_inputs, json_schema_input_type=AnyPrompts)]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, BeforeValidator(_as_dimensions, json_schema_input_type=int)] | None = None
+    pooling: Literal["last", "mean"] | None = None  # "last" by default
+    user: str | None = None

@@ -1,0 +1,135 @@
+"""Splits the text of one output into reasoning, content and tool calls while it streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from server.output_parsers.parser_events import ContentDelta, ParserEvent, ToolCallStart, merged
+from server.output_parsers.reasoning_parser import ReasoningParser, ReasoningSyntax
+from server.output_parsers.tool_parser import ARRAY, HERMES, ToolCallSyntax, ToolParser
+from server.text.detokenizer import HasTokenTexts, IncrementalDetokenizer
+
+PROMPT_END = 16  # tokens of a prompt in which the marker is looked for that begins reasoning
+
+
+class OutputFormat(NamedTuple):
+    """The syntaxes of reasoning and tool calls in outputs; None: nothing of the kind is parsed."""
+
+    reasoning: ReasoningSyntax | None = None
+    calls: ToolCallSyntax | None = None
+    schemas: Mapping[str, Any] = MappingProxyType({})  # of the arguments of each tool, by its name
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all text is content."""
+        return self.reasoning is None and self.calls is None
+
+    def of_request(
+        self, *, may_call: bool, must_call: bool, schemas: Mapping[str, Any] = MappingProxyType({})
+    ) -> OutputFormat:
+        """The format of the outputs of one request to the model that has this format.
+
+        Args:
+            may_call: whether there are tools to call. Where the model's syntax of calls is not known, the most common
+                one is parsed.
+            must_call: whether the output, but for its reasoning, consists of calls by a grammar.
+            schemas: of the arguments of each tool, by its name. Some syntaxes do not tell texts from other values.
+        """
+        if must_call:
+            return OutputFormat(self.reasoning, ARRAY)
+        return OutputFormat(self.reasoning, (self.calls or HERMES) if may_call else None, schemas)
+
+    def markers(self, *, with_calls: bool) -> list[str]:
+        """Markers that may be control tokens, whose text the parser needs."""
+        of_reasoning = () if self.reasoning is None else (*self.reasoning.begins, *self.reasoning.ends)
+        return [*of_reasoning, *((self.calls or HERMES).markers if with_calls else ())]
+
+    def starts_in_reasoning(self, prompt: Sequence[int], tokenizer: HasTokenTexts) -> bool:
+        """Whether an output of this prompt begins within its reasoning, because the prompt has begun it."""
+        return self.reasoning is not None and self.reasoning.is_opened_by(_end_of(prompt, tokenizer))
+
+    def starts_after_reasoning(self, prompt: Sequence[int], tokenizer: HasTokenTexts) -> bool:
+        """Whether an output of this prompt has no reasoning, because the prompt has ended it."""
+        return self.reasoning is not None and self.reasoning.is_closed_by(_end_of(prompt, tokenizer))
+
+
+def _end_of(prompt: Sequence[int], tokenizer: HasTokenTexts) -> str:
+    texts = tokenizer.token_bytes
+    end = b"".join(texts[token_id] or tokenizer.token_text(token_id).encode() for token_id in prompt[-PROMPT_END:])
+    return end.decode(errors="replace")
+
+
+class OutputParser:
+    """Parses one output: text goes in, in pieces of any size, events come out; the cuts make no difference.
+
+        parser = OutputParser(output_format, prompt_token_ids, tokenizer)
+        parser.feed("<think>The user", [1, 2, 3], is_last=False)  # [ReasoningDelta("The user")]
+
+    Args:
+        prompt: token ids; their end shows whether the output begins within the reasoning.
+        num_begun: how many of them are the output so far, which goes on.
+    """
+
+    def __init__(
+        self, parts: OutputFormat, prompt: Sequence[int], tokenizer: HasTokenTexts, *, num_begun: int = 0
+    ) -> None:
+        self.num_calls = 0  # that have started
+        self._num_reasoning_tokens = 0
+        self._num_begun = num_begun
+        self._tokenizer = tokenizer
+        num_before = len(prompt) - num_begun
+        is_open = parts.starts_in_reasoning(prompt[max(0, num_before - PROMPT_END) : num_before], tokenizer)
+        self._reasoning = None if parts.reasoning is None else ReasoningParser(parts.reasoning, is_open=is_open)
+        self._calls = None if parts.calls is None else ToolParser(parts.calls, parts.schemas)
+        self._reasoning_ids: list[int] = []  # until it is known where the reasoning ends
+        self._is_counted = False
+        if num_begun:
+            begun = prompt[num_before:]
+            self.feed(IncrementalDetokenizer(tokenizer).decode(begun), begun, is_last=False)
+            self.num_calls = 0
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Reasoning tokens so far, markers included."""
+        return max(0, self._num_reasoning_tokens - self._num_begun)
+
+    def feed(self, text: str, token_ids: Sequence[int] = (), *, is_last: bool) -> list[ParserEvent]:
+        """The events that have become certain with `text`; with the last text, all of them.
+
+        Args:
+            token_ids: the tokens of the text; `num_reasoning_tokens` counts among them.
+        """
+        if self._reasoning is None and self._calls is None:
+            return [ContentDelta(text)] if text else []
+        events: list[ParserEvent] = []
+        if self._reasoning is None:
+            events += self._behind_reasoning(text)
+        else:
+            for event in (*self._reasoning.feed(text), *(self._reasoning.flush() if is_last else ())):
+                events += self._behind_reasoning(event.text) if isinstance(event, ContentDelta) else (event,)
+            self._count(token_ids, self._reasoning)
+        if is_last and self._calls is not None:
+            events += self._calls.flush()
+        self.num_calls += sum(isinstance(event, ToolCallStart) for event in events)
+        return merged(events)
+
+    def _behind_reasoning(self, text: str) -> Sequence[ParserEvent]:
+        return (ContentDelta(text),) if self._calls is None else self._calls.feed(text)
+
+    def _count(self, token_ids: Sequence[int], reasoning: ReasoningParser) -> None:
+        if self._is_counted:
+            return
+        self._reasoning_ids += token_ids
+        end = reasoning.end
+        if end is None:
+            self._num_reasoning_tokens = len(self._reasoning_ids) if reasoning.is_inside else 0
+            return
+        self._is_counted, self._num_reasoning_tokens = True, 0
+        for token_id in self._reasoning_ids:
+            if end <= 0:
+                break
+            end -= len(self._tokenizer.token_bytes[token_id])
+            self._num_reasoning_tokens += 1
+        self._reasoning_ids = []

@@ -1,0 +1,157 @@
+"""The syntaxes of reasoning, and the parser that splits it from the content behind it.
+
+The markers are those of the models' own chat templates. Reasoning stands at the beginning of an output. Some
+templates open it themselves, so that the prompt ends with the first marker and the output begins within the reasoning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from server.output_parsers.parser_events import ContentDelta, ReasoningDelta
+
+if TYPE_CHECKING:  # the settings know the names here, and `eagre serve --help` shall not wait for templates
+    from server.text.chat_template import ChatTemplate
+
+OFF = "none"  # the name by which the flag turns reasoning off
+
+
+class ReasoningSyntax(NamedTuple):
+    """How one family of models marks its reasoning. No marker is part of another one."""
+
+    name: str  # as the flag names it
+    begins: tuple[str, ...]  # any of them begins the reasoning
+    ends: tuple[str, ...]  # any of them ends it
+    template_mark: str = ""  # a text by which a chat template of such a model is known
+    is_always_open: bool = False  # whether answers begin within the reasoning unless the prompt closes it
+
+    def is_opened_by(self, prompt_end: str) -> bool:
+        """Whether an output that follows a prompt with this end begins within the reasoning."""
+        end = prompt_end.rstrip()
+        return end.endswith(self.begins) or (self.is_always_open and not end.endswith(self.ends))
+
+    def is_closed_by(self, prompt_end: str) -> bool:
+        """Whether the prompt has ended the reasoning already, which is mostly empty then."""
+        return prompt_end.rstrip().endswith(self.ends)
+
+
+QWEN3 = ReasoningSyntax("qwen3", ("<think>",), ("</think>",), template_mark="</think>")
+DEEPSEEK_R1 = ReasoningSyntax("deepseek_r1", ("<think>",), ("</think>",), is_always_open=True)
+MISTRAL_THINK = ReasoningSyntax("mistral", ("[THINK]",), ("[/THINK]",), template_mark="[THINK]")
+SEED_OSS = ReasoningSyntax("seed_oss", ("<seed:think>",), ("</seed:think>",), template_mark="<seed:think>")
+GRANITE = ReasoningSyntax(
+    "granite",
+    ("Here is my thought process:", "Here's my thought process:"),
+    ("Here is my response:", "Here's my response:"),
+    template_mark="Here is my thought process",
+)
+
+REASONING_SYNTAXES: tuple[ReasoningSyntax, ...] = (QWEN3, DEEPSEEK_R1, MISTRAL_THINK, SEED_OSS, GRANITE)
+
+
+def choose_reasoning(name: str | None, chat_template: ChatTemplate | None) -> ReasoningSyntax | None:
+    """The syntax with this name, or without a name that of the model's template; None where there is none."""
+    if name == OFF:
+        return None
+    if name is not None:
+        return next(syntax for syntax in REASONING_SYNTAXES if syntax.name == name)
+    source = "" if chat_template is None else chat_template.source
+    marked = (syntax for syntax in REASONING_SYNTAXES if syntax.template_mark)
+    return next((syntax for syntax in marked if syntax.template_mark in source), None)
+
+
+class ReasoningParser:
+    """Splits the reasoning of one output from the text behind it; where the text is cut makes no difference.
+
+    White space next to the markers belongs to the syntax: it is neither reasoning nor content.
+
+    Args:
+        is_open: whether the output begins within the reasoning.
+    """
+
+    def __init__(self, syntax: ReasoningSyntax, *, is_open: bool) -> None:
+        self._syntax = syntax
+        self._is_open = is_open
+        self._is_decided = False  # whether it is known if the answer begins with reasoning
+        self._is_inside = False
+        self._is_fresh = False  # nothing but white space has come since the last marker
+        self._held = ""
+        self._num_bytes = 0  # of all text so far, until the reasoning has ended
+        self.end: int | None = None  # where the content begins, in bytes of UTF-8; None while that is not known
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the text so far ends within the reasoning."""
+        return self._is_inside
+
+    def feed(self, text: str) -> Sequence[ContentDelta | ReasoningDelta]:
+        """The events that have become certain with `text`."""
+        if self.end is None:
+            self._num_bytes += len(text.encode("utf-8", "surrogatepass"))
+        text, self._held = self._held + text, ""
+        if not self._is_decided:
+            text = self._decide(text)
+        if not text:
+            return ()
+        return self._inside(text) if self._is_inside else self._behind(text)
+
+    def flush(self) -> Sequence[ContentDelta | ReasoningDelta]:
+        """The events of the text that was held back, once no more text can come."""
+        held, self._held = self._held, ""
+        if not self._is_decided and not self._is_open:
+            return (ContentDelta(held),) if held else ()
+        if self._is_inside:
+            return self._emit(held.rstrip())
+        held = held.strip()  # of the reasoning that the prompt has begun, unless it is empty
+        return (ReasoningDelta(held),) if held else ()
+
+    def _decide(self, text: str) -> str:
+        """Finds out whether the output begins with reasoning. Returns what is left to read."""
+        stripped = text.lstrip()
+        begin = next((begin for begin in self._syntax.begins if stripped.startswith(begin)), None)
+        if begin is None and any(marker.startswith(stripped) for marker in self._syntax.begins):
+            self._held = text
+            return ""
+        self._is_decided = True
+        if begin is not None or self._is_open:
+            self._is_inside = self._is_fresh = True
+            return stripped.removeprefix(begin or "")
+        self.end = 0
+        return text
+
+    def _inside(self, text: str) -> Sequence[ContentDelta | ReasoningDelta]:
+        found = [(text.find(end), end) for end in self._syntax.ends]
+        place, marker = min(((place, end) for place, end in found if place >= 0), default=(-1, ""))
+        if place < 0:
+            num_held = max(overlap(text, end) for end in self._syntax.ends)
+            certain = text[: len(text) - num_held].rstrip()
+            self._held = text[len(certain) :]
+            return self._emit(certain)
+        rest = text[place + len(marker) :]
+        self.end = self._num_bytes - len(rest.encode("utf-8", "surrogatepass"))
+        events = [*self._emit(text[:place].rstrip())]
+        self._is_inside, self._is_fresh = False, True
+        return [*events, *self._behind(rest)]
+
+    def _emit(self, text: str) -> Sequence[ReasoningDelta]:
+        if self._is_fresh:
+            text = text.lstrip()
+        if not text:
+            return ()
+        self._is_fresh = False
+        return (ReasoningDelta(text),)
+
+    def _behind(self, text: str) -> Sequence[ContentDelta]:
+        if self._is_fresh:
+            text = text.lstrip()
+        if not text:
+            return ()
+        self._is_fresh = False
+        return (ContentDelta(text),)
+
+
+def overlap(text: str, marker: str) -> int:
+    """The length of the longest end of `text` that `marker` begins with, less than the whole marker."""
+    most = min(len(marker) - 1, len(text))
+    return next((size for size in range(most, 0, -1) if marker.startswith(text[-size:])), 0)

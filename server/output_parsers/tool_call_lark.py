@@ -1,0 +1,103 @@
+"""Lark grammars of tool calls in the models' own syntaxes, for calls that must follow the tools' schemas.
+
+Each is in llguidance's variant of Lark, and begins behind the marker of a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import orjson
+
+from server.output_parsers.tool_parser import DEEPSEEK, HERMES, LLAMA, MISTRAL, ToolCallSyntax
+from server.protocol.structured_outputs import Grammar, GrammarKind
+from server.protocol.tools import StrictCalls, array_of_calls
+
+Part: TypeAlias = str | dict[str, Any]  # text in Lark, or a JSON schema
+_SPACE = 'SPACE: " " | /\\r?\\n/\n'
+
+
+class LarkMarkers:
+    """The markers of a model as grammar symbols: control tokens by id, others as text.
+
+    Args:
+        control_ids: control tokens without text, by their names.
+    """
+
+    def __init__(self, control_ids: Mapping[str, int]) -> None:
+        self._control_ids = control_ids
+
+    def __getitem__(self, marker: str) -> str:
+        token_id = self._control_ids.get(marker)
+        return orjson.dumps(marker).decode() if token_id is None else f"<[{token_id}]>"
+
+    def __contains__(self, marker: str) -> bool:
+        return marker in self._control_ids
+
+
+class ToolCallLark(NamedTuple):
+    """The grammar of the calls in one syntax."""
+
+    grammar: Grammar
+    begins: Mapping[bytes, bytes]  # the markers, and of each what the grammar reads of it too
+
+
+def tool_call_lark(syntax: ToolCallSyntax, calls: StrictCalls, markers: LarkMarkers) -> ToolCallLark | None:
+    """The grammar of calls; None for a syntax in which schemas cannot be enforced.
+
+    Raises ValueError if the schema of a tool cannot be written as JSON.
+    """
+    write = _WRITERS.get(syntax.name)
+    if write is None:
+        return None
+    try:
+        source = orjson.dumps(write(calls, markers)).decode()
+    except orjson.JSONEncodeError as error:
+        raise ValueError(f"the schema of a tool cannot be written as JSON: {error}") from error
+    begins = {begin.encode(): begin.encode() if begin == "{" else b"" for begin in syntax.begins}
+    return ToolCallLark(Grammar(GrammarKind.CALLS, source), begins)
+
+
+def _hermes(calls: StrictCalls, markers: LarkMarkers) -> list[Part]:
+    return [f"start: SPACE? call SPACE? {markers['</tool_call>']}\n{_SPACE}call: %json ", calls.schema("arguments")]
+
+
+def _llama(calls: StrictCalls, markers: LarkMarkers) -> list[Part]:
+    return ["start: %json ", calls.schema("parameters")]
+
+
+def _mistral(calls: StrictCalls, markers: LarkMarkers) -> list[Part]:
+    forms, named = ["array"], []
+    if "[ARGS]" in markers:
+        forms += [f"named{index}" for index in range(len(calls.tools))]
+        call_id = f"({markers['[CALL_ID]']} /[A-Za-z0-9]{{9}}/)? " if "[CALL_ID]" in markers else ""
+        for index, tool in enumerate(calls.tools):
+            named += _named(calls, index, f'"{tool.name}" {call_id}{markers["[ARGS]"]} arguments{index}')
+    array = array_of_calls(calls.schema("arguments"), calls.most)
+    return [f"start: SPACE? ({' | '.join(forms)})\n{_SPACE}array: %json ", array, "\n", *named]
+
+
+def _deepseek(calls: StrictCalls, markers: LarkMarkers) -> list[Part]:
+    calls_begin, begin, separator, end, calls_end = (markers[marker] for marker in DEEPSEEK.markers)
+    del calls_begin  # has come already
+    parts: list[Part] = []
+    for index, tool in enumerate(calls.tools):
+        fenced = f'"function" {separator} "{tool.name}\\n```json\\n" arguments{index} "\\n```"'
+        parts += _named(calls, index, f'{fenced} | "{tool.name}" {separator} arguments{index}')
+    forms = " | ".join(f"named{index}" for index in range(len(calls.tools)))
+    most = f"{{1,{calls.most}}}" if calls.most > 1 else ""
+    return [f"start: (SPACE? call){most} SPACE? {calls_end}\n{_SPACE}call: {begin} ({forms}) {end}\n", *parts]
+
+
+def _named(calls: StrictCalls, index: int, rule: str) -> list[Part]:
+    schema = calls.arguments_of(calls.tools[index])
+    return [f"named{index}: {rule}\narguments{index}: %json ", schema, "\n"]
+
+
+_WRITERS: Mapping[str, Callable[[StrictCalls, LarkMarkers], list[Part]]] = {
+    HERMES.name: _hermes,
+    LLAMA.name: _llama,
+    MISTRAL.name: _mistral,
+    DEEPSEEK.name: _deepseek,
+}

@@ -1,0 +1,101 @@
+"""Loads a model by its name: the engine, the tokenizer and the chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from engine.interface.config import EngineConfig
+from engine.interface.errors import ModelError
+from engine.interface.regular_file import open_regular
+from engine.interface.types import Progress
+from server.model_sources.builtin_models import BUILTIN_MODELS
+from server.model_sources.model_store import ensure_model, name_of
+from server.startup.settings import OPENAI_DEFAULTS, ServerSettings
+from server.text.text_model import TextModel
+
+if TYPE_CHECKING:
+    from engine.client import EngineClient
+
+
+MAX_TEMPLATE_BYTES = 4 << 20  # of a file with a chat template; templates have some kilobytes
+
+
+class LoadedModel(NamedTuple):
+    engine: EngineClient  # not yet started
+    text_model: TextModel
+
+
+def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
+    """Pulls the model if it is missing, reads it, and compiles its programs. Blocks; call it in a thread.
+
+    Raises ModelStoreError or ValueError or OSError if the model cannot be found, downloaded or served.
+    """
+    loaded = load_with(settings.model, settings.engine_config, progress, settings.chat_template)
+    if settings.sampling_defaults == OPENAI_DEFAULTS:
+        loaded = loaded._replace(text_model=replace(loaded.text_model, sampling_defaults={}))
+    return loaded
+
+
+def follow_model(settings: ServerSettings, progress: Progress, on_lost: Callable[[BaseException], None]) -> None:
+    """Loads this host's share of the model and follows the leader until that ends. Blocks; call it in a thread.
+
+    Args:
+        on_lost: as of `EngineClient.follow`.
+
+    Raises:
+        ModelStoreError, ValueError, OSError: the model cannot be found, downloaded or computed here.
+        HostLost: the leader is lost or has failed.
+    """
+    path = ensure_model(settings.model, progress)
+    from engine.client import EngineClient
+
+    EngineClient.follow(path, settings.engine_config(), progress, on_lost)
+
+
+def load_with(
+    model: str,
+    configure: Callable[[tuple[int, ...]], EngineConfig],
+    progress: Progress,
+    chat_template: str | None = None,
+) -> LoadedModel:
+    """As `load_model`, with another source of configuration.
+
+    Args:
+        model: name of a built-in model or of one of the Hub, or path of a GGUF file or a Hugging Face folder.
+        configure: makes the configuration of the engine from the end tokens of the model.
+        chat_template: path of a template that replaces the model's own.
+    """
+    template = None if chat_template is None else _read_template(Path(chat_template))
+    path = ensure_model(model, progress)
+    try:
+        builtin = BUILTIN_MODELS.get(model)
+        card = None if builtin is None else builtin.sampling
+        text_model = TextModel.load(path, name_of(model, path), card, template)
+    except ModelError:
+        from engine.client import EngineClient
+
+        # If the architecture is not served, other files and fields may be missing too, so it is checked first.
+        EngineClient.refuse_unserved(path)
+        raise
+    # It is imported here, because it imports JAX, and the server must listen before that is loaded.
+    from engine.client import EngineClient
+
+    config = configure(tuple(text_model.tokenizer.eos_token_ids))
+    return LoadedModel(EngineClient.load(path, config, progress), text_model)
+
+
+def _read_template(path: Path) -> str:
+    """Raises ModelError where the file cannot be read, is too large, or is not UTF-8."""
+    try:
+        with open_regular(path) as file:
+            content = file.read(MAX_TEMPLATE_BYTES + 1)
+        if len(content) > MAX_TEMPLATE_BYTES:
+            raise ModelError(f"the chat template {path} is larger than {MAX_TEMPLATE_BYTES} bytes, the limit for one")
+        return content.decode("utf-8")
+    except OSError as error:
+        raise ModelError(f"the chat template {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ModelError(f"the chat template {path} is damaged: it is not UTF-8: {error}") from error

@@ -1,0 +1,112 @@
+"""Turns the `--model` flags into the settings of each model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from engine.interface.address import KVEndpoint
+from engine.interface.config import EngineConfig
+from engine.weights.formats.gguf_shards import ShardName
+from engine.weights.formats.model_folder import CONFIG
+from server.model_sources.builtin_models import BUILTIN_MODELS
+from server.model_sources.model_paths import GGUF_SUFFIX, is_model_folder, models_in
+from server.startup.settings import ServerSettings, SettingsError
+
+
+def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
+    """The settings of each model to serve, in the order of the flags.
+
+    Each has the name that clients know it by, unless it is the only one and is given none. Those that may be in memory
+    at once share the memory for pages in equal parts.
+
+    Raises SettingsError if two models have one name, a folder holds none, or a name is given to several.
+    """
+    found = [model for text in settings.models for model in _read(text)]
+    if len(found) == 1:
+        ((name, model),) = found
+        if name is not None and settings.served_model_name is not None:
+            raise SettingsError(f"served_model_name is {settings.served_model_name!r}, and --model says {name!r}")
+        return (replace(settings, models=(model,), served_model_name=settings.served_model_name or name),)
+    if settings.engine.num_hosts > 1:
+        raise SettingsError(
+            f"num_hosts is {settings.engine.num_hosts} and there are {len(found)} models; several hosts compute one"
+        )
+    if settings.served_model_name is not None:
+        raise SettingsError(
+            f"served_model_name is {settings.served_model_name!r} and there are {len(found)} models; "
+            "name each with --model NAME=MODEL"
+        )
+    named: dict[str, str] = {}
+    for name, model in found:
+        name = name or name_of(model)
+        if name in named:
+            raise SettingsError(f"{named[name]} and {model} have the same name {name}; name them with NAME=MODEL")
+        named[name] = model
+    engine = settings.engine
+    num_at_once = min(settings.models_max or len(named), len(named))
+    shared = replace(
+        engine,
+        memory_utilization=engine.memory_utilization / num_at_once,
+        kv_cache_bytes=None if engine.kv_cache_bytes is None else max(1, engine.kv_cache_bytes // num_at_once),
+    )
+    return tuple(
+        replace(settings, models=(model,), served_model_name=name, engine=_with_own_ports(shared, index))
+        for index, (name, model) in enumerate(named.items())
+    )
+
+
+def _with_own_ports(engine: EngineConfig, index: int) -> EngineConfig:
+    """The configuration of one of several models: each publishes its page events at ports of its own.
+
+    Raises SettingsError if there are no such ports.
+    """
+    if index and (engine.prefix_cache_listen is not None or engine.prefix_cache_peers):
+        raise SettingsError("prefix_cache_listen and prefix_cache_peers are for a server with one model")
+    if engine.kv_events is None:
+        return engine
+    try:
+        return replace(engine, kv_events=KVEndpoint.parse(engine.kv_events).shifted(index).events)
+    except ValueError as error:
+        raise SettingsError(
+            f"kv_events is {engine.kv_events!r}, and model {index + 1} takes ports too: {error}"
+        ) from error
+
+
+def _read(text: str) -> Iterator[tuple[str | None, str]]:
+    """The name, if one is given, and the model of each model that a flag means.
+
+    Raises SettingsError if a part is empty, or a folder holds no model.
+    """
+    name, has_name, model = text.partition("=")
+    if not has_name or Path(os.path.expanduser(text)).exists():
+        name, model = "", text
+    elif not (name and model):
+        raise SettingsError(f"--model {text} has an empty name or an empty model; write NAME=MODEL")
+    path = Path(os.path.expanduser(model))
+    if model in BUILTIN_MODELS or not path.is_dir():
+        yield name or None, model
+        return
+    models = [path] if is_model_folder(os.listdir(path)) else models_in(path)
+    if not models:
+        raise SettingsError(
+            f"--model {model} is a folder without {CONFIG}, and holds neither GGUF files nor folders with one"
+        )
+    if name and len(models) > 1:
+        raise SettingsError(f"--model {text} gives one name to the {len(models)} models of the folder")
+    for found in models:
+        yield name or None, str(found)
+
+
+def name_of(model: str) -> str:
+    """The default name of a model: the last part of its path, without the suffix of a file.
+
+    A built-in model or one of the Hub is called as it is given.
+    """
+    path = Path(os.path.abspath(os.path.expanduser(model)))
+    if model in BUILTIN_MODELS or not path.exists():
+        return model
+    shard = ShardName.parse(path.name)
+    return path.name.removesuffix(GGUF_SUFFIX) if shard is None else shard.stem

@@ -1,0 +1,64 @@
+"""What a turn of Anthropic's may hold, and what of it the model is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from server.api.anthropic.content_blocks import MAX_BLOCKS, Text, Thinking, ToolResult, ToolUse, read_blocks, read_texts
+
+TEXT = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}, "citations": None}
+
+
+def test_a_string_is_one_text() -> None:
+    assert read_blocks("a") == [Text("a")]
+
+
+def test_every_kind_of_block() -> None:
+    assert read_blocks(
+        [
+            TEXT,
+            {"type": "thinking", "thinking": "hm", "signature": "x"},
+            {"type": "redacted_thinking", "data": "x"},
+            {"type": "tool_use", "id": "t", "name": "f", "input": {"b": 1}, "caller": {"type": "direct"}},
+            {"type": "tool_use", "id": "u", "name": "g"},
+            {"type": "tool_result", "tool_use_id": "t", "content": [TEXT, TEXT]},
+            {"type": "tool_result", "tool_use_id": "u", "is_error": True},
+            {"type": "document", "source": {"type": "text", "data": "d"}, "title": "T"},
+        ]
+    ) == [
+        Text("a"),
+        Thinking("hm"),
+        ToolUse("t", "f", {"b": 1}),
+        ToolUse("u", "g", {}),
+        ToolResult("t", "a\na", False),
+        ToolResult("u", "", True),
+        Text("T\nd"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (5, "content is 5"),
+        ([5], "content[0] is 5"),
+        ([{"type": "text"}], "content[0].text is null"),
+        ([TEXT, {"type": "image", "source": {}}], 'content[1] is a block of type "image"'),
+        ([{"type": "document", "source": {"type": "base64", "data": "a"}}], 'of type "document"'),
+        ([{"type": "tool_use", "id": "a", "name": "f", "input": []}], "content[0].input"),
+        ([{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}], "content[0].content[0]"),
+        ([{"type": "tool_result", "tool_use_id": "a", "is_error": 1}], "content[0].is_error is 1"),
+        ([TEXT] * (MAX_BLOCKS + 1), f"at most {MAX_BLOCKS}"),
+    ],
+)
+def test_what_it_may_not_hold_is_named(content: Any, words: str) -> None:
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011 - the words follow
+        read_blocks(content)
+    assert words in str(refusal.value)
+
+
+def test_texts_of_a_system() -> None:
+    assert (read_texts(None, "system"), read_texts("a", "system")) == ([], ["a"])
+    with pytest.raises(ValueError, match=r"system\[1\]"):
+        read_texts([TEXT, {"type": "thinking", "thinking": "a"}], "system")

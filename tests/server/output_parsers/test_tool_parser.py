@@ -1,0 +1,178 @@
+"""Tool calls are read the same wherever the text is cut, and what is no call stays text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.output_parsers.parser_events import ContentDelta, ToolCallArguments, ToolCallStart, ToolEvent, merged
+from server.output_parsers.tool_parser import (
+    ARRAY,
+    DEEPSEEK,
+    GEMMA,
+    GRANITE,
+    HERMES,
+    LLAMA,
+    MISTRAL,
+    PHI,
+    PYTHONIC,
+    QWEN_CODER,
+    TOOL_CALL_SYNTAXES,
+    ToolCallSyntax,
+    ToolParser,
+    syntax_of_template,
+)
+
+ONE, TWO = '{"city": "Oslo \\" } ] </tool_call>", "days": [1, {"a": null}]}', "{}"
+
+
+SCHEMAS = {
+    "w": {"properties": {"city": {"type": "string"}, "days": {"type": "array"}, "n": {"type": ["integer", "null"]}}},
+    "v": {},
+}
+
+
+def read(syntax: ToolCallSyntax, *pieces: str) -> list[ToolEvent]:
+    reader = ToolParser(syntax, SCHEMAS)
+    events = [event for piece in pieces for event in reader.feed(piece)]
+    return merged([*events, *reader.flush()])
+
+
+def call(name: str, arguments: str) -> list[ToolEvent]:
+    return [ToolCallStart(name), ToolCallArguments(arguments)]
+
+
+PYTHON = """[w(city='O"s\\\\lo\\n\\u00e9', days=[1, -2.5, True, None, {'a': ()}], n=0x10, t=\"\"\"a"b\"\"\"), v()]"""
+AS_JSON = '{"city": "O\\"s\\\\lo\\né", "days": [1, -2.5, true, null, {"a": []}], "n": 16, "t": "a\\"b"}'
+BEGIN, CALL, SEP = (
+    "<\uff5ctool\u2581calls\u2581begin\uff5c>",
+    "<\uff5ctool\u2581call\u2581begin\uff5c>",
+    "<\uff5ctool\u2581sep\uff5c>",
+)
+END, ENDS = "<\uff5ctool\u2581call\u2581end\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>"
+XML = (
+    "<function=w>\n<parameter=city>\n\nif a < b:\n  </param>5\n</parameter>\n<parameter=days>\n[1, 2]\n</parameter>\n"
+    "<parameter=n>None</parameter>\n<parameter=other>7</parameter>\n</function>"
+)
+OF_XML = '{"city": "\\nif a < b:\\n  </param>5", "days": [1, 2], "n": null, "other": "7"}'
+
+CASES: list[tuple[ToolCallSyntax, str, list[ToolEvent]]] = [
+    (HERMES, f'<tool_call>\n{{"name": "w", "arguments": {ONE}}}\n</tool_call>', call("w", ONE)),
+    (
+        HERMES,
+        f'Let me see.\n<tool_call>{{"name":"w","arguments":{ONE}}}</tool_call>\n'
+        f'<tool_call>\n{{"arguments": {TWO}, "id": 3, "name": "v"}}\n</tool_call>\n',
+        [ContentDelta("Let me see.\n"), *call("w", ONE), *call("v", TWO)],
+    ),
+    (HERMES, '<tool_call>{"name": "w"}</tool_call> done', [*call("w", "{}"), ContentDelta("done")]),
+    (HERMES, "<tool_call>{'name': 1}", [ContentDelta("<tool_call>{'name': 1}")]),
+    (HERMES, "a <tool_calls> < <tool", [ContentDelta("a <tool_calls> < <tool")]),
+    (HERMES, '<tool_call>{"name": "w", "arguments": {"a": 1', call("w", '{"a": 1')),
+    (HERMES, '<tool_call>{"name": "\\u0077", "arguments": "{\\"a\\": 1}"}</tool_call>', call("w", '{"a": 1}')),
+    (HERMES, '<tool_call>{"name": "", "arguments": {}}</tool_call>',
+     [ContentDelta('<tool_call>{"name": "", "arguments": {}}</tool_call>')]),
+    (MISTRAL, f'[TOOL_CALLS] [{{"name": "w", "arguments": {ONE}}}, {{"name": "v", "arguments": {TWO}}}]',
+     [*call("w", ONE), *call("v", TWO)]),
+    (MISTRAL, f"Yes. [TOOL_CALLS]w[ARGS]{ONE}[TOOL_CALLS]v[ARGS] {TWO}",
+     [ContentDelta("Yes. "), *call("w", ONE), *call("v", TWO)]),
+    (LLAMA, f'{{"name": "w", "parameters": {ONE}}}', call("w", ONE)),
+    (LLAMA, f' {{"name": "w", "parameters": {ONE}}}; {{"name": "v", "parameters": {TWO}}}',
+     [*call("w", ONE), *call("v", TWO)]),
+    (LLAMA, '{"answer": 42}', [ContentDelta('{"answer": 42}')]),
+    (LLAMA, 'I use {"name": "w", "parameters": {}}', [ContentDelta('I use {"name": "w", "parameters": {}}')]),
+    (LLAMA, f'<|python_tag|>{{"name": "w", "parameters": {ONE}}}', call("w", ONE)),
+    (LLAMA, '{"name": "Bob", "age": 3}', [ContentDelta('{"name": "Bob", "age": 3}')]),
+    (MISTRAL, f"[TOOL_CALLS]w[CALL_ID]abc[ARGS]{ONE}", call("w", ONE)),
+    (PYTHONIC, PYTHON, [*call("w", AS_JSON), *call("v", "{}")]),
+    (PYTHONIC, f"<|python_start|>{PYTHON}", [*call("w", AS_JSON), *call("v", "{}")]),
+    (PYTHONIC, "[see](w) [w(1)]", [ContentDelta("[see](w) [w(1)]")]),
+    (PYTHONIC, "[print(city='a')]", [ContentDelta("[print(city='a')]")]),
+    (PYTHONIC, "[w(city='a' + 'b')]", [*call("w", '{"city": "a"'), ContentDelta("+ 'b')]")]),
+    (GEMMA, f"Sure.\n```tool_code\nprint({PYTHON[1:-6]})\nv()\n```\nDone",
+     [ContentDelta("Sure.\n"), *call("w", AS_JSON), *call("v", "{}"), ContentDelta("Done")]),
+    (GEMMA, f"```tool_code\n{PYTHON}\n```", [*call("w", AS_JSON), *call("v", "{}")]),
+    (GEMMA, f'```tool_code\n{{"name": "w", "parameters": {ONE}}}\n```', call("w", ONE)),
+    (GEMMA, f'```json\n[{{"name": "w", "parameters": {ONE}}}]\n```', call("w", ONE)),
+    (GEMMA, '```json\n{"name": "Bob"}\n```', [ContentDelta('```json\n{"name": "Bob"}\n```')]),
+    (DEEPSEEK, f"Hm.{BEGIN}{CALL}function{SEP}w\n```json\n{ONE}\n```{END}\n{CALL}v{SEP}{TWO}{END}{ENDS}",
+     [ContentDelta("Hm."), *call("w", ONE), *call("v", TWO)]),
+    (QWEN_CODER, f"Well.\n<tool_call>\n{XML}\n</tool_call>", [ContentDelta("Well.\n"), *call("w", OF_XML)]),
+    (QWEN_CODER, XML, call("w", OF_XML)),
+    (HERMES, f"<tool_call>\n{XML}\n</tool_call>", call("w", OF_XML)),
+    (GRANITE, f'<|tool_call|>[{{"name": "w", "arguments": {ONE}}}]', call("w", ONE)),
+    (GRANITE, f'<tool_call>{{"name": "w", "arguments": {ONE}}}</tool_call>', call("w", ONE)),
+    (PHI, f'functools[{{"name": "w", "arguments": {ONE}}}]', call("w", ONE)),
+    (PHI, "import functools", [ContentDelta("import functools")]),
+    (ARRAY, f'[{{"name": "w", "arguments": {ONE}}} , {{"name":"v","arguments":{TWO}}}]',
+     [*call("w", ONE), *call("v", TWO)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("syntax", "text", "events"), CASES)
+def test_every_split_gives_the_same_calls(syntax: ToolCallSyntax, text: str, events: Sequence[ToolEvent]) -> None:
+    assert read(syntax, text) == events
+    assert read(syntax, *text) == events
+    for cut in range(len(text)):
+        assert read(syntax, text[:cut], text[cut:]) == events
+
+
+PIECES = [
+    *(marker for syntax in TOOL_CALL_SYNTAXES for marker in syntax.markers),
+    *'<tool_call>/{}[]":,\\ nametruw;ARGS0=()\'\n`',
+    "w(city=", "<function=w>", "<parameter=city>", "</parameter>", '{"name": "w"', "w", "function",
+]  # fmt: skip
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
+
+
+@given(st.sampled_from([*TOOL_CALL_SYNTAXES, ARRAY]), st.lists(TEXTS, max_size=5))
+def test_any_text_gives_the_same_events_whole_and_in_pieces(syntax: ToolCallSyntax, pieces: list[str]) -> None:
+    events = read(syntax, "".join(pieces))
+    assert read(syntax, *pieces) == events
+    if not any(isinstance(event, ToolCallStart) for event in events):
+        assert "".join(event.text for event in events if isinstance(event, ContentDelta)) == "".join(pieces)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(st.text(), values, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from([HERMES, MISTRAL, LLAMA, ARRAY]), st.dictionaries(st.text(), JSON, max_size=3), st.booleans())
+def test_any_arguments_come_through(syntax: ToolCallSyntax, arguments: dict[str, object], ascii_only: bool) -> None:
+    body = json.dumps(arguments, ensure_ascii=ascii_only)
+    key = "parameters" if syntax is LLAMA else "arguments"
+    written = f'{{"name": "w", "{key}": {body}}}'
+    text = {
+        HERMES: f"<tool_call>\n{written}\n</tool_call>",
+        MISTRAL: f"[TOOL_CALLS][{written}]",
+        LLAMA: written,
+        ARRAY: f"[{written}]",
+    }[syntax]
+    assert read(syntax, text) == call("w", body)
+
+
+@given(st.dictionaries(st.from_regex("[a-z]{1,3}", fullmatch=True), JSON, max_size=3))
+def test_any_arguments_come_through_as_python(arguments: dict[str, object]) -> None:
+    written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    events = read(PYTHONIC, f"[w({written})]")
+    assert events[0] == ToolCallStart("w")
+    assert isinstance(events[1], ToolCallArguments)
+    assert json.loads(events[1].text) == arguments
+    assert len(events) == 2
+
+
+def test_templates_are_known_by_their_markers() -> None:
+    assert syntax_of_template("<tool_call>\n<function=example>") is QWEN_CODER
+    assert syntax_of_template(f"{BEGIN}{CALL}") is DEEPSEEK
+    assert syntax_of_template("'<|tool|>' + tools + '<|/tool|>'") is PHI
+    assert syntax_of_template("start with <|tool_call|> and a list") is GRANITE
+    assert syntax_of_template("[func_name1(params_name1=params_value1)]") is PYTHONIC
+    assert syntax_of_template("… within <tool_call></tool_call> XML tags …") is HERMES
+    assert syntax_of_template("{{ '[TOOL_CALLS]' }}") is MISTRAL
+    assert syntax_of_template("{{ messages }}") is None

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from engine.interface.errors import ModelError
+from server.startup import model_loader
+from server.startup.model_loader import LoadedModel, load_model
+from server.startup.progress import silent
+from server.startup.settings import ServerSettings
+from server.text.text_model import TextModel
+from tests.server.support.gguf_files import byte_level_fields, write_gguf
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [("model", {"temperature": 0.2}), ("openai", {})])
+def test_the_models_sampling_can_be_turned_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str, expected: dict[str, float]
+) -> None:
+    path = write_gguf(tmp_path / "x.gguf", byte_level_fields() | {"general.sampling.temp": 0.2})
+    text_model = TextModel.load(path)
+    engine = cast(Any, SimpleNamespace(model_info=SimpleNamespace(vocab_size=text_model.tokenizer.vocab_size)))
+    monkeypatch.setattr(model_loader, "load_with", lambda *_: LoadedModel(engine, text_model))
+    loaded = load_model(ServerSettings(sampling_defaults=wanted), silent)
+    assert dict(loaded.text_model.sampling_defaults) == expected
+    assert loaded.text_model.tokenizer is text_model.tokenizer
+
+
+def test_a_template_of_the_users_own_has_precedence(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "x.gguf", byte_level_fields() | {"tokenizer.chat_template.tool_use": "tools"})
+    own = TextModel.load(path, chat_template="{{ bos_token }}own").chat_template
+    assert own is not None
+    assert own.render([{"role": "user", "content": ""}], tools=[{}]) == "<|im_start|>own"
+    models = TextModel.load(path).chat_template
+    assert models is not None
+    assert models.render([{"role": "user", "content": ""}], tools=[{}]) == "tools"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "cannot be read: No such file"), (b"\xff", "is damaged: it is not UTF-8")]
+)
+def test_a_template_that_cannot_be_read_ends_the_start(tmp_path: Path, content: bytes | None, words: str) -> None:
+    path = tmp_path / "chat.jinja"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ModelError, match=rf"the chat template .*chat.jinja {words}"):
+        load_model(ServerSettings(models=(str(tmp_path),), chat_template=str(path)), silent)
+
+
+def test_a_template_without_an_end_ends_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "chat.jinja"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    for named, words in ((path, "is larger than"), ("/dev/zero", "cannot be read: it is a device")):
+        with pytest.raises(ModelError, match=f"the chat template {named} {words}"):
+            load_model(ServerSettings(models=(str(tmp_path),), chat_template=str(named)), silent)
