@@ -24,7 +24,6 @@ from server.http.entry.error_answers import ERROR_SHAPES, GENERATING, answer_err
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, guard_requests
 from server.http.transport.connections import TURNS, GuardedRunner
 from server.http.transport.json_body import json_response
-from server.startup.loaded_model import follow_model
 from server.startup.logs import log, set_up_logs
 from server.startup.model_loader import follow_model
 from server.startup.model_settings import settings_of_each

@@ -29,7 +29,7 @@ from server.router.local.source import LocalReplicas
 from server.router.replicas import Replicas, ReplicaSource, SourceFailed
 from server.router.router import ROUTER, Router
 from server.startup.logs import log, set_up_logs
-from server.startup.model_list import settings_of_each
+from server.startup.model_settings import settings_of_each
 from server.startup.settings import ServerSettings, SettingsError
 
 POLL_S = 0.05  # while the last streams end

@@ -42,7 +42,7 @@ def run_server(settings: ServerSettings, announce: Announce) -> int:
     set_up_logs(settings.log_level, settings.log_format, settings.replica_name)
     raise_file_limit()
     limit_malloc_arenas()
-    encode_in_callers_thread()
+    disable_tokenizers_threads()
     with ProgressReporter() as progress:
         status = asyncio.run(serve(settings, announce, progress, _load_and_freeze))
     # After a signal during loading, a thread is still inside the compiler. The normal exit of the interpreter

@@ -15,7 +15,7 @@ from server.http.entry.guard import TENANT
 from server.http.streams.fronted import FRONT_KEY_HEADER
 from server.http.transport.json_body import read_body
 from server.protocol.errors import ApiError, unavailable
-from server.protocol.json_values import MAX_INLINE_BYTES
+from server.protocol.json_limits import MAX_INLINE_BYTES
 from server.router.lru_dict import LruDict
 from server.router.prefixes import prefix_blocks
 from server.router.proxy_response import request_headers

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sampling.host.grammar import TokenMatcher
-from sampling.host.grammar import num_words_of
+from sampling.host.grammar import TokenMatcher, num_words_of
 from server.structured_output.grammar_vocabulary import HasVocabulary
 
 _MERGES = (

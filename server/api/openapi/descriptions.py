@@ -8,9 +8,9 @@ from string import Template
 from typing import Any, NamedTuple
 
 from sampling.host import params
-from server.api.anthropic import blocks_in
-from server.api.anthropic.tools import MAX_TOOLS as MAX_ANTHROPIC_TOOLS
-from server.api.openai import chat_request, completion_request, queries
+from server.api.anthropic import content_blocks
+from server.api.anthropic.messages_request import MAX_TOOLS as MAX_ANTHROPIC_TOOLS
+from server.api.openai import chat_request, completion_request, token_requests
 from server.api.responses import responses_request
 from server.protocol import generation_fields, sampling_fields, template_fields, tools
 
@@ -27,8 +27,8 @@ class Parameter(NamedTuple):
 _LIMITS = {
     name: f"{value:,g}" if isinstance(value, float) else f"{value:,}"
     for module in (
-        params, generation_fields, sampling_fields, template_fields, tools, chat_request, completion_request, queries,
-        responses_request, blocks_in,
+        params, generation_fields, sampling_fields, template_fields, tools, chat_request, completion_request,
+        token_requests, responses_request, content_blocks,
     )
     for name, value in vars(module).items()
     if name.startswith("MAX_")

@@ -23,7 +23,7 @@ from benchmarks.serving.server_process import free_port
 from engine.interface.types import Progress
 from server.cli.process import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, raise_file_limit
 from server.cli.serve import JOIN_S, serve
-from server.startup.loaded_model import LoadedModel
+from server.startup.model_loader import LoadedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
@@ -245,7 +245,7 @@ async def test_an_invalid_host_name_is_reported_in_one_line() -> None:
 SEVERAL_SIGNALS = """
 import asyncio, os, signal, sys
 from server.cli import process, serve
-from server.startup.loaded_model import LoadedModel
+from server.startup.model_loader import LoadedModel
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
