@@ -21,8 +21,8 @@ from sampling.host.params import InvalidParameter, SamplingParams
 from server.model_sources.errors import ModelStoreError
 
 if TYPE_CHECKING:
-    from server.generation.choice import Delta
-    from server.generation.generation import Answer, Usage
+    from server.generation.answers import Answer, Usage
+    from server.generation.output_sequence import Delta
     from server.offline.batch import BatchProgress
     from server.offline.llm import LLM
     from server.offline.output import Output

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from engine.interface.types import TokenEvent
-from server.generation.choice import Choice, Delta
+from server.generation.output_sequence import Delta, OutputSequence
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import Outbox
@@ -38,38 +38,38 @@ class Sink(Protocol[Taken_contra]):
 
 
 class Push:
-    """Listens to the token streams of one generation's choices and hands their deltas to a sink."""
+    """Listens to the token streams of one generation's sequences and hands their deltas to a sink."""
 
     __slots__ = ("_error", "_lanes", "_num_open", "_sink", "_stopped")
 
     def __init__(
         self,
-        choices: Sequence[Choice],
-        advance: Callable[[Choice, TokenEvent], list[Delta]],
-        advance_tokens: Callable[[Choice, Sequence[int]], list[Delta]],
+        sequences: Sequence[OutputSequence],
+        advance: Callable[[OutputSequence, TokenEvent], list[Delta]],
+        advance_tokens: Callable[[OutputSequence, Sequence[int]], list[Delta]],
         sink: Sink[Delta],
     ) -> None:
         """
         Args:
-            choices: those that have not ended.
-            advance: makes deltas of an event of a choice.
+            sequences: those that have not ended.
+            advance: makes deltas of an event of a sequence.
             advance_tokens: the same for an event that has tokens and nothing else.
         """
-        self._lanes = [_Lane(self, choice, advance, advance_tokens, sink) for choice in choices]
-        self._num_open = len(choices)
+        self._lanes = [_Lane(self, sequence, advance, advance_tokens, sink) for sequence in sequences]
+        self._num_open = len(sequences)
         self._sink = sink
         self._error: Exception | None = None
         self._stopped = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        """Pushes until all choices have ended, or until the sink is not ready; the streams can be read on then.
+        """Pushes until all sequences have ended, or until the sink is not ready; the streams can be read on then.
 
         Raises:
             Exception: what `advance` and the sink raise.
         """
         self._sink.follow(self.stop)
         for lane in self._lanes:
-            if self._stopped.done():  # what has waited in the stream of another choice has filled the client's socket
+            if self._stopped.done():  # what has waited in the stream of another sequence has filled the client's socket
                 break
             lane.listen()
         try:
@@ -84,7 +84,7 @@ class Push:
                 del error  # its traceback keeps this frame, which would keep it until a garbage collection
 
     def note_end(self) -> None:
-        """One of the choices has had its last delta."""
+        """One of the sequences has had its last delta."""
         self._num_open -= 1
         if not self._num_open:
             self.stop(None)
@@ -101,44 +101,44 @@ class Push:
 
 
 class _Lane:
-    """Listens to the token stream of one choice."""
+    """Listens to the token stream of one sequence."""
 
-    __slots__ = ("_advance", "_advance_tokens", "_choice", "_outbox", "_push", "_take")
+    __slots__ = ("_advance", "_advance_tokens", "_outbox", "_push", "_sequence", "_take")
 
     def __init__(
         self,
         push: Push,
-        choice: Choice,
-        advance: Callable[[Choice, TokenEvent], list[Delta]],
-        advance_tokens: Callable[[Choice, Sequence[int]], list[Delta]],
+        sequence: OutputSequence,
+        advance: Callable[[OutputSequence, TokenEvent], list[Delta]],
+        advance_tokens: Callable[[OutputSequence, Sequence[int]], list[Delta]],
         sink: Sink[Delta],
     ) -> None:
         self._push = push
-        self._choice = choice
+        self._sequence = sequence
         self._advance = advance
         self._advance_tokens = advance_tokens
         self._take = sink.take
         self._outbox = sink.outbox
 
     def listen(self) -> None:
-        self._choice.stream.listen(self)
+        self._sequence.stream.listen(self)
 
     def leave(self) -> None:
-        self._choice.stream.listen(None)
+        self._sequence.stream.listen(None)
 
     def receive(self, event: TokenEvent) -> Outbox | None:
         """Takes one event; see `Listener`."""
         return self._hand_on(self._advance, event)
 
     def receive_tokens(self, token_ids: Sequence[int]) -> Outbox | None:
-        """Takes new tokens; see `Listener`. They may end the choice, because a stop string ends in them."""
+        """Takes new tokens; see `Listener`. They may end the sequence, because a stop string ends in them."""
         return self._hand_on(self._advance_tokens, token_ids)
 
-    def _hand_on(self, advance: Callable[[Choice, News], list[Delta]], news: News) -> Outbox | None:
-        if self._choice.finish_reason is not None:  # the abort of a stop string may come back at once
+    def _hand_on(self, advance: Callable[[OutputSequence, News], list[Delta]], news: News) -> Outbox | None:
+        if self._sequence.finish_reason is not None:  # the abort of a stop string may come back at once
             return None
         try:
-            deltas = advance(self._choice, news)
+            deltas = advance(self._sequence, news)
             if not deltas:
                 return None
             self._take(deltas)

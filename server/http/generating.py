@@ -12,8 +12,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.api.route import AnswerContext, BodyCall, BodyRoute
-from server.generation.generation import Generation, TellProgress
-from server.http.entry.access_log import REQUEST_ID, note_generation
+from server.generation.generation import Generation
+from server.generation.observer import GenerationObserver
+from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, read_asked
 from server.http.streams import held_stream
@@ -24,6 +25,7 @@ from server.http.streams.sse import EventStream
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import ApiError, shorten
 from server.serving.served_model import ServedModel
+from server.serving.submit import Submission
 from server.streams.held_answer import HeldAnswer
 
 
@@ -71,15 +73,12 @@ async def _stream(request: web.Request, route: BodyRoute, call: BodyCall, prepar
     async with EventStream(request, route, served, held_id) as stream:
         if not model.is_open:
             await stream.open()  # the client waits for the model, and sees that it does
-        tell = stream.tell_progress(call, _ids(request, call)[0], model)
-        async with _generate(request, call, model, tell) as generation:
+        progress = stream.progress_observer(call, _ids(request, call)[0], model)
+        async with _generate(request, call, model, progress) as generation:
             preparing.close()  # from here on the limits of the engine's queue hold
             writer = call.make_writer(generation, _context(request, route, call, model))
-            try:
-                await stream.open(writer.begin())
-                await stream.stream(generation, writer)
-            finally:
-                note_generation(generation)
+            await stream.open(writer.begin())
+            await stream.stream(generation, writer)
     return stream.response
 
 
@@ -118,23 +117,20 @@ async def _answer_whole(
     async with _generate(request, call, model) as generation:
         preparing.close()
         writer = call.make_writer(generation, _context(request, route, call, model))
-        try:
-            answers = await generation.collect()
+        answers = await generation.collect()
 
-            def respond() -> web.Response:
-                return json_response(writer.to_dict(answers))
+        def respond() -> web.Response:
+            return json_response(writer.to_dict(answers))
 
-            response = await served.workers.run(respond) if writer.is_slow else respond()
-            return await send_whole(request, response, served.settings, is_owed=True)
-        finally:
-            note_generation(generation)
+        response = await served.workers.run(respond) if writer.is_slow else respond()
+        return await send_whole(request, response, served.settings, is_owed=True)
 
 
 def _generate(
-    request: web.Request, call: BodyCall, model: ServedModel, tell: TellProgress | None = None
+    request: web.Request, call: BodyCall, model: ServedModel, *observers: GenerationObserver
 ) -> AbstractAsyncContextManager[Generation]:
     return request.app[SERVED].generate(
-        model, call.request, tenant=request[TENANT], request_ids=_ids(request, call), tell_progress=tell
+        model, Submission(call.request, request[TENANT], _ids(request, call), observers)
     )
 
 

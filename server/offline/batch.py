@@ -7,9 +7,9 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from server.generation.choice import Delta
 from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
+from server.generation.output_sequence import Delta
 from server.generation.prompts import PreparedPrompt
 from server.offline.output import Output
 from server.structured_output.answer_rules import AnswerRules

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.interface.types import FinishReason, TokenLogprobs
-from server.generation.generation import Answer, Usage
+from server.generation.answers import Answer, Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from server.generation.generation_request import GenerationRequest
 from server.startup.logs import log
 from server.startup.version import eagre_version
-from server.telemetry.request_span import RequestSpan
+from server.telemetry.request_span import ContentSpan, RequestSpan
 from server.telemetry.trace_context import caller
 
 if TYPE_CHECKING:
@@ -33,9 +33,8 @@ class Tracing:
 
     def span(self, request: GenerationRequest, model: str, request_ids: Sequence[str]) -> RequestSpan:
         """The span of a request, below that of the caller's trace."""
-        return RequestSpan(
-            self._tracer, _parent(), request, model, request_ids, captures_content=self._captures_content
-        )
+        kind = ContentSpan if self._captures_content else RequestSpan
+        return kind(self._tracer, _parent(), request, model, request_ids)
 
     def close(self) -> None:
         """Exports what waits, for no longer than CLOSE_TIMEOUT_S; a collector that does not answer holds up nothing."""

@@ -9,8 +9,9 @@ from engine.interface.types import FinishReason
 from server.api.anthropic.blocks import Blocks
 from server.api.anthropic.shapes import encode_error, encode_event, shape_usage, stop_reason
 from server.api.route import AnswerContext, AnswerWriter
-from server.generation.choice import Delta
-from server.generation.generation import Answer, Generation
+from server.generation.answers import Answer
+from server.generation.generation import Generation
+from server.generation.output_sequence import Delta
 from server.output_parsers.answer_parts import AnswerFormat, AnswerParts
 from server.protocol.errors import ApiError
 

@@ -16,8 +16,9 @@ from server.api.openai.logprobs import WireLogprobs
 from server.api.openai.openai_call import OpenAICall
 from server.api.openai.openai_shapes import AnswerHead, encode_reason, shape_error, shape_usage
 from server.api.route import AnswerContext, BodyRoute
-from server.generation.choice import Delta
-from server.generation.generation import Answer, Generation
+from server.generation.answers import Answer
+from server.generation.generation import Generation
+from server.generation.output_sequence import Delta
 from server.generation.prompt_sources import Conversation
 from server.protocol.generation_fields import GenerationFields
 

@@ -15,8 +15,9 @@ from server.api.openai.logprobs import WireLogprobs
 from server.api.openai.openai_call import OpenAICall
 from server.api.openai.openai_shapes import AnswerHead, encode_reason, shape_error
 from server.api.route import BodyRoute
-from server.generation.choice import Delta
-from server.generation.generation import Answer, Generation
+from server.generation.answers import Answer
+from server.generation.generation import Generation
+from server.generation.output_sequence import Delta
 from server.generation.prompt_sources import InfillPrompt, PromptSource, TextPrompt, TokenPrompt
 from server.protocol.generation_fields import GenerationFields
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from server.generation.generation import Timings, Usage
+from server.generation.answers import Timings, Usage
 from server.protocol.errors import ApiError
 
 

@@ -22,8 +22,8 @@ from server.api.openai.openai_call import OpenAICall
 from server.api.openai.openai_shapes import shape_error, shape_timings, shape_usage
 from server.api.openai.prompt_progress import shape_progress
 from server.api.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, Resume, StreamWriter
-from server.generation.choice import Delta
 from server.generation.generation import Generation
+from server.generation.output_sequence import Delta
 from server.protocol.errors import ApiError, shorten
 from server.protocol.json_values import parse_json
 from server.telemetry.trace_context import trace_id

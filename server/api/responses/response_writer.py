@@ -21,8 +21,8 @@ from server.api.responses.response_object import (
 )
 from server.api.responses.turn import Turn
 from server.api.route import AnswerContext
-from server.generation.choice import Delta
 from server.generation.generation import Generation
+from server.generation.output_sequence import Delta
 from server.output_parsers.answer_parts import AnswerParts
 from server.protocol.errors import ApiError
 

@@ -10,9 +10,8 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.admission.probes import PROBES
-from server.generation.generation import Generation
 from server.protocol.errors import shorten
-from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id, note, start_request
+from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id, start_request
 from server.telemetry import trace_context
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's number for a client that left; never sent
@@ -47,18 +46,6 @@ async def log_access(request: web.Request, handler: Handler) -> web.StreamRespon
             status=status,
             duration=round(time.perf_counter() - started_at, 6),
         )
-
-
-def note_generation(generation: Generation) -> None:
-    """Adds the generation's counts to the request's later events."""
-    usage = generation.usage
-    ttft = generation.time_to_first_token
-    note(
-        prompt_tokens=usage.num_prompt_tokens,
-        completion_tokens=usage.num_completion_tokens,
-        finish_reason=generation.finish_reason,
-        ttft=None if ttft is None else round(ttft, 6),
-    )
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:

@@ -49,9 +49,9 @@ def _answer(request: web.Request, api_error: ApiError) -> web.Response:
     """
     resource = request.match_info.route.resource
     path = request.path if resource is None else resource.canonical  # None: no route fits
-    records = request.app[SERVED].records if SERVED in request.app else None  # a front has none
-    if records is not None and TENANT in request and request.method == "POST" and path in request.app[GENERATING]:
-        records.refuse(request[REQUEST_ID], request[TENANT].name, path, api_error)
+    request_log = request.app[SERVED].request_log if SERVED in request.app else None  # a front has none
+    if request_log is not None and TENANT in request and request.method == "POST" and path in request.app[GENERATING]:
+        request_log.refuse(request[REQUEST_ID], request[TENANT].name, path, api_error)
     shape = request.app[ERROR_SHAPES].get(path, shape_error)
     response = web.Response(
         body=orjson.dumps(shape(api_error, request[REQUEST_ID])),

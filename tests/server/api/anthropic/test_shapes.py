@@ -6,7 +6,7 @@ import pytest
 
 from engine.interface.types import FinishReason
 from server.api.anthropic.shapes import encode_error, shape_error, shape_usage, stop_reason
-from server.generation.generation import Usage
+from server.generation.answers import Usage
 from server.protocol.errors import ApiError
 
 

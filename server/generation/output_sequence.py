@@ -1,9 +1,8 @@
-"""One of a generation's choices: the tokens of one engine stream become text."""
+"""One output sequence of a request: the tokens of one engine stream become text."""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -12,7 +11,7 @@ from engine.interface.types import FinishReason, TokenEvent, TokenLogprobs
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import SamplingParams
 from server.generation.generation_request import GenerationRequest
-from server.generation.metrics import Metrics
+from server.generation.prompts import PreparedPrompt
 from server.generation.token_events import split, without_tokens
 from server.protocol.generation_fields import MAX_STOP_LENGTH
 from server.protocol.stream_fields import PLAIN, Streaming
@@ -27,28 +26,28 @@ _MAX_READ_BYTES = 4 * MAX_STOP_LENGTH  # of an answer that goes on; so many hold
 
 @dataclass(slots=True)
 class Delta:
-    """A piece of one choice's text. It is empty only where it ends a choice whose text has all been delivered."""
+    """A piece of one sequence's text; empty only where it ends a sequence whose text has all been delivered."""
 
-    index: int  # choice j of prompt i has index i * n + j
+    index: int  # answer j of prompt i has index i * n + j
     text: str
-    token_ids: list[int]  # generated since the choice's previous delta; the text may lag behind by held-back characters
+    token_ids: list[
+        int
+    ]  # generated since the sequence's previous delta; the text may lag behind by held-back characters
     finish_reason: FinishReason | None
     logprobs: list[TokenLogprobs] | None = None  # of each of the token ids, where asked for
-    # Of each of the prompt's tokens, None of the first; in the choice's first delta, where asked for.
+    # Of each of the prompt's tokens, None of the first; in the sequence's first delta, where asked for.
     prompt_logprobs: list[TokenLogprobs | None] | None = None
 
 
-class Choice:
-    """Turns the tokens of one engine stream into deltas."""
+class OutputSequence:
+    """Turns the tokens of one engine stream into deltas. The wire calls it a choice."""
 
     __slots__ = (
         "_detokenizer",
         "_echo",
         "_interval",
         "_is_exact",
-        "_last_token_at",
         "_least_tokens",
-        "_metrics",
         "_min_tokens",
         "_only_echoes",
         "_pending_ids",
@@ -59,11 +58,13 @@ class Choice:
         "finish_reason",
         "index",
         "is_aborted",
+        "last_token_at",
         "max_plain_tokens",
         "num_cached_tokens",
         "num_tokens",
         "stop_string",
         "stream",
+        "submitted_at",
     )
 
     def __init__(
@@ -72,7 +73,6 @@ class Choice:
         stream: TokenStream,
         detokenizer: IncrementalDetokenizer,
         stops: StopStrings | None,
-        metrics: Metrics,
         *,
         min_tokens: int = 0,
         echo: str = "",
@@ -100,49 +100,48 @@ class Choice:
         self.is_aborted = False
         self._detokenizer = detokenizer
         self._stops = stops
-        self._metrics = metrics
         self._min_tokens = min_tokens
         self._echo = echo
         self._only_echoes = only_echoes
         self._pending_ids: list[int] = []  # tokens whose text is still held back
         self._pending_logprobs: list[TokenLogprobs] | None = None  # of the pending ids, where asked for
         self._pending_prompt_logprobs: list[TokenLogprobs | None] | None = None  # until there is a delta
-        self._last_token_at = 0.0  # 0 before the first token
+        # Seconds of `time.perf_counter`; the generation sets both.
+        self.submitted_at = 0.0
+        self.last_token_at: float | None = None
 
     @classmethod
     def submit(
         cls,
         request: GenerationRequest,
+        prompt: PreparedPrompt,
         index: int,
-        prompt_token_ids: Sequence[int],
         params: SamplingParams,
         *,
         engine: EngineClient,
         tokenizer: HasTokenBytes,
-        metrics: Metrics,
         matcher: TokenMatcher | None = None,
-        echo: str = "",
+        tenant: str = "",
         wants_progress: bool = False,
     ) -> Self:
-        """Queues one answer to one prompt of `request`, which `prepare` has checked.
+        """Queues one answer to `prompt`, which `prepare` has checked.
 
         The text of an answer that goes on from its first tokens, which are in the prompt, is what follows theirs.
 
         Args:
-            matcher: follows the answer through its grammar, and has accepted what there is of it; no two answers
+            matcher: follows the answer through its grammar, and has accepted what there is of it; no two sequences
                 share one.
-            echo: the text of the prompt, where the answer begins with it.
             wants_progress: whether events are to tell how it waits for its first token.
 
         Raises:
             QueueFull, EngineError: from the engine.
         """
         stream = engine.submit(
-            prompt_token_ids,
+            prompt.token_ids,
             params,
             priority=request.priority or 0,
             cache_salt=request.cache_salt,
-            tenant=request.tenant,
+            tenant=tenant,
             timeout=request.timeout,
             matcher=matcher,
             num_prompt_output_tokens=request.num_prompt_output_tokens,
@@ -152,19 +151,18 @@ class Choice:
         detokenizer, stops = IncrementalDetokenizer(tokenizer), _make_stops(request)
         min_tokens = params.min_tokens
         if request.num_prompt_output_tokens:
-            begun = prompt_token_ids[len(prompt_token_ids) - request.num_prompt_output_tokens :]
+            begun = prompt.output_token_ids
             _read_begun(begun, min_tokens, tokenizer, detokenizer, stops)
             min_tokens = max(0, min_tokens - len(begun))
         elif request.echoes:
-            _read_begun(prompt_token_ids, 0, tokenizer, detokenizer, None)
+            _read_begun(prompt.token_ids, 0, tokenizer, detokenizer, None)
         return cls(
             index,
             stream,
             detokenizer,
             stops,
-            metrics,
             min_tokens=min_tokens,
-            echo=echo,
+            echo=prompt.echo,
             only_echoes=request.only_echoes,
             streaming=request.streaming,
         )
@@ -218,7 +216,7 @@ class Choice:
                 self._pending_text = text
                 return None
         elif self.is_aborted:
-            # The choice may have ended by itself in the same moment. Whoever aborted it is told of the abort.
+            # The sequence may have ended by itself in the same moment. Whoever aborted it is told of the abort.
             self.finish_reason = FinishReason.ABORT
         if self._echo:
             text, self._echo = self._echo + text, ""
@@ -239,22 +237,6 @@ class Choice:
         self.is_aborted = True
         if self.finish_reason is None:
             self.stream.abort()
-
-    @property
-    def last_token_at(self) -> float | None:
-        """Seconds of `time.perf_counter`; None before the first token."""
-        return self._last_token_at or None
-
-    def observe(self, num_tokens: int, submitted_at: float) -> None:
-        """Notes the latency of `num_tokens` tokens that came together; they count as so many equal intervals."""
-        now = time.perf_counter()
-        if self._last_token_at:
-            self._metrics.inter_token_latency.observe((now - self._last_token_at) / num_tokens, num_tokens)
-        else:
-            self._metrics.time_to_first_token.observe(now - submitted_at)
-            if self.stream.admitted_at is not None:
-                self._metrics.queue_time.observe(max(self.stream.admitted_at - submitted_at, 0.0))
-        self._last_token_at = now
 
     def _take_logprobs(self, event: TokenEvent, num_counted: int) -> None:
         """Keeps the logprobs of the event's first `num_counted` tokens; a stop string has cut the others off."""
@@ -305,7 +287,7 @@ class Choice:
 
 
 def _make_stops(request: GenerationRequest) -> StopStrings | None:
-    """The matcher of one choice's stop strings; None where there are none, so that tokens need no look one by one."""
+    """The matcher of one sequence's stop strings; None where there are none, so that tokens need no look one by one."""
     return StopStrings(request.stops, include_stop=request.include_stop) if request.stops else None
 
 
