@@ -22,7 +22,8 @@ from server.api.anthropic.shapes import shape_error
 from server.api.openai.queries import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
 from server.api.route import ErrorShape
 from server.generation.prompt_sources import Conversation, TextPrompt, TokenPrompt
-from server.generation.prompts import MAX_INLINE_CHARS, MAX_SHORT_CHARS
+from server.generation.prompt_sources import MAX_INLINE_CHARS
+from server.generation.prompts import MAX_SHORT_CHARS
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, HasIgnored, in_memory, read_asked
 from server.http.transport.json_body import json_response, send_whole

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from engine.interface.types import EngineState
 from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
-from server.generation.idle_sleep import IdleSleep
 from server.output_parsers.answer_parts import AnswerFormat
 from server.output_parsers.reasoning import choose_reasoning
 from server.output_parsers.syntaxes import choose_syntax
 from server.protocol.errors import ApiError, unavailable
+from server.serving.idle_sleep import IdleSleep
 from server.serving.structured_output_manager import StructuredOutputManager
 from server.startup.model_list import name_of
 from server.startup.settings import ServerSettings
@@ -128,7 +128,10 @@ class ServedModel:
     @property
     def is_in_memory(self) -> bool:
         """Whether its weights are."""
-        return self._engine is not None and self._engine.lifecycle.has_weights
+        if self._engine is None:
+            return False
+        lifecycle = self._engine.lifecycle
+        return lifecycle.state is EngineState.RUNNING or lifecycle.has_weights
 
     @property
     def state(self) -> ModelState:

@@ -14,10 +14,10 @@ from server.admission.admission_budget import AdmissionBudget
 from server.admission.loop_throttle import LoopThrottle
 from server.admission.workers import Workers
 from server.generation.generation import Generation
-from server.generation.running_requests import RunningRequests
 from server.protocol.errors import model_not_found, unavailable
 from server.serving.ignored_parameters import IgnoredParameters
 from server.serving.residency import Bring, Residency
+from server.serving.running_requests import RunningRequests
 from server.serving.served_model import ServedModel
 from server.serving.submit import Submission, Submitter
 from server.startup.settings import MetricsNames, ServerSettings

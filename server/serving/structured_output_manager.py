@@ -10,7 +10,8 @@ from functools import cached_property
 from sampling.host.params import InvalidParameter
 from server.admission.workers import Workers
 from server.generation.generation_request import GenerationRequest
-from server.generation.prompts import MAX_INLINE_CHARS, PreparedPrompt, rules_behind
+from server.generation.prompt_sources import MAX_INLINE_CHARS
+from server.generation.prompts import PreparedPrompt, rules_behind
 from server.output_parsers.answer_parts import AnswerFormat
 from server.output_parsers.call_grammars import CallGrammar, Markers, grammar_of_calls
 from server.output_parsers.syntaxes import HERMES

@@ -19,10 +19,10 @@ from server.generation.generation_request import GenerationRequest
 from server.generation.observer import GenerationObserver
 from server.generation.output_sequence import OutputSequence
 from server.generation.prompts import PreparedPrompt, prepare
-from server.generation.running_requests import RunningRequest, RunningRequests
 from server.protocol.errors import SERVER_ERROR, ApiError
 from server.serving.load_progress import telling_of_load
 from server.serving.residency import Residency
+from server.serving.running_requests import RunningRequest, RunningRequests
 from server.serving.served_model import ServedModel
 from server.structured_output.answer_rules import AnswerRules
 from server.telemetry.request_log import RequestLog
@@ -110,7 +110,9 @@ class Submitter:
                 with idle_sleep.use():
                     # Prompt, then grammar.
                     prompts = await prepare(request, text_model, engine, self._workers)
-                    rules = await structured_output.rules_of(request, prompts, self._workers)
+                    rules: Sequence[AnswerRules | None] = ()
+                    if request.is_constrained:
+                        rules = await structured_output.rules_of(request, prompts, self._workers)
                     # Queue. The only check here, because everything before may have taken long; HTTP handlers check
                     # before they read a body, too.
                     self._check_accepting()

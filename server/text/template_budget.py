@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -168,7 +167,6 @@ def _refuse(reason: str) -> NoReturn:
 
 _budget: ContextVar[TemplateBudget] = ContextVar("template budget")
 _seconds: ContextVar[float] = ContextVar("seconds for a template", default=MAX_SECONDS)
-_max_written: ContextVar[int] = ContextVar("characters that a template may write", default=sys.maxsize)
 
 
 def current_budget() -> TemplateBudget:
@@ -191,25 +189,10 @@ def spending(given: object) -> Iterator[None]:
 
 
 @contextmanager
-def rendering_briefly(seconds: float, max_chars: int = sys.maxsize) -> Iterator[None]:
-    """Within it a template that takes longer raises RenderingTakesLong.
-
-    Args:
-        max_chars: of a rendered text; `check_written` refuses a longer one within it.
-    """
-    of_seconds, of_chars = _seconds.set(seconds), _max_written.set(max_chars)
+def rendering_briefly(seconds: float) -> Iterator[None]:
+    """Within it a template that takes longer raises RenderingTakesLong."""
+    token = _seconds.set(seconds)
     try:
         yield
     finally:
-        _max_written.reset(of_chars)
-        _seconds.reset(of_seconds)
-
-
-def check_written(num_chars: int) -> None:
-    """Looks at the length of a rendered text before the work of tokenising it.
-
-    Raises:
-        RenderedTextIsLong: it is longer than `rendering_briefly` allows.
-    """
-    if num_chars > _max_written.get():
-        raise RenderedTextIsLong(num_chars)
+        _seconds.reset(token)

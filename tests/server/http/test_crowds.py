@@ -249,7 +249,7 @@ async def test_those_who_wait_for_a_model_do_not_all_begin_when_it_comes(
     monkeypatch: pytest.MonkeyPatch, path: str, parameter: str
 ) -> None:
     async with several("a b", loads_at_once=False, models_max=2) as server:
-        server.model_sources["a"].may_load.set()
+        server.sources["a"].may_load.set()
         await server.reach(a="ready")
         engine = server.engine("b")
         embed = engine.embed
@@ -261,6 +261,6 @@ async def test_those_who_wait_for_a_model_do_not_all_begin_when_it_comes(
         monkeypatch.setattr(engine, "embed", note_embedding)
         asking = [asyncio.create_task(server.post(path, {"model": "b", parameter: "a"})) for _ in range(60)]
         await eventually(lambda: server.served.admission_budget.num_requests == len(asking))
-        server.model_sources["b"].may_load.set()
+        server.sources["b"].may_load.set()
         assert 0 < await most_in_a_turn(engine.submitted, len(asking)) <= MOST
         assert {status for status, _ in await asyncio.gather(*asking)} == {200}
