@@ -21,8 +21,7 @@ from server.api.anthropic.request import CountTokensRequest
 from server.api.anthropic.shapes import shape_error
 from server.api.openai.queries import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
 from server.api.route import ErrorShape
-from server.generation.prompt_sources import Conversation, TextPrompt, TokenPrompt
-from server.generation.prompt_sources import MAX_INLINE_CHARS
+from server.generation.prompt_sources import MAX_INLINE_CHARS, Conversation, TextPrompt, TokenPrompt
 from server.generation.prompts import MAX_SHORT_CHARS
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, HasIgnored, in_memory, read_asked

@@ -182,8 +182,9 @@ class ControlTokens:
 
     def _may_end_a_name(self, text: str) -> bool:
         """Whether a template that writes a name's beginning before `text` would make a name of both."""
-        if any(text[:end] in self._suffixes for end in range(1, min(len(text), self._longest) + 1)):
-            return True
+        for end in range(1, min(len(text), self._longest) + 1):
+            if text[:end] in self._suffixes:
+                return True
         return 0 < len(text) < self._longest and text in self._all_names
 
 
