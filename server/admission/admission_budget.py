@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from server.admission.caller import NOBODY, caller
 from server.admission.fair_limit import FairLimit, part_of
+from server.admission.keyring import NOBODY, caller
 from server.protocol.errors import ApiError
 
 RETRY_AFTER_S = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from server.admission.caller import NOBODY, caller
+from server.admission.keyring import NOBODY, caller
 from server.protocol.errors import ApiError
 
 

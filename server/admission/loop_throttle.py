@@ -27,6 +27,7 @@ class LoopThrottle:
         self._num_begun = 0  # in this turn of the loop
         self._is_counting_soon = False  # another turn will be begun
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._num_waiting = 0
 
     async def next(self, owner: str = "") -> None:
         """Returns when the caller may begin: at once, unless many have begun in this turn or wait already.
@@ -36,11 +37,12 @@ class LoopThrottle:
         """
         if not self._is_counting_soon:
             self._count_anew_soon()
-        if self._num_begun < self._most and not self._waiting:
+        if self._num_begun < self._most and not self._num_waiting:
             self._num_begun += 1
             return
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.put(owner, waiter)
+        self._num_waiting += 1
         await waiter
 
     def _count_anew_soon(self) -> None:
@@ -54,8 +56,9 @@ class LoopThrottle:
         """
         self._is_counting_soon = False
         self._num_begun = 0
-        while self._waiting and self._num_begun < self._most:
+        while self._num_waiting and self._num_begun < self._most:
             waiter = self._waiting.take()
+            self._num_waiting -= 1
             if not waiter.done():
                 waiter.set_result(None)
                 self._num_begun += 1

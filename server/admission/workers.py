@@ -10,8 +10,8 @@ from typing import ParamSpec, TypeVar
 
 from engine.interface.background import SHORT_SWITCHES
 from engine.interface.cores import num_cores
-from server.admission.caller import caller
 from server.admission.fair_pool import FairPool
+from server.admission.keyring import caller
 
 NUM_SHORT = 2  # threads; more would only take turns at the interpreter lock, and take them from the asyncio thread
 # Threads of their own for calls that may take long, so that short calls need not wait for them. On two cores it is one,

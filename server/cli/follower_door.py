@@ -7,13 +7,15 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
+from server.admission.guard import Guard
 from server.admission.loop_throttle import LoopThrottle
 from server.admission.probes import LIVENESS
 from server.cli.listeners import Site, start_site
 from server.http.app import hosts_of
-from server.http.entry.access_log import add_headers, log_access
-from server.http.entry.error_answers import ERROR_SHAPES, GENERATING, answer_errors
-from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, guard_requests
+from server.http.entry.access_log import add_headers
+from server.http.entry.error_answers import ERROR_SHAPES, GENERATING
+from server.http.entry.guard import GUARD, SOCKET_ROUTES
+from server.http.entry.middleware import enter
 from server.http.transport.connections import TURNS, GuardedRunner
 from server.http.transport.json_body import json_response
 from server.startup.settings import ServerSettings
@@ -29,7 +31,7 @@ async def follower_door(settings: ServerSettings) -> AsyncIterator[int | None]:
     if settings.metrics_port is None:
         yield None
         return
-    app = web.Application(middlewares=[log_access, answer_errors, guard_requests])
+    app = web.Application(middlewares=[enter])
     app[GUARD] = Guard(None, hosts_of(settings), ())
     app[TURNS] = LoopThrottle()
     app[ERROR_SHAPES] = {}

@@ -207,7 +207,15 @@ class OutputSequence:
         """`advance` for an event that has no more than `max_plain_tokens` tokens and nothing else."""
         self._pending_ids += token_ids
         self.num_tokens += len(token_ids)
-        return self._release(self._pending_text + self._detokenizer.decode(token_ids))
+        text = self._pending_text + self._detokenizer.decode(token_ids)
+        if self._echo or self._pending_logprobs is not None or self._pending_prompt_logprobs is not None:
+            return self._release(text)
+        if not text or len(self._pending_ids) < self._least_tokens:
+            self._pending_text = text
+            return None
+        delta = Delta(self.index, text, self._pending_ids, None)
+        self._pending_ids, self._pending_text, self._least_tokens = [], "", self._interval
+        return delta
 
     def _release(self, text: str) -> Delta | None:
         """All that is pending, with this text, if it is enough for a delta."""

@@ -158,8 +158,6 @@ def _sampling_params(
     """
     values: dict[str, Any] = {**(text_model.sampling_defaults if base is None else {}), **request.sampling}
     values["max_tokens"] = _limit_tokens(request, max_model_len)
-    if request.num_sampled > request.num_choices and (base is None or base.logprobs is None):
-        values.setdefault("logprobs", 0)  # the best are chosen by it
     if request.bad_words is not None:
         values["bad_words"] = bad_word_ids(request.bad_words, text_model.tokenizer)
     breakers = request.sequence_breakers
@@ -169,6 +167,8 @@ def _sampling_params(
     if breakers is not None and multiplier:
         values["dry_breaker_ids"] = text_model.tokenizer.token_ids_with(breakers)
     params = SamplingParams(**values) if base is None else replace(base, **values)
+    if request.num_sampled > request.num_choices and params.logprobs is None:
+        params = replace(params, logprobs=0)  # the best answers are chosen by it
     if text_model.infill is not None and any(isinstance(prompt, InfillPrompt) for prompt in request.prompts):
         ends = (*params.stop_token_ids, *text_model.infill.end_ids)
         params = replace(params, stop_token_ids=tuple(dict.fromkeys(ends))[:MAX_STOP_TOKEN_IDS])

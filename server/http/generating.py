@@ -35,7 +35,7 @@ def make_handler(route: BodyRoute) -> Handler:
     def parse(body: Any) -> BodyCall:
         call = route.parse(body)
         if call.request.streaming.is_resumable:
-            call.body = body
+            call.body = body  # it may have to be parsed again
         return call
 
     async def handle(request: web.Request) -> web.StreamResponse:

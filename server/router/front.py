@@ -14,8 +14,8 @@ from aiohttp import web
 from server.admission.admission_budget import AdmissionBudget
 from server.admission.workers import Workers
 from server.http.entry.guard import TENANT
+from server.http.entry.served import read_body
 from server.http.streams.fronted import FRONT_KEY_HEADER
-from server.http.transport.json_body import read_body
 from server.protocol.errors import ApiError, unavailable
 from server.protocol.json_values import MAX_INLINE_BYTES
 from server.router.followed_stream import FollowedStreams
@@ -101,7 +101,7 @@ class Front:
         body, fields, blocks = None, dict[str, Any](), list[int]()
         if request.body_exists:
             share = preparing.enter_context(self.admission_budget.receive())
-            body = await read_body(request, share, self.settings)
+            body = await read_body(request, lambda: share, self.settings)
             tenant = request[TENANT].owner
             if len(body) > MAX_INLINE_BYTES:
                 with self.admission_budget.receive() as checking:

@@ -65,6 +65,7 @@ class ServedModel:
         self.load_error: str | None = None  # why it could not be loaded, the last time
         self._on_change = on_change
         self._opened: Opened | None = None
+        self._failure: asyncio.Future[None] | None = None  # of the engine
         self.answer_format = AnswerFormat()  # how the model writes what is not content, where that is known
         self._grammars: GrammarCompiler | None = None
         self._generations: set[Generation] = set()
@@ -102,6 +103,7 @@ class ServedModel:
         self._shown = {}
         self.answer_format, self._grammars = answer_format, grammars
         self._opened = Opened(engine, text_model, structured_output, idle_sleep)
+        self._failure = engine.failure
         self.is_open = True
 
     def prepare_grammars(self) -> None:
@@ -158,7 +160,7 @@ class ServedModel:
     @property
     def has_failed(self) -> bool:
         """Whether its engine has ended by a failure."""
-        failure = None if self._engine is None else self._engine.failure
+        failure = self._failure
         return failure is not None and failure.done() and not failure.cancelled()
 
     @property

@@ -126,11 +126,13 @@ class ServedModels:
 
     @property
     def phase(self) -> Phase:
-        if any(model.has_failed for model in self.all):
-            return Phase.FAILED
-        if self._is_draining:
-            return Phase.DRAINING
-        return Phase.READY if any(model.is_open for model in self.all) else Phase.LOADING
+        phase = Phase.LOADING
+        for model in self.all:
+            if model.has_failed:
+                return Phase.FAILED
+            if model.is_open:
+                phase = Phase.READY
+        return Phase.DRAINING if self._is_draining else phase
 
     @property
     def is_alive(self) -> bool:

@@ -47,7 +47,7 @@ async def test_a_request_loads_a_model_and_the_one_used_longest_ago_makes_room(s
         assert text_of(await server.complete("two")) == "two:ab"  # it is woken, not loaded anew
         assert server.in_memory == ["two", "three"]
         assert server.engine("two").lifecycle.calls == ["forget", "wake"]
-        assert [source.num_loads for source in server.model_sources.values()] == [1, 1, 1]
+        assert [source.num_loads for source in server.sources.values()] == [1, 1, 1]
 
 
 async def test_a_load_is_narrow_beside_models_that_run_and_not_beside_those_that_sleep(
@@ -235,7 +235,7 @@ async def test_a_model_that_cannot_be_loaded_disturbs_no_other_and_is_tried_agai
 ) -> None:
     async with start_several("one two", loads_at_once=False) as server:
         server.sources["two"].error = ValueError("x is no GGUF file")
-        for source in server.model_sources.values():
+        for source in server.sources.values():
             source.may_load.set()
         await server.reach(one="ready", two="failed")
         status, body = await server.complete("two")
@@ -251,7 +251,7 @@ async def test_a_model_that_cannot_be_loaded_disturbs_no_other_and_is_tried_agai
 
 async def test_where_the_models_of_the_start_fail_the_next_one_is_served(start_several: StartSeveral) -> None:
     async with start_several("bad worse good", models_max=1, loads_at_once=False) as server:
-        for name, source in server.model_sources.items():
+        for name, source in server.sources.items():
             source.error = None if name == "good" else ValueError(f"{name} is no GGUF file")
             source.may_load.set()
         loads = ModelLoads(server.served, lambda settings, progress: pytest.fail("it was loaded twice"), silent)
