@@ -44,11 +44,6 @@ class GenerationRequest:
     streaming: Streaming = PLAIN
 
     @property
-    def is_constrained(self) -> bool:
-        """Whether answers must follow a grammar, strict tools or a budget of reasoning tokens."""
-        return self.grammar is not None or self.strict_calls is not None or self.thinking_budget is not None
-
-    @property
     def only_echoes(self) -> bool:
         """Whether each answer is its prompt and nothing else, which is how log probabilities of a text are asked for.
 

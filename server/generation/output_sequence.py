@@ -5,21 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from engine.interface.types import FinishReason, TokenEvent, TokenLogprobs
-from sampling.host.grammar import TokenMatcher
 from sampling.host.params import SamplingParams
 from server.generation.generation_request import GenerationRequest
 from server.generation.prompts import PreparedPrompt
 from server.generation.token_events import split, without_tokens
 from server.protocol.generation_fields import MAX_STOP_LENGTH
-from server.protocol.stream_fields import PLAIN, Streaming
 from server.text.detokenizer import HasTokenBytes, IncrementalDetokenizer
 from server.text.stop_strings import StopStrings
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
-    from engine.client import EngineClient, TokenStream
+    from engine.client import TokenStream
 
 _MAX_READ_BYTES = 4 * MAX_STOP_LENGTH  # of an answer that goes on; so many hold any stop string
 
@@ -69,21 +67,28 @@ class OutputSequence:
 
     def __init__(
         self,
+        request: GenerationRequest,
+        prompt: PreparedPrompt,
         index: int,
+        params: SamplingParams,
         stream: TokenStream,
-        detokenizer: IncrementalDetokenizer,
-        stops: StopStrings | None,
-        *,
-        min_tokens: int = 0,
-        echo: str = "",
-        only_echoes: bool = False,
-        streaming: Streaming = PLAIN,
+        tokenizer: HasTokenBytes,
     ) -> None:
-        """Args:
-        min_tokens: stop strings are not looked for in the text of the first `min_tokens` tokens.
-        echo: stands before the first text, and no stop string is looked for in it.
-        only_echoes: whether `echo` is the whole text, and the generated token is dropped.
+        """The text of a sequence that goes on from its first tokens, which are in the prompt, is what follows theirs.
+
+        Args:
+            index: among all sequences of the request.
+            stream: of the engine, to which the prompt was submitted.
         """
+        streaming = request.streaming
+        detokenizer, stops = IncrementalDetokenizer(tokenizer), _make_stops(request)
+        min_tokens = params.min_tokens  # stop strings are not looked for in the text of so many tokens
+        if request.num_prompt_output_tokens:
+            begun = prompt.output_token_ids
+            _read_begun(begun, min_tokens, tokenizer, detokenizer, stops)
+            min_tokens = max(0, min_tokens - len(begun))
+        elif request.echoes:
+            _read_begun(prompt.token_ids, 0, tokenizer, detokenizer, None)
         self._interval = streaming.interval
         self._is_exact = streaming.is_resumable
         # So many tokens that come together may become text in one go: none where one of them can end the answer, and
@@ -101,71 +106,14 @@ class OutputSequence:
         self._detokenizer = detokenizer
         self._stops = stops
         self._min_tokens = min_tokens
-        self._echo = echo
-        self._only_echoes = only_echoes
+        self._echo = prompt.echo  # stands before the first text, and no stop string is looked for in it
+        self._only_echoes = request.only_echoes  # the echo is the whole text, and the generated token is dropped
         self._pending_ids: list[int] = []  # tokens whose text is still held back
         self._pending_logprobs: list[TokenLogprobs] | None = None  # of the pending ids, where asked for
         self._pending_prompt_logprobs: list[TokenLogprobs | None] | None = None  # until there is a delta
         # Seconds of `time.perf_counter`; the generation sets both.
         self.submitted_at = 0.0
         self.last_token_at: float | None = None
-
-    @classmethod
-    def submit(
-        cls,
-        request: GenerationRequest,
-        prompt: PreparedPrompt,
-        index: int,
-        params: SamplingParams,
-        *,
-        engine: EngineClient,
-        tokenizer: HasTokenBytes,
-        matcher: TokenMatcher | None = None,
-        tenant: str = "",
-        wants_progress: bool = False,
-    ) -> Self:
-        """Queues one answer to `prompt`, which `prepare` has checked.
-
-        The text of an answer that goes on from its first tokens, which are in the prompt, is what follows theirs.
-
-        Args:
-            matcher: follows the answer through its grammar, and has accepted what there is of it; no two sequences
-                share one.
-            wants_progress: whether events are to tell how it waits for its first token.
-
-        Raises:
-            QueueFull, EngineError: from the engine.
-        """
-        stream = engine.submit(
-            prompt.token_ids,
-            params,
-            priority=request.priority or 0,
-            cache_salt=request.cache_salt,
-            tenant=tenant,
-            timeout=request.timeout,
-            matcher=matcher,
-            num_prompt_output_tokens=request.num_prompt_output_tokens,
-            wants_progress=wants_progress,
-            is_checked=True,
-        )
-        detokenizer, stops = IncrementalDetokenizer(tokenizer), _make_stops(request)
-        min_tokens = params.min_tokens
-        if request.num_prompt_output_tokens:
-            begun = prompt.output_token_ids
-            _read_begun(begun, min_tokens, tokenizer, detokenizer, stops)
-            min_tokens = max(0, min_tokens - len(begun))
-        elif request.echoes:
-            _read_begun(prompt.token_ids, 0, tokenizer, detokenizer, None)
-        return cls(
-            index,
-            stream,
-            detokenizer,
-            stops,
-            min_tokens=min_tokens,
-            echo=prompt.echo,
-            only_echoes=request.only_echoes,
-            streaming=request.streaming,
-        )
 
     def advance(self, event: TokenEvent) -> list[Delta]:
         """Takes in one event. Returns nothing where no text has become certain.

@@ -13,8 +13,9 @@ from server.protocol.json_values import is_deeper, size_of
 from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.template_budget import RenderedTextIsLong, rendering_briefly
 from server.text.text_model import TextModel
-from server.text.tokenization.control_tokens import ControlTokens, ShieldedText
+from server.text.tokenization.control_tokens import ShieldedText
 from server.text.tokenization.failures import TooManyTokens
+from server.text.tokenizer import Tokenizer
 
 # Text above this many characters is tokenised in a worker thread: 2 KiB take half a millisecond, and three where the
 # text is a strange one. Every stream waits for it, and many such requests may come together.
@@ -176,21 +177,15 @@ class Conversation(NamedTuple):
         # Only what every template writes; many leave out the reasoning of earlier turns, however long it is.
         contents = "".join([message["content"] for message in self.messages])
         _refuse_hopeless(len(contents), text_model, max_model_len)
-        tokenizer = text_model.tokenizer
-        most = most_tokens
+        tokenizer, most = text_model.tokenizer, most_tokens
         if most is None and max_model_len is not None:
             most = max(max_model_len, MAX_LISTED_TOKENS)
-        variables: dict[str, Any] = {
-            **self.variables,
-            **({"tools": list(self.tools)} if self.tools else {}),
-            "add_generation_prompt": self.begins_turn,
-            "continue_final_message": self.continues,
-        }
         try:
-            tokenizer.refuse_far_too_long(contents, most_tokens or max_model_len)  # before the work of rendering
-            with rendering_briefly(MAX_INLINE_SECONDS) if is_brief else nullcontext():
-                text, shielded = self._render(text_model.chat_template, tokenizer.control, variables)
-            _refuse_hopeless(len(text), text_model, max_model_len)
+            text, shielded = self._render(
+                text_model.chat_template, tokenizer, contents, most_tokens or max_model_len, is_brief=is_brief
+            )
+            if max_model_len is not None and len(text) >= max_model_len:
+                _refuse_hopeless(len(text), text_model, max_model_len)
             if is_brief and len(text) > MAX_WRITTEN_CHARS:
                 raise RenderedTextIsLong(len(text))
             # The template writes the control tokens itself, the first one included.
@@ -216,22 +211,34 @@ class Conversation(NamedTuple):
             )
 
     def _render(
-        self, template: ChatTemplate, control: ControlTokens, variables: Mapping[str, Any]
+        self, template: ChatTemplate, tokenizer: Tokenizer, contents: str, max_tokens: int | None, *, is_brief: bool
     ) -> tuple[str, ShieldedText | None]:
         """The prompt, and the same with marks unless names of control tokens in it are to become those tokens.
 
+        Args:
+            contents: the text of all messages.
+
         Raises:
             ApiError: the template refuses the messages.
+            TooManyTokens: the contents alone have more than `max_tokens`.
         """
+        tokenizer.refuse_far_too_long(contents, max_tokens)  # before the work of rendering
+        variables: dict[str, Any] = {
+            **self.variables,
+            **({"tools": list(self.tools)} if self.tools else {}),
+            "add_generation_prompt": self.begins_turn,
+            "continue_final_message": self.continues,
+        }
         tried = [self.messages] if self.plain_messages is None else [self.messages, self.plain_messages]
-        for messages in tried:
-            try:
-                if self.parse_special:
-                    return template.render(messages, **variables), None
-                shielded = template.render_shielded(messages, control, **variables)
-                return shielded.plain, shielded
-            except ChatTemplateError as error:
-                refusal = error
+        with rendering_briefly(MAX_INLINE_SECONDS) if is_brief else nullcontext():
+            for messages in tried:
+                try:
+                    if self.parse_special:
+                        return template.render(messages, **variables), None
+                    shielded = template.render_shielded(messages, tokenizer.control, **variables)
+                    return shielded.plain, shielded
+                except ChatTemplateError as error:
+                    refusal = error
         raise ApiError(str(refusal), param="messages", code="invalid_messages") from refusal
 
 

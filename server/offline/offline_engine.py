@@ -206,15 +206,18 @@ class OfflineEngine:
         return Generation(sequences, [job.prompt], self.text_model.tokenizer)
 
     def _submit_sequence(self, job: Job, index: int) -> OutputSequence:
-        return OutputSequence.submit(
-            job.request,
-            job.prompt,
-            index,
-            job.prompt.params[index],
-            engine=self._client,
-            tokenizer=self.text_model.tokenizer,
+        request, params = job.request, job.prompt.params[index]
+        stream = self._client.submit(
+            job.prompt.token_ids,
+            params,
+            priority=request.priority or 0,
+            cache_salt=request.cache_salt,
+            timeout=request.timeout,
             matcher=None if job.grammar is None else job.grammar.matcher(),
+            num_prompt_output_tokens=request.num_prompt_output_tokens,
+            is_checked=True,
         )
+        return OutputSequence(request, job.prompt, index, params, stream, self.text_model.tokenizer)
 
 
 def _take_note(failure: asyncio.Future[None]) -> None:

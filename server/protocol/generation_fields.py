@@ -95,41 +95,37 @@ class GenerationFields(SamplingFields, StreamFields):
         return self._ignored
 
     @model_validator(mode="after")
-    def _stream_options_need_stream(self) -> GenerationFields:
+    def _check_combinations(self) -> GenerationFields:
         if self.stream_options is not None and not self.stream:
             raise ApiError(
                 "stream_options is given and stream is not true; it is only allowed when streaming",
                 param="stream_options",
                 code="invalid_value",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _one_grammar_at_most(self) -> GenerationFields:
         if self.structured_outputs is not None and self.response_format not in (None, ResponseFormat(type="text")):
             raise ApiError(
                 "response_format and structured_outputs are both given; an answer can follow one of them",
                 param="structured_outputs",
                 code="invalid_value",
             )
+        if self.best_of is not None:
+            self._check_best_of(self.best_of)
         return self
 
-    @model_validator(mode="after")
-    def _best_of_is_chosen_at_the_end(self) -> GenerationFields:
-        if self.num_sampled < self.num_choices:
+    def _check_best_of(self, best_of: int) -> None:
+        if best_of < self.num_choices:
             raise ApiError(
-                f"best_of is {self.best_of}; it must be at least n, {self.num_choices}",
+                f"best_of is {best_of}; it must be at least n, {self.num_choices}",
                 param="best_of",
                 code="invalid_value",
             )
-        if self.stream and self.num_sampled > self.num_choices:
+        if self.stream and best_of > self.num_choices:
             raise ApiError(
-                f"best_of is {self.best_of} and n is {self.num_choices}; when streaming they must be equal, "
+                f"best_of is {best_of} and n is {self.num_choices}; when streaming they must be equal, "
                 "because which answers are best is known at the end",
                 param="best_of",
                 code="invalid_value",
             )
-        return self
 
     @property
     def num_choices(self) -> int:

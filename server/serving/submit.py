@@ -95,8 +95,9 @@ class Submitter:
             if self.tracing is not None:
                 observers.append(self.tracing.span(request, model.model_name, ids))
             # Admit.
-            priority, cache_salt = tenant.check_priority(request.priority), tenant.cache_salt(request.cache_salt)
-            request = replace(request, priority=priority, cache_salt=cache_salt)
+            if tenant is not ANYBODY:  # without keys any priority is allowed, and all clients share prefixes
+                priority, cache_salt = tenant.check_priority(request.priority), tenant.cache_salt(request.cache_salt)
+                request = replace(request, priority=priority, cache_salt=cache_salt)
             with self._requests.hold(tenant.salt, ids) as running, self._residency.use(model):
                 if self._request_log is not None:
                     record = self._request_log.begin(ids, tenant.name, model.model_name)
@@ -111,7 +112,7 @@ class Submitter:
                     # Prompt, then grammar.
                     prompts = await prepare(request, text_model, engine, self._workers)
                     rules: Sequence[AnswerRules | None] = ()
-                    if request.is_constrained:
+                    if request.grammar is not None or request.strict_calls or request.thinking_budget is not None:
                         rules = await structured_output.rules_of(request, prompts, self._workers)
                     # Queue. The only check here, because everything before may have taken long; HTTP handlers check
                     # before they read a body, too.
@@ -226,19 +227,20 @@ async def queue(
             for index, params in enumerate(prompt.params):
                 if sequences and len(sequences) % QUEUED_AT_ONCE == 0:
                     await asyncio.sleep(0)
-                sequence = OutputSequence.submit(
-                    request,
-                    prompt,
-                    len(sequences),
+                stream = engine.submit(
+                    prompt.token_ids,
                     params,
-                    engine=engine,
-                    tokenizer=tokenizer,
-                    matcher=None if rules_of_prompt is None else rules_of_prompt.matcher(),
+                    priority=request.priority or 0,
+                    cache_salt=request.cache_salt,
                     tenant=tenant,
+                    timeout=request.timeout,
+                    matcher=None if rules_of_prompt is None else rules_of_prompt.matcher(),
+                    num_prompt_output_tokens=request.num_prompt_output_tokens,
                     # The other answers to the prompt share the progress of its first one.
                     wants_progress=request.streaming.tells_progress and index == 0,
+                    is_checked=True,
                 )
-                sequences.append(sequence)
+                sequences.append(OutputSequence(request, prompt, len(sequences), params, stream, tokenizer))
     except BaseException:
         for sequence in sequences:
             sequence.stream.abort()

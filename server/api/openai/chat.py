@@ -149,16 +149,16 @@ class ChatCall(OpenAICall):
             [message.to_template() for message in body.messages],
             parse_special=body.parse_special is True,
             tools=[tool.to_template() for tool in body.tools or ()],
-            begins_turn=body.begins_turn,
+            begins_turn=body.add_generation_prompt is not False and not body.continue_final_message,
             continues=body.continue_final_message is True,
-            variables=body.template_variables,
+            variables=body.template_variables if body.has_template_variables else {},
         )
         self._body = body
         super().__init__(
             body,
             [conversation],
             prompt_parameter="messages",
-            strict_calls=body.strict_calls,
+            strict_calls=body.strict_calls if body.tools else None,
             thinking_budget=body.thinking_token_budget,
             **length,
         )

@@ -72,10 +72,11 @@ class Message(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_libraries_send_it(cls, value: Any, info: ValidationInfo) -> Any:
+    def _no_more_names_than_fields(cls, value: Any, info: ValidationInfo) -> Any:  # in the place of StrictModel's check
         """Leaves out what the template cannot be told, and takes an answer without text for an empty one."""
-        strangers = info.context if isinstance(info.context, UnknownFields) else UnknownFields()
-        value = strangers.sort_out(value, cls.model_fields, MESSAGE, "messages[].")
+        if not isinstance(value, dict) or not value.keys() <= cls.model_fields.keys():
+            strangers = info.context if isinstance(info.context, UnknownFields) else UnknownFields()
+            value = strangers.sort_out(value, cls.model_fields, MESSAGE, "messages[].")
         if isinstance(value, dict) and value.get("role") == "assistant":
             has_calls = bool(value.get("tool_calls"))  # some libraries then leave the content out
             if value.get("content", None if has_calls else "") is None:
@@ -162,6 +163,10 @@ class ChatCompletionRequest(GenerationFields, TemplateFields):
     def may_call(self) -> bool:
         """Whether calls are looked for in the answer."""
         return bool(self.tools) and self.tool_choice != "none"
+
+    @property
+    def has_template_variables(self) -> bool:
+        return bool(self.reasoning_effort or self.chat_template_kwargs or self.documents)
 
     @property
     def template_variables(self) -> dict[str, Any]:

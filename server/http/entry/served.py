@@ -11,7 +11,7 @@ from aiohttp import hdrs, web
 from pydantic import ValidationError
 
 from server.admission.admission_budget import Share
-from server.api.route import checked
+from server.api.route import Call, checked
 from server.http.entry.access_log import IGNORED
 from server.http.transport.connections import TURNS
 from server.http.transport.http_errors import undecodable, unsupported_encoding
@@ -60,16 +60,24 @@ async def read_asked(request: web.Request, parse: Callable[[Any], Asked], prepar
     body = await read_body(request, receive, served.settings)
     request[SHARE].complete()
     if len(body) > MAX_INLINE_BYTES:
-        asked = await served.workers.run_large(lambda: checked(lambda: parse(parse_json(body))))
+        decoded, asked = await served.workers.run_large(lambda: checked(lambda: _parse(body, parse)))
     else:
         try:
-            asked = parse(parse_json(body))
+            decoded = parse_json(body)
+            asked = parse(decoded)
         except ValidationError as error:
             raise to_api_error(error) from None
+    if isinstance(asked, Call) and asked.request.streaming.is_resumable:
+        asked.body = decoded  # it may have to be parsed again
     request[IGNORED] = asked.ignored
     if asked.ignored:
         served.ignored_parameters.tell(asked.ignored)
     return asked
+
+
+def _parse(body: bytes, parse: Callable[[Any], Asked]) -> tuple[Any, Asked]:
+    decoded = parse_json(body)
+    return decoded, parse(decoded)
 
 
 async def read_body(request: web.Request, receive: Callable[[], Share], settings: ServerSettings) -> bytes:

@@ -6,7 +6,7 @@ in how a text is split before tokens are merged (`pre_tokenizers.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 
 import structlog
@@ -16,7 +16,6 @@ from tokenizers.normalizers import NFC
 
 from engine.interface.errors import ModelError
 from server.text.tokenization.byte_alphabet import bytes_of
-from server.text.tokenization.control_tokens import Part
 from server.text.tokenization.gguf_metadata import GgufMetadata, TokenType
 from server.text.tokenization.library_encoder import LibraryEncoder
 from server.text.tokenization.pre_tokenizers import SCHEMES, Scheme
@@ -24,7 +23,7 @@ from server.text.tokenization.pre_tokenizers import SCHEMES, Scheme
 log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
 
 
-class ByteLevelBpe:
+class ByteLevelBpe(LibraryEncoder):
     """A byte-level BPE vocabulary.
 
     Raises:
@@ -50,19 +49,10 @@ class ByteLevelBpe:
         }
         tokenizer.add_tokens(list(whole.values()))
         control_ids = {vocabulary[metadata.tokens[token_id]] for token_id in metadata.control_ids}
-        self._encoder = LibraryEncoder(tokenizer, whole, control_ids)
-        self.control = self._encoder.control
+        super().__init__(tokenizer, whole, control_ids)
         self.add_bos_token = scheme.add_bos_token if metadata.add_bos_token is None else metadata.add_bos_token
         self.tokens = metadata.tokens
         self.token_bytes = _token_bytes(metadata)
-
-    def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of `text`; names of control tokens in it become those tokens. See `Vocabulary`."""
-        return self._encoder.encode(text, max_tokens)
-
-    def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of `parts`; no text of them becomes a control token. See `Vocabulary`."""
-        return self._encoder.encode_parts(parts, mark, max_tokens)
 
 
 def _scheme(name: str | None) -> Scheme:

@@ -46,7 +46,7 @@ class LibraryEncoder:
         )
         self._without_names: dict[str, _WithoutNames] = {}  # by mark
 
-    def encode(self, text: str, max_tokens: int | None) -> list[int]:
+    def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of `text`; names of control tokens in it become those tokens.
 
         Raises:
@@ -55,7 +55,7 @@ class LibraryEncoder:
         """
         return _encode(self._tokenizer, text, max_tokens)
 
-    def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None) -> list[int]:
+    def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
         """Token ids of `parts`; no text of them becomes a control token.
 
         Args:
