@@ -1,4 +1,4 @@
-"""Budgets for requests on their way to the engine's queue, which has limits of its own."""
+"""Budgets for requests that are being read, checked and tokenised; the engine's queue has limits of its own."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class AdmissionBudget:
 
 
 class Share:
-    """What one request takes of a `AdmissionBudget`."""
+    """The bytes and the place that one request holds of an `AdmissionBudget`."""
 
     def __init__(self, budget: AdmissionBudget, tenant: str) -> None:
         self._budget = budget

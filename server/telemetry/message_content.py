@@ -1,4 +1,4 @@
-"""Prompts and answers as the conventions write them into a span, where the operator asks for that."""
+"""Prompts and answers as span attributes of the semantic conventions, where the operator switches them on."""
 
 from __future__ import annotations
 

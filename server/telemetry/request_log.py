@@ -1,4 +1,4 @@
-"""The last requests of a server, in a bounded number of bytes."""
+"""The request log: records of the last requests of a server, in a bounded number of bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.telemetry.request_record import RequestRecord
 
 
 class RequestLog:
-    """The newest requests, as many as fit. Where there is no more room, the oldest go, even those that still run."""
+    """The newest requests, as many as fit. The oldest are evicted first, even those that still run."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -36,12 +36,12 @@ class RequestLog:
         return record
 
     async def describe(self, record: RequestRecord, request: GenerationRequest, workers: Workers) -> None:
-        """Notes what `request` asks for; a long one is encoded in a worker thread."""
+        """Adds `request` as JSON to the record; a long one is encoded in a worker thread."""
         is_long = work_of(request) > MAX_SHORT_CHARS
         record.ask(await workers.run(encode_request, request) if is_long else encode_request(request))
 
     def refuse(self, request_id: str, tenant: str, route: str, error: ApiError) -> None:
-        """Notes a request that was refused before anything else was known of it."""
+        """Adds a record of a request that was refused before it was submitted."""
         known = self._newest.get(request_id)
         if known is not None and known.error is not None and known.error.message == error.message:
             return  # the same failure: its record tells more

@@ -1,4 +1,4 @@
-"""One request as it went: bounded, and cheap enough to be written while tokens leave."""
+"""The record of one request in the request log: its prompts, parameters, tokens and times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVENT_BYTES = 12
 
 
 class RequestState(StrEnum):
-    """Where a request stands; the values are the wire names."""
+    """The state of a request; the values are the wire names."""
 
     PREPARING = "preparing"  # its prompt is not tokenised yet, or its model is being loaded
     WAITING = "waiting"  # for its first token
@@ -53,10 +53,10 @@ class AnswerRecord:
 
 
 class RequestRecord(GenerationObserver):
-    """Everything that is kept of one request.
+    """Everything that the log has of one request; an observer of its generation.
 
-    It is written in the asyncio thread. Other threads may read it: they copy what is still growing before they look
-    at it, each array in one call.
+    It is written in the asyncio thread. Other threads may read it: they first copy what still grows, each array in one
+    call.
     """
 
     __slots__ = (
@@ -73,8 +73,8 @@ class RequestRecord(GenerationObserver):
         grow: Callable[[RequestRecord, int], None],
     ) -> None:
         """Args:
-        number: counts the requests of the server.
-        grow: is told of bytes that the record takes from now on.
+        number: of the request, counted by the log.
+        grow: called with the bytes that the record takes from now on.
         """
         self._grow = grow
         self.number = number
@@ -94,7 +94,7 @@ class RequestRecord(GenerationObserver):
         self.is_kept = True  # False: others have taken its place, and nothing more is noted
 
     def ask(self, asked: bytes) -> None:
-        """Notes what the request asks for."""
+        """Sets the request as JSON."""
         self.asked = asked
         self._grow(self, len(asked))
 
@@ -127,7 +127,7 @@ class RequestRecord(GenerationObserver):
         self.end(error)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Nothing more comes. An error's traceback is not kept, nor what it would keep alive."""
+        """Sets the end state. An error's traceback is not kept, because it would keep frames alive."""
         self.ended_after = time.perf_counter() - self.began
         if error is None:
             self.state = RequestState.DONE
@@ -139,7 +139,7 @@ class RequestRecord(GenerationObserver):
             self.state = RequestState.FAILED if self.prompts else RequestState.REFUSED
 
     def drop(self) -> None:
-        """Gives back what it holds; it is no longer kept."""
+        """Removes its content; the log has evicted it."""
         self.is_kept = False
         self.asked, self.prompts, self.answers = b"", (), []
 
