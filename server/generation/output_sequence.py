@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ from engine.interface.types import FinishReason, TokenEvent, TokenLogprobs
 from sampling.host.params import SamplingParams
 from server.generation.generation_request import GenerationRequest
 from server.generation.prompts import PreparedPrompt
-from server.generation.token_events import split, without_tokens
 from server.protocol.generation_fields import MAX_STOP_LENGTH
 from server.text.detokenizer import HasTokenBytes, IncrementalDetokenizer
 from server.text.stop_strings import StopStrings
@@ -124,7 +123,7 @@ class OutputSequence:
             delta = self._advance(event)
             return [] if delta is None else [delta]
         deltas = []
-        for one in split(event):
+        for one in _split(event):
             delta = self._advance(one)
             if delta is not None:
                 deltas.append(delta)
@@ -134,7 +133,7 @@ class OutputSequence:
 
     def _advance(self, event: TokenEvent) -> Delta | None:
         if self._only_echoes:
-            event = without_tokens(event)
+            event = _without_tokens(event)
         self.num_cached_tokens = event.num_cached_tokens
         token_ids, num_before = event.token_ids, self.num_tokens
         if event.finish_reason is FinishReason.STOP:
@@ -269,3 +268,22 @@ def _read_begun(
     text = detokenizer.decode(token_ids[searched:])
     if stops is not None:
         stops.begin_behind(text)
+
+
+def _split(event: TokenEvent) -> Iterator[TokenEvent]:
+    """`event` as one event for each of its tokens, the end in the last of them. It has at least one token."""
+    last = len(event.token_ids) - 1
+    for at, token_id in enumerate(event.token_ids):
+        yield event._replace(
+            token_ids=[token_id],
+            finish_reason=event.finish_reason if at == last else None,
+            error=event.error if at == last else None,
+            logprobs=None if event.logprobs is None else event.logprobs[at : at + 1],
+            prompt_logprobs=event.prompt_logprobs if at == 0 else None,
+        )
+
+
+def _without_tokens(event: TokenEvent) -> TokenEvent:
+    """`event` of a sequence that echoes its prompt and may have no tokens."""
+    reason = FinishReason.LENGTH if event.finish_reason is FinishReason.STOP else event.finish_reason
+    return event._replace(token_ids=[], logprobs=None if event.logprobs is None else [], finish_reason=reason)

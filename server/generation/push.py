@@ -1,4 +1,4 @@
-"""Deltas that are handed on in the very call that brings a step's tokens, without a task that waits for them."""
+"""The fast path of streaming: deltas are written in the call that delivers a step's tokens, without waking a task."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ Taken_contra = TypeVar("Taken_contra", contravariant=True)  # deltas, or what wa
 
 
 class Sink(Protocol[Taken_contra]):
-    """Takes what is to be sent, without waiting. It may go to an outbox, and leaves with all that others put there."""
+    """Takes deltas without waiting and puts them into an outbox, which is flushed once for all sinks of a step."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether what it takes now can leave at once. Where it cannot, its owner must wait, and so read by a task."""
+        """Whether the client keeps up, so that deltas can be written at once. If not, a task must read and wait."""
 
     @property
     def outbox(self) -> Outbox | None:
-        """What has to be flushed once all that a step brings was taken; None: nothing."""
+        """What has to be flushed after a step; None: nothing."""
 
     def take(self, pieces: Sequence[Taken_contra]) -> None:
-        """Puts the pieces into the outbox."""
+        """Encodes the pieces into the outbox."""
 
     def follow(self, stop: Callable[[Exception | None], None]) -> None:
         """`stop` is called when the sink is not ready any more, with the error if it never will be again."""
 
     def leave(self, stop: Callable[[Exception | None], None]) -> None:
-        """`stop` is not to be called any more. Idempotent."""
+        """Unregisters `stop`. Idempotent."""
 
 
 class Push:
-    """Listens to the token streams of one generation's sequences and hands their deltas to a sink."""
+    """Listens to the token streams of one generation's sequences and passes their deltas to a sink."""
 
     __slots__ = ("_error", "_lanes", "_num_open", "_sink", "_stopped")
 
@@ -84,13 +84,13 @@ class Push:
                 del error  # its traceback keeps this frame, which would keep it until a garbage collection
 
     def note_end(self) -> None:
-        """One of the sequences has had its last delta."""
+        """Counts a sequence that has had its last delta."""
         self._num_open -= 1
         if not self._num_open:
             self.stop(None)
 
     def stop(self, error: Exception | None) -> None:
-        """Leaves what comes from now on to a reader, at once: other events may come before the waiting task runs."""
+        """Stops listening at once, because other events may come before the waiting task runs."""
         if not self._stopped.done():
             self._error = error
             self._stopped.set_result(None)

@@ -1,4 +1,4 @@
-"""Tells a request that its model is being loaded."""
+"""Progress events for requests whose model is being loaded."""
 
 from __future__ import annotations
 

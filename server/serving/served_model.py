@@ -1,4 +1,4 @@
-"""One served model: its engine, its text side, its metrics, and whether it takes work."""
+"""One served model: its engine, tokenizer, chat template, metrics and state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # it brings JAX, which takes a second to import
 
 
 class ModelState(StrEnum):
-    """Where a served model stands; the values are the wire names."""
+    """The state of a served model; the values are the wire names."""
 
     UNLOADED = "unloaded"  # a request loads it
     LOADING = "loading"

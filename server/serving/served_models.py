@@ -1,4 +1,4 @@
-"""All served models as the routes see them: which one a request goes to, and what they share."""
+"""All models of a server, and what their requests share: budgets, threads, registries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from server.telemetry.tracing import Tracing
 
 
 class Phase(StrEnum):
-    """Where the server stands; the values are the wire names."""
+    """The state of the server; the values are the wire names."""
 
     LOADING = "loading"  # no model has been loaded yet
     READY = "ready"

@@ -1,4 +1,4 @@
-"""What the answers to a request must follow: a grammar, the schemas of its tools, the budget of its reasoning."""
+"""The grammars of one model's answers: structured outputs, schemas of tools, budgets of reasoning tokens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_KEPT = 32  # rules of calls
 
 
 class StructuredOutputManager:
-    """Makes the rules of the answers of one model."""
+    """Compiles the rules that the answers to a request must follow."""
 
     def __init__(
         self, tokenizer: Tokenizer, vocab_size: int, answer_format: AnswerFormat, compiler: GrammarCompiler
