@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError
@@ -232,8 +233,7 @@ def _add_texts(texts: list[str], parts: Iterable[object]) -> None:
             case str():
                 texts.append(part)
             case Mapping():
-                _add_texts(texts, part)
-                _add_texts(texts, part.values())
+                _add_texts(texts, chain.from_iterable(part.items()))
             case list() | tuple():
                 _add_texts(texts, part)
 
