@@ -20,8 +20,8 @@ from sampling.host.params import InvalidParameter, SamplingParams
 from server.model_sources.cache_folder import ModelStoreError
 
 if TYPE_CHECKING:
-    from server.generation.choice import Delta
-    from server.generation.generation import Answer, Usage
+    from server.generation.answers import Answer, Usage
+    from server.generation.output_sequence import Delta
     from server.offline.batch import BatchProgress, Output
     from server.offline.llm import LLM
     from server.offline.saved_config import SavedLLMError

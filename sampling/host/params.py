@@ -106,22 +106,54 @@ class SamplingParams:
     logprob_token_ids: tuple[int, ...] = ()  # tokens whose logprobs are wanted wherever a token is sampled
 
     def __post_init__(self) -> None:
-        self._check_types()
-        self._check_limits(_BETWEEN)
+        # Most requests change few parameters, so those that have their defaults are passed over.
+        changed = []
+        for name, default in _NUMBER_DEFAULTS:
+            value = getattr(self, name)
+            if value is not default:
+                changed.append(name)
+                # A wrong type would be found where nothing may fail any more: in the engine's thread.
+                if not isinstance(value, _KINDS[name]) or isinstance(value, bool):
+                    wanted = "an integer" if NUMBERS[name].is_whole else "a number"
+                    raise InvalidParameter(name, f"{name} is {value!r}; it must be {wanted}")
+        if changed:
+            self._check_limits(changed)
+        for name, most in _MOST_ENTRIES:
+            count = len(getattr(self, name))
+            if count > most:
+                raise InvalidParameter(name, f"{name} has {count} entries; at most {most} are allowed")
+        if self.logit_bias:
+            self._check_biases()
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise InvalidParameter("allowed_token_ids", "allowed_token_ids is empty; it must allow at least one token")
+        for word in self.bad_words:
+            if not 1 <= len(word) <= MAX_BAD_WORD_TOKENS:
+                raise InvalidParameter(
+                    "bad_words",
+                    f"bad_words has an entry of {len(word)} tokens; each must have from 1 to {MAX_BAD_WORD_TOKENS}",
+                )
+        if self.logprob_token_ids and self.logprobs is None:
+            raise InvalidParameter(
+                "logprob_token_ids", "logprob_token_ids is given and logprobs is not; it needs logprobs, 0 at least"
+            )
+
+    def _check_limits(self, names: Sequence[str]) -> None:
+        for name in names:
+            value, limits = getattr(self, name), NUMBERS[name].limits
+            if value is not None and limits is not None and not limits.allows(value):
+                raise InvalidParameter(name, f"{name} is {value}; it must be {limits}")
         if self.top_k < -1:
             raise InvalidParameter(
                 "top_k", f"top_k is {self.top_k}; it must be positive, or 0 or -1 for the whole vocabulary"
             )
-        self._check_limits(_ABOVE_ZERO)
         if self.min_tokens > self.max_tokens:
             raise InvalidParameter(
                 "min_tokens", f"min_tokens is {self.min_tokens}; it must be at most max_tokens, {self.max_tokens}"
             )
         if self.seed is not None and not -MAX_SEED - 1 <= self.seed <= MAX_SEED:
             raise InvalidParameter("seed", f"seed is {self.seed}; it must fit in 64 bits")
-        self._check_length("stop_token_ids", MAX_STOP_TOKEN_IDS)
-        self._check_length("logprob_token_ids", MAX_LOGPROB_TOKEN_IDS)
-        self._check_length("logit_bias", MAX_LOGIT_BIAS)
+
+    def _check_biases(self) -> None:
         if len({token_id for token_id, _ in self.logit_bias}) < len(self.logit_bias):
             raise InvalidParameter("logit_bias", "logit_bias names a token twice; each may have one bias")
         for token_id, bias in self.logit_bias:
@@ -130,28 +162,6 @@ class SamplingParams:
                     "logit_bias",
                     f"logit_bias of token {token_id} is {bias}; it must be from {-MAX_BIAS:g} to {MAX_BIAS:g}",
                 )
-        if self.allowed_token_ids is not None and not self.allowed_token_ids:
-            raise InvalidParameter("allowed_token_ids", "allowed_token_ids is empty; it must allow at least one token")
-        self._check_length("bad_words", MAX_BAD_WORDS)
-        for word in self.bad_words:
-            if not 1 <= len(word) <= MAX_BAD_WORD_TOKENS:
-                raise InvalidParameter(
-                    "bad_words",
-                    f"bad_words has an entry of {len(word)} tokens; each must have from 1 to {MAX_BAD_WORD_TOKENS}",
-                )
-        self._check_limits(_OPTIONAL)
-        if self.logprob_token_ids and self.logprobs is None:
-            raise InvalidParameter(
-                "logprob_token_ids", "logprob_token_ids is given and logprobs is not; it needs logprobs, 0 at least"
-            )
-
-    def _check_types(self) -> None:
-        """Checks types here, because the engine's thread must not fail."""
-        for name, kinds in _KINDS.items():
-            value = getattr(self, name)
-            if not isinstance(value, kinds) or isinstance(value, bool):
-                wanted = "an integer" if NUMBERS[name].is_whole else "a number"
-                raise InvalidParameter(name, f"{name} is {value!r}; it must be {wanted}")
 
     def with_seed(self, seed: int) -> SamplingParams:
         """The same with another seed, which fits in 64 bits.
@@ -159,35 +169,44 @@ class SamplingParams:
         Nothing else is checked again: a request may have a thousand answers, each with a seed of its own, and a
         thousand biases in each.
         """
+        return self._with("seed", seed)
+
+    def with_max_tokens(self, max_tokens: int) -> SamplingParams:
+        """The same with another positive `max_tokens`.
+
+        Raises:
+            InvalidParameter: it is below min_tokens.
+        """
+        if self.min_tokens > max_tokens:
+            raise InvalidParameter(
+                "min_tokens", f"min_tokens is {self.min_tokens}; it must be at most max_tokens, {max_tokens}"
+            )
+        return self._with("max_tokens", max_tokens)
+
+    def _with(self, changed: str, value: int) -> SamplingParams:
         copied = object.__new__(SamplingParams)
         for name in _FIELDS:
             object.__setattr__(copied, name, getattr(self, name))
-        object.__setattr__(copied, "seed", seed)
+        object.__setattr__(copied, changed, value)
         return copied
 
     def check_token_ids(self, vocab_size: int) -> None:
-        """Raises InvalidParameter if a token id is not in the vocabulary."""
-        named = {
-            "stop_token_ids": self.stop_token_ids,
-            "logit_bias": [token_id for token_id, _ in self.logit_bias],
-            "allowed_token_ids": self.allowed_token_ids or (),
-            "bad_words": [token_id for word in self.bad_words for token_id in word],
-            "logprob_token_ids": self.logprob_token_ids,
-            "dry_sequence_breakers": self.dry_breaker_ids,
-        }
-        for name, token_ids in named.items():
-            _check_token_ids(name, token_ids, vocab_size)
-
-    def _check_limits(self, limits_by_name: Mapping[str, Limits]) -> None:
-        for name, limits in limits_by_name.items():
-            value = getattr(self, name)
-            if value is not None and not limits.allows(value):
-                raise InvalidParameter(name, f"{name} is {value}; it must be {limits}")
-
-    def _check_length(self, name: str, most: int) -> None:
-        count = len(getattr(self, name))
-        if count > most:
-            raise InvalidParameter(name, f"{name} has {count} entries; at most {most} are allowed")
+        """
+        Raises:
+            InvalidParameter: a token id is not of the vocabulary.
+        """
+        if self.logit_bias:
+            _check_token_ids("logit_bias", [token_id for token_id, _ in self.logit_bias], vocab_size)
+        if self.bad_words:
+            _check_token_ids("bad_words", [token_id for word in self.bad_words for token_id in word], vocab_size)
+        for name, token_ids in (
+            ("stop_token_ids", self.stop_token_ids),
+            ("allowed_token_ids", self.allowed_token_ids),
+            ("logprob_token_ids", self.logprob_token_ids),
+            ("dry_sequence_breakers", self.dry_breaker_ids),
+        ):
+            if token_ids:
+                _check_token_ids(name, token_ids, vocab_size)
 
 
 class Number(NamedTuple):
@@ -209,26 +228,22 @@ def _numbers() -> Iterator[tuple[str, Number]]:
             yield name, Number(kind is int, is_optional, limits)
 
 
-def _limits(kind: type[Limits], *, of_optional: bool = False) -> dict[str, Limits]:
-    return {
-        name: number.limits
-        for name, number in NUMBERS.items()
-        if isinstance(number.limits, kind) and number.is_optional is of_optional
-    }
-
-
 _FIELDS = tuple(field.name for field in fields(SamplingParams))
 NUMBERS: Mapping[str, Number] = dict(_numbers())  # in the order of the fields
 _KINDS = {
     name: (int, *(() if number.is_whole else (float,)), *((NoneType,) if number.is_optional else ()))
     for name, number in NUMBERS.items()
 }
-_BETWEEN, _ABOVE_ZERO, _OPTIONAL = _limits(Between), _limits(AboveZero), _limits(Between, of_optional=True)
+_NUMBER_DEFAULTS = [(field.name, field.default) for field in fields(SamplingParams) if field.name in NUMBERS]
+_MOST_ENTRIES = (
+    ("stop_token_ids", MAX_STOP_TOKEN_IDS),
+    ("logprob_token_ids", MAX_LOGPROB_TOKEN_IDS),
+    ("logit_bias", MAX_LOGIT_BIAS),
+    ("bad_words", MAX_BAD_WORDS),
+)
 
 
 def _check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> None:
-    if not token_ids:
-        return
     if any(kind is not int for kind in set(map(type, token_ids))):
         raise InvalidParameter(name, f"{name} has something else than integers; token ids must be integers")
     lowest, highest = min(token_ids), max(token_ids)

@@ -1,1 +1,1 @@
-"""Who may come in, from where, and when: keys, host names, web origins, budgets, turns of the loop."""
+"""Admission: API keys, host names, web origins, fair limits, budgets, throttles and thread pools."""

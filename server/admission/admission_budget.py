@@ -1,12 +1,12 @@
-"""Budgets for requests on their way to the engine's queue, which has limits of its own."""
+"""Budgets for requests that are being read, checked and tokenised; the engine's queue has limits of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from server.admission.caller import NOBODY, caller
 from server.admission.fair_limit import FairLimit, part_of
+from server.admission.keyring import NOBODY, caller
 from server.protocol.errors import ApiError
 
 RETRY_AFTER_S = 1
@@ -92,7 +92,7 @@ class AdmissionBudget:
 
 
 class Share:
-    """What one request takes of a `AdmissionBudget`."""
+    """The bytes and the place that one request holds of an `AdmissionBudget`."""
 
     def __init__(self, budget: AdmissionBudget, tenant: str) -> None:
         self._budget = budget

@@ -1,4 +1,4 @@
-"""The rests of a thread whose work must not take a core from everybody's steps."""
+"""A limit on the processor time of a thread, so that its work takes no core from the engine's steps."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-RESTS = 3.0  # times the processor time of a call
+PAUSE = 3.0  # times the processor time of a call
 
 
 class CpuThrottle:
-    """Calls of one thread, which rests before a call as its last one has deserved.
+    """Sleeps before a call in proportion to the processor time of the call before.
 
-    A call that holds the interpreter lock should be over soon, so the thread must not stand behind others while it
-    computes: whoever waits for the lock would wait for those others, too. So it computes at full speed and then rests,
-    and has at most a quarter of a core, however many and however long the calls are. A thread whose calls mostly do
-    without the lock may stand behind others and rest as well. Where calls may take seconds a rest has a limit, because
-    the next one may be somebody else's. Whoever calls now and then meets no rest.
+    A call that holds the interpreter lock should be over soon, so a lower priority would not do: all that wait for the
+    lock would wait for the other threads, too. So the thread computes at full speed and then pauses, and has at most a
+    quarter of a core, however many and however long the calls are. Where calls may take seconds a pause has a limit,
+    because the next call may be another tenant's. Rare calls meet no pause.
     """
 
     def __init__(
@@ -35,14 +34,14 @@ class CpuThrottle:
             clock: seconds.
             processor_time: seconds that the calling thread has computed.
             sleep: lets the calling thread sleep for some seconds; it may return early where the thread is to end.
-            longest: seconds that a rest may take.
+            longest: seconds that a pause may take.
         """
         self._longest = longest
         self._clock, self._processor_time, self._sleep = clock, processor_time, sleep
-        self._end = clock()  # of the last rest
+        self._end = clock()  # of the last pause
 
     def call(self, function: Callable[[], T]) -> T:
-        """The result of `function`, called when the rest is over. Raises what it raises."""
+        """The result of `function`, called when the pause is over. Raises what it raises."""
         left = self._end - self._clock()
         if left > 0:
             self._sleep(left)
@@ -50,4 +49,4 @@ class CpuThrottle:
         try:
             return function()
         finally:
-            self._end = self._clock() + min(RESTS * (self._processor_time() - begin), self._longest)
+            self._end = self._clock() + min(PAUSE * (self._processor_time() - begin), self._longest)

@@ -1,21 +1,20 @@
-"""A limit of which no tenant takes everything while others may come."""
+"""A counting limit that always leaves a part to other tenants."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from server.admission.caller import NOBODY, caller
+from server.admission.keyring import NOBODY, caller
 from server.protocol.errors import ApiError
 
 
 class FairLimit:
-    """Counts what tenants hold of something of which there is only so much.
+    """Counts what tenants hold of a limited resource, such as bytes or connections.
 
-    All together hold no more than the limit. The first thing that a tenant holds needs room, and nothing else. A tenant
-    with several things may hold half of what the others leave: however many it asks for, it alone takes no more than
-    half of the limit, two such tenants take three quarters, and so on. Where no tenant is told from others, everybody
-    together may hold all.
+    All together hold no more than the limit. The first item of a tenant needs only room. A tenant with several items
+    may hold half of what the others leave: one tenant takes no more than half of the limit, two take three quarters,
+    and so on. Where tenants are not told apart, all together may hold the whole limit.
     """
 
     def __init__(self, limit: int) -> None:
@@ -24,7 +23,6 @@ class FairLimit:
         self._held: dict[str, int] = {}  # by the names of tenants
 
     def held_by(self, tenant: str) -> int:
-        """How much the tenant of this name holds."""
         return self._held.get(tenant, 0)
 
     def has_room_for(self, tenant: str, amount: int = 1, *, had: int = 0) -> bool:
@@ -44,12 +42,11 @@ class FairLimit:
         return part_of(tenant, str(self.held_by(tenant)))
 
     def take(self, tenant: str, amount: int = 1) -> None:
-        """Counts what the tenant holds from now on, whether there is room for it or not."""
+        """Counts `amount` for the tenant, whether there is room for it or not."""
         self.total += amount
         self._held[tenant] = self.held_by(tenant) + amount
 
     def give_back(self, tenant: str, amount: int = 1) -> None:
-        """Counts what the tenant holds no longer."""
         self.total -= amount
         self._held[tenant] -= amount
         if not self._held[tenant]:

@@ -1,4 +1,4 @@
-"""Threads for whose time tenants take turns."""
+"""A thread pool that serves tenants round-robin."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ T = TypeVar("T")
 
 
 class FairPool:
-    """A pool of threads. However many calls one tenant has waiting, another's next one waits for one of them at most,
-    and for the rest behind it where the thread rests.
-
-    The calls of one tenant come in their order.
+    """A pool of threads. However many calls one tenant has waiting, the next call of another waits for one of them at
+    most, and for the pause behind it where the thread is throttled. The calls of one tenant run in their order.
     """
 
     def __init__(
@@ -28,8 +26,8 @@ class FairPool:
         """
         Args:
             name: of the threads.
-            stands_back: whether the threads stand behind the process's other threads.
-            rests: whether the one thread rests between its calls; see `CpuThrottle`.
+            stands_back: whether the threads have a lower priority than the process's other threads.
+            rests: whether the one thread is throttled by a `CpuThrottle`.
             longest_rest: seconds.
         """
         assert num_threads == 1 or not rests, "what rests is one thread"
@@ -38,11 +36,11 @@ class FairPool:
         )
         self._lock = threading.Lock()  # protects the field below
         self._waiting: FairQueue[_Waiting[Any]] = FairQueue()
-        self._is_ending = threading.Event()  # and nobody rests any more
+        self._is_ending = threading.Event()  # ends the throttle's pauses
         self._rests = CpuThrottle(sleep=self._is_ending.wait, longest=longest_rest) if rests else None
 
     def submit(self, owner: str, function: Callable[[], T]) -> Future[T]:
-        """Has a thread call `function` when it is the owner's turn. A call that is cancelled before is left out.
+        """Queues a call of `function`. One that is cancelled before it runs is skipped.
 
         Raises:
             RuntimeError: the pool is closed.
@@ -54,7 +52,7 @@ class FairPool:
         return waiting.future
 
     def finish(self, last: Callable[[], T]) -> Future[T]:
-        """Takes no more calls; has the one thread call `last` behind all that wait, before which it rests no more."""
+        """Takes no more calls; the one thread calls `last` behind all that wait, without further pauses."""
         self._is_ending.set()
         called = self._pool.submit(last)  # behind a task of the pool for each call that waits
         self._pool.shutdown(wait=False)
@@ -75,7 +73,7 @@ class FairPool:
             self._rests.call(self._serve_next)
 
     def _serve_next(self) -> None:
-        """Calls the next function that somebody still waits for, if there is one."""
+        """Calls the next function that is not cancelled, if there is one."""
         while True:
             with self._lock:
                 if not self._waiting:
@@ -88,7 +86,7 @@ class FairPool:
 
 
 class _Waiting(Generic[T]):
-    """A call that waits for its turn."""
+    """A queued call."""
 
     def __init__(self, function: Callable[[], T]) -> None:
         self.future: Future[T] = Future()

@@ -1,4 +1,4 @@
-"""Things that wait, each for its owner, whose turn comes as often as that of others."""
+"""A queue that serves its owners round-robin."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """A queue in which owners take turns, each with the oldest of its things.
+    """A first-in-first-out queue for each owner; `take` goes round the owners.
 
-    Between two things of one owner comes one of each other owner that waits: however many things somebody has put,
-    another's next one waits for one of them at most.
+    However many items one owner has put, the next item of another waits for one of them at most.
     """
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[str, deque[T]] = OrderedDict()  # whose turn is next comes first
+        self._waiting: OrderedDict[str, deque[T]] = OrderedDict()  # the next owner first
 
     def __bool__(self) -> bool:
         """Whether anything waits."""
         return bool(self._waiting)
 
-    def put(self, owner: str, thing: T) -> None:
-        """Has `thing` wait behind the owner's others; an owner that had none is the last to have its turn."""
-        self._waiting.setdefault(owner, deque()).append(thing)
+    def put(self, owner: str, item: T) -> None:
+        """Appends `item` to the owner's queue; an owner that had none is served last."""
+        self._waiting.setdefault(owner, deque()).append(item)
 
     def take(self) -> T:
-        """The next thing, which waits no longer.
+        """Removes and returns the next item.
 
         Raises:
             KeyError: nothing waits.
         """
-        owner, things = self._waiting.popitem(last=False)
-        thing = things.popleft()
-        if things:
-            self._waiting[owner] = things
-        return thing
+        owner, items = self._waiting.popitem(last=False)
+        item = items.popleft()
+        if items:
+            self._waiting[owner] = items
+        return item

@@ -1,4 +1,4 @@
-"""API keys: who a key belongs to, and what its holder may do.
+"""API keys, the tenants that hold them, and the tenant for whom the running task works.
 
 A key is compared by its SHA-256 digest in constant time, and only its name appears in logs.
 """
@@ -9,11 +9,11 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.interface.regular_file import open_regular
-from server.admission.caller import NOBODY
 from server.protocol.errors import ApiError
 
 LEAST_KEY_LENGTH = 8  # characters; a shorter key can be guessed
@@ -74,6 +74,23 @@ class Tenant:
 
 
 ANYBODY = Tenant("anybody", least_priority=None)  # where no key is set
+NOBODY = ""  # no tenant in particular: the server itself, or all clients where none is told from the others
+
+_caller: ContextVar[str] = ContextVar("caller", default=NOBODY)
+
+
+def work_for(name: str) -> None:
+    """From now on the running task works for the tenant of this name, or for NOBODY.
+
+    Tasks that it starts inherit the name, so that what takes a share of a budget or waits for a thread, deep below the
+    handler of a request, finds whose share it is.
+    """
+    _caller.set(name)
+
+
+def caller() -> str:
+    """The name of the tenant for whom the running task works, or NOBODY."""
+    return _caller.get()
 
 
 class KeyRing:

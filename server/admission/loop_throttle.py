@@ -1,4 +1,4 @@
-"""The turns of the asyncio loop, of which no crowd may take one for itself."""
+"""A limit on how many requests begin in one iteration of the asyncio loop."""
 
 from __future__ import annotations
 
@@ -13,34 +13,30 @@ PROBES_AT_ONCE = 1  # beside these: a probe takes little of that time, and a flo
 
 
 class LoopThrottle:
-    """Lets a few begin in each turn of the loop, and those that come beyond them in later turns.
+    """Lets a few requests begin in each iteration of the loop, and the others in later ones; owners are served in turn.
 
-    Those of one owner begin in their order, and owners take turns.
-
-    A turn of the loop runs every task that was woken before it, and only then looks for tokens of the engine. Where a
-    thousand clients send at the same moment, or one sends a thousand messages, each wakes a task or is the next in one
-    that never waits. So whatever a client has sent asks for a turn before anything is done for it.
+    An iteration runs every task that was woken before it, and only then looks for tokens of the engine. Where a
+    thousand clients send at the same moment, or one sends a thousand messages, the tokens of all streams would wait
+    for all of them. So every request and every message calls `next` before anything is done for it.
     """
 
     def __init__(self, most: int = BEGUN_AT_ONCE) -> None:
         self._most = most
-        self._num_begun = 0  # in this turn of the loop
-        self._is_counting_soon = False  # another turn will be begun
+        self._num_begun = 0  # in this iteration
+        self._is_counting_soon = False  # `_count_anew` is scheduled
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._num_waiting = 0
 
     async def next(self, owner: str = "") -> None:
-        """Returns when the caller may begin: at once, unless many have begun in this turn or wait already.
-
-        Args:
-            owner: for whom the caller waits.
-        """
+        """Returns when the caller may begin: at once, unless many have begun in this iteration or wait already."""
         if not self._is_counting_soon:
             self._count_anew_soon()
-        if self._num_begun < self._most and not self._waiting:
+        if self._num_begun < self._most and not self._num_waiting:
             self._num_begun += 1
             return
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.put(owner, waiter)
+        self._num_waiting += 1
         await waiter
 
     def _count_anew_soon(self) -> None:
@@ -48,14 +44,15 @@ class LoopThrottle:
         self._is_counting_soon = True
 
     def _count_anew(self) -> None:
-        """Begins a turn: those whose turn it is are woken, but for those whose clients have left.
+        """Begins an iteration: wakes the next requests, but for those whose clients have left.
 
-        Where it fails for want of memory, the next one that comes has it called again.
+        Where it fails for want of memory, the next request has it called again.
         """
         self._is_counting_soon = False
         self._num_begun = 0
-        while self._waiting and self._num_begun < self._most:
+        while self._num_waiting and self._num_begun < self._most:
             waiter = self._waiting.take()
+            self._num_waiting -= 1
             if not waiter.done():
                 waiter.set_result(None)
                 self._num_begun += 1

@@ -1,4 +1,4 @@
-"""Probes, which orchestrators send every few seconds without a key, and whose they are."""
+"""Liveness and readiness probes: their paths, and the client that a probe comes from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PREFIX_BITS = 64  # of an IPv6 address, whose other half a client chooses as it
 
 
 def prober(transport: asyncio.BaseTransport | None) -> str:
-    """Whom a probe on this connection comes from, as far as that can be told without a key.
+    """The client that a probe on this connection comes from, by its address, because probes have no key.
 
     All clients on the server's own machine count as one, and so do those of one IPv6 network.
     """

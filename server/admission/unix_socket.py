@@ -1,4 +1,4 @@
-"""A Unix socket that only its owner can open."""
+"""Listening on a Unix socket that only its owner can open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The few threads in which bodies are checked, templates rendered and texts tokenised."""
+"""Thread pools for work that would hold up the asyncio loop: checking bodies, rendering templates, tokenising."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from typing import ParamSpec, TypeVar
 
 from engine.interface.background import SHORT_SWITCHES
 from engine.interface.cpu import num_cores
-from server.admission.caller import caller
 from server.admission.fair_pool import FairPool
+from server.admission.keyring import caller
 
 NUM_SHORT = 2  # threads; more would only take turns at the interpreter lock, and take them from the asyncio thread
 # Threads of their own for calls that may take long, so that short calls need not wait for them. On two cores it is one,
-# which rests, because two that tokenise would take a quarter of both from the steps, although they stand back: a step
-# waits for whatever thread of its own is put aside.
+# which is throttled: two that tokenise would slow the steps by a quarter despite their lower priority, because a step
+# waits for each of its own threads.
 NUM_LONG = 2 if num_cores() > 2 else 1
-LONGEST_REST = 0.25  # seconds, of that one; a text that takes seconds is rare, and the next one may be somebody else's
+LONGEST_REST = 0.25  # seconds; a text that takes seconds is rare, and the next one may be another tenant's
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Workers:
-    """Three pools of threads for work that would hold up the streams. What does not fit waits for its tenant's turn.
+    """Three pools, for short calls, long calls and large bodies; each serves tenants round-robin.
 
-    The threads for long calls stand behind the engine's: a library that tokenises a text without the interpreter lock
-    would otherwise take half of the cores from the steps that everybody's streams wait for. The one thread for large
-    bodies rests between them: checking them takes milliseconds each, so that a few clients with nothing else to do
-    would keep the short threads busy for good. It is one, because parsers hold the interpreter lock, and two would only
-    take turns.
+    The threads for long calls have a lower priority than the engine's: a library that tokenises without the interpreter
+    lock would otherwise take half of the cores from the engine's steps. The one thread for large bodies is throttled:
+    checking a body takes milliseconds, so that a few clients could keep the short threads busy for good. It is one,
+    because parsers hold the interpreter lock, and two would only take turns.
     """
 
     def __init__(self, *, rests: bool = True) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from server.admission.workers import Workers
 from server.api.route import StreamWriter
-from server.generation.choice import Delta
+from server.generation.output_sequence import Delta
 
 MAX_INLINE_LOGPROBS = 512  # of prompts' tokens, with their alternatives; a few milliseconds of work
 

@@ -12,9 +12,10 @@ from pydantic import ValidationError
 
 from engine.interface.types import PromptProgress
 from server.api.framing import SERVER_SENT_EVENTS, Framing
-from server.generation.choice import Delta
-from server.generation.generation import Answer, Generation
+from server.generation.answers import Answer
+from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
+from server.generation.output_sequence import Delta
 from server.output_parsers.output_parser import OutputFormat
 from server.protocol.errors import ApiError, to_api_error
 from server.text.detokenizer import HasTokenTexts

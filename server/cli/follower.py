@@ -13,15 +13,17 @@ from aiohttp import web
 
 from engine.interface.background import run_in_background
 from engine.interface.types import Progress
+from server.admission.guard import Guard
 from server.admission.loop_throttle import LoopThrottle
 from server.admission.probes import LIVENESS
 from server.cli.listeners import CannotListen, Site, start_site
 from server.cli.memory import freeze_gc
 from server.cli.process import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, Announce, first_of, watch_signals
 from server.http.app import hosts_of
-from server.http.entry.access_log import add_headers, log_access
-from server.http.entry.error_answers import ERROR_SHAPES, GENERATING, answer_errors
-from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, guard_requests
+from server.http.entry.access_log import add_headers
+from server.http.entry.error_answers import ERROR_SHAPES, GENERATING
+from server.http.entry.guard import GUARD, SOCKET_ROUTES
+from server.http.entry.middleware import enter
 from server.http.transport.connections import TURNS, GuardedRunner
 from server.http.transport.json_body import json_response
 from server.startup.logs import log, set_up_logs
@@ -93,7 +95,7 @@ async def liveness_server(settings: ServerSettings) -> AsyncIterator[int | None]
     if settings.metrics_port is None:
         yield None
         return
-    app = web.Application(middlewares=[log_access, answer_errors, guard_requests])
+    app = web.Application(middlewares=[enter])
     app[GUARD] = Guard(None, hosts_of(settings), ())
     app[TURNS] = LoopThrottle()
     app[ERROR_SHAPES] = {}

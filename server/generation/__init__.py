@@ -1,1 +1,1 @@
-"""From a checked request to text: prompts, generations, their choices and deltas."""
+"""From a checked request to text: prompts, output sequences, deltas, and what observes them."""

@@ -1,12 +1,11 @@
-"""What a request asks of the model, whichever route it came by."""
+"""A request for answers, independent of the route that it came by."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from sampling.host.params import MAX_SEED, InvalidParameter, SamplingParams
 from server.generation.prompt_sources import PromptSource
 from server.protocol.stream_fields import PLAIN, Streaming
 from server.protocol.structured_outputs import GrammarRequest
@@ -15,10 +14,9 @@ from server.protocol.tools import StrictCalls
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """The one form in which requests enter the answering room; each route makes it of its own bodies.
+    """What every route makes of its bodies.
 
-    Its values have the right types. Their ranges, and everything that depends on the model, are
-    checked by `prepare`.
+    Its values have the right types. Their ranges, and everything that depends on the model, are checked by `prepare`.
     """
 
     prompts: Sequence[PromptSource]
@@ -42,7 +40,6 @@ class GenerationRequest:
     thinking_budget: int | None = None  # tokens of each answer's reasoning, at most
     priority: int | None = None  # None: the lowest number that the tenant may ask for, at least 0
     cache_salt: str | None = None
-    tenant: str = ""  # whose request it is; tenants have fair shares of the engine
     timeout: float | None = None  # seconds
     streaming: Streaming = PLAIN
 
@@ -54,43 +51,3 @@ class GenerationRequest:
         told of that token.
         """
         return self.echoes and self.max_tokens == 0 and self.num_prompt_output_tokens == 0
-
-    def limit_tokens(self, room: int) -> int:
-        """The most tokens to generate where the model has room for `room` of them after the prompt.
-
-        Raises:
-            InvalidParameter: the request asks for fewer than one, and is not content with its prompts.
-        """
-        if self.only_echoes:
-            return 1
-        if self.max_tokens is None:
-            return room if self.default_max_tokens is None else min(self.default_max_tokens, room)
-        if self.max_tokens < 1:
-            name = self.max_tokens_parameter
-            raise InvalidParameter(name, f"{name} is {self.max_tokens}; it must be at least 1")
-        return self.max_tokens
-
-    def sampling_params(self, max_tokens: int, base: SamplingParams) -> SamplingParams:
-        """The engine's parameters, less what a tokenizer makes of text.
-
-        Args:
-            base: what holds where the request says nothing.
-
-        Raises:
-            InvalidParameter: a value is outside its limits.
-        """
-        params = replace(base, max_tokens=max_tokens, **self.sampling)
-        if self.num_sampled > self.num_choices and params.logprobs is None:
-            return replace(params, logprobs=0)  # the best are chosen by it
-        return params
-
-    def params_of_answers(self, params: SamplingParams) -> tuple[SamplingParams, ...]:
-        """`params` for each answer to a prompt. Where there is a seed, each answer has its own, ascending from it."""
-        if params.seed is None:
-            return (params,) * self.num_sampled
-        return tuple(params.with_seed(_wrapped(params.seed + answer)) for answer in range(self.num_sampled))
-
-
-def _wrapped(seed: int) -> int:
-    """A seed in 64 bits, like the engine's own."""
-    return (seed + MAX_SEED + 1) % (2 * (MAX_SEED + 1)) - MAX_SEED - 1

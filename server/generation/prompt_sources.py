@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -11,11 +11,17 @@ from sampling.host.params import InvalidParameter
 from server.protocol.errors import ApiError
 from server.protocol.json_limits import is_deeper, size_of
 from server.text.chat_template import ChatTemplate, ChatTemplateError
-from server.text.template_limits import check_rendered_length
+from server.text.template_limits import PromptTextTooLong, inline_template_limits
 from server.text.text_model import TextModel
-from server.text.tokenization.control_tokens import ControlTokens, ShieldedText
+from server.text.tokenization.control_tokens import ShieldedText
 from server.text.tokenization.native_errors import TooManyTokens
+from server.text.tokenizer import Tokenizer
 
+# Text above this many characters is tokenised in a worker thread: 2 KiB take half a millisecond, and three where the
+# text is a strange one. Every stream waits for it, and many such requests may come together.
+MAX_INLINE_CHARS = 2 << 10
+MAX_INLINE_SECONDS = 0.005  # that a chat template may take while the other streams wait
+MAX_WRITTEN_CHARS = 4 * MAX_INLINE_CHARS  # that it may write then: its own words stand beside those of the client
 MAX_LISTED_TOKENS = 64 << 10  # of a prompt that is too long; a list of as many ids takes 2 ms
 MESSAGE_CHARS = 32  # what a message costs beside its text, in characters
 VALUE_CHARS = 4  # what a value of JSON does, about as it is written
@@ -39,17 +45,18 @@ class PromptSource(Protocol):
         """Those that a conversation tells the model of; None of a prompt that is no conversation."""
         ...
 
-    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+    def encode(self, text_model: TextModel, max_model_len: int | None = None, *, is_brief: bool = False) -> list[int]:
         """The prompt's token ids; their number and range are unchecked.
 
         Args:
             max_model_len: in tokens; where it is given, a text that must have more is refused before it is tokenised.
+            is_brief: whether a chat template may take only MAX_INLINE_SECONDS and write only MAX_WRITTEN_CHARS.
 
         Raises:
             ApiError: the model has no chat template, the template refuses the messages, or what it is told beside them
                 is nested too deeply.
             InvalidParameter: the text is far too long.
-            TemplateTimeout, PromptTextTooLong: within `inline_template_limits`, see there.
+            TemplateTimeout, PromptTextTooLong: with `is_brief`, beyond these limits.
         """
         ...
 
@@ -65,12 +72,14 @@ class TextPrompt(NamedTuple):
     def num_chars(self) -> int:
         return len(self.text)
 
-    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+    def encode(self, text_model: TextModel, max_model_len: int | None = None, *, is_brief: bool = False) -> list[int]:
         _refuse_hopeless(len(self.text), text_model, max_model_len)
-        with _refusing_too_many(max_model_len):
+        try:
             text_model.tokenizer.refuse_far_too_long(self.text, max_model_len)
             most = _num_listed(max_model_len)
             return text_model.tokenizer.encode(self.text, add_special_tokens=self.adds_special, max_tokens=most)
+        except TooManyTokens as error:
+            raise _too_many(error, max_model_len) from error
 
 
 class InfillPrompt(NamedTuple):
@@ -84,7 +93,7 @@ class InfillPrompt(NamedTuple):
     def num_chars(self) -> int:
         return len(self.behind) + (len(self.before) if isinstance(self.before, str) else 0)
 
-    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+    def encode(self, text_model: TextModel, max_model_len: int | None = None, *, is_brief: bool = False) -> list[int]:
         if text_model.infill is None:
             raise ApiError(
                 f"suffix is given, and the model {text_model.name} has no tokens for filling a gap; "
@@ -94,11 +103,13 @@ class InfillPrompt(NamedTuple):
             )
         _refuse_hopeless(self.num_chars, text_model, max_model_len)
         before = [self.before] if isinstance(self.before, str) else self.before
-        with _refusing_too_many(max_model_len):
+        try:
             for text in (part for part in (*before, self.behind) if isinstance(part, str)):
                 text_model.tokenizer.refuse_far_too_long(text, max_model_len)
             most = _num_listed(max_model_len)
             return text_model.tokenizer.encode_parts(text_model.infill.parts(before, self.behind), max_tokens=most)
+        except TooManyTokens as error:
+            raise _too_many(error, max_model_len) from error
 
 
 class TokenPrompt(NamedTuple):
@@ -111,7 +122,7 @@ class TokenPrompt(NamedTuple):
     def num_chars(self) -> int:
         return 0
 
-    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+    def encode(self, text_model: TextModel, max_model_len: int | None = None, *, is_brief: bool = False) -> list[int]:
         return self.token_ids
 
 
@@ -140,12 +151,17 @@ class Conversation(NamedTuple):
             num_chars += size_of(more, COUNTED_CHARS - num_chars, VALUE_CHARS) if more else 0
         return num_chars
 
-    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+    def encode(self, text_model: TextModel, max_model_len: int | None = None, *, is_brief: bool = False) -> list[int]:
         self.refuse_deep()
-        return self.encode_checked(text_model, max_model_len)
+        return self.encode_checked(text_model, max_model_len, is_brief=is_brief)
 
     def encode_checked(
-        self, text_model: TextModel, max_model_len: int | None = None, most_tokens: int | None = None
+        self,
+        text_model: TextModel,
+        max_model_len: int | None = None,
+        most_tokens: int | None = None,
+        *,
+        is_brief: bool = False,
     ) -> list[int]:
         """`encode` where `refuse_deep` has passed, of this conversation or of one of which this is a part.
 
@@ -159,34 +175,35 @@ class Conversation(NamedTuple):
                 code="no_chat_template",
             )
         # Only what every template writes; many leave out the reasoning of earlier turns, however long it is.
-        contents = [message["content"] for message in self.messages]
-        _refuse_hopeless(sum(map(len, contents)), text_model, max_model_len)
-        tokenizer, most = text_model.tokenizer, most_tokens or _num_listed(max_model_len)
-        variables: dict[str, Any] = {
-            **self.variables,
-            **({"tools": list(self.tools)} if self.tools else {}),
-            "add_generation_prompt": self.begins_turn,
-            "continue_final_message": self.continues,
-        }
-        with _refusing_too_many(max_model_len):
-            # Before the work of rendering.
-            tokenizer.refuse_far_too_long("".join(contents), most_tokens or max_model_len)
-        text, shielded = self._render(text_model.chat_template, tokenizer.control, variables)
-        _refuse_hopeless(len(text), text_model, max_model_len)
-        check_rendered_length(len(text))
-        with _refusing_too_many(max_model_len):
+        contents = "".join([message["content"] for message in self.messages])
+        _refuse_hopeless(len(contents), text_model, max_model_len)
+        tokenizer, most = text_model.tokenizer, most_tokens
+        if most is None and max_model_len is not None:
+            most = max(max_model_len, MAX_LISTED_TOKENS)
+        try:
+            text, shielded = self._render(
+                text_model.chat_template, tokenizer, contents, most_tokens or max_model_len, is_brief=is_brief
+            )
+            if max_model_len is not None and len(text) >= max_model_len:
+                _refuse_hopeless(len(text), text_model, max_model_len)
+            if is_brief and len(text) > MAX_WRITTEN_CHARS:
+                raise PromptTextTooLong(len(text))
             # The template writes the control tokens itself, the first one included.
             if shielded is None:
                 return tokenizer.encode(text, add_special_tokens=False, max_tokens=most)
             return tokenizer.encode_shielded(shielded, max_tokens=most)
+        except TooManyTokens as error:
+            raise _too_many(error, max_model_len) from error
 
     def refuse_deep(self) -> None:
         """
         Raises:
             ApiError: what the template is told beside texts is nested more deeply than MAX_DEPTH.
         """
-        calls = [message["tool_calls"] for message in self.messages if "tool_calls" in message]
-        if any(is_deeper(told, MAX_DEPTH) for told in (calls, list(self.tools), dict(self.variables))):
+        parts: list[object] = [message["tool_calls"] for message in self.messages if "tool_calls" in message]
+        parts += self.tools
+        parts += self.variables.values()
+        if parts and is_deeper(parts, MAX_DEPTH):
             raise ApiError(
                 "a tool, a call of one or a variable of the template is nested too deeply",
                 param="messages",
@@ -194,22 +211,34 @@ class Conversation(NamedTuple):
             )
 
     def _render(
-        self, template: ChatTemplate, control: ControlTokens, variables: Mapping[str, Any]
+        self, template: ChatTemplate, tokenizer: Tokenizer, contents: str, max_tokens: int | None, *, is_brief: bool
     ) -> tuple[str, ShieldedText | None]:
         """The prompt, and the same with marks unless names of control tokens in it are to become those tokens.
 
+        Args:
+            contents: the text of all messages.
+
         Raises:
             ApiError: the template refuses the messages.
+            TooManyTokens: the contents alone have more than `max_tokens`.
         """
+        tokenizer.refuse_far_too_long(contents, max_tokens)  # before the work of rendering
+        variables: dict[str, Any] = {
+            **self.variables,
+            **({"tools": list(self.tools)} if self.tools else {}),
+            "add_generation_prompt": self.begins_turn,
+            "continue_final_message": self.continues,
+        }
         tried = [self.messages] if self.plain_messages is None else [self.messages, self.plain_messages]
-        for messages in tried:
-            try:
-                if self.parse_special:
-                    return template.render(messages, **variables), None
-                shielded = template.render_shielded(messages, control, **variables)
-                return shielded.plain, shielded
-            except ChatTemplateError as error:
-                refusal = error
+        with inline_template_limits(MAX_INLINE_SECONDS) if is_brief else nullcontext():
+            for messages in tried:
+                try:
+                    if self.parse_special:
+                        return template.render(messages, **variables), None
+                    shielded = template.render_shielded(messages, tokenizer.control, **variables)
+                    return shielded.plain, shielded
+                except ChatTemplateError as error:
+                    refusal = error
         raise ApiError(str(refusal), param="messages", code="invalid_messages") from refusal
 
 
@@ -218,16 +247,12 @@ def _num_listed(max_model_len: int | None) -> int | None:
     return None if max_model_len is None else max(max_model_len, MAX_LISTED_TOKENS)
 
 
-@contextmanager
-def _refusing_too_many(max_model_len: int | None) -> Iterator[None]:
-    try:
-        yield
-    except TooManyTokens as error:
-        raise InvalidParameter(
-            "prompt",
-            f"the prompt has at least {error.num_tokens} tokens; "
-            f"the model's context is {max_model_len} tokens, prompt and output together",
-        ) from error
+def _too_many(error: TooManyTokens, max_model_len: int | None) -> InvalidParameter:
+    return InvalidParameter(
+        "prompt",
+        f"the prompt has at least {error.num_tokens} tokens; "
+        f"the model's context is {max_model_len} tokens, prompt and output together",
+    )
 
 
 def _refuse_hopeless(num_chars: int, text_model: TextModel, max_model_len: int | None) -> None:

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sampling.host.grammar import GrammarError
-from sampling.host.params import MAX_STOP_TOKEN_IDS, InvalidParameter, SamplingParams
+from sampling.host.params import MAX_SEED, MAX_STOP_TOKEN_IDS, InvalidParameter, SamplingParams
 from server.admission.workers import Workers
 from server.generation.bad_words import bad_word_ids
 from server.generation.generation_request import GenerationRequest
-from server.generation.prompt_sources import COUNTED_CHARS, InfillPrompt, PromptSource, TextPrompt, TokenPrompt
+from server.generation.prompt_sources import (
+    COUNTED_CHARS,
+    MAX_INLINE_CHARS,
+    InfillPrompt,
+    PromptSource,
+    TextPrompt,
+    TokenPrompt,
+)
 from server.protocol.sampling_fields import DEFAULT_BREAKERS
 from server.structured_output.output_grammar import OutputGrammar
 from server.text.detokenizer import IncrementalDetokenizer
-from server.text.template_limits import PromptTextTooLong, TemplateTimeout, inline_template_limits
+from server.text.template_limits import PromptTextTooLong, TemplateTimeout
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient
 
-# Text above this many characters is tokenised in a worker thread: 2 KiB take half a millisecond, and three where the
-# text is a strange one. Every stream waits for it, and many such requests may come together.
-MAX_INLINE_CHARS = 2 << 10
 MAX_SHORT_CHARS = COUNTED_CHARS  # above it, in one of the threads for long calls: it takes about as long as a step
-MAX_INLINE_SECONDS = 0.005  # that a chat template may take while the other streams wait
-MAX_WRITTEN_CHARS = 4 * MAX_INLINE_CHARS  # that it may write then: its own words stand beside those of the client
 WORD_CHARS = 32  # what a bad word costs beside its text, in characters
 ANSWER_CHARS = 16  # what the parameters of an answer cost
 BIASES_OF_A_CHAR = 4  # biases that are checked in the time of a character, once for each prompt
@@ -56,12 +57,10 @@ async def prepare(
     """`prepare_here`, in a worker thread where it takes long. Raises what that raises."""
     template, work = text_model.chat_template, work_of(request)
     if work <= MAX_INLINE_CHARS and (template is None or not template.is_slow):
-        # A template that takes longer or writes more begins again in a worker thread.
         try:
-            with inline_template_limits(MAX_INLINE_SECONDS, MAX_WRITTEN_CHARS):
-                return prepare_here(request, text_model, engine)
+            return prepare_here(request, text_model, engine, is_brief=True)
         except TemplateTimeout:
-            pass  # a slow template is run in a worker thread from then on
+            pass  # it begins again in a worker thread, and a slow template is run there from then on
         except PromptTextTooLong as error:
             work = error.num_chars
     run = workers.run_long if work > MAX_SHORT_CHARS else workers.run
@@ -69,37 +68,51 @@ async def prepare(
 
 
 def prepare_here(
-    request: GenerationRequest, text_model: TextModel, engine: EngineClient, base: SamplingParams | None = None
+    request: GenerationRequest,
+    text_model: TextModel,
+    engine: EngineClient,
+    base: SamplingParams | None = None,
+    *,
+    is_brief: bool = False,
 ) -> list[PreparedPrompt]:
     """Tokenises and checks every prompt of `request` before any of them is submitted. May run in any thread.
 
     Args:
         base: parameters that hold where the request says nothing; None: those that the model's makers recommend.
+        is_brief: see `PromptSource.encode`.
 
     Raises:
         ApiError: the chat template refuses the messages, or what it is told beside them is nested too deeply.
         InvalidParameter: a parameter is outside its limits, or a prompt is too long.
-        TemplateTimeout, PromptTextTooLong: within `inline_template_limits`, see there.
+        TemplateTimeout, PromptTextTooLong: with `is_brief`, see `PromptSource.encode`.
     """
     max_model_len = engine.model_info.max_model_len
-    # The parameters first: they are less work to refuse.
-    recommended = SamplingParams(**text_model.sampling_defaults) if base is None else base
-    params = request.sampling_params(request.limit_tokens(max_model_len), recommended)
-    params = _with_tokens_of_texts(
-        params, request, text_model, default_breakers=DEFAULT_BREAKERS if base is None else None
-    )
-    if text_model.infill is not None and any(isinstance(prompt, InfillPrompt) for prompt in request.prompts):
-        ends = (*params.stop_token_ids, *text_model.infill.end_ids)
-        params = replace(params, stop_token_ids=tuple(dict.fromkeys(ends))[:MAX_STOP_TOKEN_IDS])
+    params = _sampling_params(request, text_model, max_model_len, base)  # first: they are less work to refuse
     params.check_token_ids(engine.model_info.vocab_size)
+    prepared, num_output = [], request.num_prompt_output_tokens
     try:
-        encoded = [_encode(prompt, request, text_model, max_model_len) for prompt in request.prompts]
-        return [_check(token_ids, echo, request, params, engine) for token_ids, echo in encoded]
+        for source in request.prompts:
+            if request.most_prompt_tokens is None and not request.echoes:
+                token_ids, echo = source.encode(text_model, max_model_len, is_brief=is_brief), ""
+            else:
+                token_ids, echo = _encode(source, request, text_model, max_model_len, is_brief=is_brief)
+            own = params
+            room = max_model_len - len(token_ids) + min(num_output, len(token_ids))
+            if request.max_tokens is None and room > 0:  # without room the engine refuses the prompt
+                max_tokens = _limit_tokens(request, room)
+                if max_tokens != params.max_tokens:
+                    own = params.with_max_tokens(max_tokens)
+            engine.check_prompt(
+                token_ids, own.max_tokens, request.max_tokens_parameter, num_prompt_output_tokens=num_output
+            )
+            answers = (own,) * request.num_sampled if own.seed is None else _with_seeds(own, own.seed, request)
+            prepared.append(PreparedPrompt(token_ids, answers, request.num_choices, num_output, echo))
     except InvalidParameter as error:
         # The engine knows only prompts; a chat client has sent messages.
         if error.param == "prompt" != request.prompt_parameter:
             raise InvalidParameter(request.prompt_parameter, str(error)) from error
         raise
+    return prepared
 
 
 def rules_behind(rules: OutputGrammar, prompt: PreparedPrompt) -> OutputGrammar:
@@ -120,52 +133,85 @@ def rules_behind(rules: OutputGrammar, prompt: PreparedPrompt) -> OutputGrammar:
         ) from error
 
 
-def _with_tokens_of_texts(
-    params: SamplingParams,
-    request: GenerationRequest,
-    text_model: TextModel,
-    *,
-    default_breakers: Sequence[str] | None,
-) -> SamplingParams:
-    """`params` with what the tokenizer makes of the words and sequence breakers of `request`.
-
-    Args:
-        default_breakers: where the request has none; None leaves those of `params`.
-
-    Raises:
-        InvalidParameter: a word makes too many tokens, or there are too many words.
-    """
-    if request.bad_words is not None:
-        params = replace(params, bad_words=bad_word_ids(request.bad_words, text_model.tokenizer))
-    breakers = default_breakers if request.sequence_breakers is None else request.sequence_breakers
-    if breakers is not None and params.dry_multiplier > 0.0:
-        params = replace(params, dry_breaker_ids=text_model.tokenizer.token_ids_with(breakers))
-    return params
-
-
 def work_of(request: GenerationRequest) -> int:
     """The work on the texts and parameters of `request`, in characters of a text that takes as long to tokenise."""
     if request.sampling.get("dry_multiplier"):
         return sys.maxsize  # the whole vocabulary may have to be looked through for sequence breakers
-    num_chars = sum(prompt.num_chars for prompt in request.prompts)
-    if request.echoes:
-        num_chars += sum(len(prompt.token_ids) for prompt in request.prompts if isinstance(prompt, TokenPrompt))
-    num_chars += ANSWER_CHARS * len(request.prompts) * request.num_sampled
+    num_chars = ANSWER_CHARS * len(request.prompts) * request.num_sampled
     num_chars += len(request.prompts) * len(request.sampling.get("logit_bias", ())) // BIASES_OF_A_CHAR
-    return num_chars + sum(2 * (len(word) + WORD_CHARS) for word in request.bad_words or ())
+    for prompt in request.prompts:
+        num_chars += prompt.num_chars
+        if request.echoes and isinstance(prompt, TokenPrompt):
+            num_chars += len(prompt.token_ids)
+    for word in request.bad_words or ():
+        num_chars += 2 * (len(word) + WORD_CHARS)
+    return num_chars
+
+
+def _sampling_params(
+    request: GenerationRequest, text_model: TextModel, max_model_len: int, base: SamplingParams | None
+) -> SamplingParams:
+    """The parameters of every answer, but for its seed.
+
+    Raises:
+        InvalidParameter: a value is outside its limits, a bad word makes too many tokens, or there are too many words.
+    """
+    values: dict[str, Any] = {**(text_model.sampling_defaults if base is None else {}), **request.sampling}
+    values["max_tokens"] = _limit_tokens(request, max_model_len)
+    if request.bad_words is not None:
+        values["bad_words"] = bad_word_ids(request.bad_words, text_model.tokenizer)
+    breakers = request.sequence_breakers
+    if breakers is None and base is None:
+        breakers = DEFAULT_BREAKERS
+    multiplier = values.get("dry_multiplier", 0.0 if base is None else base.dry_multiplier)
+    if breakers is not None and multiplier:
+        values["dry_breaker_ids"] = text_model.tokenizer.token_ids_with(breakers)
+    params = SamplingParams(**values) if base is None else replace(base, **values)
+    if request.num_sampled > request.num_choices and params.logprobs is None:
+        params = replace(params, logprobs=0)  # the best answers are chosen by it
+    if text_model.infill is not None and any(isinstance(prompt, InfillPrompt) for prompt in request.prompts):
+        ends = (*params.stop_token_ids, *text_model.infill.end_ids)
+        params = replace(params, stop_token_ids=tuple(dict.fromkeys(ends))[:MAX_STOP_TOKEN_IDS])
+    return params
+
+
+def _limit_tokens(request: GenerationRequest, room: int) -> int:
+    """The most tokens to generate where the model has room for `room` of them after the prompt.
+
+    Raises:
+        InvalidParameter: the request asks for fewer than one, and is not content with its prompts.
+    """
+    if request.echoes and request.only_echoes:
+        return 1
+    if request.max_tokens is None:
+        return room if request.default_max_tokens is None else min(request.default_max_tokens, room)
+    if request.max_tokens < 1:
+        name = request.max_tokens_parameter
+        raise InvalidParameter(name, f"{name} is {request.max_tokens}; it must be at least 1")
+    return request.max_tokens
+
+
+def _with_seeds(params: SamplingParams, seed: int, request: GenerationRequest) -> tuple[SamplingParams, ...]:
+    """`params` for each answer to a prompt, each with a seed of its own, ascending from the given one."""
+    return tuple(params.with_seed(_wrapped(seed + answer)) for answer in range(request.num_sampled))
+
+
+def _wrapped(seed: int) -> int:
+    """A seed in 64 bits, like the engine's own."""
+    return (seed + MAX_SEED + 1) % (2 * (MAX_SEED + 1)) - MAX_SEED - 1
 
 
 def _encode(
-    source: PromptSource, request: GenerationRequest, text_model: TextModel, max_model_len: int
+    source: PromptSource, request: GenerationRequest, text_model: TextModel, max_model_len: int, *, is_brief: bool
 ) -> tuple[list[int], str]:
     """The token ids of a prompt, no more than are wanted, and the text with which its answers begin."""
     tokenizer, most = text_model.tokenizer, request.most_prompt_tokens
     if most is None:
-        token_ids = source.encode(text_model, max_model_len)
+        token_ids = source.encode(text_model, max_model_len, is_brief=is_brief)
     else:
-        token_ids = source.encode(text_model)
+        token_ids = source.encode(text_model, is_brief=is_brief)
         if most == -1:
-            most = max(1, max_model_len - request.limit_tokens(1) + request.num_prompt_output_tokens)
+            most = max(1, max_model_len - _limit_tokens(request, 1) + request.num_prompt_output_tokens)
         if len(token_ids) > most:
             # What the tokenizer puts before a text stays, as in Hugging Face's tokenizers.
             has_special = isinstance(source, TextPrompt) and source.adds_special
@@ -188,16 +234,3 @@ def _text_of(token_ids: list[int], tokenizer: Tokenizer) -> str:
         return IncrementalDetokenizer(tokenizer).decode(token_ids)
     except IndexError:
         raise InvalidParameter("prompt", f"the prompt has a token id beyond {tokenizer.vocab_size - 1}") from None
-
-
-def _check(
-    token_ids: list[int], echo: str, request: GenerationRequest, params: SamplingParams, engine: EngineClient
-) -> PreparedPrompt:
-    num_output = request.num_prompt_output_tokens
-    room = engine.model_info.max_model_len - len(token_ids) + min(num_output, len(token_ids))
-    if request.max_tokens is None and room > 0:  # without room the engine refuses the prompt
-        max_tokens = request.limit_tokens(room)
-        if max_tokens != params.max_tokens:
-            params = replace(params, max_tokens=max_tokens)
-    engine.check_prompt(token_ids, params.max_tokens, request.max_tokens_parameter, num_prompt_output_tokens=num_output)
-    return PreparedPrompt(token_ids, request.params_of_answers(params), request.num_choices, num_output, echo)

@@ -20,8 +20,8 @@ from pydantic import BaseModel
 from engine.interface.errors import ModelError
 from engine.interface.types import EngineBusy
 from server.http.entry.guard import ADMIN_PREFIX
-from server.http.entry.served import SERVED
-from server.http.transport.json_body import json_response, read_body
+from server.http.entry.served import SERVED, read_body
+from server.http.transport.json_body import json_response
 from server.protocol.admin_requests import AbortBody, ModelBody, SleepBody, UpdateWeightsBody
 from server.protocol.errors import ApiError, invalid_value, shorten
 from server.protocol.json_limits import parse_json
@@ -154,4 +154,4 @@ def _busy(message: str) -> ApiError:
 async def _read_json(request: web.Request) -> object:
     served = request.app[SERVED]
     with served.admission_budget.receive() as share:
-        return parse_json(await read_body(request, share, served.settings))
+        return parse_json(await read_body(request, lambda: share, served.settings))

@@ -7,6 +7,7 @@ from pathlib import Path
 from aiohttp import web
 
 from server.admission.fair_limit import FairLimit
+from server.admission.guard import Guard
 from server.admission.keyring import FRONT_NAME, KeyRing
 from server.admission.loop_throttle import LoopThrottle
 from server.admission.probes import LIVENESS, READINESS
@@ -26,9 +27,10 @@ from server.http import (
     rendering,
     websocket,
 )
-from server.http.entry.access_log import REQUEST_ID, add_headers, log_access
-from server.http.entry.error_answers import ERROR_SHAPES, GENERATING, answer_errors
-from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
+from server.http.entry.access_log import REQUEST_ID, add_headers
+from server.http.entry.error_answers import ERROR_SHAPES, GENERATING
+from server.http.entry.guard import GUARD, SOCKET_ROUTES, add_cors_headers
+from server.http.entry.middleware import enter
 from server.http.entry.served import SERVED
 from server.http.responses import routes as responses
 from server.http.responses.socket_calls import open_calls
@@ -122,7 +124,7 @@ def make_runner(app: web.Application) -> web.AppRunner:
 
 def _make_app(served: ServedModels, guard: Guard, turns: LoopThrottle) -> web.Application:
     app = web.Application(
-        middlewares=[log_access, answer_errors, guard_requests],
+        middlewares=[enter],
         client_max_size=served.settings.max_body_bytes,
     )
     app[SERVED] = served

@@ -12,9 +12,8 @@ import time
 import orjson
 from aiohttp import web
 
-from server.admission.caller import caller
 from server.admission.fair_limit import FairLimit
-from server.admission.keyring import Tenant
+from server.admission.keyring import Tenant, caller
 from server.api.framing import SERVER_SENT_EVENTS
 from server.generation.engine_view import NameOf, show
 from server.http.entry.guard import GUARD, TENANT

@@ -5,15 +5,14 @@ A call is ended early by whoever made it, by its id.
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager, ExitStack
-from typing import Any
+from contextlib import ExitStack
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.api.route import AnswerContext, BodyCall, BodyRoute
-from server.generation.generation import Generation, TellProgress
-from server.http.entry.access_log import REQUEST_ID, note_generation
+from server.generation.observer import GenerationObserver
+from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, read_asked
 from server.http.streams import held_stream
@@ -24,21 +23,16 @@ from server.http.streams.sse import EventStream
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import ApiError, shorten
 from server.serving.served_model import ServedModel
+from server.serving.submit import Submission
 from server.streams.held_answer import HeldAnswer
 
 
 def make_handler(route: BodyRoute) -> Handler:
     """The handler of the calls of `route`."""
 
-    def parse(body: Any) -> BodyCall:
-        call = route.parse(body)
-        if call.request.streaming.is_resumable:
-            call.body = body
-        return call
-
     async def handle(request: web.Request) -> web.StreamResponse:
         with ExitStack() as preparing:
-            call = await read_asked(request, parse, preparing)
+            call = await read_asked(request, route.parse, preparing)
             if call.is_streamed:
                 return await _stream(request, route, call, preparing)
             return await _answer_whole(request, route, call, preparing)
@@ -47,40 +41,50 @@ def make_handler(route: BodyRoute) -> Handler:
 
 
 async def _stream(request: web.Request, route: BodyRoute, call: BodyCall, preparing: ExitStack) -> web.StreamResponse:
-    served = request.app[SERVED]
-    model = served.find(call.request.model)
-    held_id = None
+    served, ids, held_id = request.app[SERVED], _ids(request, call), None
     if call.request.streaming.is_resumable:
-        front = read_front(request)
-        stream_id, after = (None, None) if front is None else front
-        # A front that comes back finds the stream that it has left.
-        answer = None if stream_id is None else served.held.get(request[TENANT].owner, stream_id)
-        is_new = answer is None
-        if answer is None:
-            if after is None:
-                served.check_room_to_wait(model)
-            held = HeldStream(
-                served, kept_requests(request), model, route, call, route.framing, _ids(request, call)[0],
-                request[TENANT], _ids(request, call), is_recomputed=after is not None, is_fronted=front is not None,
-            )  # fmt: skip
-            answer = held_stream.start(held, stream_id)
-        if answer is not None:
-            return await _follow(request, route, answer, preparing, after, is_new=is_new)
+        response = await _stream_resumable(request, route, call, preparing)
+        if response is not None:
+            return response
         held_id = NOT_HELD
-    served.check_room_to_wait(model)  # now, because a stream that is open has its status
     async with EventStream(request, route, served, held_id) as stream:
+        model = served.find(call.request.model)
+        served.check_room_to_wait(model)  # now, because a stream that is open has its status
         if not model.is_open:
             await stream.open()  # the client waits for the model, and sees that it does
-        tell = stream.tell_progress(call, _ids(request, call)[0], model)
-        async with _generate(request, call, model, tell) as generation:
+        observers: list[GenerationObserver] = []
+        if call.request.streaming.tells_progress:
+            observers.append(stream.progress_observer(call, ids[0], model))
+        async with served.generate(model, Submission(call.request, request[TENANT], ids, observers)) as generation:
             preparing.close()  # from here on the limits of the engine's queue hold
             writer = call.make_writer(generation, _context(request, route, call, model))
-            try:
-                await stream.open(writer.begin())
-                await stream.stream(generation, writer)
-            finally:
-                note_generation(generation)
+            await stream.open(writer.begin())
+            await stream.stream(generation, writer)
     return stream.response
+
+
+async def _stream_resumable(
+    request: web.Request, route: BodyRoute, call: BodyCall, preparing: ExitStack
+) -> web.StreamResponse | None:
+    """None where the server has no room to hold another stream, and the client gets a plain one."""
+    served = request.app[SERVED]
+    model = served.find(call.request.model)
+    front = read_front(request)
+    stream_id, after = (None, None) if front is None else front
+    # A front that comes back finds the stream that it has left.
+    answer = None if stream_id is None else served.held.get(request[TENANT].owner, stream_id)
+    is_new = answer is None
+    if answer is None:
+        if after is None:
+            served.check_room_to_wait(model)
+        held = HeldStream(
+            served, kept_requests(request), model, route, call, route.framing, _ids(request, call)[0],
+            request[TENANT], _ids(request, call), is_recomputed=after is not None, is_fronted=front is not None,
+        )  # fmt: skip
+        answer = held_stream.start(held, stream_id)
+    if answer is None:
+        return None
+    return await _follow(request, route, answer, preparing, after, is_new=is_new)
 
 
 async def _follow(
@@ -115,27 +119,17 @@ async def _answer_whole(
 ) -> web.StreamResponse:
     served = request.app[SERVED]
     model = served.find(call.request.model)
-    async with _generate(request, call, model) as generation:
+    submission = Submission(call.request, request[TENANT], _ids(request, call))
+    async with served.generate(model, submission) as generation:
         preparing.close()
         writer = call.make_writer(generation, _context(request, route, call, model))
-        try:
-            answers = await generation.collect()
+        answers = await generation.collect()
 
-            def respond() -> web.Response:
-                return json_response(writer.to_dict(answers))
+        def respond() -> web.Response:
+            return json_response(writer.to_dict(answers))
 
-            response = await served.workers.run(respond) if writer.is_slow else respond()
-            return await send_whole(request, response, served.settings, is_owed=True)
-        finally:
-            note_generation(generation)
-
-
-def _generate(
-    request: web.Request, call: BodyCall, model: ServedModel, tell: TellProgress | None = None
-) -> AbstractAsyncContextManager[Generation]:
-    return request.app[SERVED].generate(
-        model, call.request, tenant=request[TENANT], request_ids=_ids(request, call), tell_progress=tell
-    )
+        response = await served.workers.run(respond) if writer.is_slow else respond()
+        return await send_whole(request, response, served.settings, is_owed=True)
 
 
 def _ids(request: web.Request, call: BodyCall) -> tuple[str, str]:

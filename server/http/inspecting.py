@@ -12,8 +12,8 @@ from server.http.entry.served import SERVED
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import ApiError, shorten
 from server.serving.served_models import ServedModels
-from server.telemetry.request_records import RequestRecords
-from server.telemetry.shapes import show, summarise
+from server.telemetry.record_json import show, summarise
+from server.telemetry.request_log import RequestLog
 from server.text.detokenizer import HasTokenTexts
 
 DEFAULT_LIMIT = 50
@@ -31,13 +31,13 @@ async def list_requests(request: web.Request) -> web.StreamResponse:
     """The newest first; `?limit=N`, and `&before=N` for those with a smaller number."""
     served = request.app[SERVED]
     limit, before = _number(request, "limit", 1, MAX_LIMIT), _number(request, "before", 0, MAX_NUMBER)
-    records = _records(served)
-    found = records.newest(DEFAULT_LIMIT if limit is None else limit, before)
+    log = _log_of(served)
+    found = log.newest(DEFAULT_LIMIT if limit is None else limit, before)
     body = {
         "object": "list",
         "data": [summarise(record) for record in found],
-        "has_more": bool(found) and bool(records.newest(1, found[-1].number)),
-        "num_bytes": records.num_bytes,
+        "has_more": bool(found) and bool(log.newest(1, found[-1].number)),
+        "num_bytes": log.num_bytes,
     }
     return await send_whole(request, json_response(body), served.settings)
 
@@ -48,7 +48,7 @@ async def show_request(request: web.Request) -> web.StreamResponse:
     `?number=N` tells apart those that share an id.
     """
     served, request_id = request.app[SERVED], request.match_info["id"]
-    record = _records(served).find(request_id, _number(request, "number", 0, MAX_NUMBER))
+    record = _log_of(served).find(request_id, _number(request, "number", 0, MAX_NUMBER))
     if record is None:
         raise ApiError(
             f"no request with the id {shorten(request_id)} is kept", status=404, param="id", code="unknown_request"
@@ -57,14 +57,14 @@ async def show_request(request: web.Request) -> web.StreamResponse:
     return await send_whole(request, web.Response(body=body, content_type="application/json"), served.settings)
 
 
-def _records(served: ServedModels) -> RequestRecords:
+def _log_of(served: ServedModels) -> RequestLog:
     """
     Raises:
         ApiError: 404, none are kept.
     """
-    if served.records is None:
+    if served.request_log is None:
         raise ApiError("no requests are kept; --inspect-requests keeps them", status=404, code="inspector_off")
-    return served.records
+    return served.request_log
 
 
 def _tokenizer_of(served: ServedModels, name: str | None) -> HasTokenTexts | None:

@@ -21,8 +21,8 @@ from server.api.anthropic.messages import conversation_of
 from server.api.anthropic.messages_request import CountTokensRequest
 from server.api.openai.token_requests import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
 from server.api.route import ErrorShape
-from server.generation.prompt_sources import Conversation, TextPrompt, TokenPrompt
-from server.generation.prompts import MAX_INLINE_CHARS, MAX_SHORT_CHARS
+from server.generation.prompt_sources import MAX_INLINE_CHARS, Conversation, TextPrompt, TokenPrompt
+from server.generation.prompts import MAX_SHORT_CHARS
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, HasIgnored, in_memory, read_asked
 from server.http.transport.json_body import json_response, send_whole

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.interface.types import FinishReason, TokenLogprobs
-from server.generation.choice import Delta
-from server.generation.generation import Answer, Generation, Usage
+from server.generation.answers import Answer, Usage
+from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
+from server.generation.output_sequence import Delta
 from server.generation.prompts import PreparedPrompt
 from server.structured_output.output_grammar import OutputGrammar
 

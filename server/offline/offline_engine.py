@@ -11,10 +11,9 @@ import numpy as np
 
 from engine.interface.types import EngineError, EngineStats, Pooling, QueueFull
 from sampling.host.params import SamplingParams
-from server.generation.choice import Choice
 from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
-from server.generation.metrics import Metrics
+from server.generation.output_sequence import OutputSequence
 from server.generation.prompts import prepare_here, rules_behind
 from server.offline.batch import Batch, BatchProgress, Job, Output
 from server.offline.loop_thread import LoopStopped, LoopThread
@@ -45,7 +44,6 @@ class OfflineEngine:
         self._client = loaded.engine
         vocab_size = loaded.engine.model_info.vocab_size
         self._grammars = GrammarCompiler(loaded.text_model.tokenizer, vocab_size)
-        self._metrics = Metrics()
         self._room = asyncio.Lock()  # first come, first served
         self._thread = LoopThread("eagre-offline", at_end=self._end)
         self._thread.run(self._start())
@@ -169,32 +167,33 @@ class OfflineEngine:
 
     async def _submit(self, job: Job) -> Generation:
         """Queues the answers one by one, each as soon as there is room for it."""
-        choices: list[Choice] = []
+        sequences: list[OutputSequence] = []
         try:
             async with self._room:
-                while len(choices) < len(job.prompt.params):
+                while len(sequences) < len(job.prompt.params):
                     try:
-                        choices.append(self._submit_choice(job, len(choices)))
+                        sequences.append(self._submit_sequence(job, len(sequences)))
                     except QueueFull:
                         await asyncio.sleep(_ROOM_POLL_SECONDS)
         except BaseException:
-            for choice in choices:
-                choice.abort()
+            for sequence in sequences:
+                sequence.abort()
             raise
-        return Generation(choices, [job.prompt], self._metrics, self.text_model.tokenizer)
+        return Generation(sequences, [job.prompt], self.text_model.tokenizer)
 
-    def _submit_choice(self, job: Job, index: int) -> Choice:
-        return Choice.submit(
-            job.request,
-            index,
+    def _submit_sequence(self, job: Job, index: int) -> OutputSequence:
+        request, params = job.request, job.prompt.params[index]
+        stream = self._client.submit(
             job.prompt.token_ids,
-            job.prompt.params[index],
-            engine=self._client,
-            tokenizer=self.text_model.tokenizer,
-            metrics=self._metrics,
+            params,
+            priority=request.priority or 0,
+            cache_salt=request.cache_salt,
+            timeout=request.timeout,
             matcher=None if job.grammar is None else job.grammar.matcher(),
-            echo=job.prompt.echo,
+            num_prompt_output_tokens=request.num_prompt_output_tokens,
+            is_checked=True,
         )
+        return OutputSequence(request, job.prompt, index, params, stream, self.text_model.tokenizer)
 
 
 def _retrieve_exception(failure: asyncio.Future[None]) -> None:

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, Protocol, Self, TypeVar
 
-from server.generation.choice import Delta
-from server.generation.generation import Generation, Usage
+from server.generation.answers import Usage
+from server.generation.generation import Generation
+from server.generation.output_sequence import Delta
 
 T = TypeVar("T")
 

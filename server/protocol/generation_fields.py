@@ -74,33 +74,29 @@ class GenerationFields(RequestBody, SamplingFields, StreamFields):
     request_id: Annotated[str, Field(pattern=REQUEST_ID_PATTERN)] | None = None
 
     @model_validator(mode="after")
-    def _stream_options_need_stream(self) -> GenerationFields:
+    def _check_combinations(self) -> GenerationFields:
         if self.stream_options is not None and not self.stream:
             raise invalid_value(
                 "stream_options is given and stream is not true; it is only allowed when streaming", "stream_options"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _one_grammar_at_most(self) -> GenerationFields:
         if self.structured_outputs is not None and self.response_format not in (None, ResponseFormat(type="text")):
             raise invalid_value(
                 "response_format and structured_outputs are both given; an answer can follow one of them",
                 "structured_outputs",
             )
+        if self.best_of is not None:
+            self._check_best_of(self.best_of)
         return self
 
-    @model_validator(mode="after")
-    def _best_of_is_chosen_at_the_end(self) -> GenerationFields:
-        if self.num_sampled < self.num_choices:
-            raise invalid_value(f"best_of is {self.best_of}; it must be at least n, {self.num_choices}", "best_of")
-        if self.stream and self.num_sampled > self.num_choices:
+    def _check_best_of(self, best_of: int) -> None:
+        if best_of < self.num_choices:
+            raise invalid_value(f"best_of is {best_of}; it must be at least n, {self.num_choices}", "best_of")
+        if self.stream and best_of > self.num_choices:
             raise invalid_value(
-                f"best_of is {self.best_of} and n is {self.num_choices}; when streaming they must be equal, "
+                f"best_of is {best_of} and n is {self.num_choices}; when streaming they must be equal, "
                 "because which answers are best is known at the end",
                 "best_of",
             )
-        return self
 
     @property
     def num_choices(self) -> int:

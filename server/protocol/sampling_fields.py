@@ -138,12 +138,12 @@ class SamplingFields(_ParamFields):
 
     def given(self) -> dict[str, Any]:
         """The fields of SamplingParams that the request gives, without those that need a tokenizer."""
-        values = {name: getattr(self, name) for name in _AS_THEY_ARE}
-        return {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in values.items()
-            if value is not None
-        }
+        given: dict[str, Any] = {}
+        for name in _AS_THEY_ARE:
+            value = getattr(self, name)
+            if value is not None:
+                given[name] = tuple(value) if isinstance(value, list) else value
+        return given
 
 
 _AS_THEY_ARE = [

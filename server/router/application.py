@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from server.admission.guard import Guard
 from server.admission.keyring import KeyRing
 from server.admission.loop_throttle import LoopThrottle
 from server.admission.probes import LIVENESS, PROBES, READINESS
@@ -12,9 +13,10 @@ from server.api.openapi.operations import OPERATIONS, Operation, Tag
 from server.api.route import BodyRoute
 from server.http import queries, websocket
 from server.http.app import hosts_of, read_keys
-from server.http.entry.access_log import add_headers, log_access
-from server.http.entry.error_answers import ERROR_SHAPES, GENERATING, answer_errors
-from server.http.entry.guard import GUARD, SOCKET_ROUTES, Guard, add_cors_headers, guard_requests
+from server.http.entry.access_log import add_headers
+from server.http.entry.error_answers import ERROR_SHAPES, GENERATING
+from server.http.entry.guard import GUARD, SOCKET_ROUTES, add_cors_headers
+from server.http.entry.middleware import enter
 from server.http.responses.routes import RESPONSES
 from server.http.table import ROUTES
 from server.http.transport.connections import TURNS, GuardedRunner
@@ -89,9 +91,7 @@ def make_router_runner(app: web.Application) -> web.AppRunner:
 
 
 def _make_app(router: Router, guard: Guard) -> web.Application:
-    app = web.Application(
-        middlewares=[log_access, answer_errors, guard_requests], client_max_size=router.settings.max_body_bytes
-    )
+    app = web.Application(middlewares=[enter], client_max_size=router.settings.max_body_bytes)
     app[ROUTER] = router
     app[GUARD] = guard
     app[TURNS] = LoopThrottle()

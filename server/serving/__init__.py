@@ -1,1 +1,1 @@
-"""The served models: which of them are in memory, and to which of them a request goes."""
+"""The served models: loading, sleeping, and the path of a request to the engine of its model."""

@@ -1,4 +1,4 @@
-"""Parameters that a server accepts and does not know."""
+"""Unknown parameters of requests: a warning once for each name, or a refusal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_NAMES_TOLD = 256  # in the log of one server; clients make up names without
 
 
 class IgnoredParameters:
-    """What one server makes of parameters that mean nothing to it."""
+    """Logs or refuses the unknown parameters of one server's requests."""
 
     def __init__(self, *, is_strict: bool) -> None:
         """

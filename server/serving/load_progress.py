@@ -1,16 +1,18 @@
-"""Tells a request that its model is being loaded."""
+"""Progress events for requests whose model is being loaded."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeAlias
 
 from engine.interface.types import PromptProgress, WaitStage
-from server.generation.generation import TellProgress
 from server.serving.served_model import ServedModel
 
 INTERVAL_S = 0.5
+
+TellProgress: TypeAlias = Callable[[PromptProgress, int], Awaitable[None]]  # with the index of the sequence
 
 
 @asynccontextmanager

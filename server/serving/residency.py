@@ -1,4 +1,4 @@
-"""Which models are in memory: at most so many at once, and the others come when they are asked for."""
+"""Loads models on demand, and puts the least recently used ones to sleep where memory has room for only some."""
 
 from __future__ import annotations
 

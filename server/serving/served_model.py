@@ -1,29 +1,26 @@
-"""One served model: its engine, its text side, its metrics, and whether it takes work."""
+"""One served model: its engine, tokenizer, chat template, metrics and state."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.interface.types import EngineState
-from server.admission.workers import Workers
-from server.generation.generation import QUEUED_AT_ONCE, Generation, TellProgress, Watcher
+from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
-from server.generation.idle_sleep import IdleSleep
-from server.generation.metrics import Metrics
-from server.generation.prompts import prepare
-from server.generation.running_requests import RunningRequest
 from server.output_parsers.output_parser import OutputFormat
 from server.output_parsers.reasoning_parser import choose_reasoning
 from server.output_parsers.tool_parser import choose_tool_call_syntax
 from server.protocol.errors import ApiError, unavailable
+from server.serving.idle_sleep import IdleSleep
 from server.serving.structured_output_manager import StructuredOutputManager
 from server.startup.model_settings import name_of
 from server.startup.settings import ServerSettings
 from server.structured_output.grammar_compiler import GrammarCompiler
+from server.telemetry.metrics import Metrics
 from server.text.detokenizer import HasTokenTexts, show_control_tokens
 from server.text.text_model import TextModel
 from server.text.tokenizer import Tokenizer
@@ -33,7 +30,7 @@ if TYPE_CHECKING:  # it brings JAX, which takes a second to import
 
 
 class ModelState(StrEnum):
-    """Where a served model stands; the values are the wire names."""
+    """The state of a served model; the values are the wire names."""
 
     UNLOADED = "unloaded"  # a request loads it
     LOADING = "loading"
@@ -43,31 +40,37 @@ class ModelState(StrEnum):
     FAILED = "failed"  # it could not be loaded; a request tries again
 
 
+class Opened(NamedTuple):
+    """What a model has once it is loaded."""
+
+    engine: EngineClient
+    text_model: TextModel
+    structured_output: StructuredOutputManager
+    idle_sleep: IdleSleep
+
+
 class ServedModel:
     """One served model, from its load on."""
 
-    def __init__(self, settings: ServerSettings, workers: Workers, on_change: Callable[[], None]) -> None:
+    def __init__(self, settings: ServerSettings, on_change: Callable[[], None]) -> None:
         """Args:
         settings: of this model alone.
-        workers: threads for texts that take long.
         on_change: called when the number of generations has changed.
         """
         self.settings = settings
         self.metrics = Metrics()
+        self.is_open = False  # it was loaded once, so that requests can be checked and queued, even if it is asleep
         self.loading_stage: str | None = None  # None: it is not being loaded
         self.load_error: str | None = None  # why it could not be loaded, the last time
-        self._workers = workers
         self._on_change = on_change
-        self._engine: EngineClient | None = None
-        self._text_model: TextModel | None = None
+        self._opened: Opened | None = None
+        self._failure: asyncio.Future[None] | None = None  # of the engine
         self.answer_format = OutputFormat()  # how the model writes what is not content, where that is known
         self._grammars: GrammarCompiler | None = None
-        self._forms: StructuredOutputManager | None = None
-        self.idle_sleep: IdleSleep | None = None  # of an open model
         self._generations: set[Generation] = set()
         self._num_submitting = 0  # requests of which some answers are not in the engine's queue yet
-        self._submitting_many = asyncio.Lock()  # held by a request whose answers are queued in several turns
-        self._num_aborts = 0  # how often everything was ended
+        self.submitting_many = asyncio.Lock()  # held by a request whose answers are queued in several turns
+        self.num_aborts = 0  # how often everything was ended
         self._shown: dict[bool, HasTokenTexts] = {}  # by whether calls are looked for
 
     def open(self, engine: EngineClient, text_model: TextModel) -> None:
@@ -83,7 +86,9 @@ class ServedModel:
             max_bytes=self.settings.max_grammar_bytes,
         )
         try:
-            forms = StructuredOutputManager(text_model.tokenizer, engine.model_info.vocab_size, answer_format, grammars)
+            structured_output = StructuredOutputManager(
+                text_model.tokenizer, engine.model_info.vocab_size, answer_format, grammars
+            )
             # On a CPU the weights are in the host's memory already, and a copy of them would give nothing back.
             # Those of several hosts stay where they are.
             drops_weights = engine.model_info.device != "cpu" and self.settings.engine.num_hosts == 1
@@ -94,8 +99,11 @@ class ServedModel:
             grammars.close()
             raise
         self.metrics.watch_engine(engine.stats)
-        self._engine, self._text_model, self._shown = engine, text_model, {}
-        self.answer_format, self._grammars, self._forms, self.idle_sleep = answer_format, grammars, forms, idle_sleep
+        self._shown = {}
+        self.answer_format, self._grammars = answer_format, grammars
+        self._opened = Opened(engine, text_model, structured_output, idle_sleep)
+        self._failure = engine.failure
+        self.is_open = True
 
     def prepare_grammars(self) -> None:
         """Does beforehand what the first grammar would wait for. Blocks all threads of the process."""
@@ -110,14 +118,21 @@ class ServedModel:
             await asyncio.to_thread(self._grammars.close)
 
     @property
-    def is_open(self) -> bool:
-        """Whether it was loaded once, so that requests can be checked and queued, even if it is asleep."""
-        return self._engine is not None
+    def idle_sleep(self) -> IdleSleep | None:
+        """None before it is loaded."""
+        return None if self._opened is None else self._opened.idle_sleep
+
+    @property
+    def _engine(self) -> EngineClient | None:
+        return None if self._opened is None else self._opened.engine
 
     @property
     def is_in_memory(self) -> bool:
         """Whether its weights are."""
-        return self._engine is not None and self._engine.lifecycle.has_weights
+        if self._engine is None:
+            return False
+        lifecycle = self._engine.lifecycle
+        return lifecycle.state is EngineState.RUNNING or lifecycle.has_weights
 
     @property
     def state(self) -> ModelState:
@@ -144,7 +159,7 @@ class ServedModel:
     @property
     def has_failed(self) -> bool:
         """Whether its engine has ended by a failure."""
-        failure = None if self._engine is None else self._engine.failure
+        failure = self._failure
         return failure is not None and failure.done() and not failure.cancelled()
 
     @property
@@ -158,16 +173,14 @@ class ServedModel:
         Raises:
             ApiError: the model is not loaded yet.
         """
-        if self._engine is None:
-            raise self._not_loaded()
-        return self._engine
+        return self.opened.engine
 
     @property
     def model_name(self) -> str:
         """The name that clients know it by. Only a model without one of its own gets another when it is loaded."""
         if self.settings.served_model_name is not None:
             return self.settings.served_model_name
-        return name_of(self.settings.model) if self._text_model is None else self._text_model.name
+        return name_of(self.settings.model) if self._opened is None else self._opened.text_model.name
 
     @property
     def text_model(self) -> TextModel:
@@ -175,9 +188,7 @@ class ServedModel:
         Raises:
             ApiError: the model is not loaded yet.
         """
-        if self._text_model is None:
-            raise self._not_loaded()
-        return self._text_model
+        return self.opened.text_model
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -205,69 +216,45 @@ class ServedModel:
         """With those of which some answers are not queued yet: a server that drains waits for them too."""
         return len(self._generations) + self._num_submitting
 
-    @asynccontextmanager
-    async def generate(
-        self,
-        request: GenerationRequest,
-        running: RunningRequest,
-        check_accepting: Callable[[], None],
-        tell_progress: TellProgress | None = None,
-        watcher: Watcher | None = None,
-    ) -> AsyncIterator[Generation]:
-        """Submits `request`. Whatever still runs when the context is left is aborted.
-
-        Args:
-            running: is told of the generation, so that others can end it.
-            check_accepting: raises if the server takes no requests any more.
-            tell_progress: told how the request waits for its first token.
-            watcher: keeps a record of the request.
-
-        Raises:
-            ApiError, InvalidParameter, QueueFull, EngineError: the request is refused.
+    @property
+    def opened(self) -> Opened:
         """
-        with nullcontext() if self.idle_sleep is None else self.idle_sleep.use():
-            engine, text_model, forms = self._engine, self._text_model, self._forms
-            if engine is None or text_model is None or forms is None:
-                raise self._not_loaded()
-            prompts = await prepare(request, text_model, engine, self._workers)
-            rules = await forms.rules_of(request, prompts, self._workers)
-            check_accepting()  # once more, because a long prompt takes a while to tokenise, and a grammar to compile
-            self._num_submitting += 1
-            num_aborts = self._num_aborts
-            self._on_change()
-            # Two such requests at once could fill the queue with a part of each, and both would be refused.
-            takes_turns = sum(len(prompt.params) for prompt in prompts) > QUEUED_AT_ONCE
-            try:
-                async with self._submitting_many if takes_turns else nullcontext():
-                    generation = await Generation.submit(
-                        request,
-                        prompts,
-                        engine=engine,
-                        tokenizer=self._shown_tokenizer(text_model.tokenizer, request),
-                        metrics=self.metrics,
-                        rules=rules,
-                        tell_progress=tell_progress,
-                        watcher=watcher,
-                    )
-                self._generations.add(generation)
-                if self._num_aborts != num_aborts:
-                    generation.abort()
-            finally:
-                self._num_submitting -= 1
-                self._on_change()
-            running.begin(generation)
-            try:
-                async with generation:
-                    yield generation
-            finally:
-                self._generations.discard(generation)
-                self._on_change()
+        Raises:
+            ApiError: the model is not loaded yet.
+        """
+        if self._opened is None:
+            raise self._not_loaded()
+        return self._opened
 
-    def _shown_tokenizer(self, tokenizer: Tokenizer, request: GenerationRequest) -> HasTokenTexts:
+    @contextmanager
+    def submitting(self) -> Iterator[None]:
+        """Counts a request of which some sequences are not in the engine's queue yet."""
+        self._num_submitting += 1
+        self._on_change()
+        try:
+            yield
+        finally:
+            self._num_submitting -= 1
+            self._on_change()
+
+    def add(self, generation: Generation) -> None:
+        """Counts a generation that runs."""
+        self._generations.add(generation)
+
+    def remove(self, generation: Generation) -> None:
+        """Counts it no more."""
+        self._generations.discard(generation)
+        self._on_change()
+
+    def shown_tokenizer(self, request: GenerationRequest) -> HasTokenTexts:
         """By which the answers' tokens become text. Control tokens that mark parts of an answer must be seen in it."""
-        if all(prompt.tools is None for prompt in request.prompts):
+        tokenizer, has_tools = self.tokenizer, False
+        is_chat = False
+        for prompt in request.prompts:
+            if prompt.tools is not None:
+                is_chat, has_tools = True, has_tools or bool(prompt.tools)
+        if not is_chat:
             return tokenizer
-        has_tools = any(prompt.tools for prompt in request.prompts)
         shown = self._shown.get(has_tools)
         if shown is None:
             shown = self._shown[has_tools] = show_control_tokens(
@@ -277,7 +264,7 @@ class ServedModel:
 
     def abort_all(self) -> None:
         """Every generation ends with finish_reason "abort", also one of which some answers are not queued yet."""
-        self._num_aborts += 1
+        self.num_aborts += 1
         for generation in self._generations:
             generation.abort()
 

@@ -1,40 +1,35 @@
-"""All served models as the routes see them: which one a request goes to, and what they share."""
+"""All models of a server, and what their requests share: budgets, threads, registries."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from pathlib import Path
 
 from engine.interface.types import EngineError
 from server.admission.admission_budget import AdmissionBudget
-from server.admission.keyring import ANYBODY, Tenant
 from server.admission.loop_throttle import LoopThrottle
 from server.admission.workers import Workers
-from server.generation.generation import Generation, TellProgress
-from server.generation.generation_request import GenerationRequest
-from server.generation.metrics_names import MetricsNames
-from server.generation.metrics_page import MetricsPage, ProcessGauge
-from server.generation.running_requests import RunningRequest, RunningRequests
-from server.protocol.errors import SERVER_ERROR, ApiError, model_not_found, unavailable
+from server.generation.generation import Generation
+from server.protocol.errors import model_not_found, unavailable
 from server.serving.ignored_parameters import IgnoredParameters
-from server.serving.load_progress import telling_of_load
 from server.serving.residency import Bring, Residency
+from server.serving.running_requests import RunningRequests
 from server.serving.served_model import ServedModel
-from server.startup.settings import ServerSettings
+from server.serving.submit import Submission, Submitter
+from server.startup.settings import MetricsNames, ServerSettings
 from server.storage.record_store import RecordStore
 from server.streams.held_answers import HeldAnswers
-from server.telemetry.request_record import RequestRecord
-from server.telemetry.request_records import RequestRecords
+from server.telemetry.metrics_page import MetricsPage, ProcessGauge
+from server.telemetry.request_log import RequestLog
 from server.telemetry.tracing import Tracing
 
 
 class Phase(StrEnum):
-    """Where the server stands; the values are the wire names."""
+    """The state of the server; the values are the wire names."""
 
     LOADING = "loading"  # no model has been loaded yet
     READY = "ready"
@@ -67,7 +62,7 @@ class ServedModels:
             max_bytes=settings.max_preparing_bytes, max_requests=settings.max_preparing_requests
         )
         self.requests = RunningRequests()
-        self.records = RequestRecords(settings.inspect_bytes) if settings.inspect_requests else None
+        self.request_log = RequestLog(settings.inspect_bytes) if settings.inspect_requests else None
         self.held = HeldAnswers(
             grace=settings.resume_grace,
             max_bytes=settings.resume_max_bytes,
@@ -75,13 +70,15 @@ class ServedModels:
         )
         self.ignored_parameters = IgnoredParameters(is_strict=settings.strict_parameters)
         self.started_at = int(time.time())
-        self.tracing: Tracing | None = None  # where the environment asks for it
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_draining = False
-        self._arrivals: set[asyncio.Task[None]] = set()  # of models that requests wait for before they can be queued
-        self.all = tuple(ServedModel(own, self.workers, self._count) for own in each or (settings,))
+        self.all = tuple(ServedModel(own, self._count) for own in each or (settings,))
         self.residency = Residency(self.all, settings.models_max or len(self.all))
+        self._submitter = Submitter(
+            self.check_accepting, self.requests, self.residency, self.admission_budget, self.turns, self.workers,
+            self.request_log,
+        )  # fmt: skip
         gauges = (
             ProcessGauge(
                 "eagre_held_streams", "Streams that are kept for their readers", lambda: self.held.num_answers
@@ -110,6 +107,15 @@ class ServedModels:
         await self.store.close()
 
     @property
+    def tracing(self) -> Tracing | None:
+        """What makes the spans of requests; None where the environment does not ask for them."""
+        return self._submitter.tracing
+
+    @tracing.setter
+    def tracing(self, tracing: Tracing | None) -> None:
+        self._submitter.tracing = tracing
+
+    @property
     def first(self) -> ServedModel:
         """The model of requests that name none."""
         return self.all[0]
@@ -120,11 +126,13 @@ class ServedModels:
 
     @property
     def phase(self) -> Phase:
-        if any(model.has_failed for model in self.all):
-            return Phase.FAILED
-        if self._is_draining:
-            return Phase.DRAINING
-        return Phase.READY if any(model.is_open for model in self.all) else Phase.LOADING
+        phase = Phase.LOADING
+        for model in self.all:
+            if model.has_failed:
+                return Phase.FAILED
+            if model.is_open:
+                phase = Phase.READY
+        return Phase.DRAINING if self._is_draining else phase
 
     @property
     def is_alive(self) -> bool:
@@ -174,72 +182,9 @@ class ServedModels:
                 return model
         raise model_not_found(name, self.names)
 
-    @asynccontextmanager
-    async def generate(
-        self,
-        model: ServedModel,
-        request: GenerationRequest,
-        *,
-        tenant: Tenant = ANYBODY,
-        request_ids: Sequence[str] = (),
-        tell_progress: TellProgress | None = None,
-        was_accepted: bool = False,
-    ) -> AsyncIterator[Generation]:
-        """Submits `request` to `model`. Whatever still runs when the context is left is aborted.
-
-        A model that was never loaded is waited for, for no longer than the request may take. One that sleeps takes the
-        request into its queue.
-
-        Args:
-            tenant: whose request it is.
-            request_ids: names by which the tenant may cancel it.
-            tell_progress: told how the request waits for its first token, if it asks for that.
-            was_accepted: whether its client was told before that it is going to be answered: then it may wait for a
-                model however many others do.
-
-        Raises:
-            ApiError, InvalidParameter, QueueFull, EngineError: the request is refused.
-        """
-        tracing = self.tracing
-        with nullcontext() if tracing is None else tracing.span(request, model.model_name, request_ids) as span:
-            async with self._generate(model, request, tenant, request_ids, tell_progress, was_accepted) as generation:
-                if span is not None:
-                    span.follow(generation)
-                yield generation
-
-    @asynccontextmanager
-    async def _generate(
-        self,
-        model: ServedModel,
-        request: GenerationRequest,
-        tenant: Tenant,
-        request_ids: Sequence[str],
-        tell_progress: TellProgress | None,
-        was_accepted: bool,
-    ) -> AsyncIterator[Generation]:
-        self.check_accepting()
-        tell = tell_progress if request.streaming.tells_progress else None
-        request = replace(
-            request,
-            priority=tenant.check_priority(request.priority),
-            cache_salt=tenant.cache_salt(request.cache_salt),
-            tenant=tenant.name,
-        )
-        with (
-            self.requests.hold(tenant.salt, request_ids) as running,
-            self.residency.use(model),
-            self._record(request_ids, tenant, model) as record,
-        ):
-            if record is not None and self.records is not None:
-                await self.records.describe(record, request, self.workers)
-            if not model.is_open:
-                with nullcontext() if was_accepted else self.admission_budget.wait_for_load():
-                    request = await self._wait_for(model, request, running, tell)
-                await self.turns.next()  # all that have waited go on together
-                self.check_accepting()
-            async with model.generate(request, running, self.check_accepting, tell, record) as generation:
-                self.residency.ask_for(model)  # once more: a load may have failed before the request was in the queue
-                yield generation
+    def generate(self, model: ServedModel, submission: Submission) -> AbstractAsyncContextManager[Generation]:
+        """`Submitter.submit`."""
+        return self._submitter.submit(model, submission)
 
     async def first_load(self, model: ServedModel) -> None:
         """Waits while the server has loaded no model yet; returns at once otherwise.
@@ -272,8 +217,7 @@ class ServedModels:
         """
         self._is_draining = True
         self.held.stop_unread()
-        for arrival in tuple(self._arrivals):
-            arrival.cancel()
+        self._submitter.cancel_loads()
 
     async def wait_idle(self, seconds: float) -> bool:
         """Whether every running generation came to its end within `seconds`."""
@@ -293,55 +237,6 @@ class ServedModels:
         for model in self.all:
             if model.is_open:
                 model.engine.end_streams()
-
-    def _record(
-        self, request_ids: Sequence[str], tenant: Tenant, model: ServedModel
-    ) -> AbstractContextManager[RequestRecord | None]:
-        """The record of a request while the context lasts; None where none is kept."""
-        if self.records is None:
-            return nullcontext()
-        return self.records.watching(request_ids, tenant.name, model.model_name)
-
-    async def _wait_for(
-        self, model: ServedModel, request: GenerationRequest, running: RunningRequest, tell: TellProgress | None
-    ) -> GenerationRequest:
-        """Waits for a model that was never loaded; returns the request with the time that is left to it.
-
-        Raises:
-            ApiError: the model cannot be loaded, or not within the time of the request; or the request is cancelled.
-        """
-        limits = model.settings.engine
-        timeouts = [limit for limit in (request.timeout, limits.request_timeout) if limit is not None]
-        waits = [limit for limit in (*timeouts, limits.queue_timeout) if limit is not None]
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        arrival = asyncio.ensure_future(self.residency.arrival(model))
-        running.on_cancel = arrival.cancel
-        self._arrivals.add(arrival)
-        arrival.add_done_callback(self._arrivals.discard)
-        try:
-            async with telling_of_load(model, tell):
-                await asyncio.wait_for(arrival, min(waits, default=None))
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise  # the client has left
-            self.check_accepting()
-            raise ApiError(
-                f"the request was cancelled before the model {model.model_name} was loaded",
-                status=409,
-                code="cancelled",
-            ) from None
-        except TimeoutError:
-            raise ApiError(
-                f"the model {model.model_name} was not loaded within the {min(waits):g} s that the request may wait",
-                status=504,
-                error_type=SERVER_ERROR,
-                code="timeout",
-            ) from None
-        if not timeouts:
-            return request
-        return replace(request, timeout=max(min(timeouts) - (clock() - began), 0.001))
 
     def _count(self) -> None:
         """Notes whether anything runs."""

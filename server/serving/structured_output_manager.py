@@ -1,4 +1,4 @@
-"""What the answers to a request must follow: a grammar, the schemas of its tools, the budget of its reasoning."""
+"""The grammars of one model's answers: structured outputs, schemas of tools, budgets of reasoning tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from functools import cached_property
 from sampling.host.params import InvalidParameter
 from server.admission.workers import Workers
 from server.generation.generation_request import GenerationRequest
-from server.generation.prompts import MAX_INLINE_CHARS, PreparedPrompt, rules_behind
+from server.generation.prompt_sources import MAX_INLINE_CHARS
+from server.generation.prompts import PreparedPrompt, rules_behind
 from server.output_parsers.output_parser import OutputFormat
 from server.output_parsers.tool_call_lark import LarkMarkers, ToolCallLark, tool_call_lark
 from server.output_parsers.tool_parser import HERMES
@@ -28,7 +29,7 @@ MAX_KEPT = 32  # rules of calls
 
 
 class StructuredOutputManager:
-    """Makes the rules of the answers of one model."""
+    """Compiles the rules that the answers to a request must follow."""
 
     def __init__(
         self, tokenizer: Tokenizer, vocab_size: int, answer_format: OutputFormat, compiler: GrammarCompiler

@@ -6,11 +6,11 @@ import argparse
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from typing import Any
 
 from engine.interface.config import EngineConfig
 from engine.interface.setting import NOT_EMPTY, Limit, Setting, at_least, check, from_to, setting, settings_of
-from server.generation.metrics_names import MetricsNames
 from server.model_sources.cache_folder import cache_folder
 from server.output_parsers.reasoning_parser import OFF, REASONING_SYNTAXES
 from server.output_parsers.tool_parser import TOOL_CALL_SYNTAXES
@@ -39,6 +39,14 @@ _ORIGINS = Limit(
 _FRONT_KEY = Limit(
     lambda key: re.fullmatch(r"[!-~]{16,}", key) is not None, "it must have at least 16 visible ASCII characters"
 )
+
+
+class MetricsNames(StrEnum):
+    """Whose names the metrics have; the values are those of the setting."""
+
+    EAGRE = "eagre"
+    VLLM = "vllm"
+    BOTH = "both"
 
 
 class SettingsError(ValueError):

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import orjson
 
 from engine.interface.background import SHORT_SWITCHES
-from server.admission.caller import NOBODY, caller
 from server.admission.fair_pool import FairPool
+from server.admission.keyring import NOBODY, caller
 from server.storage.record_table import OwnerQuotas, RecordKey, RecordTable, StoreError, TooLarge
 
 T = TypeVar("T")

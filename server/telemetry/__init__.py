@@ -1,1 +1,1 @@
-"""Traces: the caller's trace context, and one OpenTelemetry span for each request where that is switched on."""
+"""Observers of requests: Prometheus metrics, OpenTelemetry spans, the request log, and the trace context of callers."""

@@ -1,4 +1,4 @@
-"""One request as it went: bounded, and cheap enough to be written while tokens leave."""
+"""The record of one request in the request log: its prompts, parameters, tokens and times."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from array import array
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
-from engine.interface.types import FinishReason, TokenEvent
+from engine.interface.types import FinishReason
 from sampling.host.params import SamplingParams
-from server.generation.choice import Choice
+from server.generation.answers import GenerationStats
+from server.generation.observer import GenerationObserver
+from server.generation.output_sequence import Delta, OutputSequence
 from server.generation.prompts import PreparedPrompt
 from server.protocol.errors import ApiError, to_api_error
 
@@ -24,7 +26,7 @@ EVENT_BYTES = 12
 
 
 class RequestState(StrEnum):
-    """Where a request stands; the values are the wire names."""
+    """The state of a request; the values are the wire names."""
 
     PREPARING = "preparing"  # its prompt is not tokenised yet, or its model is being loaded
     WAITING = "waiting"  # for its first token
@@ -50,11 +52,11 @@ class AnswerRecord:
         self.stop_string: str | None = None
 
 
-class RequestRecord:
-    """Everything that is kept of one request.
+class RequestRecord(GenerationObserver):
+    """Everything that the log has of one request; an observer of its generation.
 
-    It is written in the asyncio thread. Other threads may read it: they copy what is still growing before they look
-    at it, each array in one call.
+    It is written in the asyncio thread. Other threads may read it: they first copy what still grows, each array in one
+    call.
     """
 
     __slots__ = (
@@ -71,8 +73,8 @@ class RequestRecord:
         grow: Callable[[RequestRecord, int], None],
     ) -> None:
         """Args:
-        number: counts the requests of the server.
-        grow: is told of bytes that the record takes from now on.
+        number: of the request, counted by the log.
+        grow: called with the bytes that the record takes from now on.
         """
         self._grow = grow
         self.number = number
@@ -85,19 +87,18 @@ class RequestRecord:
         self.state = RequestState.PREPARING
         self.ended_after: float | None = None  # seconds
         self.error: ApiError | None = None
-        self.asked = b""  # JSON, of `encode_asked`
+        self.asked = b""  # JSON, of `encode_request`
         self.prompts: Sequence[PreparedPrompt] = ()
         self.answers: list[AnswerRecord] = []
         self.num_bytes = BASE_BYTES
         self.is_kept = True  # False: others have taken its place, and nothing more is noted
 
     def ask(self, asked: bytes) -> None:
-        """Notes what the request asks for."""
+        """Sets the request as JSON."""
         self.asked = asked
         self._grow(self, len(asked))
 
-    def begin(self, prompts: Sequence[PreparedPrompt]) -> None:
-        """The request is in the engine's queue."""
+    def submitted(self, prompts: Sequence[PreparedPrompt]) -> None:
         self.state = RequestState.WAITING
         num_answers = sum(len(prompt.params) for prompt in prompts)
         num_bytes = sum(TOKEN_ID_BYTES * len(prompt.token_ids) + 4 * len(prompt.echo) for prompt in prompts)
@@ -107,27 +108,26 @@ class RequestRecord:
             self.prompts = prompts
             self.answers = [AnswerRecord() for _ in range(num_answers)]
 
-    def note(self, choice: Choice, event: TokenEvent) -> None:
-        """An event of one answer has been read, and `choice` has taken it in."""
+    def tokens(self, sequence: OutputSequence, token_ids: Sequence[int], deltas: Sequence[Delta], now: float) -> None:
         if not self.is_kept:
             return
-        num_tokens = len(event.token_ids)
-        if not num_tokens and event.finish_reason is None:
-            return  # it tells how the request waits
-        answer = self.answers[choice.index]
-        answer.times.append(time.perf_counter() - self.began)  # before the tokens: readers see no token without a time
+        answer, num_tokens = self.answers[sequence.index], len(token_ids)
+        answer.times.append(now - self.began)  # before the tokens: readers see no token without a time
         answer.counts.append(num_tokens)
-        answer.token_ids.extend(event.token_ids)
-        answer.num_cached_tokens = event.num_cached_tokens
-        if answer.admitted_at is None and choice.stream.admitted_at is not None:
-            answer.admitted_at = choice.stream.admitted_at - self.began
-        answer.finish_reason, answer.stop_string = choice.finish_reason, choice.stop_string
+        answer.token_ids.extend(token_ids)
+        answer.num_cached_tokens = sequence.num_cached_tokens
+        if answer.admitted_at is None and sequence.stream.admitted_at is not None:
+            answer.admitted_at = sequence.stream.admitted_at - self.began
+        answer.finish_reason, answer.stop_string = sequence.finish_reason, sequence.stop_string
         if num_tokens:
             self.state = RequestState.ANSWERING
         self._grow(self, OUTPUT_TOKEN_BYTES * num_tokens + EVENT_BYTES)
 
+    def finished(self, stats: GenerationStats | None, error: BaseException | None) -> None:
+        self.end(error)
+
     def end(self, error: BaseException | None = None) -> None:
-        """Nothing more comes. An error's traceback is not kept, nor what it would keep alive."""
+        """Sets the end state. An error's traceback is not kept, because it would keep frames alive."""
         self.ended_after = time.perf_counter() - self.began
         if error is None:
             self.state = RequestState.DONE
@@ -139,7 +139,7 @@ class RequestRecord:
             self.state = RequestState.FAILED if self.prompts else RequestState.REFUSED
 
     def drop(self) -> None:
-        """Gives back what it holds; it is no longer kept."""
+        """Removes its content; the log has evicted it."""
         self.is_kept = False
         self.asked, self.prompts, self.answers = b"", (), []
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from server.generation.generation import Generation
+from server.generation.answers import GenerationStats, Timings
 from server.generation.generation_request import GenerationRequest
+from server.generation.observer import GenerationObserver
+from server.generation.output_sequence import Delta, OutputSequence
+from server.generation.prompts import PreparedPrompt
 from server.protocol.errors import to_api_error
-from server.telemetry.content import Content, input_messages, stop_sequences
+from server.telemetry.message_content import OutputMessages, input_messages, stop_sequences
 from server.telemetry.trace_context import set_trace_id
 
 if TYPE_CHECKING:
@@ -34,24 +36,16 @@ _SAMPLING = {
 }
 
 
-class RequestSpan:
-    """Used as `with`, around all that is done for the request."""
+class RequestSpan(GenerationObserver):
+    """The span of one request, from its construction to `finished`."""
 
     def __init__(
-        self,
-        tracer: Tracer,
-        parent: Context,
-        request: GenerationRequest,
-        model: str,
-        request_ids: Sequence[str],
-        *,
-        captures_content: bool,
+        self, tracer: Tracer, parent: Context, request: GenerationRequest, model: str, request_ids: Sequence[str]
     ) -> None:
         """
         Args:
             parent: has the caller's span, if there is one.
             model: its name on this server.
-            captures_content: whether prompts and answers are written into the span.
         """
         from opentelemetry.trace import SpanKind
 
@@ -63,51 +57,33 @@ class RequestSpan:
         self._span: Span = tracer.start_span(
             f"{operation} {model}", context=parent, kind=SpanKind.SERVER, attributes=attributes
         )
-        self._generation: Generation | None = None
-        self._content = Content() if captures_content and self._span.is_recording() else None
-        if self._content is not None:
-            self._span.set_attribute("gen_ai.input.messages", input_messages(request))
-            if request.stops:
-                self._span.set_attribute("gen_ai.request.stop_sequences", stop_sequences(request))
         self._is_streamed = request.streaming.is_wanted
-
-    def __enter__(self) -> Self:
+        self._submitted_at = 0.0  # seconds since the epoch
         set_trace_id(f"{self._span.get_span_context().trace_id:032x}")
-        return self
 
-    def follow(self, generation: Generation) -> None:
-        """Names the generation whose figures the span gets at its end."""
-        self._generation = generation
-        if self._content is not None:
-            generation.on_deltas = self._content.add
+    def submitted(self, prompts: Sequence[PreparedPrompt]) -> None:
+        self._submitted_at = time.time()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def finished(self, stats: GenerationStats | None, error: BaseException | None) -> None:
         from opentelemetry.trace import Status, StatusCode
 
         span = self._span
         if span.is_recording():
-            if self._generation is not None:
-                span.set_attributes(_of_generation(self._generation, is_streamed=self._is_streamed))
-                self._add_parts(self._generation)
-            if self._content is not None:
-                reasons = [] if self._generation is None else self._generation.finish_reasons
-                span.set_attribute("gen_ai.output.messages", self._content.to_json(reasons))
+            if stats is not None:
+                span.set_attributes(_of_generation(stats, is_streamed=self._is_streamed))
+                if stats.timings is not None:  # of several sequences the parts overlap
+                    self._add_parts(stats.timings)
             if isinstance(error, Exception) and not isinstance(error, ConnectionError):
                 # Its message may quote what the client sent, so that the span has the kind alone.
                 span.set_attribute("error.type", to_api_error(error).code or type(error).__name__)
                 span.set_status(Status(StatusCode.ERROR))
         span.end()
 
-    def _add_parts(self, generation: Generation) -> None:
+    def _add_parts(self, timings: Timings) -> None:
         from opentelemetry.trace import set_span_in_context
 
-        timings = generation.timings
-        if timings is None:  # of several answers the parts overlap
-            return
         context = set_span_in_context(self._span)
-        begin = time.time() - generation.duration
+        begin = self._submitted_at
         admitted = begin + timings.queue_time
         first = begin + timings.time_to_first_token
         parts = (
@@ -118,6 +94,29 @@ class RequestSpan:
         for name, start, end in parts:
             part = self._tracer.start_span(name, context=context, start_time=_nanoseconds(start))
             part.end(_nanoseconds(max(start, end)))
+
+
+class ContentSpan(RequestSpan):
+    """A span that has the prompts and the answers too."""
+
+    def __init__(
+        self, tracer: Tracer, parent: Context, request: GenerationRequest, model: str, request_ids: Sequence[str]
+    ) -> None:
+        super().__init__(tracer, parent, request, model, request_ids)
+        self._outputs = OutputMessages()
+        if self._span.is_recording():
+            self._span.set_attribute("gen_ai.input.messages", input_messages(request))
+            if request.stops:
+                self._span.set_attribute("gen_ai.request.stop_sequences", stop_sequences(request))
+
+    def tokens(self, sequence: OutputSequence, token_ids: Sequence[int], deltas: Sequence[Delta], now: float) -> None:
+        self._outputs.add(deltas)
+
+    def finished(self, stats: GenerationStats | None, error: BaseException | None) -> None:
+        if self._span.is_recording():
+            reasons = [] if stats is None else stats.finish_reasons
+            self._span.set_attribute("gen_ai.output.messages", self._outputs.to_json(reasons))
+        super().finished(stats, error)
 
 
 def _of_request(request: GenerationRequest, model: str, operation: str) -> dict[str, Any]:
@@ -149,20 +148,20 @@ def _fits(value: object) -> bool:
     return isinstance(value, float) or (isinstance(value, int) and -(1 << 63) <= value < 1 << 63)
 
 
-def _of_generation(generation: Generation, *, is_streamed: bool) -> dict[str, Any]:
-    usage, timings = generation.usage, generation.timings
+def _of_generation(stats: GenerationStats, *, is_streamed: bool) -> dict[str, Any]:
+    usage, timings = stats.usage, stats.timings
     attributes: dict[str, Any] = {
         "gen_ai.usage.input_tokens": usage.num_prompt_tokens,
         "gen_ai.usage.output_tokens": usage.num_completion_tokens,
         "gen_ai.usage.cache_read.input_tokens": usage.num_cached_tokens,
-        "gen_ai.response.finish_reasons": [str(reason) for reason in generation.finish_reasons if reason is not None],
-        "gen_ai.latency.e2e": generation.duration,
+        "gen_ai.response.finish_reasons": [str(reason) for reason in stats.finish_reasons if reason is not None],
+        "gen_ai.latency.e2e": stats.duration,
     }
-    if generation.time_to_first_token is not None:
-        attributes["gen_ai.server.time_to_first_token"] = generation.time_to_first_token
-        attributes["gen_ai.latency.time_to_first_token"] = generation.time_to_first_token
+    if stats.time_to_first_token is not None:
+        attributes["gen_ai.server.time_to_first_token"] = stats.time_to_first_token
+        attributes["gen_ai.latency.time_to_first_token"] = stats.time_to_first_token
         if is_streamed:
-            attributes["gen_ai.response.time_to_first_chunk"] = generation.time_to_first_token
+            attributes["gen_ai.response.time_to_first_chunk"] = stats.time_to_first_token
     if timings is not None:
         attributes["gen_ai.latency.time_in_queue"] = timings.queue_time
         if timings.mean_inter_token_latency is not None:

@@ -1,4 +1,4 @@
-"""The trace that a caller has begun, as W3C Trace Context writes it (https://www.w3.org/TR/trace-context/)."""
+"""W3C Trace Context (https://www.w3.org/TR/trace-context/) of the request that the running task handles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_LENGTH = 512  # characters of either; what is longer is none
 
 
 class TraceContext(NamedTuple):
-    """What the caller says of its trace."""
+    """The headers `traceparent` and `tracestate` of a request."""
 
     trace_id: str  # 32 hexadecimal digits
     traceparent: str
@@ -28,9 +28,9 @@ _TRACE_ID: ContextVar[str | None] = ContextVar("trace_id", default=None)
 
 
 def take_over(traceparent: Any, tracestate: Any = None) -> None:
-    """Makes the caller's trace that of what this task does from now on, and names it in its logs.
+    """Sets the trace context of the running task, and adds its id to the task's logs.
 
-    What is no valid context is none, as the recommendation demands: the request goes on without it.
+    An invalid context is ignored, as the recommendation demands.
     """
     caller = None
     if isinstance(traceparent, str) and len(traceparent) <= _MAX_LENGTH:
@@ -44,7 +44,7 @@ def take_over(traceparent: Any, tracestate: Any = None) -> None:
 
 
 def take_from(body: dict[str, Any]) -> None:
-    """As `take_over`, from a message of a WebSocket, out of which it takes both fields.
+    """`take_over` for a message of a WebSocket, from which both fields are removed.
 
     A message without them stays in the trace of the handshake.
     """
@@ -54,17 +54,17 @@ def take_from(body: dict[str, Any]) -> None:
 
 
 def caller() -> TraceContext | None:
-    """The caller's trace; None where it has told of none."""
+    """The trace context that came with the request; None without a valid one."""
     return _CALLER.get()
 
 
 def trace_id() -> str | None:
-    """Of the trace that this task's request belongs to; None where there is none."""
+    """The trace id of the running task's request; None where it is not traced."""
     return _TRACE_ID.get()
 
 
 def set_trace_id(value: str | None) -> None:
-    """Names the trace of this task's request, for its answer and its logs."""
+    """Sets the trace id of the running task's request, for its response and its logs."""
     _TRACE_ID.set(value)
     if value is not None:
         note(trace_id=value)

@@ -1,4 +1,4 @@
-"""OpenTelemetry, switched on by its own environment variables and by nothing else."""
+"""OpenTelemetry tracing, configured by its standard environment variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from server.generation.generation_request import GenerationRequest
 from server.startup.logs import log
 from server.startup.version import eagre_version
-from server.telemetry.request_span import RequestSpan
+from server.telemetry.request_span import ContentSpan, RequestSpan
 from server.telemetry.trace_context import caller
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 
 
 class Tracing:
-    """Makes the spans of one server's requests. They are exported by the library, in a thread of its own."""
+    """Starts the spans of one server's requests. The library exports them in a thread of its own."""
 
     def __init__(self, provider: TracerProvider, *, captures_content: bool = False) -> None:
         self._provider = provider
@@ -33,9 +33,8 @@ class Tracing:
 
     def span(self, request: GenerationRequest, model: str, request_ids: Sequence[str]) -> RequestSpan:
         """The span of a request, below that of the caller's trace."""
-        return RequestSpan(
-            self._tracer, _parent(), request, model, request_ids, captures_content=self._captures_content
-        )
+        kind = ContentSpan if self._captures_content else RequestSpan
+        return kind(self._tracer, _parent(), request, model, request_ids)
 
     def close(self) -> None:
         """Exports what waits, for no longer than CLOSE_TIMEOUT_S; a collector that does not answer holds up nothing."""
@@ -45,7 +44,7 @@ class Tracing:
 
 
 def open_tracing(environ: Mapping[str, str]) -> Tracing | None:
-    """What the environment asks for; None where it asks for nothing, or for what is not installed.
+    """The tracing that the environment configures; None where it configures none, or the library is not installed.
 
     `OTEL_EXPORTER_OTLP_ENDPOINT` (or `…_TRACES_ENDPOINT`) or `OTEL_TRACES_EXPORTER` switches traces on,
     `OTEL_SDK_DISABLED=true` and `OTEL_TRACES_EXPORTER=none` off. All others are read by the library itself.

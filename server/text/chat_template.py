@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError
@@ -117,7 +118,9 @@ class ChatTemplate:
             ChatTemplateError: as `render`; or the messages leave no character for the marks.
         """
         flat = _with_texts(messages)
-        mark = choose_mark([self._source, *control.ids, *_texts_in([*flat, kwargs])])
+        texts = [self._source, *control.ids]
+        _add_texts(texts, [*flat, kwargs])
+        mark = choose_mark(texts)
         if mark is None:
             raise ChatTemplateError(
                 f"the messages have all of the noncharacters U+{ord(MARKS[0]):04X} to U+{ord(MARKS[-1]):04X}; "
@@ -127,12 +130,16 @@ class ChatTemplate:
         def shield(text: str, is_key: bool) -> str:
             return control.shield(text, mark, self._source, is_key=is_key)
 
-        shielded = [
-            {key: value if key == "role" else _map_texts(value, shield) for key, value in message.items()}
-            for message in flat
-        ]
-        others = {key: _map_texts(value, shield) for key, value in kwargs.items()}
-        text = self._render_messages(shielded, others, add_generation_prompt, continue_final_message)
+        for message in flat:
+            for key, value in message.items():
+                if isinstance(value, str):
+                    message[key] = value if key == "role" else control.shield(value, mark, self._source)
+                elif value is not None:
+                    message[key] = _map_texts(value, shield)
+        others = {}
+        for key, value in kwargs.items():
+            others[key] = _map_texts(value, shield)
+        text = self._render_messages(flat, others, add_generation_prompt, continue_final_message)
         return ShieldedText(text, mark)
 
     def _render_messages(
@@ -195,7 +202,11 @@ class _GenerationBlocks(Extension):
 def _with_texts(messages: Sequence[Message]) -> list[dict[str, Any]]:
     if not messages:
         raise ChatTemplateError("messages is empty; at least one message is needed")
-    return [{**message, "content": _text_of(message.get("content"))} for message in messages]
+    flat = []
+    for message in messages:
+        content = message.get("content")
+        flat.append({**message, "content": content if isinstance(content, str) else _text_of(content)})
+    return flat
 
 
 def _text_of(content: object) -> str | None:
@@ -215,17 +226,16 @@ def _text_of_part(part: object) -> str:
     raise ChatTemplateError(f"a content part of type {kind!r} is not supported; only text parts are")
 
 
-def _texts_in(value: object) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case Mapping():
-            for key, part in value.items():
-                yield from _texts_in(key)
-                yield from _texts_in(part)
-        case list() | tuple():
-            for part in value:
-                yield from _texts_in(part)
+def _add_texts(texts: list[str], parts: Iterable[object]) -> None:
+    """Adds all texts in the values `parts`, keys of mappings included, to `texts`."""
+    for part in parts:
+        match part:
+            case str():
+                texts.append(part)
+            case Mapping():
+                _add_texts(texts, chain.from_iterable(part.items()))
+            case list() | tuple():
+                _add_texts(texts, part)
 
 
 def _map_texts(value: object, change: Callable[[str, bool], str]) -> object:

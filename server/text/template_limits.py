@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -58,10 +57,10 @@ class TemplateBudget:
         self._end = time.monotonic() + max_seconds
         # Of containers, by id, each with the container itself, so that no id is used again.
         self._sizes: dict[int, tuple[object, int]] = {}
-        self._max_size = self._max_total = MAX_TOTAL  # until the size of what is given is known
+        self.max_size = self._max_total = MAX_TOTAL  # until the size of what is given is known
         self._total = 0
         num_given = self.size(given)
-        self._max_size = MAX_SIZE + GROWTH * num_given
+        self.max_size = MAX_SIZE + GROWTH * num_given
         self._max_total = self._total + MAX_TOTAL + TOTAL_GROWTH * num_given
 
     def tick(self) -> None:
@@ -91,33 +90,51 @@ class TemplateBudget:
             return VALUE_SIZE
         return self._size_of_collection(value)
 
-    def _size_of_collection(self, value: Collection[object]) -> int:
+    def _size_of_collection(self, value: Collection[Any]) -> int:
         known = self._sizes.get(id(value))
         if known is not None:
             return known[1]
         parts = (*value.keys(), *value.values()) if isinstance(value, Mapping) else value
         num_chars = VALUE_SIZE
         for part in parts:
-            num_chars += VALUE_SIZE + (len(part) if type(part) is str else self.size(part))
-            if num_chars > self._max_size:
+            kind = type(part)
+            if kind is str:
+                num_chars += VALUE_SIZE + len(part)
+            elif kind is dict or kind is list:
+                num_chars += VALUE_SIZE + self._size_of_collection(part)
+            elif part is None or kind is bool:
+                num_chars += 2 * VALUE_SIZE
+            else:
+                num_chars += VALUE_SIZE + self.size(part)
+            if num_chars > self.max_size:
                 self.check_size(num_chars)
         self._remember(value, num_chars)
         return num_chars
 
     def _remember(self, value: object, num_chars: int) -> None:
-        self.spend(KNOWN_SIZE)
+        self._total += KNOWN_SIZE
+        if self._total > self._max_total:
+            self.spend(0)
         self._sizes[id(value)] = (value, num_chars)
 
     def check_size(self, num_chars: float) -> None:
         """Rejects a text or value of too many characters, best before it is built."""
-        if num_chars > self._max_size:
-            _refuse(f"it builds a text or value of more than {self._max_size} characters, the limit for these messages")
+        if num_chars > self.max_size:
+            _refuse(f"it builds a text or value of more than {self.max_size} characters, the limit for these messages")
 
     def spend(self, num_chars: int) -> None:
         """Counts characters that are built; raises TemplateError where the total is too large."""
         self._total += num_chars
         if self._total > self._max_total:
             _refuse(f"it builds more than {self._max_total} characters in all, the limit for these messages")
+
+    def joins(self, num_chars: int) -> None:
+        """`tick`, `check_size` and `spend` in one call, for the concatenation of two texts: most steps are one."""
+        self._total += num_chars
+        if num_chars > self.max_size or self._total > self._max_total or time.monotonic() > self._end:
+            self.tick()
+            self.check_size(num_chars)
+            self.spend(0)
 
     def built(self, value: object) -> None:
         """Counts a value that was built; one that was there before may be counted again.
@@ -153,12 +170,9 @@ def _refuse(reason: str) -> NoReturn:
 
 _budget: ContextVar[TemplateBudget] = ContextVar("template budget")
 _seconds: ContextVar[float] = ContextVar("seconds for a template", default=MAX_SECONDS)
-_max_written: ContextVar[int] = ContextVar("characters that a template may write", default=sys.maxsize)
 
 
-def current_budget() -> TemplateBudget:
-    """The budget of the template that runs in this thread."""
-    return _budget.get()
+current_budget = _budget.get  # of the template that runs in this thread
 
 
 @contextmanager
@@ -175,25 +189,13 @@ def running_template(given: object) -> Iterator[None]:
 
 
 @contextmanager
-def inline_template_limits(seconds: float, max_chars: int = sys.maxsize) -> Iterator[None]:
-    """Lowers the limits within this context, for rendering on the event loop's thread.
-
-    Args:
-        seconds: a template that takes longer raises TemplateTimeout.
-        max_chars: of a rendered text, for `check_rendered_length`.
-    """
-    of_seconds, of_chars = _seconds.set(seconds), _max_written.set(max_chars)
+def inline_template_limits(seconds: float) -> Iterator[None]:
+    """Within this context, for the event loop's thread, a template that takes longer raises TemplateTimeout."""
+    token = _seconds.set(seconds)
     try:
         yield
     finally:
-        _max_written.reset(of_chars)
-        _seconds.reset(of_seconds)
-
-
-def check_rendered_length(num_chars: int) -> None:
-    """Checks a rendered text before the work of tokenizing it; raises PromptTextTooLong beyond the inline limit."""
-    if num_chars > _max_written.get():
-        raise PromptTextTooLong(num_chars)
+        _seconds.reset(token)
 
 
 def check_method(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sized
-from functools import update_wrapper, wraps
+from functools import partial, update_wrapper, wraps
 from typing import Any, cast
 
 from jinja2 import nodes, pass_context
@@ -32,6 +32,18 @@ _TAKES_ANY_NUMBER = frozenset(
 _NUMBERS = re.compile(r"[0-9]+")
 
 
+def _join(separator: str, pieces: Iterable[Any]) -> str:
+    budget, num_chars = current_budget(), 0
+    texts: list[Any] = []
+    for piece in pieces:
+        num_chars += len(separator) + (len(piece) if type(piece) is str else budget.size(piece))
+        if num_chars + len(texts) > budget.max_size:
+            budget.check_size(num_chars + len(texts))
+        texts.append(piece)
+    budget.spend(num_chars)
+    return separator.join(texts)
+
+
 class TemplateSandbox(ImmutableSandboxedEnvironment):
     """A sandbox whose templates run within a `TemplateBudget` and raise TemplateError beyond it.
 
@@ -54,7 +66,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     def add_filter(self, name: str, call: Callable[..., Any]) -> None:
         self.filters[name] = _bounded(name, call)
 
-    concat = staticmethod(lambda pieces: _join("", pieces))  # of jinja2's buffers
+    concat = staticmethod(partial(_join, ""))  # of jinja2's buffers
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree: nodes.Template = _Guards().visit(super()._parse(source, name, filename))
@@ -62,11 +74,10 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         budget = current_budget()
-        budget.tick()
         if operator == "+" and isinstance(left, str) and isinstance(right, str):  # by far the most frequent
-            budget.check_size(len(left) + len(right))
-            budget.spend(len(left) + len(right))
+            budget.joins(len(left) + len(right))
             return left + right
+        budget.tick()
         if isinstance(left, int) and isinstance(right, int):
             check_integers(budget, operator, left, right)
         else:
@@ -206,17 +217,6 @@ def _weigh(value: Any) -> Any:
 
 def _concat(parts: list[Any]) -> str:
     return _join("", map(str, parts))
-
-
-def _join(separator: str, pieces: Iterable[Any]) -> str:
-    budget, num_chars = current_budget(), 0
-    texts: list[Any] = []
-    for piece in pieces:
-        num_chars += len(separator) + budget.size(piece)
-        budget.check_size(num_chars + len(texts))
-        texts.append(piece)
-    budget.spend(num_chars)
-    return separator.join(texts)
 
 
 def _bounded(name: str, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,9 +14,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.generation.metrics import Metrics
-from server.generation.metrics_page import MetricsPage
 from server.startup.settings import ServerSettings
+from server.telemetry.metrics import Metrics
+from server.telemetry.metrics_page import MetricsPage
 from tests.server.conftest import StartServer, start_server  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).parents[2]

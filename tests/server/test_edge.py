@@ -16,7 +16,7 @@ import pytest
 from server.admission.workers import Workers
 from server.api import encoding
 from server.api.route import StreamWriter
-from server.generation.choice import Delta
+from server.generation.output_sequence import Delta
 from tests.fakes.engine_client import FakeEngineClient
 from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually

@@ -8,7 +8,7 @@ import orjson
 
 from engine.interface.types import FinishReason
 from server.api.framing import SERVER_SENT_EVENTS, Framing
-from server.generation.generation import Usage
+from server.generation.answers import Usage
 from server.protocol.errors import ApiError
 
 REQUEST_ID_HEADER = "request-id"  # by which Anthropic's libraries know an answer

@@ -9,8 +9,9 @@ from engine.interface.types import FinishReason
 from server.api.anthropic.block_writer import BlockWriter
 from server.api.anthropic.message_objects import encode_error, encode_event, stop_reason, usage_object
 from server.api.route import AnswerContext, AnswerWriter
-from server.generation.choice import Delta
-from server.generation.generation import Answer, Generation
+from server.generation.answers import Answer
+from server.generation.generation import Generation
+from server.generation.output_sequence import Delta
 from server.output_parsers.output_parser import OutputFormat, OutputParser
 from server.protocol.errors import ApiError
 

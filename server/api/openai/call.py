@@ -81,11 +81,12 @@ class OpenAICall(BodyCall):
 
 
 def to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_route: Any) -> GenerationRequest:
+    num_logprobs, grammar = body.num_logprobs, body.grammar_request
     sampling = body.given()
-    if body.num_logprobs is not None:
-        sampling["logprobs"] = body.num_logprobs
+    if num_logprobs is not None:
+        sampling["logprobs"] = num_logprobs
         if of_route.get("echoes"):
-            sampling["prompt_logprobs"] = max(body.num_logprobs, body.prompt_logprobs or 0)
+            sampling["prompt_logprobs"] = max(num_logprobs, body.prompt_logprobs or 0)
     return GenerationRequest(
         prompts,
         sampling,
@@ -98,7 +99,7 @@ def to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_rou
         most_prompt_tokens=body.truncate_prompt_tokens,
         num_prompt_output_tokens=body.num_prompt_output_tokens or 0,
         include_stop=body.include_stop_str_in_output is True,
-        grammar=body.grammar_request,
+        grammar=grammar,
         priority=body.priority,
         cache_salt=body.cache_salt,
         timeout=body.timeout,

@@ -14,8 +14,9 @@ from server.api.openai.chunk_writer import ChunkWriter
 from server.api.openai.logprobs import ChatLogprobs
 from server.api.openai.openai_objects import encode_reason, error_object, usage_object
 from server.api.route import AnswerContext, BodyRoute
-from server.generation.choice import Delta
-from server.generation.generation import Answer, Generation
+from server.generation.answers import Answer
+from server.generation.generation import Generation
+from server.generation.output_sequence import Delta
 from server.generation.prompt_sources import Conversation
 
 _OBJECT = "chat.completion"
@@ -134,16 +135,16 @@ class ChatCall(OpenAICall):
             [message.to_template() for message in body.messages],
             parse_special=body.parse_special is True,
             tools=[tool.to_template() for tool in body.tools or ()],
-            begins_turn=body.begins_turn,
+            begins_turn=body.add_generation_prompt is not False and not body.continue_final_message,
             continues=body.continue_final_message is True,
-            variables=body.template_variables,
+            variables=body.template_variables if body.has_template_variables else {},
         )
         self._body = body
         super().__init__(
             body,
             [conversation],
             prompt_parameter="messages",
-            strict_calls=body.strict_calls,
+            strict_calls=body.strict_calls if body.tools else None,
             thinking_budget=body.thinking_token_budget,
             **length,
         )

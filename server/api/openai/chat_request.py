@@ -79,10 +79,11 @@ class Message(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_libraries_send_it(cls, value: Any, info: ValidationInfo) -> Any:
+    def _no_more_names_than_fields(cls, value: Any, info: ValidationInfo) -> Any:  # overrides StrictModel's
         """Drops unknown fields, and takes an answer without text for an empty one."""
-        unknown = info.context if isinstance(info.context, UnknownFields) else UnknownFields()
-        value = unknown.drop_from(value, cls.model_fields, MESSAGE, "messages[].")
+        if not isinstance(value, dict) or not value.keys() <= cls.model_fields.keys():
+            unknown = info.context if isinstance(info.context, UnknownFields) else UnknownFields()
+            value = unknown.drop_from(value, cls.model_fields, MESSAGE, "messages[].")
         if isinstance(value, dict) and value.get("role") == "assistant":
             has_calls = bool(value.get("tool_calls"))  # some libraries then leave the content out
             if value.get("content", None if has_calls else "") is None:
@@ -131,6 +132,10 @@ class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
         if isinstance(choice, NamedTool):
             return ToolPolicy([tool for tool in tools if tool.name == choice.function.name], "required", False)
         return ToolPolicy(tools, choice or "auto", self.parallel_tool_calls is not False)
+
+    @property
+    def has_template_variables(self) -> bool:
+        return bool(self.reasoning_effort or self.chat_template_kwargs or self.documents)
 
     @property
     def template_variables(self) -> dict[str, Any]:

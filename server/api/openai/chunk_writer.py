@@ -12,8 +12,8 @@ from server.api.framing import Framing
 from server.api.openai.logprobs import WireLogprobs
 from server.api.openai.openai_objects import ResponseHead, metrics_object, usage_object
 from server.api.route import AnswerWriter
-from server.generation.choice import Delta
 from server.generation.generation import Generation
+from server.generation.output_sequence import Delta
 from server.protocol.generation_fields import GenerationFields
 
 _PROBE = "\ue000"  # a placeholder for the text

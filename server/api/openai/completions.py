@@ -13,8 +13,8 @@ from server.api.openai.completion_request import CompletionRequest, Prompt
 from server.api.openai.logprobs import CompletionLogprobs
 from server.api.openai.openai_objects import encode_reason, error_object
 from server.api.route import BodyRoute
-from server.generation.choice import Delta
-from server.generation.generation import Answer
+from server.generation.answers import Answer
+from server.generation.output_sequence import Delta
 from server.generation.prompt_sources import InfillPrompt, PromptSource, TextPrompt, TokenPrompt
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's

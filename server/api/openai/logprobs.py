@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 
 from engine.interface.types import TokenLogprobs
-from server.generation.choice import Delta
-from server.generation.generation import Answer
+from server.generation.answers import Answer
+from server.generation.output_sequence import Delta
 from server.text.detokenizer import HasTokenBytes, HasTokenTexts, IncrementalDetokenizer, token_text_alone
 
 PROMPT_SLICE = 256  # tokens of a prompt whose logprobs are encoded at once; a parser of JSON may not be interrupted

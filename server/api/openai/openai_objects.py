@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from engine.interface.types import PromptProgress
-from server.generation.generation import Timings, Usage
+from server.generation.answers import Timings, Usage
 from server.protocol.errors import ApiError
 
 

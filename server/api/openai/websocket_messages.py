@@ -21,8 +21,8 @@ from server.api.openai.completions import CompletionCall
 from server.api.openai.logprobs import WireLogprobs
 from server.api.openai.openai_objects import error_object, metrics_object, progress_object, usage_object
 from server.api.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, Resume, StreamWriter
-from server.generation.choice import Delta
 from server.generation.generation import Generation
+from server.generation.output_sequence import Delta
 from server.protocol.errors import ApiError, invalid_value, shorten
 from server.protocol.json_limits import parse_json
 from server.telemetry.trace_context import trace_id

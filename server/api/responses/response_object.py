@@ -10,7 +10,7 @@ from engine.interface.types import FinishReason
 from server.api.responses.function_tools import AllowedTools, NamedFunction
 from server.api.responses.items import Item
 from server.api.responses.responses_request import ResponsesRequest
-from server.generation.generation import Usage
+from server.generation.answers import Usage
 from server.protocol.errors import ApiError
 
 Response = dict[str, Any]

@@ -15,8 +15,8 @@ from server.api.responses.output_items import OutputItems
 from server.api.responses.response_call import ResponseCall
 from server.api.responses.response_object import Response, code_of, end_response, fail_response, usage_object
 from server.api.route import AnswerContext
-from server.generation.choice import Delta
 from server.generation.generation import Generation
+from server.generation.output_sequence import Delta
 from server.output_parsers.output_parser import OutputParser
 from server.protocol.errors import ApiError
 

@@ -30,16 +30,16 @@ class TruncatedConversation(NamedTuple):
     def tools(self) -> Sequence[Mapping[str, Any]]:
         return self.conversation.tools
 
-    def encode(self, text_model: TextModel, max_model_len: int | None = None) -> list[int]:
+    def encode(self, text_model: TextModel, max_model_len: int | None = None, *, is_brief: bool = False) -> list[int]:
         if max_model_len is None:
-            return self.conversation.encode(text_model)
+            return self.conversation.encode(text_model, is_brief=is_brief)
         self.conversation.refuse_deep()
         room = self.num_answer_tokens or min(max_model_len // ANSWER_SHARE, MAX_ANSWER_ROOM)
         most = max(max_model_len - room, 1)
         messages = self.conversation.messages
         num_kept = int(bool(messages) and messages[0]["role"] == "system")  # what the system says stays
         starts = [at for at, message in enumerate(messages) if message["role"] == "user" and at > num_kept]
-        token_ids = self._encode(messages, text_model, max_model_len, most)
+        token_ids = self._encode(messages, text_model, max_model_len, most, is_brief=is_brief)
         if token_ids is not None:
             return token_ids
         fitting: list[int] | None = None
@@ -47,22 +47,24 @@ class TruncatedConversation(NamedTuple):
         while low < high:
             middle = (low + high) // 2
             kept = [*messages[:num_kept], *messages[starts[middle] :]]
-            token_ids = self._encode(kept, text_model, max_model_len, most)
+            token_ids = self._encode(kept, text_model, max_model_len, most, is_brief=is_brief)
             if token_ids is not None:
                 fitting, high = token_ids, middle
             else:
                 low = middle + 1
         if fitting is None:  # the last turn alone is judged as any other prompt
             last = messages[starts[-1] :] if starts else messages[num_kept:]
-            return self._shortened([*messages[:num_kept], *last]).encode_checked(text_model, max_model_len)
+            return self._shortened([*messages[:num_kept], *last]).encode_checked(
+                text_model, max_model_len, is_brief=is_brief
+            )
         return fitting
 
     def _encode(
-        self, messages: Sequence[Any], text_model: TextModel, max_model_len: int, most: int
+        self, messages: Sequence[Any], text_model: TextModel, max_model_len: int, most: int, *, is_brief: bool
     ) -> list[int] | None:
         """None where the prompt has more than `most` tokens."""
         try:
-            return self._shortened(messages).encode_checked(text_model, max_model_len, most)
+            return self._shortened(messages).encode_checked(text_model, max_model_len, most, is_brief=is_brief)
         except InvalidParameter:
             return None
 

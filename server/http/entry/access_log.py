@@ -1,4 +1,4 @@
-"""Every HTTP request's id, and the event that tells how it ended."""
+"""The access log, and the headers that name a request in its response."""
 
 from __future__ import annotations
 
@@ -7,62 +7,46 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from server.admission.probes import PROBES
-from server.generation.generation import Generation
 from server.protocol.errors import shorten
-from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id, note, start_request
+from server.startup.logs import REQUEST_ID_HEADER, log
 from server.telemetry import trace_context
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's number for a client that left; never sent
 REQUEST_ID = web.RequestKey("request_id", str)
 IGNORED: web.RequestKey[Sequence[str]] = web.RequestKey("ignored", Sequence)
+_BEGUN = web.RequestKey("begun", web.StreamResponse)  # the response whose headers were sent
 IGNORED_HEADER = "X-Eagre-Ignored"
 
 # Asked every few seconds by machines; their events would bury the others.
 _QUIET_ROUTES = PROBES | {"/health", "/metrics"}
 
 
-@web.middleware
-async def log_access(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Gives the request its id and logs how it ended."""
-    request_id = new_request_id(request.headers.get(REQUEST_ID_HEADER))
-    request[REQUEST_ID] = request_id
-    start_request(request_id)
-    trace_context.take_over(request.headers.get("traceparent"), request.headers.get("tracestate"))
-    started_at = time.perf_counter()
-    status = CLIENT_CLOSED_REQUEST
-    try:
-        response = await handler(request)
-        status = response.status
-        return response
-    finally:
-        write_event = log.debug if request.path in _QUIET_ROUTES else log.info
-        resource = request.match_info.route.resource
-        write_event(
-            "access",
-            method=request.method,
-            route=resource.canonical if resource is not None else shorten(request.path),
-            status=status,
-            duration=round(time.perf_counter() - started_at, 6),
-        )
+def log_access(request: web.Request, response: web.StreamResponse | None, started_at: float) -> None:
+    """Logs how a request ended.
 
-
-def note_generation(generation: Generation) -> None:
-    """Adds the generation's counts to the request's later events."""
-    usage = generation.usage
-    ttft = generation.time_to_first_token
-    note(
-        prompt_tokens=usage.num_prompt_tokens,
-        completion_tokens=usage.num_completion_tokens,
-        finish_reason=generation.finish_reason,
-        ttft=None if ttft is None else round(ttft, 6),
+    Args:
+        response: that the handler has returned; None: it was cancelled, because its client has left.
+        started_at: seconds of `time.perf_counter`.
+    """
+    begun = request.pop(_BEGUN, None)
+    if response is None and begun is not None and begun.body_length:
+        response = begun  # its last byte was written before: clients close as soon as they have the whole answer
+    write_event = log.debug if request.path in _QUIET_ROUTES else log.info
+    resource = request.match_info.route.resource
+    write_event(
+        "access",
+        method=request.method,
+        route=resource.canonical if resource is not None else shorten(request.path),
+        status=CLIENT_CLOSED_REQUEST if response is None else response.status,
+        duration=round(time.perf_counter() - started_at, 6),
     )
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """A response names the request, its trace, and what was ignored of it (an `on_response_prepare` signal)."""
+    request[_BEGUN] = response
     if REQUEST_ID in request:
         response.headers[REQUEST_ID_HEADER] = request[REQUEST_ID]
     if (trace_id := trace_context.trace_id()) is not None:

@@ -1,4 +1,4 @@
-"""Whatever a handler raises before its headers, as an answer in the route's shape of error."""
+"""What a handler raises before its headers, as a response in the route's shape of error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import orjson
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from server.api.openai.openai_objects import error_object
 from server.api.route import ErrorShape
@@ -23,21 +22,19 @@ ERROR_SHAPES = web.AppKey("error_shapes", Mapping[str, ErrorShape])
 GENERATING = web.AppKey("generating", frozenset[str])
 
 
-@web.middleware
-async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turns exceptions into answers; those of the connection itself go on to aiohttp."""
-    try:
-        return await handler(request)
-    except web.HTTPException as error:
+def error_response(request: web.Request, error: Exception) -> web.Response:
+    """The response to what a handler has raised before its headers. Must be called where the error is handled.
+
+    Raises:
+        HTTPException: a redirect is raised again.
+    """
+    if isinstance(error, web.HTTPException):
         if error.status < 400:
-            raise
+            raise error
         return _answer(request, _from_http(request, error))
-    except ConnectionError:
-        raise  # the client has left; aiohttp knows what to do
-    except StoreError as error:
+    if isinstance(error, StoreError):
         return _answer(request, _from_store(error))
-    except Exception as error:  # noqa: BLE001 - the client is told, the log has the traceback
-        return _answer(request, failure_of(error, "request_failed"))
+    return _answer(request, failure_of(error, "request_failed"))
 
 
 def _answer(request: web.Request, api_error: ApiError) -> web.Response:
@@ -49,9 +46,9 @@ def _answer(request: web.Request, api_error: ApiError) -> web.Response:
     """
     resource = request.match_info.route.resource
     path = request.path if resource is None else resource.canonical  # None: no route fits
-    records = request.app[SERVED].records if SERVED in request.app else None  # a front has none
-    if records is not None and TENANT in request and request.method == "POST" and path in request.app[GENERATING]:
-        records.refuse(request[REQUEST_ID], request[TENANT].name, path, api_error)
+    request_log = request.app[SERVED].request_log if SERVED in request.app else None  # a front has none
+    if request_log is not None and TENANT in request and request.method == "POST" and path in request.app[GENERATING]:
+        request_log.refuse(request[REQUEST_ID], request[TENANT].name, path, api_error)
     shape = request.app[ERROR_SHAPES].get(path, error_object)
     response = web.Response(
         body=orjson.dumps(shape(api_error, request[REQUEST_ID])),

@@ -1,23 +1,32 @@
-"""Where handlers find the models that their application serves, and how they take in what a body asks for."""
+"""Request bodies, read and checked, and the models that an application serves."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
 
-from aiohttp import web
+from aiohttp import hdrs, web
+from pydantic import ValidationError
 
 from server.admission.admission_budget import Share
-from server.api.route import checked
+from server.api.route import Call, checked
 from server.http.entry.access_log import IGNORED
-from server.http.transport.json_body import read_body
+from server.http.transport.connections import TURNS
+from server.http.transport.http_errors import undecodable, unsupported_encoding
+from server.protocol.errors import ApiError, body_too_large, to_api_error
 from server.protocol.json_limits import MAX_INLINE_BYTES, parse_json
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
+from server.startup.settings import ServerSettings
 
 SERVED = web.AppKey("served", ServedModels)
 SHARE = web.RequestKey("share", Share)  # of the budgets, as long as the request is being prepared
+
+
+_PLAIN = ("", "identity")
+_DECODED = (*_PLAIN, "gzip", "deflate", "br", "zstd")  # aiohttp refuses what it lacks the library for
 
 
 class HasIgnored(Protocol):
@@ -42,18 +51,82 @@ async def read_asked(request: web.Request, parse: Callable[[Any], Asked], prepar
         ApiError, FieldError: the server takes no requests, a budget is spent, or the body is refused.
     """
     served = request.app[SERVED]
-    served.check_accepting()
-    share = request[SHARE] = preparing.enter_context(served.admission_budget.receive())
-    body = await read_body(request, share, served.settings)
-    share.complete()
 
-    def work() -> Asked:
-        return checked(lambda: parse(parse_json(body)))
+    def receive() -> Share:
+        share = request[SHARE] = preparing.enter_context(served.admission_budget.receive())
+        return share
 
-    asked = await served.workers.run_large(work) if len(body) > MAX_INLINE_BYTES else work()
-    served.ignored_parameters.tell(asked.ignored)
+    served.check_accepting()  # before the body is read; once more before the request is queued, which may be long after
+    body = await read_body(request, receive, served.settings)
+    request[SHARE].complete()
+    if len(body) > MAX_INLINE_BYTES:
+        decoded, asked = await served.workers.run_large(lambda: checked(lambda: _parse(body, parse)))
+    else:
+        try:
+            decoded = parse_json(body)
+            asked = parse(decoded)
+        except ValidationError as error:
+            raise to_api_error(error) from None
+    if isinstance(asked, Call) and asked.request.streaming.is_resumable:
+        asked.body = decoded  # it may have to be parsed again
     request[IGNORED] = asked.ignored
+    if asked.ignored:
+        served.ignored_parameters.tell(asked.ignored)
     return asked
+
+
+def _parse(body: bytes, parse: Callable[[Any], Asked]) -> tuple[Any, Asked]:
+    decoded = parse_json(body)
+    return decoded, parse(decoded)
+
+
+async def read_body(request: web.Request, receive: Callable[[], Share], settings: ServerSettings) -> bytes:
+    """The body, whatever content type it declares.
+
+    Args:
+        receive: called when its first bytes are there; gives what counts the bytes as they arrive.
+
+    Raises:
+        ApiError: the body is empty, encoded in an unknown way, cannot be decoded, is too large or too slow, or the
+            budget is spent.
+    """
+    most = settings.max_body_bytes
+    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
+    if encoding not in _DECODED:
+        raise unsupported_encoding(encoding)
+    if request.content_length is not None and request.content_length > most:
+        raise body_too_large(most)
+    body, share, has_arrived = bytearray(), None, request.content.is_eof()
+    try:
+        async with asyncio.timeout(settings.body_timeout):
+            while chunk := await request.content.readany():
+                share = receive() if share is None else share
+                share.add(len(chunk))
+                body += chunk
+                if len(body) > most:
+                    raise body_too_large(most)
+    except TimeoutError as error:
+        raise ApiError(
+            f"the body did not arrive within {settings.body_timeout:g} s, the limit of this server",
+            status=408,
+            code="body_timeout",
+            headers={"Connection": "close"},
+        ) from error
+    except web.RequestPayloadError as error:
+        raise (_ends_wrongly() if encoding in _PLAIN else undecodable(encoding)) from error
+    if not body:
+        raise ApiError("the body is empty; it must be a JSON object", code="invalid_json")
+    if not has_arrived:  # the ends of many bodies may come together
+        await request.app[TURNS].next()
+    return bytes(body)
+
+
+def _ends_wrongly() -> ApiError:
+    return ApiError(
+        "the body does not end as its head says, or its chunks are not valid HTTP",
+        code="invalid_http",
+        headers={"Connection": "close"},
+    )
 
 
 @asynccontextmanager

@@ -25,10 +25,11 @@ from server.api.responses.response_call import ResponseCall
 from server.api.responses.response_object import Response
 from server.api.responses.response_writer import ResponseWriter
 from server.api.route import AnswerContext
-from server.http.entry.access_log import note_generation
+from server.generation.observer import ProgressObserver
 from server.http.responses.audience import Audience
 from server.protocol.errors import ApiError
 from server.serving.served_models import Phase, ServedModels
+from server.serving.submit import Submission
 from server.startup.logs import failure_of, log
 from server.storage.record_table import StoreError
 
@@ -108,24 +109,20 @@ class Answering:
 
         # The events of a response in the background are kept, and shall not depend on when its steps came.
         tells = audience is not None and not turn.body.background
+        observers = (ProgressObserver(tell),) if tells else ()
         try:
-            async with served.generate(
-                model, request, tenant=self._tenant, request_ids=ids, tell_progress=tell if tells else None
-            ) as generation:
+            async with served.generate(model, Submission(request, self._tenant, ids, observers)) as generation:
                 if on_accepted is not None:
                     on_accepted(generation.abort)
                 context = AnswerContext(MESSAGES, turn.id, model.model_name, model.tokenizer, model.answer_format)
-                try:
-                    events = writer.begin(generation, context)
-                    is_told = True
-                    await _deliver(audience, events)
-                    sink = None if audience is None else audience.make_sink(writer.encode)
-                    async for deltas in generation:
-                        await _deliver(audience, writer.encode(deltas))
-                        if sink is not None:
-                            await generation.push(sink)
-                finally:
-                    note_generation(generation)
+                events = writer.begin(generation, context)
+                is_told = True
+                await _deliver(audience, events)
+                sink = None if audience is None else audience.make_sink(writer.encode)
+                async for deltas in generation:
+                    await _deliver(audience, writer.encode(deltas))
+                    if sink is not None:
+                        await generation.push(sink)
                 # Log probabilities of a whole answer take long to shape and encode.
                 last = await served.workers.run(end) if writer.is_slow else end()
                 await self._keep(turn, writer.response)

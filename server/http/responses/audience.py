@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from server.api.responses.events import Event
-from server.generation.choice import Delta
+from server.generation.output_sequence import Delta
 from server.generation.push import Sink
 from server.http.streams.keeping_sink import KeepingSink
 from server.http.streams.writer_sink import WriterSink

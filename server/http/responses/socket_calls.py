@@ -18,7 +18,7 @@ from server.api.responses.events import Event
 from server.api.responses.response_call import ResponseCall
 from server.api.responses.responses_request import ResponsesRequest
 from server.api.route import checked
-from server.generation.choice import Delta
+from server.generation.output_sequence import Delta
 from server.generation.push import Sink
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED

@@ -15,14 +15,15 @@ from server.admission.keyring import Tenant
 from server.api.encoding import encode
 from server.api.framing import MESSAGES, Framing
 from server.api.route import AnswerContext, Call, Route, StreamWriter
-from server.generation.choice import Delta
 from server.generation.generation_request import GenerationRequest
-from server.http.entry.access_log import note_generation
+from server.generation.observer import ProgressObserver
+from server.generation.output_sequence import Delta
 from server.http.streams.keeping_sink import KeepingSink
 from server.protocol.errors import ApiError, unavailable
 from server.serving.load_progress import telling_of_load
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
+from server.serving.submit import Submission
 from server.startup.logs import log
 from server.streams.event_log import EventLog
 from server.streams.held_answer import HeldAnswer
@@ -71,14 +72,8 @@ class HeldStream:
 
         if self.is_recomputed:
             await self.served.first_load(self.model)  # its readers came to a server that had said yes to them before
-        async with self.served.generate(
-            self.model,
-            request,
-            tenant=self.tenant,
-            request_ids=ids,
-            tell_progress=tell,
-            was_accepted=self.is_recomputed,
-        ) as generation:
+        submission = Submission(request, self.tenant, ids, (ProgressObserver(tell),), was_accepted=self.is_recomputed)
+        async with self.served.generate(self.model, submission) as generation:
             if self.check is not None:
                 self.check()
             model = self.model
@@ -90,16 +85,13 @@ class HeldStream:
                 lanes.append(event, None)
             await self.keeper.keep(answer, self, [prompt.token_ids for prompt in generation.prompts])
             answer.begin(generation.abort)
-            try:
-                sink = KeepingSink(lambda deltas: self._keep(deltas, writer, lanes), answer.log)
-                async for deltas in generation:
-                    for delta in deltas:
-                        self._refuse_to_end(delta)
-                        self._append(lanes, await encode(writer, [delta], self.served.workers), delta.index)
-                        answer.log.flush()
-                    await generation.push(sink)
-            finally:
-                note_generation(generation)
+            sink = KeepingSink(lambda deltas: self._keep(deltas, writer, lanes), answer.log)
+            async for deltas in generation:
+                for delta in deltas:
+                    self._refuse_to_end(delta)
+                    self._append(lanes, await encode(writer, [delta], self.served.workers), delta.index)
+                    answer.log.flush()
+                await generation.push(sink)
             *others, last = self._split(writer.end())
             for event in others:
                 lanes.append(event, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from server.generation.choice import Delta
+from server.generation.output_sequence import Delta
 from server.streams.event_log import EventLog
 
 

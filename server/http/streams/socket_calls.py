@@ -23,7 +23,7 @@ from server.api.route import (
     checked,
 )
 from server.generation.generation import Generation
-from server.http.entry.access_log import note_generation
+from server.generation.observer import ProgressObserver
 from server.http.streams import held_stream
 from server.http.streams.held_stream import HeldStream
 from server.http.streams.kept_requests import KeptRequests
@@ -32,6 +32,7 @@ from server.http.transport.write_watch import WriteWatch
 from server.protocol.errors import ApiError, shorten
 from server.protocol.json_limits import MAX_INLINE_BYTES
 from server.serving.served_models import ServedModels
+from server.serving.submit import Submission
 from server.startup.logs import failure_of, log, new_request_id, note
 from server.streams.held_answer import HeldAnswer
 from server.streams.lanes import PlacedEvent
@@ -258,9 +259,8 @@ class SocketCalls:
             await self._send(call.encode_progress(progress, index, MESSAGES, stream_id, model.model_name))
 
         # The socket pings by itself while the model is brought into memory.
-        async with served.generate(
-            model, call.request, tenant=self._tenant, request_ids=(stream_id,), tell_progress=tell
-        ) as generation:
+        submission = Submission(call.request, self._tenant, (stream_id,), (ProgressObserver(tell),))
+        async with served.generate(model, submission) as generation:
             preparing.close()  # from here on the limits of the engine's queue hold
             self._generations[client_id] = generation
             if client_id in self._cancelled:
@@ -276,7 +276,6 @@ class SocketCalls:
                     await generation.push(sink)
             finally:
                 del self._generations[client_id]
-                note_generation(generation)
             log.info("stream_done", duration=round(generation.duration, 6))
             return writer.end()
 

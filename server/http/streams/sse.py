@@ -11,7 +11,8 @@ from aiohttp import web
 from engine.interface.types import PromptProgress
 from server.api.encoding import encode
 from server.api.route import BodyRoute, Call, StreamWriter
-from server.generation.generation import Generation, TellProgress
+from server.generation.generation import Generation
+from server.generation.observer import ProgressObserver
 from server.http.entry.access_log import REQUEST_ID
 from server.http.streams.held_stream import STREAM_HEADER
 from server.http.streams.writer_sink import WriterSink
@@ -79,14 +80,14 @@ class EventStream(EventChannel):
             await generation.push(sink)
         await self.end(writer.end())
 
-    def tell_progress(self, call: Call[Any], request_id: str, model: ServedModel) -> TellProgress:
+    def progress_observer(self, call: Call[Any], request_id: str, model: ServedModel) -> ProgressObserver:
         """What writes how the answer to `call` waits. It may be used before the stream is open, which it then opens."""
 
         async def tell(progress: PromptProgress, index: int) -> None:
             told = call.encode_progress(progress, index, self._route.framing, request_id, model.model_name)
             await self.open(told)
 
-        return tell
+        return ProgressObserver(tell)
 
     async def follow(self, stream_id: str, lanes: Lanes, had: Place) -> None:
         """Streams what follows `had` of a resumable stream; each event has its place. The stream is open.

@@ -1,74 +1,22 @@
-"""JSON bodies: a request's, read, and an answer's, made."""
+"""Whole responses: JSON bodies, and their sending within limits."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import orjson
-from aiohttp import hdrs, web
+from aiohttp import web
 
-from server.admission.admission_budget import Share
-from server.admission.caller import caller
 from server.admission.fair_limit import FairLimit
-from server.http.transport.connections import TURNS
-from server.http.transport.http_errors import undecodable, unsupported_encoding
+from server.admission.keyring import caller
 from server.http.transport.write_watch import WriteWatch
-from server.protocol.errors import RETRY_AFTER_S, ApiError, body_too_large
+from server.protocol.errors import RETRY_AFTER_S, ApiError
 from server.startup.settings import ServerSettings
 
 UNREAD = web.AppKey("unread", FairLimit)  # bytes of large answers that are being sent whole
 MAX_UNCOUNTED = 64 << 10  # bytes of an answer that a connection may always keep, as its buffers do
-
-_PLAIN = ("", "identity")
-_DECODED = (*_PLAIN, "gzip", "deflate", "br", "zstd")  # aiohttp refuses what it lacks the library for
-
-
-async def read_body(request: web.Request, share: Share, settings: ServerSettings) -> bytes:
-    """The body, whatever content type it declares; its bytes are counted as they arrive.
-
-    Raises:
-        ApiError: the body is empty, encoded in an unknown way, cannot be decoded, is too large or too slow, or the
-            budget is spent.
-    """
-    most = settings.max_body_bytes
-    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
-    if encoding not in _DECODED:
-        raise unsupported_encoding(encoding)
-    if request.content_length is not None and request.content_length > most:
-        raise body_too_large(most)
-    body, has_arrived = bytearray(), request.content.is_eof()
-    try:
-        async with asyncio.timeout(settings.body_timeout):
-            while chunk := await request.content.readany():
-                share.add(len(chunk))
-                body += chunk
-                if len(body) > most:
-                    raise body_too_large(most)
-    except TimeoutError as error:
-        raise ApiError(
-            f"the body did not arrive within {settings.body_timeout:g} s, the limit of this server",
-            status=408,
-            code="body_timeout",
-            headers={"Connection": "close"},
-        ) from error
-    except web.RequestPayloadError as error:
-        raise (_ends_wrongly() if encoding in _PLAIN else undecodable(encoding)) from error
-    if not body:
-        raise ApiError("the body is empty; it must be a JSON object", code="invalid_json")
-    if not has_arrived:  # the ends of many bodies may come together
-        await request.app[TURNS].next()
-    return bytes(body)
-
-
-def _ends_wrongly() -> ApiError:
-    return ApiError(
-        "the body does not end as its head says, or its chunks are not valid HTTP",
-        code="invalid_http",
-        headers={"Connection": "close"},
-    )
 
 
 def json_response(body: Any, *, status: int = 200) -> web.Response:

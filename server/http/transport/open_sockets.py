@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from aiohttp import web
 
-from server.admission.caller import caller
 from server.admission.fair_limit import FairLimit
+from server.admission.keyring import caller
 from server.protocol.errors import RETRY_AFTER_S, ApiError
 
 

@@ -188,9 +188,10 @@ class ControlTokens:
         return _Breaks(re.compile(pattern, re.DOTALL), longest)
 
     def _may_end_a_name(self, text: str) -> bool:
-        """Whether a template that writes a name's beginning before `text` would complete a name."""
-        if any(text[:end] in self._suffixes for end in range(1, min(len(text), self._longest) + 1)):
-            return True
+        """Whether a template that writes a name's beginning before `text` would make a name of both."""
+        for end in range(1, min(len(text), self._longest) + 1):
+            if text[:end] in self._suffixes:
+                return True
         return 0 < len(text) < self._longest and text in self._all_names
 
 

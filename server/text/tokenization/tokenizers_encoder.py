@@ -112,11 +112,14 @@ def _id_of(tokenizer: Tokenizer, content: str) -> int:
 
 
 def _encode(tokenizer: Tokenizer, text: str, max_tokens: int | None) -> list[int]:
-    with panics_as_errors("the tokenizer"):
+    try:
         # Unlike `encode`, it releases the interpreter lock, and it computes no offsets.
         encoding = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
-        # Only what can be used is listed: a list of two million ids takes the interpreter lock for 0.1 s.
-        if max_tokens is not None and len(encoding) > max_tokens:
-            raise TooManyTokens(len(encoding))
-        ids: list[int] = encoding.ids
-        return ids
+    except BaseException as error:  # a panic of the library is no Exception
+        with panics_as_errors("the tokenizer"):
+            raise error
+    # Only what can be used is listed: a list of two million ids takes the interpreter lock for 0.1 s.
+    if max_tokens is not None and len(encoding) > max_tokens:
+        raise TooManyTokens(len(encoding))
+    ids: list[int] = encoding.ids
+    return ids

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from server.admission.admission_budget import AdmissionBudget
-from server.admission.caller import NOBODY, work_for
+from server.admission.keyring import NOBODY, work_for
 from server.protocol.errors import ApiError
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.admission.cpu_throttle import RESTS, CpuThrottle
+from server.admission.cpu_throttle import PAUSE, CpuThrottle
 
 
 class Thread:
@@ -38,8 +38,8 @@ class Thread:
 def test_a_call_that_follows_at_once_waits_for_a_rest() -> None:
     thread = Thread()
     assert thread.compute(0.01) == 0
-    assert thread.compute(0.02) == pytest.approx(RESTS * 0.01)
-    assert thread.compute(0.0) == pytest.approx(RESTS * 0.02)
+    assert thread.compute(0.02) == pytest.approx(PAUSE * 0.01)
+    assert thread.compute(0.0) == pytest.approx(PAUSE * 0.02)
     assert thread.compute(0.01) == 0
 
 
@@ -47,7 +47,7 @@ def test_who_comes_later_waits_for_what_is_left() -> None:
     thread = Thread()
     thread.compute(0.01)
     thread.now += 0.01
-    assert thread.compute(0.01) == pytest.approx(RESTS * 0.01 - 0.01)
+    assert thread.compute(0.01) == pytest.approx(PAUSE * 0.01 - 0.01)
     thread.now += 1
     assert thread.compute(0.01) == 0
 
@@ -56,7 +56,7 @@ def test_a_rest_takes_no_longer_than_it_may() -> None:
     thread = Thread(longest=0.25)
     thread.compute(5.0)
     assert thread.compute(0.01) == pytest.approx(0.25)
-    assert thread.compute(0.01) == pytest.approx(RESTS * 0.01)
+    assert thread.compute(0.01) == pytest.approx(PAUSE * 0.01)
 
 
 def test_a_call_that_fails_has_earned_its_rest() -> None:
@@ -68,7 +68,7 @@ def test_a_call_that_fails_has_earned_its_rest() -> None:
 
     with pytest.raises(ZeroDivisionError):
         thread.rests.call(fail)
-    assert thread.compute(0.0) == pytest.approx(RESTS * 0.01)
+    assert thread.compute(0.0) == pytest.approx(PAUSE * 0.01)
 
 
 @given(st.lists(st.tuples(st.floats(0, 30), st.floats(0, 100)), max_size=50))
@@ -78,4 +78,4 @@ def test_no_more_than_a_quarter_of_the_time_is_computed(calls: list[tuple[float,
         thread.compute(seconds)
         thread.now += pause
     thread.compute(0.0)  # when the last rest is over
-    assert thread.computed <= thread.now / (1 + RESTS) * (1 + 1e-9)
+    assert thread.computed <= thread.now / (1 + PAUSE) * (1 + 1e-9)

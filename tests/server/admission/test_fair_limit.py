@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.admission.caller import NOBODY
 from server.admission.fair_limit import FairLimit
+from server.admission.keyring import NOBODY
 from server.protocol.errors import ApiError
 
 # A tenant, and how much it asks for, or minus as much where it gives something back.

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.admission.caller import NOBODY
-from server.admission.keyring import ANYBODY, KeyFileError, KeyRing, presented_key
+from server.admission.keyring import ANYBODY, NOBODY, KeyFileError, KeyRing, presented_key
 from server.protocol.errors import ApiError
 
 ALICE, BOB, ADMIN = "alice-secret-1", "bob-secret-22", "admin-secret-3"

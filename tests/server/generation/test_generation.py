@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from engine.interface.types import EngineError, FinishReason, QueueFull
 from server.api.openai.completions import CompletionCall
-from server.generation.choice import Delta
-from server.generation.generation import QUEUED_AT_ONCE, Generation, Watcher
-from server.generation.metrics import Metrics
+from server.generation.generation import Generation
+from server.generation.observer import GenerationObserver
+from server.generation.output_sequence import Delta
 from server.generation.prompts import prepare_here
+from server.serving.submit import QUEUED_AT_ONCE, queue
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel
 from tests.patience import PATIENCE_S
 from tests.server.support.pacing import read_at_pace
 
 
-async def submit(engine: FakeEngineClient, *, watcher: Watcher | None = None, **body: Any) -> Generation:
+async def submit(engine: FakeEngineClient, *, observers: Sequence[GenerationObserver] = (), **body: Any) -> Generation:
     if not engine.is_alive:
         engine.start(asyncio.get_running_loop())
     request = CompletionCall.parse(body).request
     text_model = FakeTextModel().model
     prompts = prepare_here(request, text_model, engine.client)
-    return await Generation.submit(
-        request, prompts, engine=engine.client, tokenizer=text_model.tokenizer, metrics=Metrics(), watcher=watcher
-    )
+    return await queue(engine.client, request, prompts, (), text_model.tokenizer, observers)
 
 
 async def read_some(generation: Generation) -> list[Delta]:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.interface.types import EngineError, FinishReason, TokenEvent
+from engine.interface.types import EngineError, FinishReason
 from sampling.host.params import SamplingParams
-from server.generation.choice import Choice, Delta
 from server.generation.generation import Generation
-from server.generation.prompts import PreparedPrompt
+from server.generation.observer import GenerationObserver
+from server.generation.output_sequence import Delta, OutputSequence
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS
 from tests.patience import PATIENCE_S
@@ -161,18 +161,17 @@ async def test_errors_are_raised_where_somebody_waits(fault: str) -> None:
 
 
 async def test_whoever_keeps_a_record_is_told_of_every_token() -> None:
-    class Record:
+    class Record(GenerationObserver):
         def __init__(self) -> None:
             self.token_ids: list[int] = []
 
-        def begin(self, prompts: Sequence[PreparedPrompt]) -> None:
-            pass
-
-        def note(self, choice: Choice, event: TokenEvent) -> None:
-            self.token_ids += event.token_ids
+        def tokens(
+            self, sequence: OutputSequence, token_ids: Sequence[int], deltas: Sequence[Delta], now: float
+        ) -> None:
+            self.token_ids += token_ids
 
     engine, record = FakeEngineClient(is_manual=True), Record()
-    generation = await submit(engine, prompt="abc", watcher=record)
+    generation = await submit(engine, prompt="abc", observers=(record,))
     engine.step()
     reading = asyncio.create_task(read(generation, Pipe()))
     while not reading.done():

@@ -28,7 +28,7 @@ async def test_a_running_a_finished_and_a_refused_request(start_server: StartSer
     running = asyncio.create_task(server.post("/v1/completions", body))
     await eventually(lambda: len(engine.running) == 2)
     engine.step(2)
-    await eventually(lambda: server.served.records is not None and server.served.num_generations == 1)
+    await eventually(lambda: server.served.request_log is not None and server.served.num_generations == 1)
     while (await ask(server, "/v1/requests"))[1]["data"][0]["num_output_tokens"] < 4:
         await asyncio.sleep(0)
     _, listed = await ask(server, "/v1/requests")
@@ -70,7 +70,7 @@ async def test_every_route_is_seen_and_a_client_that_leaves(start_server: StartS
     await eventually(lambda: len(engine.running) == 1)
     asking.cancel()
     await server.assert_all_streams_ended()
-    await eventually(lambda: len(server.served.records or ()) == 1)
+    await eventually(lambda: len(server.served.request_log or ()) == 1)
     _, listed = await ask(server, "/v1/requests")
     assert listed["data"][0]["state"] == "left"
     _, whole = await ask(server, f"/v1/requests/{listed['data'][0]['id']}")
@@ -105,7 +105,7 @@ async def test_the_administrator_alone_may_look_and_only_where_requests_are_kept
         assert (status, answer["error"]["param"]) == (400, query.partition("=")[0])
 
     off = await start_server(admin_keys=("admin-secret",))
-    assert off.served.records is None
+    assert off.served.request_log is None
     status, answer = await ask(off, "/v1/requests")
     assert (status, answer["error"]["code"]) == (404, "inspector_off")
     assert (await (await start_server()).get("/v1/requests"))[1]["error"]["code"] == "admin_off"

@@ -7,8 +7,8 @@ from typing import Any
 
 from engine.interface.types import FinishReason, QueueFull
 from server.api.openai.completions import CompletionCall
-from server.generation.generation import QUEUED_AT_ONCE
 from server.serving.served_models import ServedModels
+from server.serving.submit import QUEUED_AT_ONCE, Submission
 from tests.fakes.engine_client import FakeEngineClient
 from tests.patience import PATIENCE_S
 from tests.server.conftest import StartServer, eventually
@@ -19,7 +19,7 @@ MANY = 4 * QUEUED_AT_ONCE
 async def generate(served: ServedModels, **body: Any) -> list[FinishReason]:
     """The answers' reasons, or the refusal."""
     request = CompletionCall.parse({"prompt": "ab", **body}).request
-    async with served.generate(served.first, request) as generation:
+    async with served.generate(served.first, Submission(request)) as generation:
         return [answer.finish_reason for answer in await generation.collect()]
 
 

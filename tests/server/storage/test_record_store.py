@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from server.admission.caller import work_for
 from server.admission.cpu_throttle import CpuThrottle
+from server.admission.keyring import work_for
 from server.storage.record_store import RecordStore
 from server.storage.record_table import RecordKey, StoreError
 from tests.patience import PATIENCE_S

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from server.generation.choice import Delta
 from server.generation.generation import Generation
+from server.generation.output_sequence import Delta
 from tests.fakes.engine_client import FakeEngineClient
 from tests.patience import PATIENCE_S
 

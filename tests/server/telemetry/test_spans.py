@@ -18,7 +18,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from server.generation.generation_request import GenerationRequest
 from server.generation.prompt_sources import Conversation
-from server.telemetry.content import MAX_CHARS, input_messages
+from server.telemetry.message_content import MAX_CHARS, input_messages
 from server.telemetry.tracing import Tracing
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually

@@ -6,7 +6,7 @@ import pytest
 
 from engine.interface.types import FinishReason
 from server.api.anthropic.message_objects import encode_error, error_object, stop_reason, usage_object
-from server.generation.generation import Usage
+from server.generation.answers import Usage
 from server.protocol.errors import ApiError
 
 

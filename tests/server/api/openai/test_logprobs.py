@@ -10,8 +10,8 @@ import pytest
 
 from engine.interface.types import TokenLogprobs
 from server.api.openai.logprobs import ChatLogprobs, CompletionLogprobs
-from server.generation.choice import Delta
-from server.generation.generation import Answer
+from server.generation.answers import Answer
+from server.generation.output_sequence import Delta
 from tests.fakes.engine_client import FakeEngineClient, logprob_of, token_logprobs
 from tests.fakes.text_model import EOS, FakeTokenizer
 from tests.server.conftest import RunningServer, StartServer, eventually

@@ -10,7 +10,7 @@ import pytest
 from server.api.framing import MESSAGES
 from server.api.openai.websocket_messages import STREAM, read_message
 from server.api.route import AnswerContext, Cancel, Generate, Refusal
-from server.generation.choice import Delta
+from server.generation.output_sequence import Delta
 from server.protocol.errors import ApiError
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTokenizer

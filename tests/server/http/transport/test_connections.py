@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from server.admission.caller import NOBODY, work_for
 from server.admission.fair_limit import FairLimit
+from server.admission.keyring import NOBODY, work_for
 from server.http.transport import connections
 from server.http.transport.json_body import MAX_UNCOUNTED, UNREAD, send_whole
 from server.http.websocket import OPEN_SOCKETS

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.generation.histogram import Histogram
+from server.telemetry.metrics import Histogram
 
 
 def test_buckets_are_cumulative_and_bounds_inclusive() -> None:

@@ -1,4 +1,4 @@
-"""Requests that are being answered, found by their ids, so that somebody else than their reader can end them."""
+"""The registry of running requests by id, for cancellation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_REMEMBERED = 4096  # ids of ended requests
 
 
 class RunningRequest:
-    """One request from the moment it is known, before its prompt is tokenised, to its end."""
+    """One request, from before its prompt is tokenised to its end."""
 
     def __init__(self) -> None:
         self.generation: Generation | None = None
@@ -20,7 +20,7 @@ class RunningRequest:
         self.on_cancel: Callable[[], object] | None = None  # called where there is no generation yet
 
     def begin(self, generation: Generation) -> None:
-        """Its answers are being generated from now on; one that was cancelled before ends at once."""
+        """Sets the generation; one that was cancelled before is aborted at once."""
         self.generation = generation
         if self.is_cancelled:
             generation.abort()
@@ -35,7 +35,7 @@ class RunningRequest:
 
 
 class RunningRequests:
-    """All requests of a server. An id belongs to an owner: two owners may use the same one and see only their own."""
+    """All requests of a server. Each owner has its own ids, and finds only its own requests."""
 
     def __init__(self) -> None:
         self._running: dict[tuple[str | None, str], list[RunningRequest]] = {}
@@ -45,7 +45,7 @@ class RunningRequests:
 
     @contextmanager
     def hold(self, owner: str | None, ids: Sequence[str]) -> Iterator[RunningRequest]:
-        """Knows a request by each of its ids while the context lasts."""
+        """Registers a request by each of its ids while the context lasts."""
         request = RunningRequest()
         keys = [(owner, request_id) for request_id in dict.fromkeys(ids)]
         for key in keys:

@@ -1,4 +1,4 @@
-"""Records of requests as operators read them. Whole records belong in a worker thread: their prompts may be long."""
+"""Request records as JSON, for GET /v1/requests. Whole records belong in a worker thread: prompts may be long."""
 
 from __future__ import annotations
 

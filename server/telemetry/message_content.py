@@ -1,4 +1,4 @@
-"""Prompts and answers as the conventions write them into a span, where the operator asks for that."""
+"""Prompts and answers as span attributes of the semantic conventions, where the operator switches them on."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from server.generation.choice import Delta
 from server.generation.generation_request import GenerationRequest
+from server.generation.output_sequence import Delta
 from server.generation.prompt_sources import Conversation, TextPrompt
 
 MAX_CHARS = 64 << 10  # of a request's prompts, and of all its answers; the rest is left out
@@ -45,15 +45,14 @@ def stop_sequences(request: GenerationRequest) -> list[str]:
     return kept
 
 
-class Content:
-    """The answers' texts."""
+class OutputMessages:
+    """Collects the texts of the answers, up to MAX_CHARS."""
 
     def __init__(self) -> None:
         self._texts: dict[int, list[str]] = {}
         self._room = MAX_CHARS
 
     def add(self, deltas: Sequence[Delta]) -> None:
-        """Takes what has come."""
         for delta in deltas:
             text = delta.text[: self._room]
             if text:

@@ -6,9 +6,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.interface.types import EngineStats, FinishReason
-from server.generation.metrics import Metrics
-from server.generation.metrics_names import MetricsNames
-from server.generation.metrics_page import MetricsPage
+from server.startup.settings import MetricsNames
+from server.telemetry.metrics import Metrics
+from server.telemetry.metrics_page import MetricsPage
 
 
 @dataclass

@@ -1,16 +1,21 @@
-"""The figures of one model: latencies as the clients see them, and the engine's own counters."""
+"""Prometheus metrics of one model: latencies as the clients see them, and the engine's own counters."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from engine.interface.types import EngineStats, FinishReason
-from server.generation.histogram import Histogram
+from engine.interface.types import EngineError, EngineStats, FinishReason
+from server.generation.answers import GenerationStats
+from server.generation.observer import GenerationObserver
+from server.generation.output_sequence import Delta, OutputSequence
+from server.generation.prompts import PreparedPrompt
 
 # seconds
 _FIRST_TOKEN_BOUNDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
@@ -18,8 +23,42 @@ _INTER_TOKEN_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07
 _E2E_BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 60, 120, 240, 480, 960, 1920)
 
 
-class Metrics:
-    """The figures of one served model. The asyncio loop alone writes and reads them, so there are no locks."""
+class Histogram:
+    """Counts in buckets, for one thread.
+
+    The histogram of prometheus_client takes a lock and walks its buckets at every observation. That is
+    dear where every token of every stream is an observation, and the asyncio loop needs no lock.
+    """
+
+    def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
+        if sorted(set(bounds)) != list(bounds):
+            raise ValueError(f"the bounds of {name} are {list(bounds)}; they must ascend")
+        self.name = name
+        self.documentation = documentation
+        self._bounds = tuple(bounds)  # upper and inclusive
+        self._counts = [0] * (len(bounds) + 1)  # the last counts what is above every bound
+        self._sum = 0.0
+
+    def observe(self, value: float, weight: int = 1) -> None:
+        """Counts `value` as `weight` observations."""
+        self._counts[bisect_left(self._bounds, value)] += weight
+        self._sum += value * weight
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    def collect(self, model: str) -> HistogramMetricFamily:
+        """The histogram as Prometheus reads it: cumulative counts by upper bound, with the label `model`."""
+        bounds = [*(str(bound) for bound in self._bounds), "+Inf"]
+        buckets = list(zip(bounds, map(float, accumulate(self._counts)), strict=True))
+        family = HistogramMetricFamily(self.name, self.documentation, labels=["model"])
+        family.add_metric([model], buckets, sum_value=self._sum)
+        return family
+
+
+class Metrics(GenerationObserver):
+    """The metrics of one served model. The asyncio loop alone writes and reads them, so there are no locks."""
 
     def __init__(self) -> None:
         self.time_to_first_token = Histogram(
@@ -42,6 +81,32 @@ class Metrics:
     def watch_engine(self, stats: Callable[[], EngineStats]) -> None:
         """Takes the engine's figures from `stats` at every scrape from now on."""
         self._engine_stats = stats
+
+    def submitted(self, prompts: Sequence[PreparedPrompt]) -> None:
+        self.num_prompt_tokens += sum(len(prompt.token_ids) for prompt in prompts)
+
+    def tokens(self, sequence: OutputSequence, token_ids: Sequence[int], deltas: Sequence[Delta], now: float) -> None:
+        num_tokens, last = len(token_ids), sequence.last_token_at
+        if not num_tokens:
+            return
+        self.num_generation_tokens += num_tokens
+        if last is not None:  # tokens that came together count as so many equal intervals
+            self.inter_token_latency.observe((now - last) / num_tokens, num_tokens)
+            return
+        self.time_to_first_token.observe(now - sequence.submitted_at)
+        if sequence.stream.admitted_at is not None:
+            self.queue_time.observe(max(sequence.stream.admitted_at - sequence.submitted_at, 0.0))
+
+    def finished(self, stats: GenerationStats | None, error: BaseException | None) -> None:
+        if stats is None:
+            return
+        for reason in stats.finish_reasons:
+            if reason is not None:
+                self.num_finished[reason] += 1
+            elif not isinstance(error, EngineError):
+                self.num_finished[FinishReason.ABORT] += 1  # the client has left
+        if None not in stats.finish_reasons:
+            self.e2e_request_latency.observe(stats.duration)
 
     def collect(self, model: str) -> Iterator[Metric]:
         """Every figure with the label `model`."""

@@ -12,17 +12,18 @@ from server.generation.generation_request import GenerationRequest
 from server.generation.prompt_sources import Conversation, TextPrompt, TokenPrompt
 from server.generation.prompts import PreparedPrompt
 from server.protocol.errors import ApiError
-from server.telemetry.asked import UNWRITABLE, encode_asked
+from server.telemetry.request_json import UNWRITABLE, encode_request
+from server.telemetry.request_log import RequestLog
 from server.telemetry.request_record import BASE_BYTES, RequestState
-from server.telemetry.request_records import RequestRecords
 
 
 def test_they_never_take_more_than_their_bytes_and_the_oldest_go_first() -> None:
-    records, generator = RequestRecords(40 * BASE_BYTES), random.Random(1)
+    records, generator = RequestLog(40 * BASE_BYTES), random.Random(1)
     for number in range(300):
-        with records.watching((f"request-{number}", "shared"), "ann", "m") as record:
-            record.ask(b"x" * generator.randrange(3 * BASE_BYTES))
-            assert records.num_bytes <= 40 * BASE_BYTES
+        record = records.begin((f"request-{number}", "shared"), "ann", "m")
+        record.ask(b"x" * generator.randrange(3 * BASE_BYTES))
+        assert records.num_bytes <= 40 * BASE_BYTES
+        record.finished(None, None)
     kept = records.newest(1000)
     numbers = [record.number for record in kept]
     assert numbers == list(range(299, 299 - len(numbers), -1))
@@ -36,12 +37,12 @@ def test_they_never_take_more_than_their_bytes_and_the_oldest_go_first() -> None
 
 
 def test_a_record_that_is_too_large_gives_its_bytes_back_and_notes_nothing_more() -> None:
-    records = RequestRecords(4 * BASE_BYTES)
-    with records.watching(("a",), "ann", "m") as record:
-        record.ask(b"x" * 4 * BASE_BYTES)
-        assert not record.is_kept
-        assert (records.num_bytes, len(records), record.asked) == (0, 0, b"")
-        record.ask(b"x")
+    records = RequestLog(4 * BASE_BYTES)
+    record = records.begin(("a",), "ann", "m")
+    record.ask(b"x" * 4 * BASE_BYTES)
+    assert not record.is_kept
+    assert (records.num_bytes, len(records), record.asked) == (0, 0, b"")
+    record.ask(b"x")
     assert records.num_bytes == 0
 
 
@@ -55,24 +56,28 @@ def test_a_record_that_is_too_large_gives_its_bytes_back_and_notes_nothing_more(
     ],
 )
 def test_what_the_engine_got_counts_however_short_the_request_was(params: SamplingParams, least: int) -> None:
-    records = RequestRecords(1 << 20)
-    with records.watching(("a",), "ann", "m") as record:
-        record.begin([PreparedPrompt([1, 2, 3], (params, params), 2), PreparedPrompt([4], (params,), 1)])
-        assert least < record.num_bytes < 1.5 * least + 2 * BASE_BYTES
+    records = RequestLog(1 << 20)
+    record = records.begin(("a",), "ann", "m")
+    record.submitted([PreparedPrompt([1, 2, 3], (params, params), 2), PreparedPrompt([4], (params,), 1)])
+    assert least < record.num_bytes < 1.5 * least + 2 * BASE_BYTES
 
 
 def test_how_it_ended() -> None:
-    records = RequestRecords(1 << 20)
-    with pytest.raises(ApiError), records.watching(("a",), "ann", "m") as refused:
+    records = RequestLog(1 << 20)
+    refused = records.begin(("a",), "ann", "m")
+    try:
         raise ApiError("no", param="n", code="invalid_value")
+    except ApiError as error:
+        refused.finished(None, error)
     assert (refused.state, refused.error.message if refused.error else "") == (RequestState.REFUSED, "no")
     assert refused.error is not None
     assert refused.error.__traceback__ is None
-    with pytest.raises(GeneratorExit), records.watching(("b",), "ann", "m") as left:
-        raise GeneratorExit
+    left = records.begin(("b",), "ann", "m")
+    left.finished(None, GeneratorExit())
     assert (left.state, left.error) == (RequestState.LEFT, None)
-    with records.watching(("c",), "ann", "m") as done:
-        assert done.state is RequestState.PREPARING
+    done = records.begin(("c",), "ann", "m")
+    assert done.state is RequestState.PREPARING
+    done.finished(None, None)
     assert done.state is RequestState.DONE
 
 
@@ -81,16 +86,16 @@ def test_what_was_asked_has_its_wire_names_and_no_salt() -> None:
         [TextPrompt("once"), TokenPrompt([1, 2])], {"temperature": 0.5, "seed": None}, max_tokens=7, stops=("x",),
         cache_salt="secret", num_choices=2, num_sampled=2,
     )  # fmt: skip
-    encoded = encode_asked(request)
+    encoded = encode_request(request)
     assert orjson.loads(encoded) == {
         "prompts": [{"prompt": "once"}, {}],
         "parameters": {"temperature": 0.5, "max_tokens": 7, "n": 2, "stop": ["x"]},
     }
     messages = [{"role": "user", "content": "hi"}]
     chat = GenerationRequest([Conversation(messages, variables={"a": 1})], {})
-    (prompt,) = orjson.loads(encode_asked(chat))["prompts"]
+    (prompt,) = orjson.loads(encode_request(chat))["prompts"]
     assert prompt == {"messages": messages, "chat_template_kwargs": {"a": 1}}
     deep: list[object] = []
     for _ in range(300):
         deep = [deep]
-    assert encode_asked(GenerationRequest([Conversation(messages, variables={"a": deep})], {})) == UNWRITABLE
+    assert encode_request(GenerationRequest([Conversation(messages, variables={"a": deep})], {})) == UNWRITABLE

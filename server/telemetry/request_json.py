@@ -1,4 +1,4 @@
-"""What a request asks for, as JSON: compact, and of a size that is known."""
+"""A generation request as compact JSON, for the request log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from server.generation.prompt_sources import Conversation, InfillPrompt, PromptS
 UNWRITABLE = b'{"prompts":[],"parameters":{}}'  # orjson reads deeper nesting than it writes
 
 
-def encode_asked(request: GenerationRequest) -> bytes:
+def encode_request(request: GenerationRequest) -> bytes:
     """The prompts as they were sent and the parameters that were given, by their wire names. May run in any thread.
 
     Salts are left out, because they are secrets of the client.

@@ -10,8 +10,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from server.generation.metrics import Metrics
-from server.generation.metrics_names import MetricsNames
+from server.startup.settings import MetricsNames
+from server.telemetry.metrics import Metrics
+from server.telemetry.metrics_names import named
 
 
 class HasModelName(Protocol):
@@ -57,7 +58,7 @@ class MetricsPage(Collector):
                 else:
                     families[family.name] = family
         for family in families.values():
-            yield from self._names.apply(family)
+            yield from named(family, self._names)
         if self._names is not MetricsNames.EAGRE and families:
             yield _hit_rate(families["eagre_prefix_cache_queries"], families["eagre_prefix_cache_hits"])
         for gauge in self._gauges:

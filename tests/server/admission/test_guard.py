@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.admission.hosts import check_host, check_origin
+from server.admission.guard import check_host, check_origin
 from server.protocol.errors import ApiError
 
 

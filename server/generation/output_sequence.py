@@ -1,54 +1,50 @@
-"""One of a generation's choices: the tokens of one engine stream become text."""
+"""One output sequence of a request: the tokens of one engine stream become text."""
 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from engine.interface.types import FinishReason, TokenEvent, TokenLogprobs
-from sampling.host.grammar import TokenMatcher
 from sampling.host.params import SamplingParams
 from server.generation.generation_request import GenerationRequest
-from server.generation.metrics import Metrics
-from server.generation.token_events import split, without_tokens
+from server.generation.prompts import PreparedPrompt
 from server.protocol.generation_fields import MAX_STOP_LENGTH
-from server.protocol.stream_fields import PLAIN, Streaming
 from server.text.detokenizer import HasTokenBytes, IncrementalDetokenizer
 from server.text.stop_strings import StopStrings
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
-    from engine.client import EngineClient, TokenStream
+    from engine.client import TokenStream
 
 _MAX_READ_BYTES = 4 * MAX_STOP_LENGTH  # of an answer that goes on; so many hold any stop string
 
 
 @dataclass(slots=True)
 class Delta:
-    """A piece of one choice's text. It is empty only where it ends a choice whose text has all been delivered."""
+    """A piece of one sequence's text; empty only where it ends a sequence whose text has all been delivered."""
 
-    index: int  # choice j of prompt i has index i * n + j
+    index: int  # answer j of prompt i has index i * n + j
     text: str
-    token_ids: list[int]  # generated since the choice's previous delta; the text may lag behind by held-back characters
+    token_ids: list[
+        int
+    ]  # generated since the sequence's previous delta; the text may lag behind by held-back characters
     finish_reason: FinishReason | None
     logprobs: list[TokenLogprobs] | None = None  # of each of the token ids, where asked for
-    # Of each of the prompt's tokens, None of the first; in the choice's first delta, where asked for.
+    # Of each of the prompt's tokens, None of the first; in the sequence's first delta, where asked for.
     prompt_logprobs: list[TokenLogprobs | None] | None = None
 
 
-class Choice:
-    """Turns the tokens of one engine stream into deltas."""
+class OutputSequence:
+    """Turns the tokens of one engine stream into deltas. The wire calls it a choice."""
 
     __slots__ = (
         "_detokenizer",
         "_echo",
         "_interval",
         "_is_exact",
-        "_last_token_at",
         "_least_tokens",
-        "_metrics",
         "_min_tokens",
         "_only_echoes",
         "_pending_ids",
@@ -59,31 +55,39 @@ class Choice:
         "finish_reason",
         "index",
         "is_aborted",
+        "last_token_at",
         "max_plain_tokens",
         "num_cached_tokens",
         "num_tokens",
         "stop_string",
         "stream",
+        "submitted_at",
     )
 
     def __init__(
         self,
+        request: GenerationRequest,
+        prompt: PreparedPrompt,
         index: int,
+        params: SamplingParams,
         stream: TokenStream,
-        detokenizer: IncrementalDetokenizer,
-        stops: StopStrings | None,
-        metrics: Metrics,
-        *,
-        min_tokens: int = 0,
-        echo: str = "",
-        only_echoes: bool = False,
-        streaming: Streaming = PLAIN,
+        tokenizer: HasTokenBytes,
     ) -> None:
-        """Args:
-        min_tokens: stop strings are not looked for in the text of the first `min_tokens` tokens.
-        echo: stands before the first text, and no stop string is looked for in it.
-        only_echoes: whether `echo` is the whole text, and the generated token is dropped.
+        """The text of a sequence that goes on from its first tokens, which are in the prompt, is what follows theirs.
+
+        Args:
+            index: among all sequences of the request.
+            stream: of the engine, to which the prompt was submitted.
         """
+        streaming = request.streaming
+        detokenizer, stops = IncrementalDetokenizer(tokenizer), _make_stops(request)
+        min_tokens = params.min_tokens  # stop strings are not looked for in the text of so many tokens
+        if request.num_prompt_output_tokens:
+            begun = prompt.output_token_ids
+            _read_begun(begun, min_tokens, tokenizer, detokenizer, stops)
+            min_tokens = max(0, min_tokens - len(begun))
+        elif request.echoes:
+            _read_begun(prompt.token_ids, 0, tokenizer, detokenizer, None)
         self._interval = streaming.interval
         self._is_exact = streaming.is_resumable
         # So many tokens that come together may become text in one go: none where one of them can end the answer, and
@@ -100,74 +104,15 @@ class Choice:
         self.is_aborted = False
         self._detokenizer = detokenizer
         self._stops = stops
-        self._metrics = metrics
         self._min_tokens = min_tokens
-        self._echo = echo
-        self._only_echoes = only_echoes
+        self._echo = prompt.echo  # stands before the first text, and no stop string is looked for in it
+        self._only_echoes = request.only_echoes  # the echo is the whole text, and the generated token is dropped
         self._pending_ids: list[int] = []  # tokens whose text is still held back
         self._pending_logprobs: list[TokenLogprobs] | None = None  # of the pending ids, where asked for
         self._pending_prompt_logprobs: list[TokenLogprobs | None] | None = None  # until there is a delta
-        self._last_token_at = 0.0  # 0 before the first token
-
-    @classmethod
-    def submit(
-        cls,
-        request: GenerationRequest,
-        index: int,
-        prompt_token_ids: Sequence[int],
-        params: SamplingParams,
-        *,
-        engine: EngineClient,
-        tokenizer: HasTokenBytes,
-        metrics: Metrics,
-        matcher: TokenMatcher | None = None,
-        echo: str = "",
-        wants_progress: bool = False,
-    ) -> Self:
-        """Queues one answer to one prompt of `request`, which `prepare` has checked.
-
-        The text of an answer that goes on from its first tokens, which are in the prompt, is what follows theirs.
-
-        Args:
-            matcher: follows the answer through its grammar, and has accepted what there is of it; no two answers
-                share one.
-            echo: the text of the prompt, where the answer begins with it.
-            wants_progress: whether events are to tell how it waits for its first token.
-
-        Raises:
-            QueueFull, EngineError: from the engine.
-        """
-        stream = engine.submit(
-            prompt_token_ids,
-            params,
-            priority=request.priority or 0,
-            cache_salt=request.cache_salt,
-            tenant=request.tenant,
-            timeout=request.timeout,
-            matcher=matcher,
-            num_prompt_output_tokens=request.num_prompt_output_tokens,
-            wants_progress=wants_progress,
-            is_checked=True,
-        )
-        detokenizer, stops = IncrementalDetokenizer(tokenizer), _make_stops(request)
-        min_tokens = params.min_tokens
-        if request.num_prompt_output_tokens:
-            begun = prompt_token_ids[len(prompt_token_ids) - request.num_prompt_output_tokens :]
-            _read_begun(begun, min_tokens, tokenizer, detokenizer, stops)
-            min_tokens = max(0, min_tokens - len(begun))
-        elif request.echoes:
-            _read_begun(prompt_token_ids, 0, tokenizer, detokenizer, None)
-        return cls(
-            index,
-            stream,
-            detokenizer,
-            stops,
-            metrics,
-            min_tokens=min_tokens,
-            echo=echo,
-            only_echoes=request.only_echoes,
-            streaming=request.streaming,
-        )
+        # Seconds of `time.perf_counter`; the generation sets both.
+        self.submitted_at = 0.0
+        self.last_token_at: float | None = None
 
     def advance(self, event: TokenEvent) -> list[Delta]:
         """Takes in one event. Returns nothing where no text has become certain.
@@ -178,7 +123,7 @@ class Choice:
             delta = self._advance(event)
             return [] if delta is None else [delta]
         deltas = []
-        for one in split(event):
+        for one in _split(event):
             delta = self._advance(one)
             if delta is not None:
                 deltas.append(delta)
@@ -188,7 +133,7 @@ class Choice:
 
     def _advance(self, event: TokenEvent) -> Delta | None:
         if self._only_echoes:
-            event = without_tokens(event)
+            event = _without_tokens(event)
         self.num_cached_tokens = event.num_cached_tokens
         token_ids, num_before = event.token_ids, self.num_tokens
         if event.finish_reason is FinishReason.STOP:
@@ -209,7 +154,15 @@ class Choice:
         """`advance` for an event that has no more than `max_plain_tokens` tokens and nothing else."""
         self._pending_ids += token_ids
         self.num_tokens += len(token_ids)
-        return self._release(self._pending_text + self._detokenizer.decode(token_ids))
+        text = self._pending_text + self._detokenizer.decode(token_ids)
+        if self._echo or self._pending_logprobs is not None or self._pending_prompt_logprobs is not None:
+            return self._release(text)
+        if not text or len(self._pending_ids) < self._least_tokens:
+            self._pending_text = text
+            return None
+        delta = Delta(self.index, text, self._pending_ids, None)
+        self._pending_ids, self._pending_text, self._least_tokens = [], "", self._interval
+        return delta
 
     def _release(self, text: str) -> Delta | None:
         """All that is pending, with this text, if it is enough for a delta."""
@@ -218,7 +171,7 @@ class Choice:
                 self._pending_text = text
                 return None
         elif self.is_aborted:
-            # The choice may have ended by itself in the same moment. Whoever aborted it is told of the abort.
+            # The sequence may have ended by itself in the same moment. Whoever aborted it is told of the abort.
             self.finish_reason = FinishReason.ABORT
         if self._echo:
             text, self._echo = self._echo + text, ""
@@ -239,22 +192,6 @@ class Choice:
         self.is_aborted = True
         if self.finish_reason is None:
             self.stream.abort()
-
-    @property
-    def last_token_at(self) -> float | None:
-        """Seconds of `time.perf_counter`; None before the first token."""
-        return self._last_token_at or None
-
-    def observe(self, num_tokens: int, submitted_at: float) -> None:
-        """Notes the latency of `num_tokens` tokens that came together; they count as so many equal intervals."""
-        now = time.perf_counter()
-        if self._last_token_at:
-            self._metrics.inter_token_latency.observe((now - self._last_token_at) / num_tokens, num_tokens)
-        else:
-            self._metrics.time_to_first_token.observe(now - submitted_at)
-            if self.stream.admitted_at is not None:
-                self._metrics.queue_time.observe(max(self.stream.admitted_at - submitted_at, 0.0))
-        self._last_token_at = now
 
     def _take_logprobs(self, event: TokenEvent, num_counted: int) -> None:
         """Keeps the logprobs of the event's first `num_counted` tokens; a stop string has cut the others off."""
@@ -305,7 +242,7 @@ class Choice:
 
 
 def _make_stops(request: GenerationRequest) -> StopStrings | None:
-    """The matcher of one choice's stop strings; None where there are none, so that tokens need no look one by one."""
+    """The matcher of one sequence's stop strings; None where there are none, so that tokens need no look one by one."""
     return StopStrings(request.stops, include_stop=request.include_stop) if request.stops else None
 
 
@@ -331,3 +268,22 @@ def _read_begun(
     text = detokenizer.decode(token_ids[searched:])
     if stops is not None:
         stops.begin_behind(text)
+
+
+def _split(event: TokenEvent) -> Iterator[TokenEvent]:
+    """`event` as one event for each of its tokens, the end in the last of them. It has at least one token."""
+    last = len(event.token_ids) - 1
+    for at, token_id in enumerate(event.token_ids):
+        yield event._replace(
+            token_ids=[token_id],
+            finish_reason=event.finish_reason if at == last else None,
+            error=event.error if at == last else None,
+            logprobs=None if event.logprobs is None else event.logprobs[at : at + 1],
+            prompt_logprobs=event.prompt_logprobs if at == 0 else None,
+        )
+
+
+def _without_tokens(event: TokenEvent) -> TokenEvent:
+    """`event` of a sequence that echoes its prompt and may have no tokens."""
+    reason = FinishReason.LENGTH if event.finish_reason is FinishReason.STOP else event.finish_reason
+    return event._replace(token_ids=[], logprobs=None if event.logprobs is None else [], finish_reason=reason)

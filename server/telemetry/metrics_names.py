@@ -1,4 +1,4 @@
-"""The names under which figures stand on the metrics page: Eagre's own, vLLM's, or both.
+"""The names of the metrics on GET /metrics: Eagre's own, vLLM's, or both.
 
 Routers and dashboards made for vLLM ask for its names (vllm/v1/metrics/loggers.py in that project, the label
 `model_name`); the production-stack's router still asks for the older ones that begin with `gpu_`.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from enum import StrEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the settings know these names, and `eagre --help` shall not wait for the library
-    from prometheus_client.core import Metric
+from prometheus_client.core import Metric
+
+from server.startup.settings import MetricsNames
 
 _LABELS = {"model": "model_name", "finish_reason": "finished_reason"}
 
@@ -35,21 +34,14 @@ _VLLM_NAMES = {
 }
 
 
-class MetricsNames(StrEnum):
-    """Whose names the figures have; the values are those of the setting."""
-
-    EAGRE = "eagre"
-    VLLM = "vllm"
-    BOTH = "both"
-
-    def apply(self, family: Metric) -> Iterator[Metric]:
-        """`family`, whose name is Eagre's, under every name that is wanted. One without a vLLM name keeps its own."""
-        others = _VLLM_NAMES.get(family.name, ())
-        if self is not MetricsNames.VLLM or not others:
-            yield family
-        if self is not MetricsNames.EAGRE:
-            for name in others:
-                yield _renamed(family, name)
+def named(family: Metric, names: MetricsNames) -> Iterator[Metric]:
+    """`family`, whose name is Eagre's, under every name that is wanted. One without a vLLM name keeps its own."""
+    others = _VLLM_NAMES.get(family.name, ())
+    if names is not MetricsNames.VLLM or not others:
+        yield family
+    if names is not MetricsNames.EAGRE:
+        for name in others:
+            yield _renamed(family, name)
 
 
 def _renamed(family: Metric, name: str) -> Metric:

@@ -1,20 +1,19 @@
-"""The last requests of a server, in a bounded number of bytes."""
+"""The request log: records of the last requests of a server, in a bounded number of bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from server.admission.workers import Workers
 from server.generation.generation_request import GenerationRequest
 from server.generation.prompts import MAX_SHORT_CHARS, work_of
 from server.protocol.errors import ApiError
-from server.telemetry.asked import encode_asked
+from server.telemetry.request_json import encode_request
 from server.telemetry.request_record import RequestRecord
 
 
-class RequestRecords:
-    """The newest requests, as many as fit. Where there is no more room, the oldest go, even those that still run."""
+class RequestLog:
+    """The newest requests, as many as fit. The oldest are evicted first, even those that still run."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -26,28 +25,27 @@ class RequestRecords:
     def __len__(self) -> int:
         return len(self._records)
 
-    @contextmanager
-    def watching(self, ids: Sequence[str], tenant: str, model: str) -> Iterator[RequestRecord]:
-        """The record of a request that has come; it ends with the context."""
-        record = self._begin(ids, tenant, model)
-        try:
-            yield record
-        except BaseException as error:
-            record.end(error)
-            raise
-        record.end()
+    def begin(self, ids: Sequence[str], tenant: str, model: str | None) -> RequestRecord:
+        """The record of a request that has come; it observes the request's generation."""
+        record = RequestRecord(self._num_requests, ids, tenant, model, self._grow)
+        self._num_requests += 1
+        self._records[record.number] = record
+        for request_id in record.ids:
+            self._newest[request_id] = record
+        self._make_room(record.num_bytes)
+        return record
 
     async def describe(self, record: RequestRecord, request: GenerationRequest, workers: Workers) -> None:
-        """Notes what `request` asks for; a long one is encoded in a worker thread."""
+        """Adds `request` as JSON to the record; a long one is encoded in a worker thread."""
         is_long = work_of(request) > MAX_SHORT_CHARS
-        record.ask(await workers.run(encode_asked, request) if is_long else encode_asked(request))
+        record.ask(await workers.run(encode_request, request) if is_long else encode_request(request))
 
     def refuse(self, request_id: str, tenant: str, route: str, error: ApiError) -> None:
-        """Notes a request that was refused before anything else was known of it."""
+        """Adds a record of a request that was refused before it was submitted."""
         known = self._newest.get(request_id)
         if known is not None and known.error is not None and known.error.message == error.message:
             return  # the same failure: its record tells more
-        record = self._begin((request_id,), tenant, None)
+        record = self.begin((request_id,), tenant, None)
         record.route = route
         record.end(error)
 
@@ -65,15 +63,6 @@ class RequestRecords:
         last = self._num_requests if before is None else min(before, self._num_requests)
         found = map(self._records.get, range(last - 1, max(last - 1 - limit, -1), -1))
         return [record for record in found if record is not None]
-
-    def _begin(self, ids: Sequence[str], tenant: str, model: str | None) -> RequestRecord:
-        record = RequestRecord(self._num_requests, ids, tenant, model, self._grow)
-        self._num_requests += 1
-        self._records[record.number] = record
-        for request_id in record.ids:
-            self._newest[request_id] = record
-        self._make_room(record.num_bytes)
-        return record
 
     def _grow(self, record: RequestRecord, num_bytes: int) -> None:
         if record.is_kept:

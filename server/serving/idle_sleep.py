@@ -1,4 +1,4 @@
-"""Gives the engine's memory back after a quiet time, and wakes it for the next request."""
+"""Puts an idle engine to sleep after a timeout, and wakes it for the next request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
 
 
 class IdleSleep:
-    """Puts an engine to sleep that nobody has used for `seconds`, and knows who has put it to sleep.
+    """Puts an engine to sleep that was not used for `seconds`.
 
     Requests are not kept waiting here: they enter the queue of the sleeping engine, so that their streams can open
     and ping, and the engine computes them once it is awake. An engine that an operator has paused or put to sleep is

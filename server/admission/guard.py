@@ -1,9 +1,9 @@
-"""Host names and web origins: what keeps a page in somebody's browser from using a server on the same machine.
+"""Who may use a server: checks of host names, web origins and API keys.
 
-A page of another site can make a browser send requests to 127.0.0.1. Two checks stop it. The browser says in `Origin`
-and `Sec-Fetch-Site` (Fetch standard; Fetch Metadata Request Headers) from where a request comes. And a name that
-resolves to 127.0.0.1 only now, which makes the page's origin look like the server's own (DNS rebinding), is no name
-that this server answers to.
+The first two keep a page in somebody's browser from using a server on the same machine: a page of another site can make
+a browser send requests to 127.0.0.1. The browser says in `Origin` and `Sec-Fetch-Site` (Fetch standard; Fetch Metadata
+Request Headers) from where a request comes. And a name that resolves to 127.0.0.1 only now, which makes the page's
+origin look like the server's own (DNS rebinding), is no name that this server answers to.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
 from urllib.parse import urlsplit
 
+from server.admission.keyring import ANYBODY, NOBODY, KeyRing, Tenant, presented_key, work_for
 from server.protocol.errors import ApiError, shorten
 
 ANY_ORIGIN = "*"
@@ -22,6 +25,67 @@ _HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^\[\]:@/\s]*))(?::[0-9]*)?")
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES = frozenset({"same-origin", "none"})  # none: the user typed the address
+
+
+class Access(Enum):
+    """Whose key a route wants."""
+
+    PUBLIC = "public"  # nobody's
+    CLIENT = "client"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Who may use one application.
+
+    Args:
+        keys: None where no route wants a key, as on a port of metrics alone.
+        hosts: names by which clients may call the server where no key guards it; None: a Unix socket, which no web
+            page can reach.
+        origins: web origins whose pages may use the server.
+    """
+
+    keys: KeyRing | None
+    hosts: Collection[str] | None
+    origins: Collection[str]
+
+    def admit(self, method: str, host: str, headers: Mapping[str, str], access: Access, *, is_socket: bool) -> Tenant:
+        """The tenant of a request, for whom the running task works from now on.
+
+        Args:
+            host: the Host header.
+            is_socket: the request opens a WebSocket.
+
+        Raises:
+            ApiError: 421, 403, 401 or 404; the request must not reach its handler.
+        """
+        self.check_host(host)
+        if is_socket or method not in _SAFE_METHODS:
+            check_origin(method, headers, host, self.origins, is_socket=is_socket)
+        if self.keys is None or access is Access.PUBLIC:
+            tenant = ANYBODY
+        elif access is Access.ADMIN:
+            tenant = self.keys.identify_admin(presented_key(headers))
+        else:
+            tenant = self.keys.identify(presented_key(headers))
+        work_for(NOBODY if self.keys is None else self.keys.caller_of(tenant))
+        return tenant
+
+    def still_admits(self, tenant: Tenant) -> bool:
+        """Whether a tenant that came in before may ask for more: the keys may have been read again since."""
+        return self.keys is None or self.keys.holds(tenant)
+
+    def check_host(self, host: str) -> None:
+        """Refuses a Host header that an attacker's name server may have made up.
+
+        Browsers always send the header. A program without it is no victim of a name that points elsewhere.
+
+        Raises:
+            ApiError: 421.
+        """
+        if host and self.hosts is not None and (self.keys is None or self.keys.is_open):
+            check_host(host, self.hosts)
 
 
 def check_host(host: str, allowed: Collection[str]) -> None:

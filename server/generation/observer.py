@@ -1,0 +1,52 @@
+"""The interface of whatever watches a generation: metrics, logs, spans, and writers of progress events."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from engine.interface.types import PromptProgress
+from server.generation.answers import GenerationStats
+from server.generation.output_sequence import Delta, OutputSequence
+from server.generation.prompts import PreparedPrompt
+
+
+class GenerationObserver:
+    """Its methods do nothing; a subclass overrides those that it needs.
+
+    All are called in the asyncio thread. `submitted`, `progress` and `finished` run in the task that submits and reads
+    the generation, so that they may write to the client or to the task's log context. `tokens` may be called by the
+    engine's delivery instead, between two steps, so it must be fast and must not raise.
+    """
+
+    def submitted(self, prompts: Sequence[PreparedPrompt]) -> None:
+        """All sequences of these prompts are in the engine's queue."""
+
+    async def progress(self, progress: PromptProgress, index: int) -> None:
+        """Sequence `index` still waits for its first token. Called only where the request asks for progress events."""
+
+    def tokens(self, sequence: OutputSequence, token_ids: Sequence[int], deltas: Sequence[Delta], now: float) -> None:
+        """`sequence` has taken in tokens, or has ended, or both.
+
+        Args:
+            token_ids: those that count; tokens behind a stop string do not.
+            deltas: the text that has become certain with them.
+            now: seconds of `time.perf_counter`. `sequence.last_token_at` is still the time of the tokens before.
+        """
+
+    def finished(self, stats: GenerationStats | None, error: BaseException | None) -> None:
+        """Nothing more will be read. Called exactly once, also where the request was refused.
+
+        Args:
+            stats: None: the request was never queued.
+            error: what has ended the request early: a refusal, an engine failure, or the client's disconnect.
+        """
+
+
+class ProgressObserver(GenerationObserver):
+    """Hands progress events to a function, which writes them to the client."""
+
+    def __init__(self, write: Callable[[PromptProgress, int], Awaitable[None]]) -> None:
+        self._write = write
+
+    async def progress(self, progress: PromptProgress, index: int) -> None:
+        await self._write(progress, index)

@@ -1,0 +1,66 @@
+"""The middleware of every application: request id, admission, errors as responses, access log."""
+
+from __future__ import annotations
+
+import time
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
+
+from server.admission.guard import Access
+from server.admission.keyring import ANYBODY
+from server.http.entry.access_log import REQUEST_ID, log_access
+from server.http.entry.error_answers import error_response
+from server.http.entry.guard import (
+    ADMIN_METHODS,
+    ADMIN_PREFIX,
+    GUARD,
+    PUBLIC_ROUTES,
+    SOCKET_ROUTES,
+    TENANT,
+    answer_preflight,
+)
+from server.startup.logs import REQUEST_ID_HEADER, new_request_id, note, start_request
+from server.telemetry import trace_context
+
+
+@web.middleware
+async def enter(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Admits a request as that of a tenant, has it handled, and logs how it ended."""
+    started_at = time.perf_counter()
+    headers = request.headers
+    request[REQUEST_ID] = new_request_id(headers.get(REQUEST_ID_HEADER))
+    start_request(request[REQUEST_ID])
+    if "traceparent" in headers:
+        trace_context.take_over(headers["traceparent"], headers.get("tracestate"))
+    response: web.StreamResponse | None = None
+    try:
+        guard = request.app[GUARD]
+        # The authority of a target that is a whole URL stands above the Host header (RFC 9112, 3.2.2).
+        is_path = request.raw_path.startswith(("/", "*"))
+        host = headers.get(hdrs.HOST, "") if is_path else request.url.authority
+        if (
+            request.method == hdrs.METH_OPTIONS
+            and hdrs.ORIGIN in headers
+            and hdrs.ACCESS_CONTROL_REQUEST_METHOD in headers
+        ):
+            response = answer_preflight(request, guard, host)
+            return response
+        resource = request.match_info.route.resource
+        route = request.path if resource is None else resource.canonical
+        access = Access.PUBLIC if route in PUBLIC_ROUTES else Access.CLIENT
+        if route.startswith(ADMIN_PREFIX) or (request.method, route) in ADMIN_METHODS:
+            access = Access.ADMIN
+        # A page's plain GET of a route of sockets is refused like its handshake.
+        is_socket = route in request.app[SOCKET_ROUTES] or hdrs.UPGRADE in headers
+        tenant = request[TENANT] = guard.admit(request.method, host, headers, access, is_socket=is_socket)
+        if tenant is not ANYBODY:
+            note(tenant=tenant.name)
+        response = await handler(request)
+    except ConnectionError:
+        raise  # the client has left; aiohttp knows what to do
+    except Exception as error:  # noqa: BLE001 - the client is told, the log has the traceback
+        response = error_response(request, error)
+    finally:
+        log_access(request, response, started_at)
+    return response

@@ -1,0 +1,248 @@
+"""The path of a checked request to its engine: admit, load the model, prepare prompts and grammar, queue, generate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from engine.interface.types import PromptProgress
+from server.admission.admission_budget import AdmissionBudget
+from server.admission.keyring import ANYBODY, Tenant
+from server.admission.loop_throttle import LoopThrottle
+from server.admission.workers import Workers
+from server.generation.generation import Generation
+from server.generation.generation_request import GenerationRequest
+from server.generation.observer import GenerationObserver
+from server.generation.output_sequence import OutputSequence
+from server.generation.prompts import PreparedPrompt, prepare
+from server.protocol.errors import SERVER_ERROR, ApiError
+from server.serving.load_progress import telling_of_load
+from server.serving.residency import Residency
+from server.serving.running_requests import RunningRequest, RunningRequests
+from server.serving.served_model import ServedModel
+from server.structured_output.output_grammar import OutputGrammar
+from server.telemetry.request_log import RequestLog
+from server.telemetry.tracing import Tracing
+from server.telemetry.usage_fields import UsageFields
+from server.text.detokenizer import HasTokenTexts
+
+if TYPE_CHECKING:  # it brings JAX, which takes a second to import
+    from engine.client import EngineClient
+
+QUEUED_AT_ONCE = 16  # sequences of one request in one turn of the loop, for which all other streams wait
+
+_USAGE_FIELDS = UsageFields()
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A checked request with everything that its way to the engine needs besides the model."""
+
+    request: GenerationRequest
+    tenant: Tenant = ANYBODY
+    request_ids: Sequence[str] = ()  # by which the tenant may cancel it
+    observers: Sequence[GenerationObserver] = ()  # those of metrics, logs and traces are added here
+    # Whether the client has been promised an answer before (a stream that is computed again): then the request waits
+    # for a model however many others do.
+    was_accepted: bool = False
+
+
+class Submitter:
+    """Submits the requests of one server."""
+
+    def __init__(
+        self,
+        check_accepting: Callable[[], None],
+        requests: RunningRequests,
+        residency: Residency,
+        budget: AdmissionBudget,
+        throttle: LoopThrottle,
+        workers: Workers,
+        request_log: RequestLog | None,
+    ) -> None:
+        """
+        Args:
+            check_accepting: raises if the server takes no requests.
+        """
+        self.tracing: Tracing | None = None
+        self._check_accepting = check_accepting
+        self._requests = requests
+        self._residency = residency
+        self._budget = budget
+        self._throttle = throttle
+        self._workers = workers
+        self._request_log = request_log
+        self._loads: set[asyncio.Task[None]] = set()  # of models that requests wait for before they can be queued
+
+    @asynccontextmanager
+    async def submit(self, model: ServedModel, submission: Submission) -> AsyncIterator[Generation]:
+        """Submits a request to `model`. Whatever still runs when the context is left is aborted.
+
+        A model that was never loaded is waited for, for no longer than the request may take. One that sleeps takes the
+        request into its queue.
+
+        Raises:
+            ApiError, InvalidParameter, QueueFull, EngineError: the request is refused.
+        """
+        request, tenant, ids = submission.request, submission.tenant, submission.request_ids
+        observers: list[GenerationObserver] = [model.metrics, _USAGE_FIELDS]
+        generation = None
+        try:
+            if self.tracing is not None:
+                observers.append(self.tracing.span(request, model.model_name, ids))
+            # Admit.
+            if tenant is not ANYBODY:  # without keys any priority is allowed, and all clients share prefixes
+                priority, cache_salt = tenant.check_priority(request.priority), tenant.cache_salt(request.cache_salt)
+                request = replace(request, priority=priority, cache_salt=cache_salt)
+            with self._requests.hold(tenant.salt, ids) as running, self._residency.use(model):
+                if self._request_log is not None:
+                    record = self._request_log.begin(ids, tenant.name, model.model_name)
+                    observers.append(record)
+                    await self._request_log.describe(record, request, self._workers)
+                observers += submission.observers
+                # Model.
+                if not model.is_open:
+                    request = await self._wait_for_load(model, request, submission, running)
+                engine, text_model, structured_output, idle_sleep = model.opened
+                with idle_sleep.use():
+                    # Prompt, then grammar.
+                    prompts = await prepare(request, text_model, engine, self._workers)
+                    rules: Sequence[OutputGrammar | None] = ()
+                    if request.grammar is not None or request.strict_calls or request.thinking_budget is not None:
+                        rules = await structured_output.rules_of(request, prompts, self._workers)
+                    # Queue. The only check here, because everything before may have taken long; HTTP handlers check
+                    # before they read a body, too.
+                    self._check_accepting()
+                    with model.submitting():
+                        num_aborts = model.num_aborts
+                        # Two such requests at once could fill the queue with a part of each: both would be refused.
+                        takes_turns = sum(len(prompt.params) for prompt in prompts) > QUEUED_AT_ONCE
+                        async with model.submitting_many if takes_turns else nullcontext():
+                            tokenizer = model.shown_tokenizer(request)
+                            generation = await queue(
+                                engine, request, prompts, rules, tokenizer, observers, tenant=tenant.name
+                            )
+                        model.add(generation)
+                        if model.num_aborts != num_aborts:
+                            generation.abort()
+                    running.begin(generation)
+                    self._residency.ask_for(model)  # a load may have failed before the request was in the queue
+                    # Generation.
+                    try:
+                        async with generation:
+                            yield generation
+                    finally:
+                        model.remove(generation)
+        except BaseException as error:
+            if generation is None:
+                for observer in observers:
+                    observer.finished(None, error)
+            raise
+
+    def cancel_loads(self) -> None:
+        """Refuses the requests that wait for a model that was never loaded; the server is draining."""
+        for load in tuple(self._loads):
+            load.cancel()
+
+    async def _wait_for_load(
+        self, model: ServedModel, request: GenerationRequest, submission: Submission, running: RunningRequest
+    ) -> GenerationRequest:
+        """Waits for a model that was never loaded; returns the request with the time that is left to it.
+
+        Raises:
+            ApiError: the model cannot be loaded, or not within the time of the request; or too many requests wait for
+                models, or the request is cancelled.
+        """
+
+        async def tell(progress: PromptProgress, index: int) -> None:
+            for observer in submission.observers:
+                await observer.progress(progress, index)
+
+        self._check_accepting()
+        limits = model.settings.engine
+        timeouts = [limit for limit in (request.timeout, limits.request_timeout) if limit is not None]
+        waits = [limit for limit in (*timeouts, limits.queue_timeout) if limit is not None]
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        with nullcontext() if submission.was_accepted else self._budget.wait_for_load():
+            load = asyncio.ensure_future(self._residency.arrival(model))
+            running.on_cancel = load.cancel
+            self._loads.add(load)
+            load.add_done_callback(self._loads.discard)
+            try:
+                async with telling_of_load(model, tell if request.streaming.tells_progress else None):
+                    await asyncio.wait_for(load, min(waits, default=None))
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise  # the client has left
+                self._check_accepting()
+                raise ApiError(
+                    f"the request was cancelled before the model {model.model_name} was loaded",
+                    status=409,
+                    code="cancelled",
+                ) from None
+            except TimeoutError:
+                raise ApiError(
+                    f"the model {model.model_name} was not loaded within the {min(waits):g} s that the request may "
+                    "wait",
+                    status=504,
+                    error_type=SERVER_ERROR,
+                    code="timeout",
+                ) from None
+        await self._throttle.next()  # all that have waited go on together
+        if not timeouts:
+            return request
+        return replace(request, timeout=max(min(timeouts) - (clock() - began), 0.001))
+
+
+async def queue(
+    engine: EngineClient,
+    request: GenerationRequest,
+    prompts: Sequence[PreparedPrompt],
+    rules: Sequence[OutputGrammar | None],
+    tokenizer: HasTokenTexts,
+    observers: Sequence[GenerationObserver] = (),
+    *,
+    tenant: str = "",
+) -> Generation:
+    """Queues every prompt as often as it is to be answered. Where one is refused, none is left in the queue.
+
+    The loop has a turn behind each QUEUED_AT_ONCE sequences.
+
+    Args:
+        rules: what every answer to each prompt has to follow; empty where that may be anything.
+        tokenizer: by which the answers' tokens become text.
+
+    Raises:
+        QueueFull, EngineError: from the engine.
+    """
+    sequences: list[OutputSequence] = []
+    try:
+        for prompt, rules_of_prompt in zip_longest(prompts, rules):
+            for index, params in enumerate(prompt.params):
+                if sequences and len(sequences) % QUEUED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                stream = engine.submit(
+                    prompt.token_ids,
+                    params,
+                    priority=request.priority or 0,
+                    cache_salt=request.cache_salt,
+                    tenant=tenant,
+                    timeout=request.timeout,
+                    matcher=None if rules_of_prompt is None else rules_of_prompt.matcher(),
+                    num_prompt_output_tokens=request.num_prompt_output_tokens,
+                    # The other answers to the prompt share the progress of its first one.
+                    wants_progress=request.streaming.tells_progress and index == 0,
+                    is_checked=True,
+                )
+                sequences.append(OutputSequence(request, prompt, len(sequences), params, stream, tokenizer))
+    except BaseException:
+        for sequence in sequences:
+            sequence.stream.abort()
+        raise
+    return Generation(sequences, prompts, tokenizer, observers)
