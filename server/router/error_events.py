@@ -25,5 +25,5 @@ def error_event(request: web.Request, path: str, error: ApiError, last: bytes = 
     """
     if path.startswith(RESPONSES):
         numbers = _NUMBER.findall(last)
-        return events.error_event(error, int(numbers[-1]) + 1 if numbers else 0).to_sse()
+        return events.error_event(error, int(numbers[-1]) + 1 if numbers else 0)
     return _ROUTES.get(path, CHAT_COMPLETIONS).encode_error_event(error, request[REQUEST_ID])

@@ -9,8 +9,8 @@ import aiohttp
 from aiohttp import hdrs, web
 
 from server.http.entry.access_log import REQUEST_ID
-from server.http.streams.fronted import FRONT_HEADERS
-from server.http.transport.write_watch import WriteWatch
+from server.http.streams.router_headers import FRONT_HEADERS
+from server.http.transport.write_timeout import WriteTimeout
 from server.router.replica import ReplicaLost
 from server.startup.logs import REQUEST_ID_HEADER
 from server.startup.settings import ServerSettings
@@ -74,7 +74,7 @@ class ProxyResponse:
         self._request = request
         self._settings = settings
         self._ping = ping
-        self._watch: WriteWatch | None = None
+        self._watch: WriteTimeout | None = None
         self.response: web.StreamResponse | None = None
         self.last = b""  # what was passed on last
 
@@ -99,7 +99,7 @@ class ProxyResponse:
         if answer.content_length is not None and not is_event_stream(answer):
             response.content_length = answer.content_length
         await response.prepare(self._request)
-        watch = WriteWatch(
+        watch = WriteTimeout(
             response.write, self.cut, ping=self._ping, ping_interval=self._settings.ping_interval,
             write_timeout=self._settings.write_timeout,
         )  # fmt: skip

@@ -15,9 +15,8 @@ import aiohttp
 from aiohttp import web
 
 from server.http.entry.guard import TENANT
-from server.http.streams.fronted import AFTER_HEADER
-from server.http.streams.held_stream import NOT_HELD, STREAM_HEADER
 from server.http.streams.resuming import after_of
+from server.http.streams.router_headers import AFTER_HEADER, NOT_HELD, STREAM_HEADER
 from server.http.transport.json_body import json_response
 from server.protocol.errors import ApiError
 from server.router.error_events import error_event
@@ -27,7 +26,7 @@ from server.router.front import FRONT, Asked, Front, draining_error
 from server.router.proxy_response import BETWEEN_EVENTS, EventReader, ProxyResponse, is_event_stream, request_headers
 from server.router.replica import Replica, ReplicaLost
 from server.startup.logs import log, note
-from server.streams.held_answers import ID_BYTES
+from server.streams.stream_registry import ID_BYTES
 
 PATIENCE_S = 60.0  # for which a stream waits until another replica takes it
 RETRY_S = 0.5

@@ -43,7 +43,7 @@ class Blocks:
         for part in parts:
             match part:
                 case Content(text):
-                    yield from self._text(text)
+                    yield from self.add_text(text)
                 case Reasoning(text):
                     yield from self._thinking(text)
                 case CallStart(name):
@@ -71,16 +71,19 @@ class Blocks:
         yield self._event("content_block_stop")
         self._is_open = False
 
-    def _text(self, text: str) -> Iterator[bytes]:
+    def add_text(self, text: str) -> list[bytes]:
+        """The events of a piece of text that is neither reasoning nor a call."""
+        events: list[bytes] = []
         if not self._is_open or self.whole[-1]["type"] != "text":
             text = self._space + text
             if not text.strip():
                 self._space = text
-                return
-            yield from self.close()
-            yield self._open({"type": "text", "text": ""})
+                return events
+            events += self.close()
+            events.append(self._open({"type": "text", "text": ""}))
         self._texts.append(text)
-        yield _TEXT_DELTA % (len(self.whole) - 1, orjson.dumps(text))
+        events.append(_TEXT_DELTA % (len(self.whole) - 1, orjson.dumps(text)))
+        return events
 
     def _thinking(self, text: str) -> Iterator[bytes]:
         if not self._with_thinking:

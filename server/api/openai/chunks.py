@@ -65,15 +65,15 @@ class Chunks(AnswerWriter):
         before, _, behind = self._encode(Delta(index, _PROBE, [], None)).rpartition(orjson.dumps(_PROBE))
         return before, behind
 
-    def end(self) -> bytes:
+    def end(self) -> list[bytes]:
         """A chunk without choices, with the usage and the timings that are wanted, and the stream's end."""
         told: dict[str, Any] = {}
         if self._fields.wants_usage:
             told["usage"] = self._usage()
         told |= self._metrics()
         if not told:
-            return self._framing.done
-        return self._head + b',"choices":[],' + orjson.dumps(told)[1:] + self._framing.after + self._framing.done
+            return [self._framing.done]
+        return [self._head + b',"choices":[],' + orjson.dumps(told)[1:] + self._framing.after, self._framing.done]
 
     def _usage(self) -> dict[str, object]:
         """What has been used up to the last delta."""

@@ -92,8 +92,8 @@ class StreamMessages(StreamWriter):
         self._context = context
         self._head = b'{"type":"delta","id":%b,"index":' % orjson.dumps(client_id)
 
-    def begin(self) -> bytes:
-        return orjson.dumps(
+    def begin(self) -> list[bytes]:
+        start = orjson.dumps(
             {
                 "type": "start",
                 "id": self._client_id,
@@ -105,6 +105,7 @@ class StreamMessages(StreamWriter):
                 **({"ignored": self._ignored} if self._ignored else {}),
             }
         )
+        return [start]
 
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
         """A message for each delta that has something to tell; `done` tells of the rest."""
@@ -113,7 +114,7 @@ class StreamMessages(StreamWriter):
             return [message for message in messages if message]
         return [self._encode(delta) for delta in deltas if delta.text or delta.token_ids]
 
-    def end(self) -> bytes:
+    def end(self) -> list[bytes]:
         num_reasoning = sum(parts.num_reasoning_tokens for parts in self._parts) if self._parts else None
         done: dict[str, object] = {
             "type": "done",
@@ -129,7 +130,7 @@ class StreamMessages(StreamWriter):
         timings = self._generation.timings if self._with_timings else None
         if timings is not None:
             done["metrics"] = shape_timings(timings)
-        return orjson.dumps(done)
+        return [orjson.dumps(done)]
 
     @staticmethod
     def _reason(reason: FinishReason | None, parts: Sequence[ChoiceParts]) -> str | None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from server.admission.loop_throttle import BEGUN_AT_ONCE, PROBES_AT_ONCE
-from server.http.responses.socket_calls import ResponseCalls
-from server.http.streams.socket_calls import SocketCalls
+from server.http.responses.response_socket import ResponseSocket
+from server.http.streams.generation_socket import GenerationSocket
 from server.http.transport import http_errors
 from server.http.transport.http_errors import Connection
 from tests.fakes.engine_client import FakeEngineClient
@@ -229,7 +229,7 @@ async def test_small_frames_give_the_loop_its_turns(
 
         return note_message
 
-    for kind in (SocketCalls, ResponseCalls):
+    for kind in (GenerationSocket, ResponseSocket):
         monkeypatch.setattr(kind, "receive", noting(kind.receive))
     async with connections(server, 1) as [(reader, writer)]:
         writer.write(HANDSHAKE.replace(b"/v1/stream", path))
@@ -249,7 +249,7 @@ async def test_those_who_wait_for_a_model_do_not_all_begin_when_it_comes(
     monkeypatch: pytest.MonkeyPatch, path: str, parameter: str
 ) -> None:
     async with several("a b", loads_at_once=False, models_max=2) as server:
-        server.model_sources["a"].may_load.set()
+        server.sources["a"].may_load.set()
         await server.reach(a="ready")
         engine = server.engine("b")
         embed = engine.embed
@@ -261,6 +261,6 @@ async def test_those_who_wait_for_a_model_do_not_all_begin_when_it_comes(
         monkeypatch.setattr(engine, "embed", note_embedding)
         asking = [asyncio.create_task(server.post(path, {"model": "b", parameter: "a"})) for _ in range(60)]
         await eventually(lambda: server.served.admission_budget.num_requests == len(asking))
-        server.model_sources["b"].may_load.set()
+        server.sources["b"].may_load.set()
         assert 0 < await most_in_a_turn(engine.submitted, len(asking)) <= MOST
         assert {status for status, _ in await asyncio.gather(*asking)} == {200}

@@ -47,7 +47,7 @@ async def test_a_request_loads_a_model_and_the_one_used_longest_ago_makes_room(s
         assert text_of(await server.complete("two")) == "two:ab"  # it is woken, not loaded anew
         assert server.in_memory == ["two", "three"]
         assert server.engine("two").lifecycle.calls == ["forget", "wake"]
-        assert [source.num_loads for source in server.model_sources.values()] == [1, 1, 1]
+        assert [source.num_loads for source in server.sources.values()] == [1, 1, 1]
 
 
 async def test_a_load_is_narrow_beside_models_that_run_and_not_beside_those_that_sleep(
@@ -96,7 +96,7 @@ async def test_a_wake_and_an_update_are_told_whether_other_models_run(start_seve
 
 async def test_a_stream_pings_until_its_model_is_loaded(start_several: StartSeveral) -> None:
     async with start_several("one two", models_max=1, ping_interval=0.02) as server:
-        server.model_sources["two"].may_load.clear()
+        server.sources["two"].may_load.clear()
         body = {"prompt": "ab", "stream": True, "model": "two"}
         async with server.http.post(server.url + "/v1/completions", json=body) as response:
             assert response.status == 200
@@ -105,7 +105,7 @@ async def test_a_stream_pings_until_its_model_is_loaded(start_several: StartSeve
                 received += await response.content.readany()
             assert b"data:" not in received
             assert server.states()["two"] == "loading"
-            server.model_sources["two"].may_load.set()
+            server.sources["two"].may_load.set()
             rest = await response.read()
         assert rest.endswith(b"data: [DONE]\n\n")
         assert server.engine("one").lifecycle.calls == ["forget"]
@@ -113,7 +113,7 @@ async def test_a_stream_pings_until_its_model_is_loaded(start_several: StartSeve
 
 async def test_requests_that_wait_for_a_model_leave_room_for_those_of_others(start_several: StartSeveral) -> None:
     async with start_several("one two", models_max=2, loads_at_once=False, max_preparing_requests=4) as server:
-        server.model_sources["one"].may_load.set()
+        server.sources["one"].may_load.set()
         await server.reach(one="ready", two="loading")
         waiting = [asyncio.create_task(server.complete("two"))]
         embedding = {"model": "two", "input": "ab"}
@@ -133,7 +133,7 @@ async def test_requests_that_wait_for_a_model_leave_room_for_those_of_others(sta
             assert (status, answer["error"]["code"]) == (429, "too_much_in_preparation")
             assert answer["error"]["message"] == "2 requests wait for a model to be loaded; the limit is 2"
         assert text_of(await server.complete("one")) == "one:ab"
-        server.model_sources["two"].may_load.set()
+        server.sources["two"].may_load.set()
         assert [status for status, _ in await asyncio.gather(*waiting)] == [200, 200]
         assert text_of(await server.complete("two")) == "two:ab"
 
@@ -145,11 +145,11 @@ async def test_a_stream_of_an_earlier_process_waits_for_its_model_however_many_o
     async with start_several("one two", models_max=2, store=store) as server:
         follower = Follower(server)
         await follower.begin("/v1/completions", {"model": "two", "prompt": "abc"}, 1)
-        await server.served.held.close()
+        await server.served.streams.close()
         await server.served.store.close()
     settings: dict[str, Any] = {"models_max": 2, "loads_at_once": False, "max_preparing_requests": 2}
     async with start_several("one two", store=store, **settings) as server:
-        server.model_sources["one"].may_load.set()
+        server.sources["one"].may_load.set()
         await server.reach(one="ready", two="loading")
         requests = server.served.requests
         waiting = asyncio.create_task(server.complete("two"))
@@ -158,23 +158,23 @@ async def test_a_stream_of_an_earlier_process_waits_for_its_model_however_many_o
         follower.server = server
         going_on = asyncio.create_task(follower.go_on())
         await eventually(lambda: requests.num_requests == 2 or going_on.done())
-        server.model_sources["two"].may_load.set()
+        server.sources["two"].may_load.set()
         await going_on
         assert (follower.text(), follower.is_done) == ("two:abc", True)
         assert text_of(await waiting) == "two:ab"
-        await server.served.held.close()
+        await server.served.streams.close()
         await server.served.store.close()
 
 
 async def test_a_socket_waits_for_one_model_and_streams_from_another(start_several: StartSeveral) -> None:
     async with start_several("one two three", models_max=2) as server:
-        server.model_sources["three"].may_load.clear()
+        server.sources["three"].may_load.clear()
         async with open_socket(server) as socket:
             await send(socket, type="generate", id="late", model="three", prompt="ab")
             await server.reach(three="loading")
             await send(socket, type="generate", id="now", model="two", prompt="ab")
             assert (await read_to_end(socket, "now"))[-1]["type"] == "done"
-            server.model_sources["three"].may_load.set()
+            server.sources["three"].may_load.set()
             assert (await read_to_end(socket, "late"))[-1]["type"] == "done"
 
 
@@ -234,8 +234,8 @@ async def test_a_model_that_cannot_be_loaded_disturbs_no_other_and_is_tried_agai
     start_several: StartSeveral,
 ) -> None:
     async with start_several("one two", loads_at_once=False) as server:
-        server.model_sources["two"].error = ValueError("x is no GGUF file")
-        for source in server.model_sources.values():
+        server.sources["two"].error = ValueError("x is no GGUF file")
+        for source in server.sources.values():
             source.may_load.set()
         await server.reach(one="ready", two="failed")
         status, body = await server.complete("two")
@@ -245,13 +245,13 @@ async def test_a_model_that_cannot_be_loaded_disturbs_no_other_and_is_tried_agai
         assert stream.count(b"x is no GGUF file") == 1
         assert (await server.get("/v1/models/two"))[1]["error"] == "x is no GGUF file"
         assert text_of(await server.complete("one")) == "one:ab"
-        server.model_sources["two"].error = None
+        server.sources["two"].error = None
         assert text_of(await server.complete("two")) == "two:ab"
 
 
 async def test_where_the_models_of_the_start_fail_the_next_one_is_served(start_several: StartSeveral) -> None:
     async with start_several("bad worse good", models_max=1, loads_at_once=False) as server:
-        for name, source in server.model_sources.items():
+        for name, source in server.sources.items():
             source.error = None if name == "good" else ValueError(f"{name} is no GGUF file")
             source.may_load.set()
         loads = ModelLoads(server.served, lambda settings, progress: pytest.fail("it was loaded twice"), silent)
@@ -274,31 +274,31 @@ async def test_a_model_that_cannot_be_woken_tells_those_in_its_queue_and_is_trie
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_the_wait_ends_with_the_time_of_the_request(start_several: StartSeveral, is_streamed: bool) -> None:
     async with start_several("one two", models_max=1) as server:
-        server.model_sources["two"].may_load.clear()
+        server.sources["two"].may_load.clear()
         body = {"prompt": "ab", "model": "two", "timeout": 0.05}
         if is_streamed:
             assert b'"code":"timeout"' in await server.stream_bytes("/v1/completions", body)
         else:
             status, answer = await server.post("/v1/completions", body)
             assert (status, answer["error"]["code"]) == (504, "timeout")
-        server.model_sources["two"].may_load.set()
+        server.sources["two"].may_load.set()
 
 
 async def test_a_request_that_waits_for_its_model_can_be_cancelled(start_several: StartSeveral) -> None:
     async with start_several("one two", models_max=1) as server:
-        server.model_sources["two"].may_load.clear()
+        server.sources["two"].may_load.clear()
         asking = asyncio.create_task(server.complete("two", request_id="mine"))
         await server.reach(two="loading")
         assert (await server.post("/v1/requests/mine/cancel", {}))[1]["cancelled"] is True
         status, body = await asking
         assert (status, body["error"]["code"]) == (409, "cancelled")
-        server.model_sources["two"].may_load.set()
+        server.sources["two"].may_load.set()
         assert text_of(await server.complete("two")) == "two:ab"
 
 
 async def test_who_waits_for_a_model_is_told_that_the_server_ends(start_several: StartSeveral) -> None:
     async with start_several("one two", models_max=1) as server:
-        server.model_sources["two"].may_load.clear()
+        server.sources["two"].may_load.clear()
         whole = asyncio.create_task(server.complete("two"))
         stream = asyncio.create_task(server.stream_bytes("/v1/completions", {"prompt": "ab", "model": "two"}))
         await server.reach(two="loading")
@@ -307,7 +307,7 @@ async def test_who_waits_for_a_model_is_told_that_the_server_ends(start_several:
         status, body = await whole
         assert (status, body["error"]["code"]) == (503, "draining")
         assert b'"code":"draining"' in await stream
-        server.model_sources["two"].may_load.set()
+        server.sources["two"].may_load.set()
 
 
 async def test_nobody_starves(start_several: StartSeveral) -> None:

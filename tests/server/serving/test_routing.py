@@ -75,14 +75,14 @@ async def test_the_server_is_ready_once_one_model_is(start_several: StartSeveral
     async with start_several("one two", loads_at_once=False) as server:
         assert (await server.get("/readiness"))[0] == 503
         assert (await server.complete("two"))[1]["error"]["code"] == "loading"
-        server.model_sources["one"].may_load.set()
+        server.sources["one"].may_load.set()
         await server.reach(one="ready", two="loading")
         assert (await server.get("/readiness"))[0] == 200
         assert (await server.complete("one"))[0] == 200
         asking = asyncio.create_task(server.complete("two"))
         await asyncio.sleep(0.02)
         assert not asking.done()
-        server.model_sources["two"].may_load.set()
+        server.sources["two"].may_load.set()
         assert (await asking)[1]["choices"][0]["text"] == "two:ab"
 
 

@@ -126,8 +126,8 @@ async def test_it_needs_a_stream(server: RunningServer, path: str) -> None:
 async def loading() -> AsyncIterator[tuple[Any, Callable[[], None]]]:
     """A server whose second model is loaded when the test says."""
     async with several("one two", models_max=1) as server:
-        server.model_sources["two"].may_load.clear()
-        yield server, server.model_sources["two"].may_load.set
+        server.sources["two"].may_load.clear()
+        yield server, server.sources["two"].may_load.set
 
 
 @pytest.mark.parametrize(("path", "more"), CALLS)

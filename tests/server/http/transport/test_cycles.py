@@ -24,8 +24,8 @@ from aiohttp.web_urldispatcher import MatchInfoError, SystemRoute
 from server.http.transport import connections
 from server.http.transport.connections import _Refusal
 from server.http.transport.cycles import untie_error
-from server.http.transport.fair_socket import FairSocket
 from server.http.transport.http_errors import Connection
+from server.http.transport.web_socket import FairSocket
 from tests.patience import PATIENCE_S
 from tests.server.admission.test_certificate import needs_openssl
 from tests.server.conftest import RunningServer, StartServer, eventually
