@@ -241,7 +241,7 @@ class StreamLog:
 class _Reader:
     """One reader of a log, and how far it has come."""
 
-    __slots__ = ("_counts", "_follower", "_had", "_log", "_woken", "next")
+    __slots__ = ("_counts", "_follower", "_frame", "_had", "_log", "_put", "_woken", "flush", "next")
 
     def __init__(self, log: StreamLog, position: Position, follower: Follower | None) -> None:
         self._log = log
@@ -252,6 +252,8 @@ class _Reader:
         self._counts: list[int] = []  # of each lane's events before that one; empty of a log of one choice
         if log.lanes is not None:
             self._counts, self.next = log.lanes.find(position)
+        if follower is not None:  # these are used only while the follower takes events
+            self._frame, self._put, self.flush = follower.frame, follower.put, follower.flush
 
     def entry(self, event: bytes) -> Entry | None:
         """The next event as the reader gets it; None where it has it already."""
@@ -261,14 +263,14 @@ class _Reader:
 
     def take(self, event: bytes) -> None:
         """Pushes the next event to the follower."""
-        follower, position = self._follower, self._go_on()
-        if position is not None and follower is not None:
-            follower.put((follower.frame(position, event),))
-
-    def flush(self) -> None:
-        """Sends what was pushed."""
-        if self._follower is not None:
-            self._follower.flush()
+        if self._counts:
+            position = self._go_on()
+            if position is None:
+                return
+        else:
+            self.next += 1
+            position = b"%d" % self.next
+        self._put((self._frame(position, event),))
 
     def stop(self, _error: Exception | None = None) -> None:
         """Lets the reader's task go on: the follower takes nothing more."""

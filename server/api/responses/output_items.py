@@ -80,7 +80,12 @@ class OutputItems:
 
     def add_content(self, text: str) -> None:
         """Takes more of the answer: text that is neither reasoning nor a call."""
-        if self._open is None or self._open.kind != "message":
+        opened = self._open
+        if opened is not None and opened.kind == "message" and text and not self._logprobs:  # nearly every piece
+            opened.texts.append(text)
+            self._events.add_text(opened.delta, text)
+            return
+        if opened is None or opened.kind != "message":
             text = self._space + text
             self._space = ""
             if text.isspace():
