@@ -16,6 +16,7 @@ from server.http.entry.guard import GUARD, TENANT
 from server.http.entry.served import SERVED
 from server.http.streams.generation_socket import GenerationSocket
 from server.http.streams.request_store import REQUEST_STORE
+from server.http.transport.aiohttp_internals import untie_socket
 from server.http.transport.connection_writer import ConnectionWriter, text_frames
 from server.http.transport.connections import TURNS
 from server.http.transport.web_socket import FairSocket, OpenSockets, SocketStream
@@ -66,7 +67,7 @@ def make_socket_handler(path: str, open_messages: OpenMessages) -> Handler:
             await _serve(request, socket, open_messages)
         finally:
             request.app[OPEN_SOCKETS].discard(socket)
-            socket.forget()
+            untie_socket(socket)
         return socket
 
     return handle

@@ -43,17 +43,6 @@ class FairSocket(web.WebSocketResponse):
             if message.type not in _ANSWERED_HERE:
                 return message
 
-    def forget(self) -> None:
-        """Gives up what keeps the socket, when its handler has ended.
-
-        aiohttp keeps the error that has ended it, whose traceback keeps the socket and every message that nobody has
-        read, and a timer of the next ping. They would be kept until a garbage collection, or until that ping.
-        """
-        self._exception = None
-        self._heartbeat = None  # so that what still comes does not set the timer again
-        if hasattr(self, "_cancel_heartbeat"):
-            self._cancel_heartbeat()
-
 
 class SocketStream(Stream):
     """All answers of one WebSocket. Tasks write one at a time."""
