@@ -12,7 +12,7 @@ from aiohttp import web
 from server.admission.admission_budget import AdmissionBudget
 from server.admission.workers import Workers
 from server.http.entry.guard import TENANT
-from server.http.streams.fronted import FRONT_KEY_HEADER
+from server.http.streams.router_headers import FRONT_KEY_HEADER
 from server.http.transport.json_body import read_body
 from server.protocol.errors import ApiError, unavailable
 from server.protocol.json_limits import MAX_INLINE_BYTES

@@ -15,7 +15,7 @@ from server.admission.caller import caller
 from server.admission.fair_limit import FairLimit
 from server.http.transport.connections import TURNS
 from server.http.transport.http_errors import undecodable, unsupported_encoding
-from server.http.transport.write_watch import WriteWatch
+from server.http.transport.write_timeout import WriteTimeout
 from server.protocol.errors import RETRY_AFTER_S, ApiError, body_too_large
 from server.startup.settings import ServerSettings
 
@@ -98,12 +98,12 @@ async def send_whole(
         raise AssertionError("a whole answer has one write, its last")
 
     with _unread(request, response, is_owed=is_owed):
-        watch = WriteWatch(
+        timeout = WriteTimeout(
             write, cut, ping=b"", ping_interval=settings.ping_interval, write_timeout=settings.write_timeout
         )
         await response.prepare(request)
-        async with watch:
-            await watch.finish(response.write_eof)
+        async with timeout:
+            await timeout.finish(response.write_eof)
     return response
 
 
