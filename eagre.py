@@ -59,7 +59,7 @@ _IMPORTED_LATE = {
     "LLM": "server.offline.llm",
     "Answer": "server.generation.generation",
     "BatchProgress": "server.offline.batch",
-    "Delta": "server.generation.choice",
+    "Delta": "server.generation.output_sequence",
     "Output": "server.offline.batch",
     "SavedLLMError": "server.offline.saved_config",
     "TextStream": "server.offline.text_stream",

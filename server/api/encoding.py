@@ -1,4 +1,4 @@
-"""Where chunks are encoded: on the asyncio thread, or in a worker where that would hold up the other streams."""
+"""Writes the deltas of a generation to a stream, encoded by the route's writer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,30 @@ from collections.abc import Sequence
 
 from server.admission.workers import Workers
 from server.api.route import StreamWriter
+from server.generation.generation import Generation
 from server.generation.output_sequence import Delta
+from server.streams.stream import Stream
 
 MAX_INLINE_LOGPROBS = 512  # of prompts' tokens, with their alternatives; a few milliseconds of work
 
 
-async def encode(writer: StreamWriter, deltas: Sequence[Delta], workers: Workers) -> list[bytes]:
-    """`writer.encode(deltas)`. The log probabilities of a long prompt take half a second: a worker encodes them."""
-    if _num_prompt_logprobs(deltas) > MAX_INLINE_LOGPROBS:
-        return await workers.run(writer.encode, deltas)
-    return writer.encode(deltas)
+async def write_deltas(stream: Stream, generation: Generation, writer: StreamWriter, workers: Workers) -> None:
+    """Writes all deltas of `generation`; most are pushed, without waking the calling task.
+
+    The caller owns the generation, and aborts it where this raises or is cancelled.
+    """
+
+    async def encode(deltas: Sequence[Delta]) -> list[bytes]:
+        # The log probabilities of a long prompt take half a second to encode, for which other streams do not wait.
+        if _num_prompt_logprobs(deltas) > MAX_INLINE_LOGPROBS:
+            return await workers.run(writer.encode, deltas)
+        return writer.encode(deltas)
+
+    sink = stream.sink(writer.encode)
+    async for deltas in generation:
+        # What is large or slow comes with the first deltas, or is written here because the client is slow.
+        await stream.write_deltas(deltas, encode)
+        await generation.push(sink)
 
 
 def _num_prompt_logprobs(deltas: Sequence[Delta]) -> int:

@@ -39,23 +39,19 @@ class AnswerContext(NamedTuple):
 
 
 class StreamWriter(ABC):
-    """Writes one generation as a stream, delta by delta; every piece is in the route's framing."""
+    """Encodes one generation as the events of a stream, delta by delta, each event in the route's framing."""
 
-    def begin(self) -> bytes:
-        """What the stream tells before its first delta."""
-        return b""
+    def begin(self) -> list[bytes]:
+        """The events before the first delta."""
+        return []
 
     @abstractmethod
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
-        """The chunks that tell of `deltas`."""
+        """The events of `deltas`."""
 
     @abstractmethod
-    def end(self) -> bytes:
-        """What follows the last delta."""
-
-    def encode_error(self, error: ApiError) -> bytes:
-        """What follows the last delta where the generation has failed; empty: what the route writes of any error."""
-        return b""
+    def end(self) -> list[bytes]:
+        """The events behind the last delta; there is at least one."""
 
 
 class AnswerWriter(StreamWriter):

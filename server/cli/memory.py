@@ -11,7 +11,7 @@ import os
 
 # A young collection starts when so many more objects were made than freed. It stops every thread while it frees what it
 # finds, which takes some microseconds for each object: fifty thousand at once were a quarter of a second, when closed
-# connections were left to it (server/http/transport/cycles.py has why they are not).
+# connections were left to it (server/http/transport/aiohttp_internals.py has why they are not).
 _THRESHOLD = 1_000
 # More than a start makes. Each collection would walk over modules and classes of which nothing is garbage: all of them
 # took an eighth of the time of the imports.

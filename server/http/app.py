@@ -33,13 +33,13 @@ from server.http.entry.guard import GUARD, SOCKET_ROUTES, add_cors_headers
 from server.http.entry.middleware import enter
 from server.http.entry.served import SERVED
 from server.http.responses import routes as responses
-from server.http.responses.socket_calls import open_calls
+from server.http.responses.response_socket import open_socket
 from server.http.streams import resuming
-from server.http.streams.kept_requests import KEPT, KeptRequests, sweep
+from server.http.streams.request_store import REQUEST_STORE, StreamRequestStore, sweep
 from server.http.table import ROUTES
 from server.http.transport.connections import TURNS, GuardedRunner
 from server.http.transport.json_body import UNREAD
-from server.http.transport.open_sockets import OpenSockets
+from server.http.transport.web_socket import OpenSockets
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
 
@@ -66,7 +66,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     app[GENERATING] = frozenset([*(route.path for route in ROUTES), responses.RESPONSES])
     app[websocket.OPEN_SOCKETS] = OpenSockets(settings.max_websockets)
     app[UNREAD] = FairLimit(settings.max_preparing_bytes)
-    app[KEPT] = KeptRequests(served, ROUTES)
+    app[REQUEST_STORE] = StreamRequestStore(served, ROUTES)
     app.cleanup_ctx.append(sweep)
     app.on_response_prepare.append(add_cors_headers)
     app.on_response_prepare.append(_add_anthropics_header)
@@ -91,8 +91,8 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     queries.add_routes(app)
     rendering.add_routes(app)
     responses.add_routes(app)
-    open_socket = websocket.make_socket_handler(responses.RESPONSES, open_calls)
-    app.router.add_get(responses.RESPONSES, open_socket, allow_head=False)
+    handle_socket = websocket.make_socket_handler(responses.RESPONSES, open_socket)
+    app.router.add_get(responses.RESPONSES, handle_socket, allow_head=False)
     _add_probes(app)
     app.router.add_get("/version", health.version)
     if settings.metrics_port is None:

@@ -18,7 +18,7 @@ from server.api.framing import SERVER_SENT_EVENTS
 from server.generation.engine_view import NameOf, show
 from server.http.entry.guard import GUARD, TENANT
 from server.http.entry.served import SERVED
-from server.http.transport.event_channel import EventChannel
+from server.http.transport.event_stream import EventStreamResponse
 from server.protocol.errors import ApiError
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
@@ -73,17 +73,17 @@ def _check_reader(served: ServedModels, tenant: Tenant) -> None:
 
 
 async def _stream(request: web.Request, served: ServedModels, model: ServedModel, tenant: Tenant) -> web.StreamResponse:
-    async with EventChannel(request, served.settings) as channel:
+    async with EventStreamResponse(request, served.settings) as stream:
         after_step = -1
         while served.phase is Phase.READY and request.app[GUARD].still_admits(tenant):
             began = time.perf_counter()
             event, after_step = _event(served, model, tenant, after_step)
             spent = time.perf_counter() - began
-            await channel.write(event)
+            await stream.write([event])
             await asyncio.sleep(max(INTERVAL_S, spent / MOST_SHARE))
-        await channel.open()
-        await channel.end()
-    return channel.response
+        await stream.open()
+        await stream.end()
+    return stream.response
 
 
 def _event(served: ServedModels, model: ServedModel, tenant: Tenant, after_step: int) -> tuple[bytes, int]:

@@ -10,21 +10,23 @@ from contextlib import ExitStack
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from engine.interface.types import PromptProgress
+from server.api.encoding import write_deltas
 from server.api.route import AnswerContext, BodyCall, BodyRoute
-from server.generation.observer import GenerationObserver
+from server.generation.observer import GenerationObserver, ProgressObserver
 from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, read_asked
-from server.http.streams import held_stream
-from server.http.streams.fronted import read_front
-from server.http.streams.held_stream import NOT_HELD, HeldStream
-from server.http.streams.kept_requests import kept_requests
-from server.http.streams.sse import EventStream
+from server.http.streams import resumable_answer
+from server.http.streams.following import follow
+from server.http.streams.request_store import REQUEST_STORE
+from server.http.streams.resumable_answer import ResumableAnswer
+from server.http.streams.router_headers import NOT_HELD, STREAM_HEADER, read_routed_stream
+from server.http.transport.event_stream import EventStreamResponse
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import ApiError, shorten
 from server.serving.served_model import ServedModel
 from server.serving.submit import Submission
-from server.streams.held_answer import HeldAnswer
 
 
 def make_handler(route: BodyRoute) -> Handler:
@@ -41,77 +43,59 @@ def make_handler(route: BodyRoute) -> Handler:
 
 
 async def _stream(request: web.Request, route: BodyRoute, call: BodyCall, preparing: ExitStack) -> web.StreamResponse:
-    served, ids, held_id = request.app[SERVED], _ids(request, call), None
+    served, ids, headers = request.app[SERVED], _ids(request, call), None
     if call.request.streaming.is_resumable:
         response = await _stream_resumable(request, route, call, preparing)
         if response is not None:
             return response
-        held_id = NOT_HELD
-    async with EventStream(request, route, served, held_id) as stream:
+        headers = {STREAM_HEADER: NOT_HELD}
+    async with EventStreamResponse(
+        request, served.settings, framing=route.framing, headers=headers,
+        encode_error=lambda error: route.encode_error_event(error, request[REQUEST_ID]),
+    ) as stream:  # fmt: skip
         model = served.find(call.request.model)
         served.check_room_to_wait(model)  # now, because a stream that is open has its status
         if not model.is_open:
             await stream.open()  # the client waits for the model, and sees that it does
         observers: list[GenerationObserver] = []
         if call.request.streaming.tells_progress:
-            observers.append(stream.progress_observer(call, ids[0], model))
+
+            async def tell(progress: PromptProgress, index: int) -> None:
+                await stream.open(call.encode_progress(progress, index, route.framing, ids[0], model.model_name))
+
+            observers.append(ProgressObserver(tell))
         async with served.generate(model, Submission(call.request, request[TENANT], ids, observers)) as generation:
             preparing.close()  # from here on the limits of the engine's queue hold
             writer = call.make_writer(generation, _context(request, route, call, model))
-            await stream.open(writer.begin())
-            await stream.stream(generation, writer)
+            await stream.open(b"".join(writer.begin()))
+            await write_deltas(stream, generation, writer, served.workers)
+            await stream.end(writer.end())
     return stream.response
 
 
 async def _stream_resumable(
     request: web.Request, route: BodyRoute, call: BodyCall, preparing: ExitStack
 ) -> web.StreamResponse | None:
-    """None where the server has no room to hold another stream, and the client gets a plain one."""
+    """None where the server has no room for another logged stream, and the client gets a live one."""
     served = request.app[SERVED]
     model = served.find(call.request.model)
-    front = read_front(request)
-    stream_id, after = (None, None) if front is None else front
-    # A front that comes back finds the stream that it has left.
-    answer = None if stream_id is None else served.held.get(request[TENANT].owner, stream_id)
-    is_new = answer is None
-    if answer is None:
+    routed = read_routed_stream(request)
+    stream_id, after = (None, None) if routed is None else routed
+    # A router that comes back finds the stream that it has left.
+    known = None if stream_id is None else served.streams.get(request[TENANT].owner, stream_id)
+    logged = known
+    if logged is None:
         if after is None:
             served.check_room_to_wait(model)
-        held = HeldStream(
-            served, kept_requests(request), model, route, call, route.framing, _ids(request, call)[0],
-            request[TENANT], _ids(request, call), is_recomputed=after is not None, is_fronted=front is not None,
+        answer = ResumableAnswer(
+            served, request.app[REQUEST_STORE].put, model, route, call, route.framing, _ids(request, call)[0],
+            request[TENANT], _ids(request, call), is_recomputed=after is not None, is_routed=routed is not None,
         )  # fmt: skip
-        answer = held_stream.start(held, stream_id)
-    if answer is None:
+        logged = resumable_answer.start(answer, stream_id)
+    if logged is None:
         return None
-    return await _follow(request, route, answer, preparing, after, is_new=is_new)
-
-
-async def _follow(
-    request: web.Request, route: BodyRoute, answer: HeldAnswer, preparing: ExitStack, after: str | None, *, is_new: bool
-) -> web.StreamResponse:
-    """Streams a resumable stream to the client that has asked for it.
-
-    Args:
-        after: the place of the last event that the client has from another server; None: it has none.
-    """
-    served = request.app[SERVED]
-    _, held = held_stream.find(served.held, answer.owner, answer.id)
-    async with EventStream(request, route, served, answer.id, is_fronted=held.is_fronted) as stream:
-        try:
-            with answer.reading() as events:
-                if not held.model.is_open:
-                    await stream.open()
-                async with held.tell_load(stream.open):
-                    await answer.begun()
-                preparing.close()
-                await stream.open()
-                lanes = held.open(events)
-                await stream.follow(answer.id, lanes, lanes.beginning if after is None else lanes.parse(after))
-        finally:
-            if is_new and not stream.is_open:
-                served.held.forget(answer)  # the client has never learnt its id
-    return stream.response
+    _, answer = resumable_answer.find(served.streams, logged.owner, logged.id)
+    return await follow(request, answer, logged, after, on_begun=preparing.close, is_first=known is None)
 
 
 async def _answer_whole(

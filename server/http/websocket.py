@@ -1,4 +1,4 @@
-"""Routes whose calls are messages: opens their WebSockets, and closes them when the server ends."""
+"""WebSocket routes: opens the sockets, reads their messages, and closes them when the server ends."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from server.admission.keyring import WEBSOCKET_PROTOCOL
 from server.api.route import MessageRoute
 from server.http.entry.guard import GUARD, TENANT
 from server.http.entry.served import SERVED
-from server.http.streams.kept_requests import kept_requests
-from server.http.streams.socket_calls import SocketCalls
+from server.http.streams.generation_socket import GenerationSocket
+from server.http.streams.request_store import REQUEST_STORE
+from server.http.transport.aiohttp_internals import untie_socket
+from server.http.transport.connection_writer import ConnectionWriter, text_frames
 from server.http.transport.connections import TURNS
-from server.http.transport.fair_socket import FairSocket
-from server.http.transport.frames import text_frames
-from server.http.transport.open_sockets import OpenSockets
-from server.http.transport.outlet import Outlet
-from server.http.transport.write_watch import WriteWatch
+from server.http.transport.web_socket import FairSocket, OpenSockets, SocketStream
+from server.http.transport.write_timeout import WriteTimeout
 from server.protocol.errors import ApiError
 from server.startup.settings import ServerSettings
 
@@ -47,16 +46,16 @@ class SocketMessages(AbstractAsyncContextManager["SocketMessages"], Protocol):
     async def refuse_binary(self) -> None: ...
 
 
-OpenMessages: TypeAlias = Callable[[web.Request, WriteWatch], SocketMessages]
+OpenMessages: TypeAlias = Callable[[web.Request, SocketStream], SocketMessages]
 
 
 def make_handler(route: MessageRoute) -> Handler:
     """The handler of a GET request that is to become a socket of `route`."""
 
-    def open_calls(request: web.Request, watch: WriteWatch) -> SocketCalls:
-        return SocketCalls(route, request.app[SERVED], watch, request[TENANT], kept_requests(request))
+    def open_messages(request: web.Request, stream: SocketStream) -> GenerationSocket:
+        return GenerationSocket(route, request.app[SERVED], stream, request[TENANT], request.app[REQUEST_STORE])
 
-    return make_socket_handler(route.path, open_calls)
+    return make_socket_handler(route.path, open_messages)
 
 
 def make_socket_handler(path: str, open_messages: OpenMessages) -> Handler:
@@ -68,7 +67,7 @@ def make_socket_handler(path: str, open_messages: OpenMessages) -> Handler:
             await _serve(request, socket, open_messages)
         finally:
             request.app[OPEN_SOCKETS].discard(socket)
-            socket.forget()
+            untie_socket(socket)
         return socket
 
     return handle
@@ -126,24 +125,25 @@ async def _serve(request: web.Request, socket: web.WebSocketResponse, open_messa
     async def write(message: bytes) -> None:
         await socket.send_frame(message, WSMsgType.TEXT)
 
-    watch = WriteWatch(
+    writer = ConnectionWriter(request.protocol, text_frames, lambda: socket.closed)
+    timeout = WriteTimeout(
         write,
         cut,
         ping=b"",  # aiohttp's heartbeat pings
         ping_interval=served.settings.ping_interval,
         write_timeout=served.settings.write_timeout,
-        outlet=Outlet(request.protocol, text_frames, lambda: socket.closed),
+        writer=writer,
     )
     guard, tenant = request.app[GUARD], request[TENANT]
-    async with watch, open_messages(request, watch) as calls:
+    async with timeout, open_messages(request, SocketStream(timeout, writer)) as messages:
         async for message in socket:
             if not guard.still_admits(tenant):
                 await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"the API key is not known any more")
                 break
             match message.type:
                 case WSMsgType.TEXT:
-                    await calls.receive(message.data)
+                    await messages.receive(message.data)
                 case WSMsgType.BINARY:
-                    await calls.refuse_binary()
+                    await messages.refuse_binary()
                 case _:
                     break

@@ -20,7 +20,7 @@ from server.http.entry.middleware import enter
 from server.http.responses.routes import RESPONSES
 from server.http.table import ROUTES
 from server.http.transport.connections import TURNS, GuardedRunner
-from server.http.transport.open_sockets import OpenSockets
+from server.http.transport.web_socket import OpenSockets
 from server.router import failover, health_routes, sticky_routes
 from server.router.forwarding import forward_to_all, forward_to_best
 from server.router.replicas import Replicas

@@ -15,9 +15,8 @@ import aiohttp
 from aiohttp import web
 
 from server.http.entry.guard import TENANT
-from server.http.streams.fronted import AFTER_HEADER
-from server.http.streams.held_stream import NOT_HELD, STREAM_HEADER
 from server.http.streams.resuming import after_of
+from server.http.streams.router_headers import AFTER_HEADER, NOT_HELD, STREAM_HEADER
 from server.http.transport.json_body import json_response
 from server.protocol.errors import ApiError
 from server.router.forwarding import MAX_LOSSES, NOT_FOUND, forward, forward_to, log_lost, lost_error, pass_on
@@ -26,7 +25,7 @@ from server.router.replica import Replica, ReplicaLost
 from server.router.routed_streams import RoutedStream
 from server.router.router import ROUTER, Router, draining_error, without_body
 from server.startup.logs import log, note
-from server.streams.held_answers import ID_BYTES
+from server.streams.stream_registry import ID_BYTES
 
 PATIENCE_S = 60.0  # for which a stream waits until another replica takes it
 RETRY_S = 0.5

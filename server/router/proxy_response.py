@@ -13,9 +13,9 @@ from server.api.responses import events
 from server.api.route import BodyRoute
 from server.http.entry.access_log import REQUEST_ID
 from server.http.responses.routes import RESPONSES
-from server.http.streams.fronted import FRONT_HEADERS
+from server.http.streams.router_headers import FRONT_HEADERS
 from server.http.table import ROUTES
-from server.http.transport.write_watch import WriteWatch
+from server.http.transport.write_timeout import WriteTimeout
 from server.protocol.errors import ApiError
 from server.router.replica import ReplicaLost, read_piece
 from server.startup.logs import REQUEST_ID_HEADER
@@ -78,7 +78,7 @@ class ProxyResponse:
         self._settings = settings
         self._ping = ping
         self._response: web.StreamResponse | None = None
-        self._watch: WriteWatch | None = None
+        self._watch: WriteTimeout | None = None
         self._last = b""
 
     async def __aenter__(self) -> Self:
@@ -102,7 +102,7 @@ class ProxyResponse:
         if answer.content_length is not None and not is_event_stream(answer):
             response.content_length = answer.content_length
         await response.prepare(self._request)
-        watch = WriteWatch(
+        watch = WriteTimeout(
             response.write, self.cut, ping=self._ping, ping_interval=self._settings.ping_interval,
             write_timeout=self._settings.write_timeout,
         )  # fmt: skip
@@ -118,7 +118,7 @@ class ProxyResponse:
         """Writes an error as the last event of a stream, in the form of the route `path` that began it."""
         if path.startswith(RESPONSES):
             numbers = _SEQUENCE_NUMBER.findall(self._last)
-            await self.write(events.error_event(error, int(numbers[-1]) + 1 if numbers else 0).to_sse())
+            await self.write(events.error_event(error, int(numbers[-1]) + 1 if numbers else 0))
         else:
             route = _BODY_ROUTES.get(path, CHAT_COMPLETIONS)
             await self.write(route.encode_error_event(error, self._request[REQUEST_ID]))

@@ -13,7 +13,7 @@ from server.admission.admission_budget import AdmissionBudget
 from server.admission.workers import Workers
 from server.http.entry.guard import TENANT
 from server.http.entry.served import read_body
-from server.http.streams.fronted import FRONT_KEY_HEADER
+from server.http.streams.router_headers import FRONT_KEY_HEADER
 from server.protocol.errors import ApiError, unavailable
 from server.protocol.json_limits import MAX_INLINE_BYTES
 from server.router.lru_dict import LruDict
@@ -65,7 +65,8 @@ class Router:
         """
         if not request.body_exists:
             return without_body(request)
-        body = await read_body(request, reading.enter_context(self.admission_budget.receive()), self.settings)
+        share = reading.enter_context(self.admission_budget.receive())
+        body = await read_body(request, lambda: share, self.settings)
         tenant = request[TENANT].owner
         if len(body) > MAX_INLINE_BYTES:
             with self.admission_budget.receive() as parsing:

@@ -22,7 +22,7 @@ from server.serving.served_model import ServedModel
 from server.serving.submit import Submission, Submitter
 from server.startup.settings import MetricsNames, ServerSettings
 from server.storage.record_store import RecordStore
-from server.streams.held_answers import HeldAnswers
+from server.streams.stream_registry import StreamRegistry
 from server.telemetry.metrics_page import MetricsPage, ProcessGauge
 from server.telemetry.request_log import RequestLog
 from server.telemetry.tracing import Tracing
@@ -63,10 +63,10 @@ class ServedModels:
         )
         self.requests = RunningRequests()
         self.request_log = RequestLog(settings.inspect_bytes) if settings.inspect_requests else None
-        self.held = HeldAnswers(
+        self.streams = StreamRegistry(
             grace=settings.resume_grace,
             max_bytes=settings.resume_max_bytes,
-            max_answers=settings.resume_max_streams,
+            max_streams=settings.resume_max_streams,
         )
         self.ignored_parameters = IgnoredParameters(is_strict=settings.strict_parameters)
         self.started_at = int(time.time())
@@ -81,9 +81,9 @@ class ServedModels:
         )  # fmt: skip
         gauges = (
             ProcessGauge(
-                "eagre_held_streams", "Streams that are kept for their readers", lambda: self.held.num_answers
+                "eagre_held_streams", "Streams that are kept for their readers", lambda: self.streams.num_streams
             ),
-            ProcessGauge("eagre_held_stream_bytes", "Bytes of their events", lambda: self.held.num_bytes),
+            ProcessGauge("eagre_held_stream_bytes", "Bytes of their events", lambda: self.streams.num_bytes),
         )
         self.metrics = MetricsPage(
             {model.metrics: model for model in self.all}, MetricsNames(settings.metrics_names), gauges
@@ -99,7 +99,7 @@ class ServedModels:
 
     async def close(self) -> None:
         """Ends what runs beside the requests; the engines belong to somebody else."""
-        await self.held.close()
+        await self.streams.close()
         await self.residency.stop()
         for model in self.all:
             await model.close()
@@ -213,10 +213,10 @@ class ServedModels:
     def start_draining(self) -> None:
         """Refuses new work from now on, and what waits for a model that was never loaded.
 
-        Held answers that nobody reads end: their clients will hardly come back in time.
+        Logged streams that nobody reads end: their clients will hardly come back in time.
         """
         self._is_draining = True
-        self.held.stop_unread()
+        self.streams.stop_unread()
         self._submitter.cancel_loads()
 
     async def wait_idle(self, seconds: float) -> bool:

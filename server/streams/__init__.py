@@ -1,1 +1,1 @@
-"""Answers that outlive their connections: what was written of them stays in bounded logs, which many readers follow."""
+"""Streams, which answers are written to: bounded logs of events, their readers, their budgets, and their registry."""

@@ -1,69 +1,56 @@
-"""The memory that all held answers may take together."""
+"""Byte budgets: the memory that all stream logs may take together, and one owner's part of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
-
-
-class Budget(Protocol):
-    """What counts the bytes of an event log."""
-
-    @property
-    def is_passed(self) -> bool:
-        """Whether more bytes are kept than may be."""
-        ...
-
-    def take(self, num_bytes: int) -> None:
-        """Counts bytes that are kept from now on."""
-
-    def give_back(self, num_bytes: int) -> None:
-        """Counts bytes that are kept no longer."""
 
 
 class ByteBudget:
-    """Counts bytes. Where they pass the limit, it asks its owner for room; who adds bytes then has to give way."""
+    """Counts the bytes of all logs, and asks for room where they exceed the limit."""
 
     def __init__(self, max_bytes: int, make_room: Callable[[], None]) -> None:
         """Args:
-        make_room: called while the budget is passed; frees what nobody needs.
+        make_room: called while the budget is exceeded; frees what can be freed.
         """
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._make_room = make_room
         self.num_bytes = 0
 
     @property
-    def is_passed(self) -> bool:
-        return self.num_bytes > self._max_bytes
+    def is_exceeded(self) -> bool:
+        return self.num_bytes > self.max_bytes
 
-    def take(self, num_bytes: int) -> None:
-        """Counts bytes that are kept from now on."""
+    def take(self, num_bytes: int) -> bool:
+        """Counts more bytes; returns whether the budget is exceeded although room was asked for."""
         self.num_bytes += num_bytes
-        if self.is_passed:
-            self._make_room()
+        return self.is_exceeded and not self.made_room()
+
+    def made_room(self) -> bool:
+        """Asks for room; returns whether the budget is not exceeded any more."""
+        self._make_room()
+        return not self.is_exceeded
 
     def give_back(self, num_bytes: int) -> None:
-        """Counts bytes that are kept no longer."""
         self.num_bytes -= num_bytes
 
 
-class OwnedBytes:
-    """One owner's part of a budget, so that who holds the most is known without adding up."""
+class OwnerBudget(ByteBudget):
+    """One owner's part of a budget, so that the owner with the most is known without adding up."""
 
     def __init__(self, whole: ByteBudget) -> None:
+        super().__init__(whole.max_bytes, whole._make_room)
         self._whole = whole
-        self.num_bytes = 0
 
     @property
-    def is_passed(self) -> bool:
-        return self._whole.is_passed
+    def is_exceeded(self) -> bool:
+        return self._whole.is_exceeded
 
-    def take(self, num_bytes: int) -> None:
-        """As that of the whole budget."""
+    def take(self, num_bytes: int) -> bool:
+        whole = self._whole
         self.num_bytes += num_bytes
-        self._whole.take(num_bytes)
+        whole.num_bytes += num_bytes
+        return whole.num_bytes > whole.max_bytes and not whole.made_room()
 
     def give_back(self, num_bytes: int) -> None:
-        """As that of the whole budget."""
         self.num_bytes -= num_bytes
-        self._whole.give_back(num_bytes)
+        self._whole.num_bytes -= num_bytes

@@ -47,7 +47,7 @@ class BlockWriter:
         for part in parts:
             match part:
                 case ContentDelta(text):
-                    yield from self._text(text)
+                    yield from self.add_text(text)
                 case ReasoningDelta(text):
                     yield from self._thinking(text)
                 case ToolCallStart(name):
@@ -75,16 +75,19 @@ class BlockWriter:
         yield self._event("content_block_stop")
         self._is_open = False
 
-    def _text(self, text: str) -> Iterator[bytes]:
+    def add_text(self, text: str) -> list[bytes]:
+        """The events of a piece of text that is neither reasoning nor a call."""
+        events: list[bytes] = []
         if not self._is_open or self.whole[-1]["type"] != "text":
             text = self._space + text
             if not text.strip():
                 self._space = text
-                return
-            yield from self.close()
-            yield self._open({"type": "text", "text": ""})
+                return events
+            events += self.close()
+            events.append(self._open({"type": "text", "text": ""}))
         self._texts.append(text)
-        yield _TEXT_DELTA % (len(self.whole) - 1, orjson.dumps(text))
+        events.append(_TEXT_DELTA % (len(self.whole) - 1, orjson.dumps(text)))
+        return events
 
     def _thinking(self, text: str) -> Iterator[bytes]:
         if not self._with_thinking:

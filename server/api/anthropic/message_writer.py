@@ -30,6 +30,7 @@ class MessageWriter(AnswerWriter):
         self._generation = generation
         self._context = context
         self._has_reasoning = parts.reasoning is not None
+        self._is_plain = parts.is_plain  # so that texts need no parser
         self._parts = OutputParser(parts, generation.prompts[0].token_ids, generation.tokenizer)
         self._blocks = blocks
         self._max_tokens = max_tokens
@@ -39,16 +40,21 @@ class MessageWriter(AnswerWriter):
         """Events. The first has the number of cached prompt tokens, which is known with the first token."""
         events: list[bytes] = [] if self._has_begun else [self._begin()]
         for delta in deltas:
-            events += self._blocks.feed(self._read(delta.text, delta.token_ids, delta.finish_reason is not None))
+            if self._is_plain:
+                if delta.text:
+                    events += self._blocks.add_text(delta.text)
+            else:
+                events += self._blocks.feed(self._read(delta.text, delta.token_ids, delta.finish_reason is not None))
         return events
 
-    def end(self) -> bytes:
-        events = b"".join(self._blocks.close())
+    def end(self) -> list[bytes]:
+        events = list(self._blocks.close())
         try:
             delta = self._ending()
         except ApiError as error:
-            return events + encode_error(error.without_traces(), self._context.request_id)
-        return events + encode_event("message_delta", delta=delta, usage=self._usage()) + encode_event("message_stop")
+            return [*events, encode_error(error.without_traces(), self._context.request_id)]
+        last = encode_event("message_delta", delta=delta, usage=self._usage())
+        return [*events, last, encode_event("message_stop")]
 
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The whole message; raises ApiError if the answer was cut off."""

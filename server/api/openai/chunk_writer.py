@@ -66,15 +66,15 @@ class ChunkWriter(AnswerWriter):
         before, _, behind = self._encode(Delta(index, _PROBE, [], None)).rpartition(orjson.dumps(_PROBE))
         return before, behind
 
-    def end(self) -> bytes:
+    def end(self) -> list[bytes]:
         """A chunk without choices, with the usage and the timings that are wanted, and the stream's end."""
         extra: dict[str, Any] = {}
         if self._fields.wants_usage:
             extra["usage"] = self._usage()
         extra |= self._metrics()
         if not extra:
-            return self._framing.done
-        return self._head + b',"choices":[],' + orjson.dumps(extra)[1:] + self._framing.after + self._framing.done
+            return [self._framing.done]
+        return [self._head + b',"choices":[],' + orjson.dumps(extra)[1:] + self._framing.after, self._framing.done]
 
     def _usage(self) -> dict[str, object]:
         return usage_object(self._generation.usage)

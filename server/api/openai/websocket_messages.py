@@ -86,8 +86,8 @@ class StreamMessages(StreamWriter):
         self._context = context
         self._head = b'{"type":"delta","id":%b,"index":' % orjson.dumps(client_id)
 
-    def begin(self) -> bytes:
-        return orjson.dumps(
+    def begin(self) -> list[bytes]:
+        start = orjson.dumps(
             {
                 "type": "start",
                 "id": self._client_id,
@@ -99,6 +99,7 @@ class StreamMessages(StreamWriter):
                 **({"ignored": self._ignored} if self._ignored else {}),
             }
         )
+        return [start]
 
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
         """A message for each delta that is not empty; `done` has the rest."""
@@ -107,7 +108,7 @@ class StreamMessages(StreamWriter):
             return [message for message in messages if message]
         return [self._encode(delta) for delta in deltas if delta.text or delta.token_ids]
 
-    def end(self) -> bytes:
+    def end(self) -> list[bytes]:
         num_reasoning = sum(parts.num_reasoning_tokens for parts in self._parts) if self._parts else None
         done: dict[str, object] = {
             "type": "done",
@@ -123,7 +124,7 @@ class StreamMessages(StreamWriter):
         timings = self._generation.timings if self._with_timings else None
         if timings is not None:
             done["metrics"] = metrics_object(timings)
-        return orjson.dumps(done)
+        return [orjson.dumps(done)]
 
     @staticmethod
     def _reason(reason: FinishReason | None, parts: Sequence[ChatDeltaParser]) -> str | None:

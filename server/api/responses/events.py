@@ -1,4 +1,4 @@
-"""The events of a response's stream."""
+"""The events of a response's stream, encoded and numbered."""
 
 from __future__ import annotations
 
@@ -9,65 +9,71 @@ import orjson
 
 from server.protocol.errors import ApiError
 
-
-class Event(NamedTuple):
-    """One event, encoded."""
-
-    kind: str
-    data: bytes  # a JSON object without line breaks
-
-    def to_sse(self) -> bytes:
-        """The event as a server-sent event."""
-        return b"event: %b\ndata: %b\n\n" % (self.kind.encode(), self.data)
+_SSE_EVENT = b"event: %b\ndata: %b\n\n"
 
 
-def error_event(error: ApiError, number: int) -> Event:
-    """What ends a stream of events that cannot be read on."""
+class TextDelta(NamedTuple):
+    """The constant bytes of the events of one item's text: everything but their number and the text."""
+
+    head: bytes
+    place: bytes  # behind the number
+    tail: bytes
+
+
+def error_event(error: ApiError, number: int) -> bytes:
+    """The server-sent event that ends a stream which cannot be read on."""
     told = {"type": "error", "sequence_number": number, "code": error.code, "message": error.message}
-    return Event("error", orjson.dumps({**told, "param": error.param}))
-
-
-def encode_fields(fields: Mapping[str, Any]) -> bytes:
-    """At least one field as it stands within an object, without the braces."""
-    return orjson.dumps(fields)[1:-1]
+    return _SSE_EVENT % (b"error", orjson.dumps({**told, "param": error.param}))
 
 
 class EventEncoder:
-    """Numbers the events of one response from 0 and encodes them, if anybody listens."""
+    """Numbers the events of one response from 0 and encodes them, if they are wanted."""
 
-    def __init__(self, stream_id: str | None = None, *, is_heard: bool = True) -> None:
+    def __init__(self, stream_id: str | None = None, *, is_wanted: bool = True, as_messages: bool = False) -> None:
         """Args:
         stream_id: a name of the client's for the stream, which every event repeats.
-        is_heard: whether events are made at all.
+        as_messages: each event is a message of a WebSocket, not a server-sent event.
         """
-        self._is_heard = is_heard
+        self.is_wanted = is_wanted
+        self._as_messages = as_messages
         self._tail = {} if stream_id is None else {"stream_id": stream_id}
-        self._encoded_tail = b"" if stream_id is None else b',"stream_id":' + orjson.dumps(stream_id)
         self._num_events = 0
-        self._events: list[Event] = []
+        self._events: list[bytes] = []
 
     def add(self, kind: str, **fields: Any) -> None:
-        """Notes an event."""
-        if self._is_heard:
-            event = {"type": kind, "sequence_number": self._num_events, **fields, **self._tail}
-            self._events.append(Event(kind, orjson.dumps(event)))
+        """Adds an event."""
+        if self.is_wanted:
+            data = orjson.dumps({"type": kind, "sequence_number": self._num_events, **fields, **self._tail})
+            self._events.append(data if self._as_messages else _SSE_EVENT % (kind.encode(), data))
             self._num_events += 1
 
-    def add_delta(self, kind: str, place: bytes, text: str, more: bytes = b"") -> None:
-        """`add` for what comes with every token: a text, and what stays the same around it.
+    def text_delta(self, kind: str, place: Mapping[str, Any], *, with_logprobs: bool = False) -> TextDelta:
+        """What `add_text` needs for the events of one item's text.
 
         Args:
-            place: fields, as `encode_fields` gives them.
-            more: fields behind the text, with a comma before them.
+            place: fields that name the item.
+            with_logprobs: whether the events have a list of log probabilities.
         """
-        if self._is_heard:
-            data = b'{"type":"%b","sequence_number":%d,%b,"delta":%b%b%b}' % (
-                kind.encode(), self._num_events, place, orjson.dumps(text), more, self._encoded_tail,
-            )  # fmt: skip
-            self._events.append(Event(kind, data))
+        name = kind.encode()
+        head = b'{"type":"%b","sequence_number":' % name
+        tail = b',"logprobs":[]' if with_logprobs else b""
+        if self._tail:
+            tail += b"," + orjson.dumps(self._tail)[1:-1]
+        behind = b',%b,"delta":' % orjson.dumps(place)[1:-1]
+        if self._as_messages:
+            return TextDelta(head, behind, tail + b"}")
+        return TextDelta(b"event: %b\ndata: %b" % (name, head), behind, tail + b"}\n\n")
+
+    def add_text(self, delta: TextDelta, text: str, logprobs: list[dict[str, Any]] | None = None) -> None:
+        """Adds an event that comes with every token: a text, and what stays the same around it."""
+        if self.is_wanted:
+            head, place, tail = delta
+            if logprobs:
+                tail = tail.replace(b"[]", orjson.dumps(logprobs), 1)
+            self._events.append(b"%b%d%b%b%b" % (head, self._num_events, place, orjson.dumps(text), tail))
             self._num_events += 1
 
-    def take(self) -> list[Event]:
+    def take(self) -> list[bytes]:
         """The events since the last call."""
         events, self._events = self._events, []
         return events

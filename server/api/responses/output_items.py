@@ -6,9 +6,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import orjson
-
-from server.api.responses.events import EventEncoder, encode_fields
+from server.api.responses.events import EventEncoder
 from server.api.responses.items import Item, output_text, reasoning_text
 from server.output_parsers.parser_events import (
     ContentDelta,
@@ -18,16 +16,23 @@ from server.output_parsers.parser_events import (
     ToolCallStart,
 )
 
+_TEXT_KINDS = {
+    "message": "response.output_text.delta",
+    "reasoning": "response.reasoning_text.delta",
+    "function_call": "response.function_call_arguments.delta",
+}
+
 
 class _OpenItem:
     """The item that grows at the moment. Its text is joined once, at its end."""
 
-    def __init__(self, item: Item, index: int) -> None:
+    def __init__(self, item: Item, index: int, events: EventEncoder) -> None:
         self.item = item
+        self.kind: str = item["type"]
         self.place: dict[str, Any] = {"item_id": item["id"], "output_index": index}
-        if item["type"] != "function_call":
+        if self.kind != "function_call":
             self.place["content_index"] = 0
-        self.encoded_place = encode_fields(self.place)
+        self.delta = events.text_delta(_TEXT_KINDS[self.kind], self.place, with_logprobs=self.kind == "message")
         self.texts: list[str] = []
         self.logprobs: list[Item] = []
 
@@ -56,14 +61,14 @@ class OutputItems:
         for part in parts:
             match part:
                 case ContentDelta(text):
-                    self._add_content(text)
+                    self.add_content(text)
                 case ReasoningDelta(text):
                     self._add_reasoning(text)
                 case ToolCallStart(name):
                     self._start_call(name)
                 case ToolCallArguments(text) if self._open is not None:
                     self._open.texts.append(text)
-                    self._events.add_delta("response.function_call_arguments.delta", self._open.encoded_place, text)
+                    self._events.add_text(self._open.delta, text)
 
     def finish(self, *, is_whole: bool) -> None:
         """No more can come. An answer without anything has a message without text.
@@ -79,8 +84,14 @@ class OutputItems:
             self._open.logprobs += self._logprobs
         self._close("completed" if is_whole else "incomplete")
 
-    def _add_content(self, text: str) -> None:
-        if self._open is None or self._open.item["type"] != "message":
+    def add_content(self, text: str) -> None:
+        """Takes more of the answer: text that is neither reasoning nor a call."""
+        opened = self._open
+        if opened is not None and opened.kind == "message" and text and not self._logprobs:  # nearly every piece
+            opened.texts.append(text)
+            self._events.add_text(opened.delta, text)
+            return
+        if opened is None or opened.kind != "message":
             text = self._space + text
             self._space = ""
             if text.isspace():
@@ -90,25 +101,26 @@ class OutputItems:
 
     def _tell_content(self, text: str) -> None:
         opened = self._open
-        if opened is None or opened.item["type"] != "message":
+        if opened is None or opened.kind != "message":
             opened = self._begin({"type": "message", "role": "assistant", "content": []})
             self._events.add("response.content_part.added", **opened.place, part=output_text(""))
         opened.texts.append(text)
-        told, self._logprobs = self._logprobs, []
-        opened.logprobs += told
-        if text or told:
-            logprobs = orjson.dumps(_as_told(told)) if told else b"[]"
-            more = b',"logprobs":' + logprobs
-            self._events.add_delta("response.output_text.delta", opened.encoded_place, text, more)
+        told = self._logprobs
+        if told:
+            self._logprobs = []
+            opened.logprobs += told
+            self._events.add_text(opened.delta, text, _as_told(told))
+        elif text:
+            self._events.add_text(opened.delta, text)
 
     def _add_reasoning(self, text: str) -> None:
         opened = self._open
-        if opened is None or opened.item["type"] != "reasoning":
+        if opened is None or opened.kind != "reasoning":
             opened = self._begin({"type": "reasoning", "summary": [], "content": []})
             self._events.add("response.content_part.added", **opened.place, part=reasoning_text(""))
         self._logprobs = []  # those of messages alone are told
         opened.texts.append(text)
-        self._events.add_delta("response.reasoning_text.delta", opened.encoded_place, text)
+        self._events.add_text(opened.delta, text)
 
     def _start_call(self, name: str) -> None:
         self._space, self._logprobs = "", []
@@ -120,7 +132,7 @@ class OutputItems:
         index = len(self.items)
         item = {"id": self._new_id(item["type"], index), "status": "in_progress", **item}
         self.items.append(item)
-        self._open = _OpenItem(item, index)
+        self._open = _OpenItem(item, index, self._events)
         self._events.add("response.output_item.added", output_index=index, item=item)
         return self._open
 
@@ -129,7 +141,7 @@ class OutputItems:
         if opened is None:
             return
         item, text = opened.item, "".join(opened.texts)
-        match item["type"]:
+        match opened.kind:
             case "message":
                 part = output_text(text, opened.logprobs)
                 item["content"] = [part]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.interface.types import FinishReason, PromptProgress
 from server.api.openai.logprobs import ChatLogprobs
 from server.api.openai.openai_objects import progress_object
-from server.api.responses.events import Event, EventEncoder
+from server.api.responses.events import EventEncoder
 from server.api.responses.items import Item
 from server.api.responses.output_items import OutputItems
 from server.api.responses.response_call import ResponseCall
 from server.api.responses.response_object import Response, code_of, end_response, fail_response, usage_object
-from server.api.route import AnswerContext
+from server.api.route import AnswerContext, StreamWriter
 from server.generation.generation import Generation
 from server.generation.output_sequence import Delta
 from server.output_parsers.output_parser import OutputParser
@@ -23,20 +23,29 @@ from server.protocol.errors import ApiError
 PROGRESS = "response.eagre.progress"
 
 
-class ResponseWriter:
-    """Events come out of it in their order: those of the beginning, of the deltas, and one that ends the stream."""
+class ResponseWriter(StreamWriter):
+    """Encodes one response as events: those of the beginning, of the deltas, and of the end.
 
-    def __init__(self, turn: ResponseCall, model: str, *, is_heard: bool) -> None:
+    `start` comes first.
+    """
+
+    def __init__(
+        self, turn: ResponseCall, model: str, *, is_streamed: bool, as_messages: bool, is_shut_down: Callable[[], bool]
+    ) -> None:
         """Args:
         model: the name that clients know it by.
-        is_heard: whether events are wanted, or only the object at the end.
+        is_streamed: whether events are wanted, or only the object at the end.
+        as_messages: the events are messages of a WebSocket.
+        is_shut_down: whether the server ends, so that an abort is not the client's doing.
         """
         self._turn = turn
-        self._events = EventEncoder(turn.stream_id, is_heard=is_heard)
+        self._is_shut_down = is_shut_down
+        self._events = EventEncoder(turn.stream_id, is_wanted=is_streamed, as_messages=as_messages)
         self._output = OutputItems(self._events, turn.output_id)
         self._generation: Generation | None = None
         self._parts: OutputParser | None = None
         self._logprobs: ChatLogprobs | None = None
+        self._is_plain = False  # whether all text is content, and nothing is told beside it
         self._is_created = False  # whether the first event was told
         self.response: Response = {**turn.response, "model": model}
 
@@ -45,14 +54,14 @@ class ResponseWriter:
         """Whether the end, and the object, may take long to make; `end` then belongs in a worker thread."""
         return self._logprobs is not None
 
-    def queue(self) -> list[Event]:
+    def queue(self) -> list[bytes]:
         """The first events of a response in the background."""
         self.response["status"] = "queued"
         self._create()
         self._tell("response.queued")
         return self._events.take()
 
-    def tell_progress(self, progress: PromptProgress) -> list[Event]:
+    def tell_progress(self, progress: PromptProgress) -> list[bytes]:
         """An event of this server's own that tells how the response waits for its first token.
 
         It is never the first: clients' helpers want `response.created` there, and pass over names that they do not
@@ -62,8 +71,8 @@ class ResponseWriter:
         self._events.add(PROGRESS, prompt_progress=progress_object(progress, 0))
         return first + self._events.take()
 
-    def begin(self, generation: Generation, context: AnswerContext) -> list[Event]:
-        """The events before the first delta. Called once the request has been accepted."""
+    def start(self, generation: Generation, context: AnswerContext) -> None:
+        """Says that the request is accepted."""
         body, self._generation = self._turn.body, generation
         (prompt,) = generation.prompts
         answer_format = context.answer_format.of_request(
@@ -77,25 +86,26 @@ class ResponseWriter:
         if body.wants_logprobs:
             self._logprobs = ChatLogprobs(context.tokenizer, [prompt.token_ids], 1, (), of_answers=True)
         (params, *_) = prompt.params
+        self._is_plain = answer_format.is_plain and not body.wants_logprobs
         self.response |= {"status": "in_progress", "temperature": params.temperature, "top_p": params.top_p}
+
+    def begin(self) -> list[bytes]:
         self._create()
         self._tell("response.in_progress")
         return self._events.take()
 
-    def encode(self, deltas: Sequence[Delta]) -> list[Event]:
-        """The events that tell of `deltas`."""
+    def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
         if self._turn.is_warm_up:
             return []
         for delta in deltas:
-            self._feed(delta)
+            if not self._is_plain:
+                self._feed(delta)
+            elif delta.text:
+                self._output.add_content(delta.text)
         return self._events.take()
 
-    def end(self, *, is_shut_down: bool) -> list[Event]:
-        """The last events; `response` is what it will be then.
-
-        Args:
-            is_shut_down: whether an abort is the server's doing.
-        """
+    def end(self) -> list[bytes]:
+        """The last events; `response` is what it will be then."""
         generation = self._generation
         assert generation is not None
         reason = generation.finish_reason
@@ -105,19 +115,18 @@ class ResponseWriter:
             return self._events.take()
         self._output.finish(is_whole=reason is FinishReason.STOP)
         self.response["usage"] = self._usage()
-        self._tell(end_response(self.response, self._output.items, reason, int(time.time()), is_shut_down=is_shut_down))
+        self._tell_end(reason)
         return self._events.take()
 
-    def cancel(self, *, is_shut_down: bool) -> list[Event]:
+    def cancel(self) -> list[bytes]:
         """The last events of a response whose task was cancelled."""
         self._create()
         if self._output.items:
             self._output.finish(is_whole=False)
-        reason, now = FinishReason.ABORT, int(time.time())
-        self._tell(end_response(self.response, self._output.items, reason, now, is_shut_down=is_shut_down))
+        self._tell_end(FinishReason.ABORT)
         return self._events.take()
 
-    def fail(self, error: ApiError) -> list[Event]:
+    def fail(self, error: ApiError) -> list[bytes]:
         """The last events of a response that an error ends."""
         self._create()
         if self._output.items:
@@ -126,6 +135,10 @@ class ResponseWriter:
             self.response["usage"] = self._usage()
         self._tell(fail_response(self.response, self._output.items, error.message, code_of(error)))
         return self._events.take()
+
+    def _tell_end(self, reason: FinishReason | None) -> None:
+        now, is_shut_down = int(time.time()), self._is_shut_down()
+        self._tell(end_response(self.response, self._output.items, reason, now, is_shut_down=is_shut_down))
 
     def _create(self) -> None:
         if not self._is_created:

@@ -20,7 +20,7 @@ from server.api.responses.input_items import InputItem
 from server.api.responses.items import Item, new_conversation_id, new_item_id, shape_items
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, read_asked
-from server.http.responses.answering import HISTORY_SHARE
+from server.http.responses.response_runner import HISTORY_SHARE
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import ApiError, shorten
 from server.storage.record_table import RecordKey

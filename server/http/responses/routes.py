@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from server.http.responses import conversations, creating, stored
+from server.http.responses import conversations, create_response, stored_responses
 
 RESPONSES = "/v1/responses"
 CONVERSATIONS = "/v1/conversations"
@@ -13,11 +13,11 @@ CONVERSATIONS = "/v1/conversations"
 def add_routes(app: web.Application) -> None:
     """Adds every route of responses and conversations."""
     router = app.router
-    router.add_post(RESPONSES, creating.create)
-    router.add_get(RESPONSES + "/{id}", stored.fetch, allow_head=False)  # it may be a stream
-    router.add_delete(RESPONSES + "/{id}", stored.delete)
-    router.add_post(RESPONSES + "/{id}/cancel", stored.cancel)
-    router.add_get(RESPONSES + "/{id}/input_items", stored.list_input)
+    router.add_post(RESPONSES, create_response.create)
+    router.add_get(RESPONSES + "/{id}", stored_responses.fetch, allow_head=False)  # it may be a stream
+    router.add_delete(RESPONSES + "/{id}", stored_responses.delete)
+    router.add_post(RESPONSES + "/{id}/cancel", stored_responses.cancel)
+    router.add_get(RESPONSES + "/{id}/input_items", stored_responses.list_input)
     router.add_post(CONVERSATIONS, conversations.create)
     router.add_get(CONVERSATIONS + "/{id}", conversations.fetch)
     router.add_post(CONVERSATIONS + "/{id}", conversations.change)

@@ -1,33 +1,18 @@
-"""The routes of resumable streams: a client that comes back reads on, or stops the stream."""
+"""GET and DELETE /v1/streams/{id}: a client that comes back reads on, or stops a resumable stream."""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
-
 from aiohttp import web
 
-from server.api.route import BodyRoute
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
-from server.http.streams.fronted import read_front
-from server.http.streams.kept_requests import kept_requests
-from server.http.streams.sse import EventStream
+from server.http.streams.following import ResumableOverHttp, follow
+from server.http.streams.request_store import REQUEST_STORE
 from server.http.transport.json_body import json_response
 from server.protocol.errors import ApiError, shorten
-from server.streams.held_answer import HeldAnswer
+from server.streams.stream import LoggedStream
 
 LAST_EVENT_ID = "Last-Event-ID"  # a browser's EventSource sends it when it comes back by itself
-
-
-@runtime_checkable
-class Resumable(Protocol):
-    """Makes an answer, and knows by itself how its stream goes on."""
-
-    async def __call__(self, answer: HeldAnswer) -> None:
-        """As `Work`."""
-
-    async def resume(self, request: web.Request, answer: HeldAnswer, after: str | None) -> web.StreamResponse:
-        """Streams what follows the place `after`, or all without one; 204 where nothing follows."""
 
 
 async def resume(request: web.Request) -> web.StreamResponse:
@@ -35,48 +20,37 @@ async def resume(request: web.Request) -> web.StreamResponse:
 
     204 tells an EventSource, which comes back after every end, that nothing follows.
     """
-    served, stream_id = request.app[SERVED], request.match_info["id"]
-    known = served.held.get(request[TENANT].owner, stream_id)
-    if known is not None and isinstance(known.work, Resumable):
-        return await known.work.resume(request, known, after_of(request, stream_id))
-    answer, held = await kept_requests(request).find(request[TENANT], stream_id)
-    if not isinstance(held.route, BodyRoute):
-        raise ApiError(
-            f"the stream was begun on the WebSocket {held.route.path}; resume it there",
-            status=409,
-            param="id",
-            code="wrong_transport",
-        )
-    lanes, after = held.open(answer.log), after_of(request, stream_id)
-    had = lanes.beginning if after is None else lanes.parse(after)
-    if lanes.is_end(had):
+    stream, producer = await _find(request)
+    producer.check_transport()
+    after = after_of(request, stream.id)
+    if stream.log.is_end(stream.log.parse(after)):
         return web.Response(status=204)
-    with answer.reading():
-        is_fronted = read_front(request) is not None
-        async with EventStream(request, held.route, served, stream_id, is_fronted=is_fronted) as stream:
-            if not held.model.is_open:
-                await stream.open()  # an EventSource gives up at an error, and waits for a stream that pings
-            async with held.tell_load(stream.open):
-                await answer.begun()
-            await stream.open()
-            await stream.follow(stream_id, lanes, had)
-        return stream.response
+    return await follow(request, producer, stream, after)
 
 
 async def stop(request: web.Request) -> web.Response:
-    """DELETE /v1/streams/{id}: the stream ends with finish_reason "abort", and nobody can come back to it."""
-    served, stream_id = request.app[SERVED], request.match_info["id"]
-    answer = served.held.get(request[TENANT].owner, stream_id)
-    if answer is None or not isinstance(answer.work, Resumable):
-        answer, _ = await kept_requests(request).find(request[TENANT], stream_id)
-    served.held.forget(answer)
-    return json_response({"id": stream_id, "object": "stream.deleted", "deleted": True})
+    """DELETE /v1/streams/{id}: the stream ends with finish_reason "abort", and cannot be resumed any more."""
+    stream, _ = await _find(request)
+    request.app[SERVED].streams.forget(stream)
+    return json_response({"id": stream.id, "object": "stream.deleted", "deleted": True})
+
+
+async def _find(request: web.Request) -> tuple[LoggedStream, ResumableOverHttp]:
+    """
+    Raises:
+        ApiError: 404, the tenant has no such stream.
+    """
+    stream_id = request.match_info["id"]
+    known = request.app[SERVED].streams.get(request[TENANT].owner, stream_id)
+    if known is not None and isinstance(known.producer, ResumableOverHttp):
+        return known, known.producer
+    return await request.app[REQUEST_STORE].find(request[TENANT], stream_id)
 
 
 def after_of(request: web.Request, stream_id: str) -> str | None:
-    """The place of the last event that the client has; None: it has none.
+    """The position of the last event that the client has; None: it has none.
 
-    The header wins: an EventSource repeats its first address, with the place that it had then.
+    The header wins: an EventSource repeats its first address, with the position that it had then.
 
     Raises:
         ApiError: it belongs to another stream.

@@ -12,7 +12,7 @@ from typing import Any, cast
 from aiohttp import web
 
 from server.admission.loop_throttle import PROBES_AT_ONCE, LoopThrottle
-from server.http.transport.cycles import bare_transport, untie_transport
+from server.http.transport.aiohttp_internals import bare_transport, untie_transport
 from server.http.transport.handshake import Handshakes
 from server.http.transport.http_errors import Connection, shaping_errors
 from server.startup.settings import ServerSettings
@@ -60,7 +60,6 @@ class GuardedRunner(web.AppRunner):
             settings=self._settings,
             turns=self.app[TURNS],
             tls_context=self._tls_context,
-            handler_cancellation=True,
             keepalive_timeout=self._settings.keep_alive_timeout,
             access_log=None,  # our own middleware logs
         )
@@ -76,9 +75,11 @@ class GuardedServer(web.Server):
         settings: ServerSettings,
         turns: LoopThrottle,
         tls_context: ssl.SSLContext | None,
+        request_factory: Any,
         **options: Any,
     ) -> None:
-        super().__init__(handler, **options)
+        super().__init__(handler, request_factory=request_factory, handler_cancellation=True, **options)
+        self._options = options
         self._settings = settings
         self._turns = turns
         self._probe_turns = LoopThrottle(PROBES_AT_ONCE)
@@ -100,7 +101,9 @@ class GuardedServer(web.Server):
         return _Refusal(self._settings.max_connections, self._refusals)
 
     def _make_connection(self) -> asyncio.Protocol:
-        return Connection(self, turns=self._turns, probe_turns=self._probe_turns, loop=self._loop, **self._kwargs)
+        return Connection(
+            self, turns=self._turns, probe_turns=self._probe_turns, loop=asyncio.get_running_loop(), **self._options
+        )
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)

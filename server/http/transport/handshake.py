@@ -10,7 +10,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 
-from server.http.transport.cycles import untie_error, untie_transport
+from server.http.transport.aiohttp_internals import untie_error, untie_transport
 
 HANDSHAKE_S = 10.0  # that a handshake may take
 

@@ -19,12 +19,19 @@ from aiohttp.http_exceptions import (
     InvalidURLError,
     LineTooLong,
 )
-from aiohttp.web_protocol import _ErrInfo
 
 from server.admission.loop_throttle import LoopThrottle
 from server.admission.probes import PROBES, prober
 from server.api.openai.openai_objects import error_object
-from server.http.transport.cycles import bare_transport, untie_error, untie_transport, untie_unmatched
+from server.http.transport.aiohttp_internals import (
+    bare_transport,
+    end_refused_body,
+    request_in_progress,
+    untie_connection,
+    untie_error,
+    untie_transport,
+    untie_unmatched,
+)
 from server.protocol.errors import ApiError, shorten, to_api_error
 from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id
 
@@ -51,8 +58,9 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Passes on what has come, which may be the wrong end of a body that a handler is reading."""
         super().data_received(data)
-        if self._current_request is not None:
-            self._end_refused_body(self._current_request)
+        request = request_in_progress(self)
+        if request is not None:
+            end_refused_body(self, request)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begins to serve the client at the other end of `transport`."""
@@ -62,8 +70,7 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """Gives up what keeps this connection, which no garbage collection should have to find."""
         super().connection_lost(exc)
-        if hasattr(self, "_data_received_cb"):  # a method of the WebSocket, which keeps this connection
-            self._data_received_cb = None
+        untie_connection(self)
         untie_transport(self._bare_transport)
         self._bare_transport = None
 
@@ -90,7 +97,7 @@ class Connection(web.RequestHandler):
         request_handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
     ) -> tuple[web.StreamResponse, bool]:
         """Handles a request in its turn. Its body may have ended wrongly before."""
-        self._end_refused_body(request)
+        end_refused_body(self, request)
 
         async def handle_in_turn(request: web.BaseRequest) -> web.StreamResponse:
             if request.path in PROBES:
@@ -104,18 +111,6 @@ class Connection(web.RequestHandler):
         finally:
             untie_unmatched(request)
             untie_error(request.content.exception())
-
-    def _end_refused_body(self, request: web.BaseRequest) -> None:
-        """Ends a body at whose end the parser has refused it.
-
-        aiohttp tells of it behind the request whose body it is; whoever reads that body would wait for its end until
-        the deadline.
-        """
-        if not self._messages or request.content.is_eof():
-            return
-        refusal = self._messages[-1][0]
-        if isinstance(refusal, _ErrInfo) and request.content.exception() is None:
-            request.content.set_exception(web.RequestPayloadError(refusal.message), refusal.exc)
 
     def handle_error(
         self,

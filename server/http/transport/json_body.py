@@ -11,7 +11,7 @@ from aiohttp import web
 
 from server.admission.fair_limit import FairLimit
 from server.admission.keyring import caller
-from server.http.transport.write_watch import WriteWatch
+from server.http.transport.write_timeout import WriteTimeout
 from server.protocol.errors import RETRY_AFTER_S, ApiError
 from server.startup.settings import ServerSettings
 
@@ -46,12 +46,12 @@ async def send_whole(
         raise AssertionError("a whole answer has one write, its last")
 
     with _unread(request, response, is_owed=is_owed):
-        watch = WriteWatch(
+        timeout = WriteTimeout(
             write, cut, ping=b"", ping_interval=settings.ping_interval, write_timeout=settings.write_timeout
         )
         await response.prepare(request)
-        async with watch:
-            await watch.finish(response.write_eof)
+        async with timeout:
+            await timeout.finish(response.write_eof)
     return response
 
 

@@ -37,5 +37,5 @@ async def test_no_attack_gets_an_answer_that_it_did_not_ask_for() -> None:
         assert target.ledger.failures == []
         assert len(target.ledger.outcomes) > len(attacks) / 2
         await server.assert_all_streams_ended()
-        await eventually(lambda: server.served.held.num_answers == 0)
+        await eventually(lambda: server.served.streams.num_streams == 0)
         assert (server.served.admission_budget.num_bytes, server.served.admission_budget.num_requests) == (0, 0)

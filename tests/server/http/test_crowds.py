@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from server.admission.loop_throttle import BEGUN_AT_ONCE, PROBES_AT_ONCE
-from server.http.responses.socket_calls import ResponseCalls
-from server.http.streams.socket_calls import SocketCalls
+from server.http.responses.response_socket import ResponseSocket
+from server.http.streams.generation_socket import GenerationSocket
 from server.http.transport import http_errors
 from server.http.transport.http_errors import Connection
 from tests.fakes.engine_client import FakeEngineClient
@@ -229,7 +229,7 @@ async def test_small_frames_give_the_loop_its_turns(
 
         return note_message
 
-    for kind in (SocketCalls, ResponseCalls):
+    for kind in (GenerationSocket, ResponseSocket):
         monkeypatch.setattr(kind, "receive", noting(kind.receive))
     async with connections(server, 1) as [(reader, writer)]:
         writer.write(HANDSHAKE.replace(b"/v1/stream", path))

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from server.cli.serve import drain
-from server.http.streams.fronted import AFTER_HEADER, FRONT_KEY_HEADER
-from server.http.streams.held_stream import STREAM_HEADER
+from server.http.streams.router_headers import AFTER_HEADER, FRONT_KEY_HEADER, STREAM_HEADER
 from server.router.forwarding import MAX_LOSSES
 from tests.fakes.engine_client import FakeEngineClient
 from tests.patience import PATIENCE_S
@@ -68,7 +67,7 @@ async def test_it_goes_on_at_the_character_on_the_same_connection(
     assert len({chunk["id"] for chunk in follower.chunks}) == 1
     assert slow.router.num_moved == 2
     for server in slow.servers.values():
-        await server.served.held.close()
+        await server.served.streams.close()
 
 
 async def test_it_outlives_any_number_of_replicas_on_which_it_went_on_for_a_while(
@@ -93,7 +92,7 @@ async def test_it_outlives_any_number_of_replicas_on_which_it_went_on_for_a_whil
     assert follower.text() == TEXT
     assert front.router.num_moved == MAX_LOSSES + 1
     for server in servers:
-        await server.served.held.close()
+        await server.served.streams.close()
 
 
 class Cut(NamedTuple):
@@ -136,7 +135,7 @@ async def test_a_server_without_room_is_waited_for_and_repeats_nothing(
     assert (cut.follower.text(), cut.other.text()) == (TEXT, "another")
     assert cut.follower.is_done
     for each in cut.servers:
-        await each.served.held.close()
+        await each.served.streams.close()
 
 
 async def test_a_stream_waits_for_room_no_longer_than_its_patience(
@@ -152,7 +151,7 @@ async def test_a_stream_waits_for_room_no_longer_than_its_patience(
     await cut.beside
     assert cut.other.text() == "another"
     for each in cut.servers:
-        await each.served.held.close()
+        await each.served.streams.close()
 
 
 async def test_a_client_that_comes_back_after_its_replica_died_goes_on(slow: RunningFront) -> None:
@@ -174,7 +173,7 @@ async def test_a_client_that_comes_back_after_its_replica_died_goes_on(slow: Run
     await follower.go_on()
     assert follower.status == 404
     for each in slow.servers.values():
-        await each.served.held.close()
+        await each.served.streams.close()
 
 
 async def test_a_replica_that_shuts_down_hands_its_streams_over(slow: RunningFront) -> None:
@@ -210,7 +209,7 @@ async def test_a_stream_that_is_stopped_between_two_replicas_is_not_begun_again(
     assert slow.router.num_moved == 0
     assert not any(each.engine.submitted for each in slow.servers.values() if each is not server)
     for each in slow.servers.values():
-        await each.served.held.close()
+        await each.served.streams.close()
 
 
 async def test_where_every_replica_dies_under_it_there_is_one_error(slow: RunningFront) -> None:
@@ -226,7 +225,7 @@ async def test_where_every_replica_dies_under_it_there_is_one_error(slow: Runnin
     await reading
     assert [chunk["error"]["code"] for chunk in follower.chunks if "error" in chunk] == ["replica_lost"]
     for each in slow.servers.values():
-        await each.served.held.close()
+        await each.served.streams.close()
 
 
 async def test_what_fronts_say_means_nothing_from_clients(start_server: StartServer, start_front: StartFront) -> None:
@@ -242,7 +241,7 @@ async def test_what_fronts_say_means_nothing_from_clients(start_server: StartSer
     odd = {**claims, FRONT_KEY_HEADER: FRONT_KEY, STREAM_HEADER: "short"}
     async with server.http.post(server.url + "/v1/completions", json=body, headers=odd) as answer:
         assert (await answer.json())["error"]["param"] == STREAM_HEADER
-    await server.served.held.close()
+    await server.served.streams.close()
 
 
 async def test_streams_of_other_keys_are_unknown(start_server: StartServer, start_front: StartFront) -> None:
@@ -257,4 +256,4 @@ async def test_streams_of_other_keys_are_unknown(start_server: StartServer, star
     for method, headers, status in (("GET", two, 404), ("DELETE", two, 404), ("GET", one, 200), ("DELETE", one, 200)):
         async with front.http.request(method, address, headers=headers) as answer:
             assert answer.status == status
-    await server.served.held.close()
+    await server.served.streams.close()

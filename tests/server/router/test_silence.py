@@ -115,7 +115,7 @@ async def test_streams_of_a_frozen_replica_move_or_end_with_one_error(
         await eventually(lambda: len(replicas.usable) == 2)  # it is there again, and what it had has ended
         await eventually(lambda: engines[0].step(1) is None and not engines[0].running)
     for server in servers:
-        await server.served.held.close()
+        await server.served.streams.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such connections")

@@ -59,7 +59,7 @@ async def test_a_socket_that_resumes_or_follows_finds_the_replica(pair: RunningF
             refused = await told(socket, ("error",), type="resume", id="b", stream=stranger)
             assert refused["first"]["error"]["code"] == "unknown_stream"
     for server in pair.servers.values():
-        await server.served.held.close()
+        await server.served.streams.close()
 
 
 async def test_a_first_message_of_any_kind_reaches_a_replica(pair: RunningFront) -> None:
@@ -99,7 +99,7 @@ async def test_streams_of_responses_are_found_after_a_cut(start_server: StartSer
         assert by_number.data == follower.data[5:]
         async with front.http.delete(f"{front.url}/v1/responses/{follower.stream_id}") as answer:
             assert answer.status == 200
-    assert not any(server.served.held.num_answers for server in front.servers.values())
+    assert not any(server.served.streams.num_streams for server in front.servers.values())
 
 
 async def test_small_frames_give_the_loop_its_turns(

@@ -145,7 +145,7 @@ async def test_a_stream_of_an_earlier_process_waits_for_its_model_however_many_o
     async with start_several("one two", models_max=2, store=store) as server:
         follower = Follower(server)
         await follower.begin("/v1/completions", {"model": "two", "prompt": "abc"}, 1)
-        await server.served.held.close()
+        await server.served.streams.close()
         await server.served.store.close()
     settings: dict[str, Any] = {"models_max": 2, "loads_at_once": False, "max_preparing_requests": 2}
     async with start_several("one two", store=store, **settings) as server:
@@ -162,7 +162,7 @@ async def test_a_stream_of_an_earlier_process_waits_for_its_model_however_many_o
         await going_on
         assert (follower.text(), follower.is_done) == ("two:abc", True)
         assert text_of(await waiting) == "two:ab"
-        await server.served.held.close()
+        await server.served.streams.close()
         await server.served.store.close()
 
 

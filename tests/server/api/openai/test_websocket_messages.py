@@ -58,7 +58,7 @@ async def test_the_messages_of_one_answer() -> None:
     call = STREAM.parse(Generate("me", {"prompt": "ab", "request_id": "r"}))
     assert call.request_id == "r"
     writer = call.make_writer(generation, AnswerContext(MESSAGES, "r", "fake", FakeTokenizer()))
-    assert json.loads(writer.begin()) == {
+    assert json.loads(*writer.begin()) == {
         "type": "start", "id": "me", "stream_id": "r", "model": "fake", "usage": {"prompt_tokens": 2},
     }  # fmt: skip
     messages = writer.encode([Delta(0, "a", [97], None), Delta(0, "", [], None)])
@@ -67,5 +67,5 @@ async def test_the_messages_of_one_answer() -> None:
     ]
     engine.step(3)
     await generation.collect()
-    done = json.loads(writer.end())
+    done = json.loads(*writer.end())
     assert (done["type"], done["finish_reason"], done["usage"]["completion_tokens"]) == ("done", "stop", 3)

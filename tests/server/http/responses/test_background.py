@@ -108,7 +108,7 @@ async def test_one_that_is_deleted_stops_and_does_not_come_back(slow: RunningSer
     await client.responses.delete(known)
     await slow.assert_all_streams_ended()
     assert (await slow.get(f"/v1/responses/{known}"))[0] == 404
-    assert slow.served.held.num_answers == 0
+    assert slow.served.streams.num_streams == 0
     assert slow.served.store.num_records == 0
 
 
@@ -116,7 +116,7 @@ async def test_what_can_be_refused_at_once_is(slow: RunningServer) -> None:
     status, answer = await slow.post("/v1/responses", {"input": "x" * 900, "background": True})
     assert (status, answer["error"]["param"]) == (400, "input")
     assert slow.served.store.num_records == 0
-    assert slow.served.held.num_answers == 0
+    assert slow.served.streams.num_streams == 0
 
 
 async def test_one_that_has_not_ended_cannot_be_followed(slow: RunningServer) -> None:
@@ -131,6 +131,6 @@ async def test_a_server_that_ends_leaves_it_failed(slow: RunningServer) -> None:
     slow.served.start_draining()
     slow.served.abort_all()
     await slow.assert_all_streams_ended()
-    await eventually(lambda: not slow.served.held.get("", known).is_running)
+    await eventually(lambda: not slow.served.streams.get("", known).is_running)
     status, response = await slow.get(f"/v1/responses/{known}")
     assert (status, response["status"], response["error"]["code"]) == (200, "failed", "server_error")

@@ -127,7 +127,7 @@ async def test_deleted_it_stops_and_is_gone(start_server: StartServer) -> None:
     for method in ("GET", "DELETE"):
         async with server.http.request(method, url) as response:
             assert (response.status, (await response.json())["error"]["code"]) == (404, "unknown_stream")
-    assert server.served.held.num_bytes == 0
+    assert server.served.streams.num_bytes == 0
 
 
 async def test_nobody_reads_it_for_the_grace(start_server: StartServer) -> None:
@@ -139,7 +139,7 @@ async def test_nobody_reads_it_for_the_grace(start_server: StartServer) -> None:
     engine.step()
     await reading
     await eventually(lambda: engine.aborted != [])
-    await eventually(lambda: server.served.held.num_answers == 0)
+    await eventually(lambda: server.served.streams.num_streams == 0)
 
 
 async def test_cut_without_resumable_it_ends_at_once(start_server: StartServer) -> None:
@@ -181,7 +181,7 @@ async def test_a_refused_request_leaves_nothing(start_server: StartServer) -> No
     ):
         status, answer = await server.post("/v1/completions", {"stream": True, "resumable": True, **body})
         assert (status, answer["error"]["code"]) == expected
-    assert server.served.held.num_answers == 0
+    assert server.served.streams.num_streams == 0
 
 
 async def test_a_failure_is_the_last_event_of_every_reader(start_server: StartServer) -> None:
@@ -253,7 +253,7 @@ async def test_a_stream_of_unread_memory_drops_what_is_oldest(start_server: Star
     await reading
     engine.step(1000)
     await eventually(lambda: not engine.running)
-    assert server.served.held.num_bytes <= 1 << 16
+    assert server.served.streams.num_bytes <= 1 << 16
     await follower.go_on()
     assert follower.chunks[-1]["error"]["code"] == "events_dropped"
 

@@ -1,8 +1,8 @@
-"""One response from its accepted body to its end, however it is delivered."""
+"""Runs one response from its accepted body to its end, whatever its events are written to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import orjson
 
@@ -18,35 +18,39 @@ from server.api.conversations.response_records import (
     response_key,
 )
 from server.api.conversations.stored_conversation import StoredConversation
+from server.api.encoding import write_deltas
 from server.api.framing import MESSAGES
-from server.api.responses.events import Event
 from server.api.responses.items import Item
 from server.api.responses.response_call import ResponseCall
 from server.api.responses.response_object import Response
 from server.api.responses.response_writer import ResponseWriter
 from server.api.route import AnswerContext
 from server.generation.observer import ProgressObserver
-from server.http.responses.audience import Audience
-from server.protocol.errors import ApiError
 from server.serving.served_models import Phase, ServedModels
 from server.serving.submit import Submission
 from server.startup.logs import failure_of, log
 from server.storage.record_table import StoreError
+from server.streams.stream import Stream
 
 HISTORY_SHARE = 4  # what comes before a request may have so many times the bytes of the largest body
+_KEPT = ("completed", "incomplete")  # responses that become part of their conversation
 
 
-class Answering:
-    """Answers the calls of one tenant.
+class ResponseRunner:
+    """Runs the responses of one tenant.
 
     Args:
-        local: responses that are remembered although they are not stored.
+        local: responses that a socket remembers although they are not stored.
+        as_messages: their events are messages of a WebSocket.
     """
 
-    def __init__(self, served: ServedModels, tenant: Tenant, local: ConnectionRecords | None = None) -> None:
+    def __init__(
+        self, served: ServedModels, tenant: Tenant, local: ConnectionRecords | None = None, *, as_messages: bool = False
+    ) -> None:
         self._served = served
         self._tenant = tenant
         self._local = local
+        self._as_messages = as_messages
         most = HISTORY_SHARE * served.settings.max_body_bytes
         self.history = History(served.store, served.workers, tenant.owner, most, local)
 
@@ -66,109 +70,108 @@ class Answering:
             share.add(await self._served.workers.run(lambda: sum(map(size_of, found))))
         turn.before, turn.given = before, given
 
-    async def answer(
+    async def run(
         self,
         turn: ResponseCall,
-        audience: Audience | None,
+        stream: Stream | None,
         *,
         request_id: str | None = None,
         writer: ResponseWriter | None = None,
         is_told: bool = False,
         on_accepted: Callable[[Callable[[], object]], object] | None = None,
     ) -> Response:
-        """Generates, and delivers events as they come. What is to be stored is stored before the last event leaves.
+        """Generates, and writes events as they come. What is to be stored is stored before the last event leaves.
 
         Args:
-            audience: takes the events; None: nobody listens.
+            stream: None where the response is answered whole.
             request_id: one more name by which the request may be cancelled.
             writer: of the response; made here if None.
             is_told: whether the client knows of the response already, so that an error is an event of its stream.
             on_accepted: called with what aborts the generation, once the request is in the engine's queue.
 
         Raises:
-            ApiError, InvalidParameter, QueueFull, EngineError: the request was refused before an event was delivered.
+            ApiError, InvalidParameter, QueueFull, EngineError: the request was refused before an event was written.
         """
         served = self._served
         model = served.find(turn.body.model)
         if writer is None:
-            writer = self.new_writer(turn, is_heard=audience is not None)
+            writer = self.new_writer(turn, is_streamed=stream is not None)
+        of_response = writer
         is_long = bool(turn.before) or len(turn.given) > 1
         request = await served.workers.run(turn.to_request) if is_long else turn.to_request()
         if turn.body.conversation is None:
             turn.before = []  # the prompt has it; a stored response names the one that it follows
         ids = (turn.id,) if request_id is None else (turn.id, request_id)
-        of_response = writer
-
-        def end() -> list[Event]:
-            return of_response.end(is_shut_down=self._is_shut_down)
 
         async def tell(progress: PromptProgress, _index: int) -> None:
             nonlocal is_told
             is_told = True
-            await _deliver(audience, of_response.tell_progress(progress))
+            await _write(stream, of_response.tell_progress(progress))
 
         # The events of a response in the background are kept, and shall not depend on when its steps came.
-        tells = audience is not None and not turn.body.background
+        tells = stream is not None and not turn.body.background
         observers = (ProgressObserver(tell),) if tells else ()
         try:
             async with served.generate(model, Submission(request, self._tenant, ids, observers)) as generation:
                 if on_accepted is not None:
                     on_accepted(generation.abort)
                 context = AnswerContext(MESSAGES, turn.id, model.model_name, model.tokenizer, model.answer_format)
-                events = writer.begin(generation, context)
+                writer.start(generation, context)
+                events = writer.begin()
                 is_told = True
-                await _deliver(audience, events)
-                sink = None if audience is None else audience.make_sink(writer.encode)
-                async for deltas in generation:
-                    await _deliver(audience, writer.encode(deltas))
-                    if sink is not None:
-                        await generation.push(sink)
+                if stream is None:
+                    async for deltas in generation:
+                        writer.encode(deltas)
+                else:
+                    await stream.write(events)
+                    await write_deltas(stream, generation, writer, served.workers)
                 # Log probabilities of a whole answer take long to shape and encode.
-                last = await served.workers.run(end) if writer.is_slow else end()
-                await self._keep(turn, writer.response)
-                await _deliver(audience, last)  # within the context: a server that ends waits for it
+                last = await served.workers.run(writer.end) if writer.is_slow else writer.end()
+                await self._store(turn, writer.response)
+                await _write(stream, last)  # within the context: a server that ends waits for it
         except ConnectionError:
             raise
         except Exception as error:
             if not is_told:
                 raise
-            await self._fail(turn, writer, failure_of(error, "response_failed"), audience)
+            last = writer.fail(failure_of(error, "response_failed"))
+            await self._store(turn, writer.response)
+            await _write(stream, last)
         return writer.response
 
-    async def _fail(
-        self, turn: ResponseCall, writer: ResponseWriter, error: ApiError, audience: Audience | None
-    ) -> None:
-        last = writer.fail(error)
-        await self._keep(turn, writer.response)
-        await _deliver(audience, last)
-
-    def new_writer(self, turn: ResponseCall, *, is_heard: bool = True) -> ResponseWriter:
-        """What writes the response to `turn`.
+    def new_writer(self, turn: ResponseCall, *, is_streamed: bool = True) -> ResponseWriter:
+        """The writer of the response to `turn`.
 
         Raises:
             ApiError: 404, there is no such model.
         """
-        return ResponseWriter(turn, self._served.find(turn.body.model).model_name, is_heard=is_heard)
+        return ResponseWriter(
+            turn,
+            self._served.find(turn.body.model).model_name,
+            is_streamed=is_streamed,
+            as_messages=self._as_messages,
+            is_shut_down=lambda: self._served.phase is not Phase.READY,
+        )
 
-    async def forget(self, turn: ResponseCall) -> None:
-        """Deletes what `keep_begun` has stored."""
-        await self._served.store.delete(response_key(self._tenant.owner, turn.id))
+    async def cancel(self, turn: ResponseCall, writer: ResponseWriter, stream: Stream) -> None:
+        """Ends a response whose generation has not begun."""
+        last = writer.cancel()
+        await self._store(turn, writer.response)
+        await _write(stream, last)
 
-    async def give_up(self, turn: ResponseCall, writer: ResponseWriter, audience: Audience | None) -> None:
-        """Ends a response whose generation has not begun, because it was cancelled."""
-        last = writer.cancel(is_shut_down=self._is_shut_down)
-        await self._keep(turn, writer.response)
-        await _deliver(audience, last)
-
-    async def keep_begun(self, turn: ResponseCall, response: Response) -> None:
-        """Stores a response that is still to be answered.
+    async def store_queued(self, turn: ResponseCall, response: Response) -> None:
+        """Stores a response that is still to be generated.
 
         Raises:
             StoreError: it cannot be stored.
         """
         await self._served.store.put(response_key(self._tenant.owner, turn.id), _record_of(turn, response))
 
-    async def _keep(self, turn: ResponseCall, response: Response) -> None:
+    async def delete_queued(self, turn: ResponseCall) -> None:
+        """Deletes what `store_queued` has stored."""
+        await self._served.store.delete(response_key(self._tenant.owner, turn.id))
+
+    async def _store(self, turn: ResponseCall, response: Response) -> None:
         """Stores the response as its request asks. An answer that cannot be stored is an answer all the same."""
         body, store = turn.body, self._served.store
         record, key = _record_of(turn, response), response_key(self._tenant.owner, turn.id)
@@ -188,16 +191,9 @@ class Answering:
         except StoreError as error:
             log.warning("response_not_stored", response_id=turn.id, reason=str(error))
 
-    @property
-    def _is_shut_down(self) -> bool:
-        return self._served.phase is not Phase.READY
-
 
 def _record_of(turn: ResponseCall, response: Response) -> Record:
     return make_record(response, turn.given, turn.before if turn.body.conversation is not None else None)
-
-
-_KEPT = ("completed", "incomplete")  # responses that become part of their conversation
 
 
 def size_of(item: Item) -> int:
@@ -205,6 +201,6 @@ def size_of(item: Item) -> int:
     return len(orjson.dumps(item))
 
 
-async def _deliver(audience: Audience | None, events: Sequence[Event]) -> None:
-    if audience is not None and events:
-        await audience.deliver(events)
+async def _write(stream: Stream | None, events: list[bytes]) -> None:
+    if stream is not None and events:
+        await stream.write(events)

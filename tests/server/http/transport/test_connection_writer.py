@@ -9,8 +9,7 @@ import pytest
 from websockets.frames import Frame, Opcode
 from websockets.streams import StreamReader
 
-from server.http.transport.frames import chunk, text_frames
-from server.http.transport.outlet import Outlet
+from server.http.transport.connection_writer import ConnectionWriter, chunk, text_frames
 
 
 class Transport:
@@ -42,33 +41,33 @@ class Connection:
 
 async def test_all_that_is_put_in_leaves_in_one_write() -> None:
     connection = Connection()
-    outlet = Outlet(connection, b"".join)
+    writer = ConnectionWriter(connection, b"".join)
     for piece in (b"a", b"b", b"c"):
-        outlet.put([piece])
+        writer.put([piece])
     before = asyncio.get_running_loop().time()
-    outlet.flush()
-    outlet.flush()
+    writer.flush()
+    writer.flush()
     assert connection.fake is not None
     assert connection.fake.writes == [b"abc"]
-    assert outlet.last_write_at >= before
-    assert outlet.is_ready
+    assert writer.last_write_at >= before
+    assert writer.is_ready
 
 
 async def test_followers_are_told_of_a_slow_client_once_what_they_put_in_is_written() -> None:
     connection = Connection()
-    outlet = Outlet(connection, b"".join)
+    writer = ConnectionWriter(connection, b"".join)
     told: list[Exception | None] = []
-    outlet.follow(told.append)
-    outlet.put([b"x" * 999])
-    outlet.flush()
+    writer.follow(told.append)
+    writer.put([b"x" * 999])
+    writer.flush()
     assert told == []
-    outlet.put([b"xx"])
-    outlet.flush()
+    writer.put([b"xx"])
+    writer.flush()
     assert told == [None]
-    assert not outlet.is_ready
-    outlet.leave(told.append)
-    outlet.put([b"x"])
-    outlet.flush()
+    assert not writer.is_ready
+    writer.leave(told.append)
+    writer.put([b"x"])
+    writer.flush()
     assert told == [None]
 
 
@@ -77,14 +76,14 @@ async def test_nothing_is_written_to_a_closed_connection(end: str) -> None:
     connection = Connection()
     transport = connection.fake
     assert transport is not None
-    outlet = Outlet(connection, b"".join, lambda: end == "closed by a message")
+    writer = ConnectionWriter(connection, b"".join, lambda: end == "closed by a message")
     told: list[Exception | None] = []
-    outlet.follow(told.append)
+    writer.follow(told.append)
     transport.is_broken = end == "closing"
     if end == "lost":
         connection.fake = None
-    outlet.put([b"x"])
-    outlet.flush()
+    writer.put([b"x"])
+    writer.flush()
     assert [type(error) for error in told] == [ConnectionResetError]
     assert transport.writes == []
 

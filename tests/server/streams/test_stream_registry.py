@@ -8,28 +8,28 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from server.protocol.errors import ApiError
-from server.streams.event_log import EVENT_BYTES
-from server.streams.held_answer import MAX_READERS, HeldAnswer
-from server.streams.held_answers import LOG_SHARE, ROOM_SHARE, HeldAnswers
+from server.streams.stream import MAX_READERS, LoggedStream
+from server.streams.stream_log import EVENT_BYTES
+from server.streams.stream_registry import LOG_SHARE, ROOM_SHARE, StreamRegistry
 from tests.server.conftest import eventually
 
 GRACE = 0.3  # seconds
-Hold = Callable[..., HeldAnswers]
+Hold = Callable[..., StreamRegistry]
 
 
 @pytest.fixture
 async def hold() -> AsyncIterator[Hold]:
-    """Makes `HeldAnswers`; at the end of a test none of them may have kept a byte."""
-    made: list[HeldAnswers] = []
+    """Makes `StreamRegistry`; at the end of a test none of them may have kept a byte."""
+    made: list[StreamRegistry] = []
 
-    def make(grace: float = 60.0, max_bytes: int = 1 << 20, max_answers: int = 8) -> HeldAnswers:
-        made.append(HeldAnswers(grace=grace, max_bytes=max_bytes, max_answers=max_answers))
+    def make(grace: float = 60.0, max_bytes: int = 1 << 20, max_streams: int = 8) -> StreamRegistry:
+        made.append(StreamRegistry(grace=grace, max_bytes=max_bytes, max_streams=max_streams))
         return made[-1]
 
     yield make
     for held in made:
         await held.close()
-        assert (held.num_answers, held.num_bytes) == (0, 0)
+        assert (held.num_streams, held.num_bytes) == (0, 0)
 
 
 class Tap:
@@ -38,7 +38,7 @@ class Tap:
     def __init__(self) -> None:
         self.events: asyncio.Queue[bytes | None] = asyncio.Queue()
 
-    async def __call__(self, answer: HeldAnswer) -> None:
+    async def __call__(self, answer: LoggedStream) -> None:
         answer.begin(self.close)
         while (event := await self.events.get()) is not None:
             answer.log.append(event)
@@ -47,9 +47,9 @@ class Tap:
         self.events.put_nowait(None)
 
 
-async def read(answer: HeldAnswer, start: int = 0) -> list[bytes]:
+async def read(answer: LoggedStream, start: int = 0) -> list[bytes]:
     with answer.reading() as log:
-        return [event async for events in log.read(start) for event in events.events]
+        return [event async for events in log.read((start,)) for _, event, _ in events]
 
 
 async def test_an_answer_goes_on_while_nobody_reads(hold: Hold) -> None:
@@ -58,7 +58,7 @@ async def test_an_answer_goes_on_while_nobody_reads(hold: Hold) -> None:
     await answer.begun()
     with answer.reading() as log:
         tap.events.put_nowait(b"a")
-        assert (await anext(log.read())).events == [b"a"]
+        assert [event for _, event, _ in await anext(log.read())] == [b"a"]
     tap.events.put_nowait(b"b")
     tap.close()
     await eventually(lambda: not answer.is_running)
@@ -98,22 +98,22 @@ async def test_an_answer_of_the_background_goes_on_to_its_end(hold: Hold) -> Non
     await asyncio.sleep(2 * GRACE)
     assert answer.is_running
     tap.close()
-    await eventually(lambda: held.num_answers == 0)
+    await eventually(lambda: held.num_streams == 0)
 
 
 async def test_a_refusal_is_raised_to_the_one_who_waits_and_leaves_nothing(hold: Hold) -> None:
-    async def refuse(_answer: HeldAnswer) -> None:
+    async def refuse(_answer: LoggedStream) -> None:
         raise ApiError("no", status=429)
 
     held = hold()
     answer = held.start("me", refuse)
     with pytest.raises(ApiError, match="no"):
         await answer.begun()
-    assert held.num_answers == 0
+    assert held.num_streams == 0
 
 
 async def test_a_failure_after_the_beginning_is_told_to_every_reader(hold: Hold) -> None:
-    async def fail(answer: HeldAnswer) -> None:
+    async def fail(answer: LoggedStream) -> None:
         answer.begin(lambda: None)
         answer.log.append(b"a")
         raise ValueError("secret")
@@ -151,7 +151,7 @@ async def test_too_many_readers_are_refused(hold: Hold) -> None:
 
 
 async def test_ended_answers_make_room_and_running_ones_do_not(hold: Hold) -> None:
-    held = hold(max_answers=3)
+    held = hold(max_streams=3)
     taps = [Tap() for _ in range(3)]
     one, two, three = (held.start("me", tap) for tap in taps)
     with pytest.raises(ApiError, match="3 answers of 0 bytes are held; the limits are 3 and 1048576") as caught:
@@ -190,7 +190,7 @@ async def test_the_events_of_all_answers_together_are_bounded(hold: Hold) -> Non
 
 
 async def test_a_stop_before_the_beginning_ends_the_work(hold: Hold) -> None:
-    async def wait(_answer: HeldAnswer) -> None:
+    async def wait(_answer: LoggedStream) -> None:
         await asyncio.Event().wait()
 
     held = hold()
@@ -202,13 +202,13 @@ async def test_a_stop_before_the_beginning_ends_the_work(hold: Hold) -> None:
         await answer.begun()
 
 
-async def end(answer: HeldAnswer, tap: Tap) -> None:
+async def end(answer: LoggedStream, tap: Tap) -> None:
     tap.close()
     await eventually(lambda: not answer.is_running)
 
 
 async def test_of_what_has_ended_the_owner_with_the_most_gives_way(hold: Hold) -> None:
-    held, answers = hold(max_answers=4), []
+    held, answers = hold(max_streams=4), []
     for owner in ("few", "many", "many", "many"):
         tap = Tap()
         answers.append(held.start(owner, tap))
@@ -218,7 +218,7 @@ async def test_of_what_has_ended_the_owner_with_the_most_gives_way(hold: Hold) -
 
 
 async def test_what_nobody_reads_gives_way_to_an_owner_with_less(hold: Hold) -> None:
-    held = hold(max_answers=3)
+    held = hold(max_streams=3)
     read, unread, later = (held.start("many", Tap()) for _ in range(3))
     with read.reading():
         held.start("few", Tap())
@@ -232,7 +232,7 @@ async def test_what_nobody_reads_gives_way_to_an_owner_with_less(hold: Hold) -> 
 
 
 async def test_what_is_read_or_of_the_background_gives_way_to_nobody(hold: Hold) -> None:
-    held = hold(max_answers=3)
+    held = hold(max_streams=3)
     answers = [held.start("many", Tap(), is_background=True) for _ in range(2)]
     answers.append(held.start("many", Tap()))
     with answers[-1].reading(), pytest.raises(ApiError, match="3 answers"):
@@ -252,7 +252,7 @@ class Owner(str):
 
 async def test_making_room_does_not_look_at_every_answer(hold: Hold) -> None:
     event, num_answers = b"x" * 1000, 100
-    held = hold(max_bytes=num_answers * (len(event) + EVENT_BYTES), max_answers=1000)
+    held = hold(max_bytes=num_answers * (len(event) + EVENT_BYTES), max_streams=1000)
     for _ in range(7 * num_answers // ROOM_SHARE):
         answer = held.start(Owner("many"), tap := Tap())
         tap.events.put_nowait(event)
@@ -261,7 +261,7 @@ async def test_making_room_does_not_look_at_every_answer(hold: Hold) -> None:
     Owner.num_looks = 0
     for _ in range(num_answers // 5):
         writer.log.append(event)
-    num_forgotten = 7 * num_answers // ROOM_SHARE + 1 - held.num_answers
+    num_forgotten = 7 * num_answers // ROOM_SHARE + 1 - held.num_streams
     assert num_forgotten > 5
     assert Owner.num_looks <= 10 * num_forgotten
 
@@ -269,10 +269,10 @@ async def test_making_room_does_not_look_at_every_answer(hold: Hold) -> None:
 async def test_a_failure_that_nobody_foresaw_is_logged_and_its_details_kept_from_the_reader(
     hold: Hold, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def fail(_: HeldAnswer) -> None:
+    async def fail(_: LoggedStream) -> None:
         raise ZeroDivisionError("a secret")
 
-    async def refuse(_: HeldAnswer) -> None:
+    async def refuse(_: LoggedStream) -> None:
         raise ApiError("no room")
 
     held = hold()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import inspect
 import logging
 import socket
 import ssl
@@ -14,6 +15,7 @@ from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
@@ -22,10 +24,10 @@ from aiohttp import WSMessage, web
 from aiohttp.web_urldispatcher import MatchInfoError, SystemRoute
 
 from server.http.transport import connections
+from server.http.transport.aiohttp_internals import PRIVATE_NAMES, untie_error
 from server.http.transport.connections import _Refusal
-from server.http.transport.cycles import untie_error
-from server.http.transport.fair_socket import FairSocket
 from server.http.transport.http_errors import Connection
+from server.http.transport.web_socket import FairSocket
 from tests.patience import PATIENCE_S
 from tests.server.admission.test_certificate import needs_openssl
 from tests.server.conftest import RunningServer, StartServer, eventually
@@ -194,3 +196,15 @@ def test_an_error_is_untied_with_those_that_caused_it() -> None:
     untie_error(error)
     assert error.__traceback__ is None
     assert error.__cause__.__traceback__ is None
+
+
+@pytest.mark.parametrize(("owner", "name"), PRIVATE_NAMES)
+def test_private_names_are_still_there(owner: str, name: str) -> None:
+    """A name that this version lacks: `PRIVATE_NAMES` says what to do."""
+    module, _, kind = owner.partition(":")
+    found = getattr(import_module(module), kind)
+    slots = {slot for base in found.__mro__ for slot in getattr(base, "__slots__", ())}
+    source = "".join(inspect.getsource(base) for base in found.__mro__[:-1] if base.__module__.startswith(module[:7]))
+    assert name in slots or hasattr(found, name) or f"self.{name}" in source or f" {name}:" in source, (
+        f"{owner} has no {name} any more; {PRIVATE_NAMES[owner, name]}"
+    )

@@ -1,4 +1,4 @@
-"""A watch on the writes to one client: a silent connection gets a ping, a stalled one is cut."""
+"""Timeouts of the writes to one client: a silent connection gets a keep-alive ping, a stalled one is cut."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Self
 
-from server.http.transport.outlet import Outlet
+from server.http.transport.connection_writer import ConnectionWriter
 
 
-class WriteWatch:
+class WriteTimeout:
     """Wraps a connection's write function; used as `async with`.
 
-    One task sleeps and watches the clock, so that a write costs one reading of the clock and no timer.
+    One task watches the clock, so that a write costs one reading of the clock and no timer.
 
     Args:
         write: sends bytes and returns once the client's backlog is short again.
         cut: closes the connection at once, so that a pending write fails.
         ping: what to send after `ping_interval` seconds without a write; empty for nothing.
         write_timeout: seconds that one write may be pending.
-        outlet: what is sent to the same client without `write`; it counts as writes do.
+        writer: of the same client; what it sends counts as writes do.
     """
 
     def __init__(
@@ -30,11 +30,11 @@ class WriteWatch:
         ping: bytes,
         ping_interval: float,
         write_timeout: float,
-        outlet: Outlet | None = None,
+        writer: ConnectionWriter | None = None,
     ) -> None:
         self._write = write
         self._cut = cut
-        self.outlet = outlet
+        self._writer = writer
         self._ping = ping
         self._ping_interval = ping_interval
         self._write_timeout = write_timeout
@@ -80,8 +80,8 @@ class WriteWatch:
                     self._cut()
                     return
             else:
-                if self.outlet is not None:
-                    self._last_write_at = max(self._last_write_at, self.outlet.last_write_at)
+                if self._writer is not None:
+                    self._last_write_at = max(self._last_write_at, self._writer.last_write_at)
                 due = self._last_write_at + self._ping_interval
                 if due <= now:
                     self._last_write_at = now

@@ -1,15 +1,13 @@
-"""The calls that run at once on one WebSocket, told apart by the ids that the client gives them."""
+"""The generations of one WebSocket, which the client tells apart by ids that it gives them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TypeVar
 
 from engine.interface.types import PromptProgress
 from server.admission.keyring import Tenant
-from server.api.encoding import encode
+from server.api.encoding import write_deltas
 from server.api.framing import MESSAGES
 from server.api.route import (
     AnswerContext,
@@ -24,26 +22,22 @@ from server.api.route import (
 )
 from server.generation.generation import Generation
 from server.generation.observer import ProgressObserver
-from server.http.streams import held_stream
-from server.http.streams.held_stream import HeldStream
-from server.http.streams.kept_requests import KeptRequests
-from server.http.streams.writer_sink import WriterSink
-from server.http.transport.write_watch import WriteWatch
+from server.http.streams import resumable_answer
+from server.http.streams.request_store import StreamRequestStore
+from server.http.streams.resumable_answer import ResumableAnswer
+from server.http.transport.web_socket import SocketStream
 from server.protocol.errors import ApiError, shorten
 from server.protocol.json_limits import MAX_INLINE_BYTES
 from server.serving.served_models import ServedModels
 from server.serving.submit import Submission
 from server.startup.logs import failure_of, log, new_request_id, note
-from server.streams.held_answer import HeldAnswer
-from server.streams.lanes import PlacedEvent
+from server.streams.stream import LoggedStream
 from server.telemetry.trace_context import take_from
-
-Piece = TypeVar("Piece")
 
 MAX_GENERATIONS = 256  # at once on one socket
 
 
-class SocketCalls:
+class GenerationSocket:
     """One socket's generations. It is used as `async with`, which aborts them at its end.
 
     Each generation has a task that reads deltas and writes them as messages, one task at a time. While the client
@@ -52,21 +46,20 @@ class SocketCalls:
     """
 
     def __init__(
-        self, route: MessageRoute, served: ServedModels, watch: WriteWatch, tenant: Tenant, kept: KeptRequests
+        self, route: MessageRoute, served: ServedModels, stream: SocketStream, tenant: Tenant, store: StreamRequestStore
     ) -> None:
         self._route = route
         self._served = served
-        self._watch = watch
+        self._stream = stream
         self._tenant = tenant
-        self._kept = kept
-        self._writing = asyncio.Lock()
+        self._store = store
         self._tasks: set[asyncio.Task[None]] = set()  # each to the end of its last write
         self._running: set[str] = set()  # ids, from the generate message until the terminal message is due
         self._generations: dict[str, Generation] = {}  # those of them that are submitted, by id
-        self._followed: dict[str, HeldAnswer] = {}  # resumable streams that this socket reads, by id
+        self._followed: dict[str, LoggedStream] = {}  # resumable streams that this socket reads, by id
         self._cancelled: set[str] = set()  # cancelled before they were submitted
 
-    async def __aenter__(self) -> SocketCalls:
+    async def __aenter__(self) -> GenerationSocket:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -90,14 +83,14 @@ class SocketCalls:
                 case Cancel():
                     self._cancel(message.id)
                 case Refusal():  # not raised here, where its traceback and the message would keep each other alive
-                    await self._send(self._route.encode_error(message.id, message.error))
+                    await self._stream.write([self._route.encode_error(message.id, message.error)])
         except ApiError as error:
-            await self._send(self._route.encode_error(message.id, error))
+            await self._stream.write([self._route.encode_error(message.id, error)])
 
     async def refuse_binary(self) -> None:
         """Answers a binary message, of which no route has any."""
         error = ApiError("the frame is binary; it must be text", code="binary_frame")
-        await self._send(self._route.encode_error(None, error))
+        await self._stream.write([self._route.encode_error(None, error)])
 
     def _start(self, message: Generate | Resume, num_bytes: int) -> None:
         if message.id in self._running:
@@ -149,7 +142,7 @@ class SocketCalls:
             self._running.discard(message.id)
             self._cancelled.discard(message.id)
         try:
-            await self._send(terminal)
+            await self._stream.write([terminal])
         except ConnectionError:
             return
 
@@ -162,28 +155,29 @@ class SocketCalls:
         note(stream_id=stream_id)
         model = self._served.find(call.request.model)
         if call.request.streaming.is_resumable and self._route.readdress is not None:
-            answer = held_stream.start(
-                HeldStream(
-                    self._served, self._kept, model, self._route, call, MESSAGES, stream_id, self._tenant,
-                    (stream_id,), message.id,
-                )
+            answer = ResumableAnswer(
+                self._served, self._store.put, model, self._route, call, MESSAGES, stream_id, self._tenant,
+                (stream_id,), message.id,
             )  # fmt: skip
-            if answer is not None:
-                return await self._begin(message.id, answer, preparing)
+            stream = resumable_answer.start(answer)
+            if stream is not None:
+                return await self._begin(message.id, stream, answer, preparing)
         return await self._generate(message.id, stream_id, call, preparing)
 
-    async def _begin(self, client_id: str, answer: HeldAnswer, preparing: ExitStack) -> bytes:
+    async def _begin(
+        self, client_id: str, stream: LoggedStream, answer: ResumableAnswer, preparing: ExitStack
+    ) -> bytes:
         """Streams a resumable stream from its beginning, to the client that has asked for it."""
         try:
-            with answer.reading():
+            with stream.reading():
                 if client_id in self._cancelled:
-                    answer.stop()
-                await self._await_begin(client_id, answer)
+                    stream.stop()
+                await self._wait_begun(client_id, stream, answer)
                 preparing.close()
-                return await self._follow(client_id, answer, None)
+                return await self._follow(client_id, stream, answer, None)
         except asyncio.CancelledError:
-            if answer.log.num_events == 0:
-                self._served.held.forget(answer)  # the client has never learnt its id
+            if stream.log.num_events == 0:
+                self._served.streams.forget(stream)  # the client has never learnt its id
             raise
 
     async def _resume(self, message: Resume) -> bytes:
@@ -192,47 +186,43 @@ class SocketCalls:
         Raises:
             ApiError: there is no such stream, or none that this route can continue.
         """
-        answer, held = await self._kept.find(self._tenant, message.stream)
-        if held.route is not self._route:
+        stream, answer = await self._store.find(self._tenant, message.stream)
+        if answer.route is not self._route:
             raise ApiError(
-                f"the stream was begun by {held.route.path}; resume it with GET /v1/streams/{{id}}",
+                f"the stream was begun by {answer.route.path}; resume it with GET /v1/streams/{{id}}",
                 status=409,
                 param="stream",
                 code="wrong_transport",
             )
-        with answer.reading():
-            await self._await_begin(message.id, answer)
-            return await self._follow(message.id, answer, message.after)
+        with stream.reading():
+            await self._wait_begun(message.id, stream, answer)
+            return await self._follow(message.id, stream, answer, message.after)
 
-    async def _await_begin(self, client_id: str, answer: HeldAnswer) -> None:
+    async def _wait_begun(self, client_id: str, stream: LoggedStream, answer: ResumableAnswer) -> None:
         """Waits until the request of a resumable stream is accepted, and tells the client if its model is loading."""
-        _, held = held_stream.find(self._served.held, self._tenant.owner, answer.id)
 
         async def write(message: bytes) -> None:
-            await self._send(self._readdress(message, held, client_id, None))
+            await self._stream.write([self._readdress(message, answer, client_id, None)])
 
-        async with held.tell_load(write):
-            await answer.begun()
+        async with answer.telling_of_load(write):
+            await stream.begun()
 
-    def _readdress(self, message: bytes, held: HeldStream, client_id: str, place: bytes | None) -> bytes:
+    def _readdress(self, message: bytes, answer: ResumableAnswer, client_id: str, position: bytes | None) -> bytes:
         assert self._route.readdress is not None
-        return self._route.readdress(message, held.client_id, client_id, place)
+        return self._route.readdress(message, answer.client_id, client_id, position)
 
-    async def _follow(self, client_id: str, answer: HeldAnswer, after: str | None) -> bytes:
-        _, held = held_stream.find(self._served.held, self._tenant.owner, answer.id)
-        lanes = held.open(answer.log)
-        had = lanes.beginning if after is None else lanes.parse(after)
-        self._followed[client_id] = answer
+    async def _follow(self, client_id: str, stream: LoggedStream, answer: ResumableAnswer, after: str | None) -> bytes:
+        def frame(position: bytes | None, message: bytes) -> bytes:
+            return self._readdress(message, answer, client_id, position)
 
-        def frame(events: Sequence[PlacedEvent]) -> list[bytes]:
-            return [self._readdress(event.event, held, client_id, event.place) for event in events]
-
+        self._followed[client_id] = stream
         try:
-            async for events in lanes.read(had, self._make_sink(frame)):
-                for event, message in zip(events, frame(events), strict=True):
-                    if event.is_last:
-                        return message
-                    await self._send(message)
+            async for entries in stream.log.read(stream.log.parse(after), self._stream.follower(frame)):
+                messages = [frame(position, message) for position, message, _ in entries]
+                if entries[-1].is_last:
+                    await self._stream.write(messages[:-1])
+                    return messages[-1]
+                await self._stream.write(messages)
         finally:
             del self._followed[client_id]
         raise ApiError("nothing follows this place: the stream has ended", param="after", code="stream_ended")
@@ -256,7 +246,7 @@ class SocketCalls:
         model = served.find(call.request.model)
 
         async def tell(progress: PromptProgress, index: int) -> None:
-            await self._send(call.encode_progress(progress, index, MESSAGES, stream_id, model.model_name))
+            await self._stream.write([call.encode_progress(progress, index, MESSAGES, stream_id, model.model_name)])
 
         # The socket pings by itself while the model is brought into memory.
         submission = Submission(call.request, self._tenant, (stream_id,), (ProgressObserver(tell),))
@@ -268,21 +258,10 @@ class SocketCalls:
             try:
                 context = AnswerContext(MESSAGES, stream_id, model.model_name, model.tokenizer, model.answer_format)
                 writer = call.make_writer(generation, context)
-                await self._send(writer.begin())
-                sink = self._make_sink(writer.encode)
-                async for deltas in generation:
-                    for message in await encode(writer, deltas, served.workers):
-                        await self._send(message)
-                    await generation.push(sink)
+                await self._stream.write(writer.begin())
+                await write_deltas(self._stream, generation, writer, served.workers)
             finally:
                 del self._generations[client_id]
             log.info("stream_done", duration=round(generation.duration, 6))
-            return writer.end()
-
-    def _make_sink(self, encode: Callable[[Sequence[Piece]], Sequence[bytes]]) -> WriterSink[Piece]:
-        assert self._watch.outlet is not None
-        return WriterSink(encode, self._watch.outlet, self._writing.locked)
-
-    async def _send(self, message: bytes) -> None:
-        async with self._writing:
-            await self._watch.write(message)
+            (terminal,) = writer.end()
+            return terminal

@@ -14,11 +14,11 @@ from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, SHARE, read_asked
 from server.http.responses import background
-from server.http.responses.answering import Answering
-from server.http.responses.audience import ChannelAudience
-from server.http.responses.held_response import HeldResponse
-from server.http.streams.held_stream import NOT_HELD, STREAM_HEADER
-from server.http.transport.event_channel import EventChannel
+from server.http.responses.response_runner import ResponseRunner
+from server.http.responses.resumable_response import ResumableResponse
+from server.http.streams.following import follow
+from server.http.streams.router_headers import NOT_HELD, STREAM_HEADER
+from server.http.transport.event_stream import EventStreamResponse
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import ApiError
 from server.startup.logs import log
@@ -37,8 +37,8 @@ async def create(request: web.Request) -> web.StreamResponse:
     served = request.app[SERVED]
     with ExitStack() as preparing:
         turn = await read_asked(request, parse_turn, preparing)
-        answering = Answering(served, request[TENANT])
-        await answering.look_back(turn, request[SHARE])
+        runner = ResponseRunner(served, request[TENANT])
+        await runner.look_back(turn, request[SHARE])
         served.check_room_to_wait(served.find(turn.body.model))  # before a client is told that it is accepted
         request_id = turn.body.request_id or request[REQUEST_ID]
         if turn.body.background:
@@ -47,37 +47,34 @@ async def create(request: web.Request) -> web.StreamResponse:
                 return await background.follow(request, response["id"], 0)
             return await send_whole(request, json_response(response), served.settings, is_owed=True)
         if turn.body.stream:
-            return await _stream(request, turn, answering, preparing, request_id)
+            return await _stream(request, turn, runner, preparing, request_id)
         accepted = close_on_acceptance(preparing)
-        response = await answering.answer(turn, None, request_id=request_id, on_accepted=accepted)
+        response = await runner.run(turn, None, request_id=request_id, on_accepted=accepted)
         is_slow = turn.body.wants_logprobs  # and so the body is long
         whole = await served.workers.run(json_response, response) if is_slow else json_response(response)
         return await send_whole(request, whole, served.settings, is_owed=True)
 
 
 async def _stream(
-    request: web.Request, turn: ResponseCall, answering: Answering, preparing: ExitStack, request_id: str
+    request: web.Request, turn: ResponseCall, runner: ResponseRunner, preparing: ExitStack, request_id: str
 ) -> web.StreamResponse:
     served, headers = request.app[SERVED], None
+    is_open, accepted = served.find(turn.body.model).is_open, close_on_acceptance(preparing)
     if turn.body.resumable:
-        is_told = not served.find(turn.body.model).is_open
-        held = HeldResponse(answering, turn, request_id, close_on_acceptance(preparing), is_told=is_told)
+        producer = ResumableResponse(served.settings, runner, turn, request_id, accepted, is_told=not is_open)
         try:
-            answer = served.held.start(request[TENANT].owner, held, answer_id=turn.id)
+            logged = served.streams.start(request[TENANT].owner, producer, stream_id=turn.id)
         except ApiError as error:
             log.warning("stream_not_held", reason=error.message)
             headers = {STREAM_HEADER: NOT_HELD}
         else:
-            return await held.begin(request, answer)
-    async with EventChannel(request, served.settings, headers=headers) as channel:
-        is_open = served.find(turn.body.model).is_open
+            return await follow(request, producer, logged, None, is_first=True)
+    async with EventStreamResponse(request, served.settings, headers=headers) as stream:
         if not is_open:
-            await channel.open()  # the client waits for the model, and sees that it does
-        accepted = close_on_acceptance(preparing)
-        audience = ChannelAudience(channel)
-        await answering.answer(turn, audience, request_id=request_id, is_told=not is_open, on_accepted=accepted)
-        await channel.end()
-        return channel.response
+            await stream.open()  # the client waits for the model, and sees that it does
+        await runner.run(turn, stream, request_id=request_id, is_told=not is_open, on_accepted=accepted)
+        await stream.end()
+    return stream.response
 
 
 def close_on_acceptance(preparing: ExitStack) -> Callable[[object], None]:

@@ -19,7 +19,7 @@ TEXT = "the tide comes in, é and 海 with it"
 
 async def cut_down(server: RunningServer) -> None:
     """Leaves the store as a killed server does: what runs has no end, and nothing is forgotten."""
-    await server.served.held.close()
+    await server.served.streams.close()
     await server.served.store.close()
 
 

@@ -8,16 +8,20 @@ import pytest
 
 from server.protocol.errors import ApiError
 from server.streams.byte_budget import ByteBudget
-from server.streams.event_log import EVENT_BYTES, MAX_BATCH, EventLog, Events
+from server.streams.stream_log import EVENT_BYTES, MAX_BATCH, Entry, StreamLog
 from tests.patience import PATIENCE_S
 
 
-def a_log(max_bytes: int = 1 << 20, most_of_all: int = 1 << 30) -> EventLog:
-    return EventLog(max_bytes, ByteBudget(most_of_all, lambda: None))
+def a_log(max_bytes: int = 1 << 20, most_of_all: int = 1 << 30) -> StreamLog:
+    return StreamLog(max_bytes, ByteBudget(most_of_all, lambda: None))
 
 
-async def read_all(log: EventLog, start: int = 0) -> list[bytes]:
-    return [event async for events in log.read(start) for event in events.events]
+async def read_all(log: StreamLog, start: int = 0) -> list[bytes]:
+    return [event for entries in [events_of(entries) async for entries in log.read((start,))] for event in entries]
+
+
+def events_of(entries: list[Entry]) -> list[bytes]:
+    return [event for _, event, _ in entries]
 
 
 async def test_readers_that_begin_anywhere_read_the_same_to_the_end() -> None:
@@ -39,7 +43,7 @@ async def test_events_that_wait_together_come_together_with_the_number_of_the_fi
     for event in (b"a", b"b", b"c"):
         log.append(event)
     log.end()
-    assert [events async for events in log.read(1)] == [Events(1, [b"b", b"c"])]
+    assert [entries async for entries in log.read((1,))] == [[Entry(b"2", b"b", False), Entry(b"3", b"c", False)]]
 
 
 async def test_a_log_that_would_pass_its_bound_drops_its_oldest_events() -> None:
@@ -60,7 +64,7 @@ async def test_a_reader_that_falls_behind_is_told() -> None:
     log = a_log(max_bytes=2 * (EVENT_BYTES + 1))
     log.append(b"a")
     events = log.read()
-    assert (await anext(events)).events == [b"a"]
+    assert events_of(await anext(events)) == [b"a"]
     for _ in range(3):
         log.append(b"b")
     with pytest.raises(ApiError, match="no longer kept"):
@@ -69,13 +73,13 @@ async def test_a_reader_that_falls_behind_is_told() -> None:
 
 async def test_logs_give_way_to_their_common_budget_and_keep_their_last_event() -> None:
     budget = ByteBudget(3 * (EVENT_BYTES + 1), lambda: None)
-    one, two = EventLog(1 << 20, budget), EventLog(1 << 20, budget)
+    one, two = StreamLog(1 << 20, budget), StreamLog(1 << 20, budget)
     one.append(b"a")
     for event in (b"a", b"b", b"c", b"d"):
         two.append(event)
     assert (one.first_kept, two.first_kept) == (0, 2)
     two.append(b"e" * 10_000)
-    assert await asyncio.wait_for(anext(two.read(4)), PATIENCE_S) == Events(4, [b"e" * 10_000])
+    assert await asyncio.wait_for(anext(two.read((4,))), PATIENCE_S) == [Entry(b"5", b"e" * 10_000, False)]
     one.free()
     two.free()
     assert budget.num_bytes == 0
@@ -86,7 +90,7 @@ async def test_the_error_of_a_log_comes_behind_its_last_event() -> None:
     log.append(b"a")
     log.end(ApiError("broken"))
     events = log.read()
-    assert (await anext(events)).events == [b"a"]
+    assert events_of(await anext(events)) == [b"a"]
     with pytest.raises(ApiError, match="broken"):
         await anext(events)
     with pytest.raises(RuntimeError, match="has ended"):
@@ -120,19 +124,19 @@ async def test_an_event_without_a_number_is_seen_once_by_those_who_wait_and_not_
     log, seen = a_log(), []
 
     async def read() -> None:
-        seen.extend([events.passing or list(events.events) async for events in log.read()])
+        seen.extend([entries async for entries in log.read()])
 
     reader = asyncio.create_task(read())
     for step in (b"1 of 3", b"2 of 3"):
-        log.pass_on(step)
+        log.append_transient(step)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     assert (log.num_events, log.num_bytes) == (0, 0)
     assert log.append(b"first") == 0
     log.end()
-    log.pass_on(b"too late")
+    log.append_transient(b"too late")
     await reader
-    assert seen == [b"1 of 3", b"2 of 3", [b"first"]]
+    assert seen == [[Entry(None, b"1 of 3", False)], [Entry(None, b"2 of 3", False)], [Entry(b"1", b"first", False)]]
     assert await read_all(log) == [b"first"]
 
 

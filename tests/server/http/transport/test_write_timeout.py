@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from server.http.transport.write_watch import WriteWatch
+from server.http.transport.write_timeout import WriteTimeout
 from tests.patience import PATIENCE_S
 from tests.server.conftest import eventually
 
@@ -28,8 +28,10 @@ class Connection:
         self.is_cut = True
         self.may_write.set()
 
-    def watch(self, ping_interval: float, write_timeout: float) -> WriteWatch:
-        return WriteWatch(self.write, self.cut, ping=b"ping", ping_interval=ping_interval, write_timeout=write_timeout)
+    def watch(self, ping_interval: float, write_timeout: float) -> WriteTimeout:
+        return WriteTimeout(
+            self.write, self.cut, ping=b"ping", ping_interval=ping_interval, write_timeout=write_timeout
+        )
 
 
 async def test_silence_is_filled_with_pings() -> None:
@@ -84,7 +86,7 @@ async def test_a_stalled_end_is_cut_too() -> None:
         await cut.wait()
         raise ConnectionResetError
 
-    async with WriteWatch(write, cut.set, ping=b"", ping_interval=60, write_timeout=0.02) as watch:
+    async with WriteTimeout(write, cut.set, ping=b"", ping_interval=60, write_timeout=0.02) as watch:
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(watch.finish(write_eof), PATIENCE_S)
 

@@ -1,4 +1,4 @@
-"""What a front of several servers says beside a request: by which id a stream is held, and from where it goes on."""
+"""Headers of resumable streams: the stream's id, and what a router says beside its requests."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from typing import NamedTuple
 from aiohttp import web
 
 from server.http.entry.served import SERVED
-from server.http.streams.held_stream import STREAM_HEADER
 from server.protocol.errors import ApiError
 
+STREAM_HEADER = "X-Eagre-Stream"  # by which id a stream can be resumed
+NOT_HELD = "none"  # in place of the id: the server had no room for a resumable stream
 FRONT_KEY_HEADER = "X-Eagre-Front"
 AFTER_HEADER = "X-Eagre-After"
-# In lower case. A front lets none of them through from its clients.
+# In lower case. A router passes none of them on from its clients.
 FRONT_HEADERS = frozenset(name.lower() for name in (FRONT_KEY_HEADER, AFTER_HEADER, STREAM_HEADER))
 
 _STREAM_ID = re.compile(r"[0-9a-f]{32}")
 
 
-class Fronted(NamedTuple):
-    """A stream that a front follows, and asks for again at another server where this one is lost."""
+class RoutedStream(NamedTuple):
+    """A stream that a router follows, and asks for again at another server where this one is lost."""
 
     stream_id: str
-    after: str | None  # the place of the last event that the client has; None: it has none
+    after: str | None  # the position of the last event that the client has; None: it has none
 
 
-def read_front(request: web.Request) -> Fronted | None:
-    """What the front says of the stream that is asked for; None of any other client, whose headers mean nothing.
+def read_routed_stream(request: web.Request) -> RoutedStream | None:
+    """What the router says of the stream that is asked for; None of any other client, whose headers are ignored.
 
     Raises:
         ApiError: the id is none.
@@ -39,7 +40,7 @@ def read_front(request: web.Request) -> Fronted | None:
         return None
     if not _STREAM_ID.fullmatch(stream_id):
         raise ApiError(f"{STREAM_HEADER} must be 32 hexadecimal digits", param=STREAM_HEADER, code="invalid_value")
-    return Fronted(stream_id, request.headers.get(AFTER_HEADER))
+    return RoutedStream(stream_id, request.headers.get(AFTER_HEADER))
 
 
 def _bytes(text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The requests of resumable streams on disk, so that they can be computed again after a restart of the server."""
+"""Stores the requests of resumable streams, so that they can be computed again after a restart of the server."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from server.admission.keyring import Tenant
 from server.api.framing import MESSAGES, Framing
 from server.api.route import BodyRoute, Call, Generate, Route, checked
 from server.generation.prompt_sources import TokenPrompt
-from server.http.streams.held_stream import HeldStream, Keeper, begin
+from server.http.streams.resumable_answer import ResumableAnswer, begin
+from server.http.streams.resumable_answer import find as find_answer
 from server.protocol.errors import ApiError
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.startup.logs import log
 from server.storage.record_table import RecordKey, StoreError
-from server.streams.held_answer import HeldAnswer
-from server.streams.held_answers import unknown_stream
+from server.streams.stream import LoggedStream
+from server.streams.stream_registry import unknown_stream
 
 KIND = "stream"
 _POLL_S = 0.5  # between two looks at whether the server is ready
 _MAX_POLLS = 7200
 
 
-class _Kept(NamedTuple):
-    """What a record says, parsed."""
+class _Stored(NamedTuple):
+    """A record, parsed."""
 
     record: dict[str, Any]
     route: Route
@@ -36,8 +37,8 @@ class _Kept(NamedTuple):
     framing: Framing
 
 
-class KeptRequests(Keeper):
-    """Keeps the requests of one server's streams. Without `--store` nothing is kept, and nothing found."""
+class StreamRequestStore:
+    """Stores the requests of one server's streams. Without `--store` it stores and finds nothing."""
 
     def __init__(self, served: ServedModels, routes: Sequence[Route]) -> None:
         """Args:
@@ -48,38 +49,39 @@ class KeptRequests(Keeper):
         self._is_on_disk = served.settings.store is not None
         self._deletions: set[asyncio.Task[object]] = set()
 
-    async def keep(self, answer: HeldAnswer, stream: HeldStream, prompts: Sequence[Sequence[int]]) -> None:
+    async def put(self, stream: LoggedStream, answer: ResumableAnswer, prompts: Sequence[Sequence[int]]) -> None:
+        """Stores the request, with the token ids of its prompts, until its stream is forgotten."""
         if not self._is_on_disk:
             return
-        key = _key(stream.tenant.owner, answer.id)
+        key = _key(answer.tenant.owner, stream.id)
         # Token ids, because a chat template may write today's date.
         record = {
-            "path": stream.route.path,
-            "body": stream.call.body,
-            "client_id": stream.client_id,
-            "request_id": stream.request_id,
-            "seed": stream.call.request.sampling["seed"],
+            "path": answer.route.path,
+            "body": answer.call.body,
+            "client_id": answer.client_id,
+            "request_id": answer.request_id,
+            "seed": answer.call.request.sampling["seed"],
             "prompts": prompts,
-            "model": _fingerprint(stream.model),
+            "model": _fingerprint(answer.model),
         }
         try:
             await self._served.store.put(key, record)
         except StoreError as error:
             log.warning("stream_not_kept", reason=str(error))
             return
-        stream.is_kept = True
-        answer.on_forget = lambda: self._delete(key)
-        if answer.is_forgotten:  # meanwhile
+        answer.is_stored = True
+        stream.on_forget = lambda: self._delete(key)
+        if stream.is_forgotten:  # meanwhile
             self._delete(key)
 
-    async def find(self, tenant: Tenant, stream_id: str) -> tuple[HeldAnswer, HeldStream]:
-        """The held stream of this tenant; one of an earlier process begins to be computed again.
+    async def find(self, tenant: Tenant, stream_id: str) -> tuple[LoggedStream, ResumableAnswer]:
+        """The stream of this tenant; one of an earlier process begins to be computed again.
 
         Raises:
             ApiError: 404, there is none, or it is another tenant's; or the request is refused now.
         """
-        held = self._served.held
-        if held.get(tenant.owner, stream_id) is None and self._is_on_disk:
+        streams = self._served.streams
+        if streams.get(tenant.owner, stream_id) is None and self._is_on_disk:
             try:
                 record = await self._served.store.get(_key(tenant.owner, stream_id))
             except StoreError as error:
@@ -87,16 +89,13 @@ class KeptRequests(Keeper):
                 record = None
             if record is not None:
                 # A stored body may be as large as any, and is checked as any.
-                kept = await self._served.workers.run(self._parse, stream_id, record)
-                if held.get(tenant.owner, stream_id) is None:
-                    self._recompute(tenant, stream_id, kept)
-        answer = held.find(tenant.owner, stream_id)
-        if not isinstance(answer.work, HeldStream):
-            raise unknown_stream(stream_id)
-        return answer, answer.work
+                stored = await self._served.workers.run(self._parse, stream_id, record)
+                if streams.get(tenant.owner, stream_id) is None:
+                    self._recompute(tenant, stream_id, stored)
+        return find_answer(streams, tenant.owner, stream_id)
 
-    async def forget_unclaimed(self) -> None:
-        """Deletes what earlier processes have left, once the grace has passed and nobody has come for it."""
+    async def delete_unclaimed(self) -> None:
+        """Deletes requests of earlier processes that no client has asked for within the grace."""
         if not self._is_on_disk:
             return
         try:
@@ -107,12 +106,12 @@ class KeptRequests(Keeper):
                 await asyncio.sleep(_POLL_S)
             await asyncio.sleep(self._served.settings.resume_grace)
             for key in left:
-                if self._served.held.get(key.owner, key.id) is None:
+                if self._served.streams.get(key.owner, key.id) is None:
                     await self._served.store.delete(key)
         except StoreError as error:
             log.warning("streams_not_forgotten", reason=str(error))
 
-    def _parse(self, stream_id: str, record: dict[str, Any]) -> _Kept:
+    def _parse(self, stream_id: str, record: dict[str, Any]) -> _Stored:
         """
         Raises:
             ApiError: 404, the stream's route is not there any more; or the request is refused now.
@@ -132,10 +131,10 @@ class KeptRequests(Keeper):
             prompts=[TokenPrompt(token_ids) for token_ids in record["prompts"]],
             sampling={**call.request.sampling, "seed": record["seed"]},
         )
-        return _Kept(record, route, call, framing)
+        return _Stored(record, route, call, framing)
 
-    def _recompute(self, tenant: Tenant, stream_id: str, kept: _Kept) -> None:
-        record, route, call, framing = kept
+    def _recompute(self, tenant: Tenant, stream_id: str, stored: _Stored) -> None:
+        record, route, call, framing = stored
         model, request_id = self._find_model(call.request.model), record["request_id"]
 
         def check() -> None:
@@ -147,11 +146,11 @@ class KeptRequests(Keeper):
                     code="model_changed",
                 )
 
-        stream = HeldStream(
-            self._served, self, model, route, call, framing, request_id, tenant, (request_id,), record["client_id"],
+        answer = ResumableAnswer(
+            self._served, self.put, model, route, call, framing, request_id, tenant, (request_id,), record["client_id"],
             is_recomputed=True, check=check,
         )  # fmt: skip
-        begin(stream, stream_id)
+        begin(answer, stream_id)
         log.info("stream_recomputed", model=model.model_name)
 
     def _find_model(self, name: str | None) -> ServedModel:
@@ -175,20 +174,15 @@ class KeptRequests(Keeper):
             log.warning("stream_not_forgotten", reason=str(error))
 
 
-KEPT = web.AppKey("kept_requests", KeptRequests)
+REQUEST_STORE = web.AppKey("stream_requests", StreamRequestStore)
 
 
 async def sweep(app: web.Application) -> AsyncIterator[None]:
-    """Forgets what earlier processes have left, beside everything else (a `cleanup_ctx`)."""
-    task = asyncio.ensure_future(app[KEPT].forget_unclaimed())
+    """Deletes what earlier processes have left, in a task of its own (a `cleanup_ctx`)."""
+    task = asyncio.ensure_future(app[REQUEST_STORE].delete_unclaimed())
     yield
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-def kept_requests(request: web.Request) -> KeptRequests:
-    """Those of the request's server."""
-    return request.app[KEPT]
 
 
 def _key(owner: str, stream_id: str) -> RecordKey:

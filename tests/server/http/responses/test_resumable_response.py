@@ -39,7 +39,7 @@ async def test_cut_anywhere_nothing_is_lost_or_repeated(server: RunningServer) -
     assert by_number.data == follower.data[5:]
     async with server.http.delete(f"{server.url}{PATH}/{follower.stream_id}") as response:
         assert response.status == 200
-    assert server.served.held.num_answers == 0
+    assert server.served.streams.num_streams == 0
 
 
 async def test_it_goes_on_through_a_cut_and_is_stopped(start_server: StartServer) -> None:
@@ -80,4 +80,4 @@ async def test_what_is_refused_leaves_nothing(server: RunningServer) -> None:
     for wrong in ({"temperature": 9}, {"stream": False}, {"background": True}, {"previous_response_id": "resp_x"}):
         status, answer = await server.post(PATH, {**BODY, "stream": True, "resumable": True, **wrong})
         assert status in (400, 404), answer
-    assert server.served.held.num_answers == 0
+    assert server.served.streams.num_streams == 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from server.http.streams.socket_calls import MAX_GENERATIONS
+from server.http.streams.generation_socket import MAX_GENERATIONS
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel, render
 from tests.server.conftest import RunningServer, StartServer, eventually

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
-from server.api.responses.events import Event
 from server.api.responses.function_tools import FunctionTool
 from server.api.responses.response_writer import ResponseWriter
 from server.protocol.json_limits import MAX_INLINE_BYTES
@@ -127,9 +126,9 @@ async def test_log_probabilities_of_a_whole_answer_are_no_work_for_the_loop(
     threads = []
     end = ResponseWriter.end
 
-    def noting(writer: ResponseWriter, *, is_shut_down: bool) -> list[Event]:
+    def noting(writer: ResponseWriter) -> list[bytes]:
         threads.append(threading.current_thread() is threading.main_thread())
-        return end(writer, is_shut_down=is_shut_down)
+        return end(writer)
 
     monkeypatch.setattr(ResponseWriter, "end", noting)
     await ask(server, input="a")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -14,18 +14,13 @@ from server.admission.admission_budget import Share
 from server.admission.keyring import Tenant
 from server.api.conversations.response_records import ConnectionRecords
 from server.api.openai.openai_objects import error_object
-from server.api.responses.events import Event
 from server.api.responses.response_call import ResponseCall
 from server.api.responses.responses_request import ResponsesRequest
 from server.api.route import checked
-from server.generation.output_sequence import Delta
-from server.generation.push import Sink
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
-from server.http.responses.answering import Answering
-from server.http.responses.audience import Encode
-from server.http.streams.writer_sink import WriterSink
-from server.http.transport.write_watch import WriteWatch
+from server.http.responses.response_runner import ResponseRunner
+from server.http.transport.web_socket import SocketStream
 from server.protocol.errors import ApiError, body_too_large, shorten
 from server.protocol.json_limits import MAX_INLINE_BYTES, parse_json
 from server.serving.served_models import ServedModels
@@ -52,24 +47,23 @@ class _Refusal(NamedTuple):
     error: ApiError
 
 
-class ResponseCalls:
+class ResponseSocket:
     """One socket's responses, used as `async with`, which ends them.
 
     Responses of one lane come one after the other, in the order of their messages; lanes run side by side. Messages
     without a lane share one. The socket remembers its last responses, also those that are not stored.
     """
 
-    def __init__(self, served: ServedModels, watch: WriteWatch, tenant: Tenant) -> None:
+    def __init__(self, served: ServedModels, stream: SocketStream, tenant: Tenant) -> None:
         self._served = served
-        self._watch = watch
-        self._writing = asyncio.Lock()
+        self._stream = stream
         local = ConnectionRecords(LOCAL_SHARE * served.settings.max_body_bytes)
-        self._answering = Answering(served, tenant, local)
+        self._runner = ResponseRunner(served, tenant, local, as_messages=True)
         self._tasks: set[asyncio.Task[None]] = set()
         self._num_waiting_bytes = 0  # of messages whose turn has not come
         self._last: dict[str | None, asyncio.Task[None]] = {}  # of each lane
 
-    async def __aenter__(self) -> ResponseCalls:
+    async def __aenter__(self) -> ResponseSocket:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -88,12 +82,12 @@ class ResponseCalls:
             except ApiError as error:
                 message = _Refusal(message.lane, error.without_traces())
         if isinstance(message, _Refusal):
-            await self._send([_encode_error(message.lane, message.error)])
+            await self._stream.write([_encode_error(message.lane, message.error)])
 
     async def refuse_binary(self) -> None:
         """Answers a binary message, of which there are none."""
         error = ApiError("the frame is binary; it must be text", code="binary_frame")
-        await self._send([_encode_error(None, error)])
+        await self._stream.write([_encode_error(None, error)])
 
     def _start(self, message: _Create, num_bytes: int) -> None:
         if len(self._tasks) >= MAX_RESPONSES:
@@ -150,9 +144,9 @@ class ResponseCalls:
                 share.complete()
             turn = await self._served.workers.run_large(_parse, message) if is_large else _parse(message)
             self._served.ignored_parameters.tell(turn.ignored)
-            await self._answering.look_back(turn, share)
-            await self._answering.answer(
-                turn, self, request_id=turn.body.request_id, on_accepted=lambda _: preparing.close()
+            await self._runner.look_back(turn, share)
+            await self._runner.run(
+                turn, self._stream, request_id=turn.body.request_id, on_accepted=lambda _: preparing.close()
             )
         except ConnectionError:
             return  # the reading side ends the socket
@@ -161,30 +155,14 @@ class ResponseCalls:
         else:
             return
         try:
-            await self._send([refusal])
+            await self._stream.write([refusal])
         except ConnectionError:
             return
 
-    async def deliver(self, events: Sequence[Event]) -> None:
-        """Sends the events of one response; see `Audience`."""
-        await self._send([event.data for event in events])
 
-    def make_sink(self, encode: Encode) -> Sink[Delta]:
-        """What sends the events of one response's deltas without waiting; see `Audience`."""
-        assert self._watch.outlet is not None
-        return WriterSink(
-            lambda deltas: [event.data for event in encode(deltas)], self._watch.outlet, self._writing.locked
-        )
-
-    async def _send(self, messages: Sequence[bytes]) -> None:
-        async with self._writing:
-            for message in messages:
-                await self._watch.write(message)
-
-
-def open_calls(request: web.Request, watch: WriteWatch) -> ResponseCalls:
+def open_socket(request: web.Request, stream: SocketStream) -> ResponseSocket:
     """What obeys the messages of the socket that `request` has become."""
-    return ResponseCalls(request.app[SERVED], watch, request[TENANT])
+    return ResponseSocket(request.app[SERVED], stream, request[TENANT])
 
 
 def _read(text: str, max_bytes: int) -> _Create | _Refusal:

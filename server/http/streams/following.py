@@ -1,0 +1,75 @@
+"""Server-sent events from the log of a stream, to a client that may come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from aiohttp import web
+
+from server.http.entry.served import SERVED
+from server.http.transport.event_stream import EventStreamResponse
+from server.streams.stream import LoggedStream
+
+
+@runtime_checkable
+class ResumableOverHttp(Protocol):
+    """The producer of a logged stream that clients read as server-sent events, and resume by its id."""
+
+    async def __call__(self, stream: LoggedStream) -> None:
+        """As `Producer`."""
+
+    def check_transport(self) -> None:
+        """
+        Raises:
+            ApiError: 409, the stream was begun on a WebSocket.
+        """
+
+    def respond(self, request: web.Request, stream: LoggedStream) -> EventStreamResponse:
+        """The response for one reader."""
+
+    async def wait_begun(self, response: EventStreamResponse, stream: LoggedStream) -> None:
+        """Waits until the request is accepted; opens the response before where that may take long.
+
+        Raises:
+            ApiError: the request is refused.
+        """
+
+
+async def follow(
+    request: web.Request, producer: ResumableOverHttp, stream: LoggedStream, after: str | None,
+    *, on_begun: Callable[[], object] | None = None, is_first: bool = False,
+) -> web.StreamResponse:  # fmt: skip
+    """Streams what follows a position, each event with its own position, to the end of the stream.
+
+    Args:
+        after: the position; None: the beginning.
+        on_begun: called when the request is accepted.
+        is_first: the client does not know the stream's id before the response is open. Where it never is, the stream is
+            forgotten.
+
+    Raises:
+        ApiError: the request is refused, or too many read the stream.
+    """
+    response = producer.respond(request, stream)
+    id_field = b"id: %b:" % stream.id.encode()
+
+    def frame(position: bytes, event: bytes) -> bytes:
+        return b"%b%b\n%b" % (id_field, position, event)
+
+    try:
+        with stream.reading() as log:
+            async with response:
+                await producer.wait_begun(response, stream)
+                if on_begun is not None:
+                    on_begun()
+                await response.open()
+                async for entries in log.read(log.parse(after), response.follower(frame)):
+                    await response.write(
+                        [event if position is None else frame(position, event) for position, event, _ in entries]
+                    )
+                await response.end()
+    finally:
+        if is_first and not response.response.prepared:
+            request.app[SERVED].streams.forget(stream)
+    return response.response

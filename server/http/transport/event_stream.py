@@ -1,0 +1,124 @@
+"""An HTTP response of server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from aiohttp import hdrs, web
+
+from server.api.framing import SERVER_SENT_EVENTS, Framing
+from server.http.transport.connection_writer import ConnectionWriter, DeltaSink, LogFollower, chunk
+from server.http.transport.write_timeout import WriteTimeout
+from server.protocol.errors import ApiError
+from server.startup.logs import failure_of
+from server.startup.settings import ServerSettings
+from server.streams.stream import Encode, Stream
+
+
+class EventStreamResponse(Stream):
+    """A stream of events to one client, used as `async with`.
+
+    Until it is open, an error may still be answered with a status. Afterwards the client gets pings whenever nothing
+    else is written, one that takes nothing is cut off, and an error becomes the last event.
+    """
+
+    def __init__(
+        self,
+        request: web.Request,
+        settings: ServerSettings,
+        *,
+        framing: Framing = SERVER_SENT_EVENTS,
+        headers: Mapping[str, str] | None = None,
+        encode_error: Callable[[ApiError], bytes | None] | None = None,
+    ) -> None:
+        """
+        Args:
+            headers: of the response, besides those of the framing.
+            encode_error: makes the last event of an error, or breaks the connection off by returning None; without it
+                errors are raised.
+        """
+        self._request = request
+        self._settings = settings
+        self._framing = framing
+        self.encode_error = encode_error
+        self._timeout: WriteTimeout | None = None
+        self._writer: ConnectionWriter | None = None
+        self.response = web.StreamResponse(headers={**framing.headers, **(headers or {})})
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Returns True where the client was told of the error, which then goes no further."""
+        timeout, self._timeout = self._timeout, None  # they know each other, and would wait for a garbage collection
+        encode_error, self.encode_error = self.encode_error, None
+        if timeout is None:
+            return False
+        try:
+            if encode_error is None or not isinstance(error, Exception) or isinstance(error, ConnectionError):
+                return False  # a broken connection takes no event
+            last = encode_error(failure_of(error, "stream_failed"))
+            if last is None:
+                self._cut()
+            else:
+                await timeout.finish(partial(self.response.write_eof, last))
+            return True
+        finally:
+            await timeout.__aexit__(kind, error, trace)
+
+    @property
+    def is_open(self) -> bool:
+        return self._timeout is not None
+
+    async def open(self, first: bytes = b"") -> None:
+        """Sends the headers, what shows a proxy a living stream before there is an event, and then `first`.
+
+        Of a response that is open already, only `first` is sent.
+        """
+        if self._timeout is not None:
+            if first:
+                await self._timeout.write(first)
+            return
+        await self.response.prepare(self._request)
+        is_chunked = self.response.headers.get(hdrs.TRANSFER_ENCODING) == "chunked"  # not for a client of HTTP/1.0
+        self._writer = ConnectionWriter(self._request.protocol, chunk if is_chunked else b"".join)
+        timeout = WriteTimeout(
+            self.response.write,
+            self._cut,
+            ping=self._framing.ping,
+            ping_interval=self._settings.ping_interval,
+            write_timeout=self._settings.write_timeout,
+            writer=self._writer,
+        )
+        self._timeout = await timeout.__aenter__()
+        await timeout.write(self._framing.opening + first)
+
+    async def write(self, events: Sequence[bytes]) -> None:
+        """Sends events, if there are any; the response is opened if it is not open yet."""
+        if self._timeout is None:
+            await self.open(b"".join(events))
+        elif events:
+            await self._timeout.write(b"".join(events))
+
+    def sink(self, encode: Encode) -> DeltaSink:
+        assert self._writer is not None
+        return DeltaSink(encode, self._writer)
+
+    def follower(self, frame: Callable[[bytes, bytes], bytes]) -> LogFollower:
+        """What sends the events of a log without waiting."""
+        assert self._writer is not None
+        return LogFollower(frame, self._writer)
+
+    async def end(self, events: Sequence[bytes] = ()) -> None:
+        """Sends the last events; nothing more will be written."""
+        if self._timeout is not None:
+            await self._timeout.finish(partial(self.response.write_eof, b"".join(events)))
+
+    def _cut(self) -> None:
+        if self._request.transport is not None:
+            self._request.transport.abort()

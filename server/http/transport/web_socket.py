@@ -1,0 +1,108 @@
+"""WebSockets of the server: their frames in fair turns, the answers written to them, and how many are open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from aiohttp import WSMessage, WSMsgType, web
+
+from server.admission.fair_limit import FairLimit
+from server.admission.keyring import caller
+from server.admission.loop_throttle import LoopThrottle
+from server.http.transport.connection_writer import ConnectionWriter, DeltaSink, LogFollower
+from server.http.transport.write_timeout import WriteTimeout
+from server.protocol.errors import RETRY_AFTER_S, ApiError
+from server.streams.stream import Encode, Stream
+
+_ANSWERED_HERE = (WSMsgType.PING, WSMsgType.PONG)
+
+
+class FairSocket(web.WebSocketResponse):
+    """A WebSocket whose every frame asks for a turn of the loop.
+
+    aiohttp hands on what has arrived, and answers pings, without ever waiting: one read may bring forty thousand
+    frames.
+    """
+
+    def __init__(self, turns: LoopThrottle, **options: Any) -> None:
+        """Args:
+        options: of `web.WebSocketResponse`, but for `autoping`.
+        """
+        super().__init__(autoping=False, **options)
+        self._turns = turns
+
+    async def receive(self, timeout: float | None = None) -> WSMessage:  # noqa: ASYNC109
+        """The next message; pings on the way are answered."""
+        while True:
+            message: WSMessage = await super().receive(timeout)
+            if message.type is WSMsgType.PING:
+                await self.pong(message.data)
+            await self._turns.next()
+            if message.type not in _ANSWERED_HERE:
+                return message
+
+
+class SocketStream(Stream):
+    """All answers of one WebSocket. Tasks write one at a time."""
+
+    def __init__(self, timeout: WriteTimeout, writer: ConnectionWriter) -> None:
+        self._timeout = timeout
+        self._writer = writer
+        self._writing = asyncio.Lock()
+
+    async def write(self, events: Sequence[bytes]) -> None:
+        """Sends messages; waits while the client is slow."""
+        async with self._writing:
+            for message in events:
+                await self._timeout.write(message)
+
+    def sink(self, encode: Encode) -> DeltaSink:
+        return DeltaSink(encode, self._writer, self._writing.locked)
+
+    def follower(self, frame: Callable[[bytes, bytes], bytes]) -> LogFollower:
+        """What sends the events of a log without waiting."""
+        return LogFollower(frame, self._writer, self._writing.locked)
+
+
+class OpenSockets:
+    """The open sockets of an application, whose number is limited; one tenant has a fair part (`FairLimit`)."""
+
+    def __init__(self, most: int) -> None:
+        self._limit = FairLimit(most)
+        self._tenants: dict[web.WebSocketResponse, str] = {}
+
+    def __iter__(self) -> Iterator[web.WebSocketResponse]:
+        return iter(tuple(self._tenants))
+
+    def __len__(self) -> int:
+        return len(self._tenants)
+
+    def check_room(self) -> None:
+        """
+        Raises:
+            ApiError: 429, no more sockets may be opened, or none by the tenant for whom the running task works.
+        """
+        limit, own = self._limit, self._limit.part_of(caller())
+        if limit.has_room_for(caller()):
+            return
+        bound = f"{own}; the limit of this server is {limit.limit}" if own else ", the limit of this server"
+        raise ApiError(
+            f"{limit.total} WebSockets are open{bound}; try again later",
+            status=429,
+            error_type="rate_limit_error",
+            code="too_many_websockets",
+            headers={"Retry-After": str(RETRY_AFTER_S)},
+        )
+
+    def add(self, socket: web.WebSocketResponse) -> None:
+        """Counts a socket, which belongs to the tenant for whom the running task works."""
+        self._tenants[socket] = caller()
+        self._limit.take(caller())
+
+    def discard(self, socket: web.WebSocketResponse) -> None:
+        """Counts the socket no longer, if it was counted."""
+        tenant = self._tenants.pop(socket, None)
+        if tenant is not None:
+            self._limit.give_back(tenant)
