@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.generation.prompt_sources import PromptSource
-from server.protocol.stream_fields import PLAIN, Streaming
+from server.protocol.generation_fields import PLAIN, Streaming
 from server.protocol.structured_outputs import GrammarRequest
 from server.protocol.tools import StrictCalls
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from server.admission.fair_limit import FairLimit
+from server.admission.admission_budget import FairLimit
 from server.admission.guard import Guard
 from server.admission.keyring import FRONT_NAME, KeyRing
 from server.admission.loop_throttle import LoopThrottle

@@ -12,7 +12,7 @@ import time
 import orjson
 from aiohttp import web
 
-from server.admission.fair_limit import FairLimit
+from server.admission.admission_budget import FairLimit
 from server.admission.keyring import Tenant, caller
 from server.api.framing import SERVER_SENT_EVENTS
 from server.generation.engine_view import NameOf, show

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from server.protocol.base_models import RequestBody, StrictModel
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.sampling_fields import SamplingFields, as_strings
-from server.protocol.stream_fields import StreamFields
 from server.protocol.structured_outputs import GrammarRequest, ResponseFormat, StructuredOutputs
 
 MAX_CHOICES = 16  # n and best_of
@@ -45,6 +44,46 @@ ThinkingBudget: TypeAlias = Annotated[int, Field(ge=-1), AfterValidator(_as_budg
 class StreamOptions(StrictModel):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+
+
+MAX_INTERVAL = 1024  # tokens
+
+
+class Streaming(NamedTuple):
+    """The streaming options of a request, whichever route it came by."""
+
+    interval: int = 1  # tokens that a delta has at least, but for the first and the last
+    is_resumable: bool = False  # its events are numbered and buffered, and a client may reconnect for the rest
+    tells_progress: bool = False  # events before the first token say how the request waits
+    is_wanted: bool = False  # there is a stream at all; otherwise the answer comes as a whole
+
+
+PLAIN = Streaming()
+
+
+class StreamFields(BaseModel):
+    """Streaming parameters that every generating route has. null means the default."""
+
+    resumable: bool | None = None
+    return_progress: bool | None = None
+    stream_interval: Annotated[int, Field(ge=1, le=MAX_INTERVAL)] | None = None
+
+    @model_validator(mode="after")
+    def _some_need_stream(self) -> StreamFields:
+        if getattr(self, "stream", None):
+            return self
+        if self.resumable:
+            raise invalid_value("resumable is true and stream is not; only a stream can be resumed", "resumable")
+        if self.return_progress:
+            raise invalid_value(
+                "return_progress is true and stream is not; only a stream can tell of progress", "return_progress"
+            )
+        return self
+
+    @property
+    def streaming(self) -> Streaming:
+        is_wanted = bool(getattr(self, "stream", None))
+        return Streaming(self.stream_interval or 1, self.resumable is True, self.return_progress is True, is_wanted)
 
 
 class GenerationFields(RequestBody, SamplingFields, StreamFields):

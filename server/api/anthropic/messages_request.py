@@ -17,9 +17,8 @@ from server.api.anthropic.message_conversion import (
 from server.api.openai.chat_request import MAX_MESSAGES
 from server.protocol.base_models import LenientModel, bounded
 from server.protocol.errors import invalid_value, shorten
-from server.protocol.generation_fields import MAX_STOP_LENGTH, MAX_STOPS
+from server.protocol.generation_fields import MAX_STOP_LENGTH, MAX_STOPS, StreamFields
 from server.protocol.sampling_fields import as_strings
-from server.protocol.stream_fields import StreamFields
 from server.protocol.structured_outputs import GrammarRequest, StructuredOutputs
 from server.protocol.tools import CallsTools, FunctionDefinition, Tool, ToolPolicy, as_schema
 

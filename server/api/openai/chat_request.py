@@ -120,6 +120,8 @@ class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
 
     @model_validator(mode="after")
     def _choice_is_among_the_tools(self) -> ChatCompletionRequest:
+        if not self.tools and self.tool_choice is None:
+            return self
         choice = self.tool_choice
         chosen = [choice.function.name] if isinstance(choice, NamedTool) else []
         has_form = super().grammar_request not in (None, _ANY_TEXT)
@@ -143,7 +145,7 @@ class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
 
     @property
     def grammar_request(self) -> GrammarRequest | None:
-        forced = self.forced_calls
+        forced = None if self.tool_choice is None else self.forced_calls
         return super().grammar_request if forced is None else GrammarRequest("tools", forced)
 
     @model_validator(mode="after")

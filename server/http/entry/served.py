@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from aiohttp import hdrs, web
 from pydantic import ValidationError
 
-from server.admission.admission_budget import Share
+from server.admission.admission_budget import Reservation
 from server.api.route import Call, checked
 from server.http.entry.access_log import IGNORED
 from server.http.transport.connections import TURNS
@@ -22,7 +22,7 @@ from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
 
 SERVED = web.AppKey("served", ServedModels)
-SHARE = web.RequestKey("share", Share)  # of the budgets, as long as the request is being prepared
+SHARE = web.RequestKey("share", Reservation)  # of the budgets, as long as the request is being prepared
 
 
 _PLAIN = ("", "identity")
@@ -52,7 +52,7 @@ async def read_asked(request: web.Request, parse: Callable[[Any], Asked], prepar
     """
     served = request.app[SERVED]
 
-    def receive() -> Share:
+    def receive() -> Reservation:
         share = request[SHARE] = preparing.enter_context(served.admission_budget.receive())
         return share
 
@@ -80,7 +80,7 @@ def _parse(body: bytes, parse: Callable[[Any], Asked]) -> tuple[Any, Asked]:
     return decoded, parse(decoded)
 
 
-async def read_body(request: web.Request, receive: Callable[[], Share], settings: ServerSettings) -> bytes:
+async def read_body(request: web.Request, receive: Callable[[], Reservation], settings: ServerSettings) -> bytes:
     """The body, whatever content type it declares.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import orjson
 
 from engine.interface.types import PromptProgress
-from server.admission.admission_budget import Share
+from server.admission.admission_budget import Reservation
 from server.admission.keyring import Tenant
 from server.api.conversations.item_history import History
 from server.api.conversations.response_records import (
@@ -54,7 +54,7 @@ class ResponseRunner:
         most = HISTORY_SHARE * served.settings.max_body_bytes
         self.history = History(served.store, served.workers, tenant.owner, most, local)
 
-    async def look_back(self, turn: ResponseCall, share: Share) -> None:
+    async def look_back(self, turn: ResponseCall, share: Reservation) -> None:
         """Gives the turn what came before it, which counts as if the client had sent it.
 
         Args:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 from aiohttp import web
 
-from server.admission.admission_budget import Share
+from server.admission.admission_budget import Reservation
 from server.admission.keyring import Tenant
 from server.api.conversations.response_records import ConnectionRecords
 from server.api.openai.openai_objects import error_object
@@ -129,7 +129,7 @@ class ResponseSocket:
         task.add_done_callback(end)
 
     async def _run(
-        self, message: _Create, before: asyncio.Task[None] | None, preparing: ExitStack, share: Share
+        self, message: _Create, before: asyncio.Task[None] | None, preparing: ExitStack, share: Reservation
     ) -> None:
         """One response from its message to its last event."""
         is_large = share.num_bytes > MAX_INLINE_BYTES

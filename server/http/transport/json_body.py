@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from server.admission.fair_limit import FairLimit
+from server.admission.admission_budget import FairLimit
 from server.admission.keyring import caller
 from server.http.transport.write_timeout import WriteTimeout
 from server.protocol.errors import RETRY_AFTER_S, ApiError

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import WSMessage, WSMsgType, web
 
-from server.admission.fair_limit import FairLimit
+from server.admission.admission_budget import FairLimit
 from server.admission.keyring import caller
 from server.admission.loop_throttle import LoopThrottle
 from server.http.transport.connection_writer import ConnectionWriter, DeltaSink, LogFollower

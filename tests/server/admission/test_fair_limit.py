@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.admission.fair_limit import FairLimit
+from server.admission.admission_budget import FairLimit
 from server.admission.keyring import NOBODY
 from server.protocol.errors import ApiError
 

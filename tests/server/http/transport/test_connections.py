@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from server.admission.fair_limit import FairLimit
+from server.admission.admission_budget import FairLimit
 from server.admission.keyring import NOBODY, work_for
 from server.http.transport import connections
 from server.http.transport.json_body import MAX_UNCOUNTED, UNREAD, send_whole
