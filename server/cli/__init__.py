@@ -1,1 +1,1 @@
-"""The command `eagre` and its subcommands `serve` and `complete`."""
+"""The command `eagre` and its subcommands."""

@@ -112,5 +112,5 @@ async def liveness_server(settings: ServerSettings) -> AsyncIterator[int | None]
 
 
 async def _liveness(_request: web.Request) -> web.Response:
-    """200, because a follower that cannot go on ends its process."""
+    """GET /liveness: always 200, because a follower that fails ends its process."""
     return json_response({"status": "alive"})

@@ -27,7 +27,7 @@ ACCEPTED_AT_ONCE = 8
 
 
 class CannotListen(Exception):
-    """The message says where, and why not."""
+    """A listening socket could not be opened; the message has the address and the reason."""
 
 
 class Listeners:
@@ -55,7 +55,7 @@ class Listeners:
 
     @classmethod
     def of(cls, served: ServedModels) -> Listeners:
-        """Raises `KeyFileError` or `CertificateError` where keys or certificate cannot be used."""
+        """Makes the listeners of `served`; raises `KeyFileError` or `CertificateError` for an unusable file."""
         settings, keys = served.settings, read_keys(served.settings)
         metrics_app = None if settings.metrics_port is None else build_metrics_app(served)
         return cls(settings, keys, build_app(served, keys), metrics_app)

@@ -69,7 +69,7 @@ def _deploy(options: argparse.Namespace) -> int:
 
 
 def _flags(options: argparse.Namespace) -> dict[str, Any]:
-    """The flags by the settings' keys, with the model that is given as an argument.
+    """Returns the flags by setting name, with the positional model as `model`.
 
     Raises:
         SettingsError: the model is given in both ways.

@@ -84,7 +84,7 @@ class ModelLoader:
         return False
 
     def _progress_of(self, model: ServedModel) -> Progress:
-        """Also updates the stage that readiness reports."""
+        """Returns a progress function that also sets the loading stage, which readiness reports."""
 
         def report(stage: str, done: int, total: int) -> None:
             model.loading_stage = f"{stage}, {done} of {total}" if total else stage
@@ -110,7 +110,7 @@ class ModelLoader:
 
 
 async def prepare_when_quiet(served: ServedModels, model: ServedModel) -> None:
-    """Prepares a model for grammars when no model has generated anything for a while.
+    """Builds a model's grammar vocabulary once no model has generated anything for QUIET_S seconds.
 
     The library builds its vocabulary with the interpreter lock held: streams would pause meanwhile, and readiness would
     come later. A grammar that comes before has it built at once.

@@ -19,7 +19,7 @@ NUM_TOKENS = 1000  # the KV cache is shown for so many
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
-    """A model, and what it would take; of a model that cannot be opened, why."""
+    """A model and the memory that it needs, or the error if it cannot be opened."""
 
     listed: AvailableModel
     footprint: ModelFootprint | None
@@ -120,7 +120,7 @@ def _size(num_bytes: int) -> str:
 
 
 def _short(count: int, units: tuple[str, str, str]) -> str:
-    """Two or three digits with the largest unit (10⁹, 10⁶, 10³) that gives at least 1."""
+    """Formats a count with two or three digits and a unit for 10⁹, 10⁶ or 10³."""
     for power, unit in zip((1e9, 1e6, 1e3), units, strict=True):
         if count >= power:
             return f"{count / power:.{0 if count >= 100 * power else 1}f}{unit}"

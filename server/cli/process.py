@@ -31,7 +31,7 @@ def raise_file_limit() -> None:
 
 
 async def first_of(*futures: asyncio.Future[Any]) -> None:
-    """Returns when one of them is done."""
+    """Waits until one of the futures is done."""
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 

@@ -57,7 +57,7 @@ def read_keys(settings: ServerSettings) -> KeyRing:
 
 
 def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
-    """The routes of `served`, which may still be loading: each request looks at its state."""
+    """Builds the application with every route. The models may still be loading; each request checks their state."""
     settings = served.settings
     hosts = None if settings.uds is not None else hosts_of(settings)
     app = _make_app(served, Guard(keys, hosts, settings.allowed_origins), served.turns)
@@ -106,9 +106,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
 
 
 def build_metrics_app(served: ServedModels) -> web.Application:
-    """What machines ask of `served`, for a port that only they can reach: no key is wanted there, and nobody waits
-    there for the turns of clients.
-    """
+    """Builds the application of the metrics port: probes and metrics, without keys and with a throttle of its own."""
     app = _make_app(served, Guard(None, hosts_of(served.settings), ()), LoopThrottle())
     app[ERROR_SHAPES] = {}
     app[SOCKET_ROUTES] = app[GENERATING] = frozenset()
@@ -118,7 +116,7 @@ def build_metrics_app(served: ServedModels) -> web.Application:
 
 
 def make_runner(app: web.Application) -> web.AppRunner:
-    """A runner in which a client that leaves cancels its handler, and with it the generation."""
+    """Makes the runner. When a client disconnects, its handler is cancelled, which aborts the generation."""
     return GuardedRunner(app, app[SERVED].settings)
 
 
@@ -145,13 +143,13 @@ def _add_figures(app: web.Application) -> None:
 
 
 async def _add_anthropics_header(request: web.Request, response: web.StreamResponse) -> None:
-    """Anthropic's libraries know an answer by a header of their own."""
+    """Adds the header from which Anthropic's client libraries read the request's id."""
     if request.path.startswith(MESSAGES.path) and REQUEST_ID in request:
         response.headers[REQUEST_ID_HEADER] = request[REQUEST_ID]
 
 
 def hosts_of(settings: ServerSettings) -> frozenset[str]:
-    """The names that the server answers to, in lower case: those that were allowed, and the one that it listens on."""
+    """Returns the accepted host names in lower case: the allowed hosts and the one that the server listens on."""
     return frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host))
 
 

@@ -38,7 +38,7 @@ def add_routes(app: web.Application) -> None:
 
 
 async def engine_events(request: web.Request) -> web.StreamResponse:
-    """An event five times a second, `?model=NAME` of another model than the first."""
+    """GET /engine/events: streams five snapshots a second of the first model, or of `?model=NAME`."""
     served, tenant, readers = request.app[SERVED], request[TENANT], request.app[READERS]
     _check_reader(served, tenant)
     model = served.find(request.query.get("model"))
@@ -87,7 +87,7 @@ async def _stream(request: web.Request, served: ServedModels, model: ServedModel
 
 
 def _event(served: ServedModels, model: ServedModel, tenant: Tenant, after_step: int) -> tuple[bytes, int]:
-    """The next event, and the last step that it tells of."""
+    """Returns the next event, encoded, and the number of the last step in it."""
     snapshot = model.engine.snapshot()
     body = {
         "model": model.model_name,
@@ -99,7 +99,7 @@ def _event(served: ServedModels, model: ServedModel, tenant: Tenant, after_step:
 
 
 def _names_for(served: ServedModels, model: ServedModel, tenant: Tenant) -> NameOf:
-    """The administrator sees the ids of all requests, a client those of its own."""
+    """Returns a function that gives a request's id, or None where the tenant may not see it."""
     names = served.requests.names(model.generations)
 
     def name_of(stream_id: str) -> str | None:

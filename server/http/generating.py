@@ -1,6 +1,6 @@
-"""Drives a route whose calls are POST requests: from the body to a stream of chunks, or to one JSON body.
+"""Handles the generating POST routes: reads the body, and answers with a stream of chunks or one JSON body.
 
-A call is ended early by whoever made it, by its id.
+It also handles the cancellation of a request by its id.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def _stream(request: web.Request, route: BodyRoute, call: BodyCall, prepar
 async def _stream_resumable(
     request: web.Request, route: BodyRoute, call: BodyCall, preparing: ExitStack
 ) -> web.StreamResponse | None:
-    """None where the server has no room for another logged stream, and the client gets a live one."""
+    """Streams a resumable answer. Returns None if there is no room for its log; the caller then streams it live."""
     served = request.app[SERVED]
     model = served.find(call.request.model)
     routed = read_routed_stream(request)
@@ -117,7 +117,7 @@ async def _answer_whole(
 
 
 def _ids(request: web.Request, call: BodyCall) -> tuple[str, str]:
-    """The header has one, the answer the other."""
+    """Returns the id in the answer and the id in the X-Request-Id header; both can cancel the request."""
     return call.request_id or request[REQUEST_ID], request[REQUEST_ID]
 
 

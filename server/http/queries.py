@@ -1,4 +1,4 @@
-"""Routes that ask a model for something else than text: the tokens of a text, the text of tokens, embeddings."""
+"""Routes that use a model without generating text: tokenize, detokenize, count tokens, embeddings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MAX_AT_ONCE = 16  # embeddings of one request in the engine's queue
 
 
 class AsksModel(HasIgnored, Protocol):
-    """A body that names the model that it asks."""
+    """A request body with a model name."""
 
     @property
     def model(self) -> str | None: ...
@@ -51,9 +51,7 @@ class AsksModel(HasIgnored, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CountedConversation:
-    """What count_tokens asks for. The conversation is put together where the body is checked, because both take long
-    where the body is large.
-    """
+    """A parsed count_tokens request. Parsing it builds the conversation, in a worker thread if the body is large."""
 
     model: str | None
     ignored: Sequence[str]
@@ -143,7 +141,7 @@ async def _count_tokens(
 
 
 async def _in_worker(served: ServedModels, num_chars: int, work: Callable[[], T]) -> T:
-    """What the work on texts of so many characters returns, from a thread for short calls or one for long ones."""
+    """Runs `work` in a worker thread, among the long calls if its texts have many characters."""
     workers = served.workers
     return await (workers.run_long if num_chars > MAX_SHORT_CHARS else workers.run)(work)
 
@@ -219,7 +217,7 @@ async def _embed(query: EmbeddingsRequest, model: ServedModel, served: ServedMod
 
 
 def _show(embeddings: Sequence[np.ndarray], query: EmbeddingsRequest) -> list[dict[str, Any]]:
-    """The embeddings as the answer has them.
+    """Converts the embeddings to the objects of the response.
 
     Raises:
         InvalidParameter: they have fewer numbers than are asked for.
@@ -237,7 +235,7 @@ def _show(embeddings: Sequence[np.ndarray], query: EmbeddingsRequest) -> list[di
 
 
 def _unit(vector: np.ndarray, dimensions: int | None) -> np.ndarray:
-    """The first numbers of an embedding, little-endian float32[dimensions], of length 1.
+    """Truncates an embedding to `dimensions` numbers and normalises it to length 1; little-endian float32.
 
     Raises:
         InvalidParameter: it has fewer.

@@ -1,4 +1,4 @@
-"""What a request would give to the engine, without asking it: vLLM's routes that tell routers a prompt's tokens."""
+"""vLLM's render routes: they return the token ids and parameters of a request, and generate nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every generating route."""
+"""The list of all routes that generate text."""
 
 from __future__ import annotations
 

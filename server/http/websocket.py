@@ -39,7 +39,7 @@ OPEN_SOCKETS = web.AppKey("open_sockets", OpenSockets)
 
 
 class SocketMessages(AbstractAsyncContextManager["SocketMessages"], Protocol):
-    """Obeys the messages of one socket while the context lasts."""
+    """Handles the messages of one socket while the context lasts."""
 
     async def receive(self, text: str) -> None: ...
 
@@ -104,7 +104,7 @@ async def open_socket(request: web.Request, path: str, settings: ServerSettings)
 
 
 async def close_sockets(app: web.Application) -> None:
-    """Says goodbye on every open socket (an `on_shutdown` signal)."""
+    """Closes every open WebSocket with code 1001, going away (an `on_shutdown` signal)."""
     sockets = app[OPEN_SOCKETS]
     await asyncio.gather(
         *(
@@ -115,7 +115,7 @@ async def close_sockets(app: web.Application) -> None:
 
 
 async def _serve(request: web.Request, socket: web.WebSocketResponse, open_messages: OpenMessages) -> None:
-    """Obeys the client's messages until one side closes."""
+    """Handles the client's messages until one side closes."""
     served = request.app[SERVED]
 
     def cut() -> None:

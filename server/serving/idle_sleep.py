@@ -72,7 +72,7 @@ class IdleSleep:
 
     @contextmanager
     def operate(self) -> Iterator[None]:
-        """While the context lasts, an operator changes the engine's state.
+        """Suspends the idle sleep while an operator changes the engine's state.
 
         Unless that fails, whether the engine sleeps is from then on the operator's affair.
         """
@@ -85,7 +85,7 @@ class IdleSleep:
             self._note_use()
 
     def take_over(self) -> None:
-        """From now on somebody else puts the engine to sleep and wakes it."""
+        """Leaves it to the caller to put the engine to sleep and to wake it, until `hand_back`."""
         if self._lifecycle.state is not EngineState.ASLEEP:
             self._is_operators = False  # whoever took it over before has woken it
         self._is_ours = False
@@ -103,7 +103,7 @@ class IdleSleep:
                 self._begin_to_wake()
 
     def _note_use(self) -> None:
-        """The quiet time begins anew."""
+        """Restarts the idle timer."""
         self._used_at = asyncio.get_running_loop().time()
 
     @property
@@ -131,7 +131,7 @@ class IdleSleep:
             log.error("engine_sleep_failed", reason=f"{type(error).__name__}: {error}")
 
     def _claim_sleep(self, seconds: float) -> bool:
-        """Whether nobody has come while the sleep waited for its turn. If so, a request wakes the engine from now on.
+        """Returns whether the engine is still idle and may sleep. If so, the next request has to wake it.
 
         Called under the lifecycle's lock, which is granted in order: a wake or an operator's change that was asked for
         earlier has already set `_is_ours`.

@@ -17,7 +17,7 @@ TellProgress: TypeAlias = Callable[[PromptProgress, int], Awaitable[None]]  # wi
 
 @asynccontextmanager
 async def telling_of_load(model: ServedModel, tell: TellProgress | None) -> AsyncIterator[None]:
-    """While the context lasts, tells what is being loaded whenever that changes; None: nobody asks for it."""
+    """Calls `tell` whenever the loading stage changes, while the context lasts; with None it does nothing."""
     if tell is None:
         yield
         return

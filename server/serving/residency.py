@@ -23,7 +23,7 @@ Bring: TypeAlias = Callable[[ServedModel], Awaitable[None]]
 
 
 class _Place:
-    """What is known of one model."""
+    """The residency state of one model: its users, its last use, and who waits for it."""
 
     def __init__(self) -> None:
         self.num_users = 0
@@ -88,12 +88,12 @@ class Residency:
         return any(other.state is ModelState.READY for other in self._models if other is not model)
 
     def ask_for(self, model: ServedModel) -> None:
-        """Has a model brought that somebody uses, unless it is in memory."""
+        """Queues the load of a model in use, unless it is in memory."""
         if not model.is_in_memory:
             self._want(model)
 
     async def arrival(self, model: ServedModel) -> None:
-        """Waits until a model is in memory that the caller uses, or that comes at the start.
+        """Waits until the model is in memory. The caller holds it by `use`, or it is loaded at the start.
 
         Raises:
             ApiError: it cannot be loaded.
@@ -129,7 +129,7 @@ class Residency:
                 await self._bring_in(model)
 
     async def _bring_in(self, model: ServedModel) -> None:
-        """Never raises: a model that cannot be loaded is the affair of those who asked for it alone."""
+        """Loads or wakes the model. Never raises; an error goes to those who wait for this model."""
         began, error = _now(), None
         model.loading_stage, model.load_error = "starting", None
         try:
@@ -154,14 +154,14 @@ class Residency:
         self._tell(model, error)
 
     def _tell(self, model: ServedModel, error: ApiError | None) -> None:
-        """Ends the wish for a model, and the wait of those who wished for it."""
+        """Removes a model from the load queue, and gives the outcome to those who wait for it."""
         del self._wanted[model]
         arrival, self._places[model].arrival = self._places[model].arrival, None
         if arrival is not None:
             arrival.set_result(error)
 
     async def _make_room_for(self, model: ServedModel) -> bool:
-        """Returns whether there is room; it is not made where nobody wants the model any more."""
+        """Puts other models to sleep until there is room; returns False if nobody wants the model any more."""
         while self._is_wanted(model):
             self._changed.clear()
             others = [other for other in self._models if other is not model and other.is_in_memory]
@@ -177,7 +177,7 @@ class Residency:
         return False
 
     def _choose(self, others: Sequence[ServedModel]) -> ServedModel | None:
-        """The model that makes room; None if none may go yet."""
+        """Chooses the model to put to sleep; None if none may leave yet."""
         # One that an operator has paused keeps its requests where they are.
         free = [other for other in others if other.engine_state is not EngineState.PAUSED and not other.has_failed]
         unused = [other for other in free if not self._places[other].num_users]
@@ -187,7 +187,7 @@ class Residency:
         return min(used, key=lambda other: self._places[other].may_leave_at, default=None)
 
     async def _put_to_sleep(self, leaving: ServedModel, *, in_favour_of: ServedModel) -> None:
-        """Lets what has begun end, and gives the weights and the pages back, unless the wish for them ends before."""
+        """Drains a model and frees its weights and pages. Stops early if `in_favour_of` is no longer wanted."""
         lifecycle = leaving.engine.lifecycle
         idle_sleep = leaving.idle_sleep
         if idle_sleep is not None:

@@ -106,7 +106,7 @@ class ServedModel:
         self.is_open = True
 
     def prepare_grammars(self) -> None:
-        """Does beforehand what the first grammar would wait for. Blocks all threads of the process."""
+        """Builds the grammar vocabulary before the first grammar needs it. Blocks all threads of the process."""
         if self._grammars is not None:
             self._grammars.prepare()
 
@@ -128,7 +128,7 @@ class ServedModel:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether its weights are."""
+        """Whether the model's weights are in memory."""
         if self._engine is None:
             return False
         lifecycle = self._engine.lifecycle
@@ -136,7 +136,7 @@ class ServedModel:
 
     @property
     def state(self) -> ModelState:
-        """What clients and operators are told."""
+        """The state that clients and operators see."""
         if self.loading_stage is not None:
             return ModelState.LOADING
         if self.has_failed or (self.load_error is not None and not self.is_in_memory):
@@ -164,7 +164,7 @@ class ServedModel:
 
     @property
     def engine_state(self) -> EngineState:
-        """What the engine's operator, or its idleness, has made of it; RUNNING before it is loaded."""
+        """The engine's lifecycle state: running, paused or asleep; RUNNING before the model is loaded."""
         return EngineState.RUNNING if self._engine is None else self._engine.lifecycle.state
 
     @property
@@ -208,12 +208,12 @@ class ServedModel:
 
     @property
     def generations(self) -> Collection[Generation]:
-        """What it is answering."""
+        """The running generations."""
         return self._generations
 
     @property
     def num_generations(self) -> int:
-        """With those of which some answers are not queued yet: a server that drains waits for them too."""
+        """The number of running generations, including those that are still being queued; a drain waits for all."""
         return len(self._generations) + self._num_submitting
 
     @property
@@ -238,16 +238,16 @@ class ServedModel:
             self._on_change()
 
     def add(self, generation: Generation) -> None:
-        """Counts a generation that runs."""
+        """Registers a running generation."""
         self._generations.add(generation)
 
     def remove(self, generation: Generation) -> None:
-        """Counts it no more."""
+        """Unregisters a generation that has ended."""
         self._generations.discard(generation)
         self._on_change()
 
     def shown_tokenizer(self, request: GenerationRequest) -> HasTokenTexts:
-        """By which the answers' tokens become text. Control tokens that mark parts of an answer must be seen in it."""
+        """Returns the tokenizer that decodes the answers; it shows control tokens that mark reasoning or tool calls."""
         tokenizer, has_tools = self.tokenizer, False
         is_chat = False
         for prompt in request.prompts:
@@ -269,7 +269,7 @@ class ServedModel:
             generation.abort()
 
     def fail_to_load(self, reason: str) -> None:
-        """The model could not be brought into memory: whoever waits in its queue is told why."""
+        """Records why the model could not be loaded, and ends the requests in its queue with that error."""
         self.load_error = reason
         if self._engine is not None:
             self._engine.end_streams(f"the model cannot be loaded: {reason}")

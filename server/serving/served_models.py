@@ -141,7 +141,7 @@ class ServedModels:
 
     @property
     def loading_stage(self) -> str:
-        """What is being done before the first model can answer."""
+        """The current loading stage, as readiness reports it."""
         return next((model.loading_stage for model in self.all if model.loading_stage is not None), "starting")
 
     @property
@@ -233,13 +233,13 @@ class ServedModels:
             model.abort_all()
 
     def end_streams(self) -> None:
-        """Ends every stream, also those of engines that no longer turn."""
+        """Ends every stream, even if its engine thread is stuck."""
         for model in self.all:
             if model.is_open:
                 model.engine.end_streams()
 
     def _count(self) -> None:
-        """Notes whether anything runs."""
+        """Sets or clears the idle event that `wait_idle` waits for."""
         if self.num_generations:
             self._idle.clear()
         else:

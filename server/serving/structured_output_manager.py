@@ -49,7 +49,7 @@ class StructuredOutputManager:
     async def rules_of(
         self, request: GenerationRequest, prompts: Sequence[PreparedPrompt], workers: Workers
     ) -> list[OutputGrammar | None]:
-        """The rules of the answers to each prompt; empty where all of them may be anything.
+        """Returns the grammar of the answers to each prompt, None for free text; empty if all are free text.
 
         Raises:
             InvalidParameter: a grammar is refused, takes too long, or does not allow an answer so far.

@@ -210,9 +210,9 @@ async def queue(
     *,
     tenant: str = "",
 ) -> Generation:
-    """Queues every prompt as often as it is to be answered. Where one is refused, none is left in the queue.
+    """Queues one sequence for each answer to each prompt. If one is refused, all the others are aborted.
 
-    The loop has a turn behind each QUEUED_AT_ONCE sequences.
+    It yields to the asyncio loop after each QUEUED_AT_ONCE sequences.
 
     Args:
         rules: what every answer to each prompt has to follow; empty where that may be anything.

@@ -1,4 +1,4 @@
-"""Positions in a stream, which mean the same however the events of its choices were interleaved."""
+"""Positions in a stream. They do not depend on how the events of several choices were interleaved."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Lanes:
         return self._lane_of[number]
 
     def find(self, position: Position) -> tuple[list[int], int]:
-        """The counts before the first event that a reader at `position` lacks, and the number of that event."""
+        """Finds the first event that a reader at `position` lacks; returns the counts before it, and its number."""
         lacking = (numbers[had] for numbers, had in zip(self._numbers, position, strict=True) if had < len(numbers))
         first = min(lacking, default=len(self._lane_of))
         return [bisect_left(numbers, first) for numbers in self._numbers], first

@@ -1,4 +1,4 @@
-"""Streams: what one answer is written to, whether a client reads it now, later, or not at all."""
+"""Streams: the destination of one answer's events, whether a client reads them now, later or never."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Stream(ABC):
 
     @abstractmethod
     def sink(self, encode: Encode) -> Sink[Delta]:
-        """What takes the events of deltas without waiting; see `Generation.push`."""
+        """Returns a sink that writes deltas without waiting; see `Generation.push`."""
 
     async def write_deltas(
         self, deltas: Sequence[Delta], encode: Callable[[Sequence[Delta]], Awaitable[Sequence[bytes]]]
@@ -42,7 +42,7 @@ class Stream(ABC):
 
 
 class StreamOwner(Protocol):
-    """Who knows the logged streams: the registry."""
+    """The part of the stream registry that a logged stream calls."""
 
     def note_unread(self, stream: LoggedStream) -> None:
         """The stream has ended, and nobody reads it."""
@@ -51,7 +51,7 @@ class StreamOwner(Protocol):
         """Somebody reads the stream."""
 
     def forget(self, stream: LoggedStream) -> None:
-        """Nobody has read the ended stream for the grace."""
+        """Drops the stream, which has ended and was not read during the grace period."""
 
 
 # Makes the events of an answer. It calls `begin` once the request is accepted.
@@ -162,7 +162,7 @@ class LoggedStream(Stream):
 
     @contextmanager
     def reading(self) -> Iterator[StreamLog]:
-        """The log, for a reader; while one reads, the clock stands still.
+        """Registers a reader and gives it the log; the grace timer is stopped while anybody reads.
 
         Raises:
             ApiError: 429, too many read it already.
@@ -194,7 +194,7 @@ class LoggedStream(Stream):
         self.log.free()
 
     def free(self) -> None:
-        """Ends the task and gives the memory back, where nobody reads; the last reader does it otherwise."""
+        """Stops the task and frees the log. If somebody still reads, the log is freed after the last reader."""
         self.is_forgotten = True
         self._stop_clock()
         if self.is_running:
@@ -228,7 +228,7 @@ class LoggedStream(Stream):
             self._registry.forget(self)
 
     def _rest(self) -> None:
-        """Starts the clock again, if nobody reads."""
+        """Starts the grace timer if nobody reads."""
         self._stop_clock()
         if self.num_readers:
             return

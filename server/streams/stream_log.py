@@ -33,7 +33,7 @@ class Follower(Protocol):
 
     @property
     def frame(self) -> Callable[[bytes, bytes], bytes]:
-        """Makes of a position and an event what the reader is sent."""
+        """A function that adds the position to an event, in the form in which the reader gets both."""
 
     @property
     def put(self) -> Callable[[Sequence[bytes]], None]:
@@ -256,7 +256,7 @@ class _Reader:
             self._frame, self._put, self.flush = follower.frame, follower.put, follower.flush
 
     def entry(self, event: bytes) -> Entry | None:
-        """The next event as the reader gets it; None where it has it already."""
+        """Returns the next event for the reader, or None if the reader already has it."""
         position = self._go_on()
         is_last = self._log.is_complete and self.next == self._log.num_events
         return None if position is None else Entry(position, event, is_last)
@@ -285,7 +285,7 @@ class _Reader:
             self._woken.set_result(None)
 
     async def wait(self) -> None:
-        """Waits for what the follower does not take."""
+        """Waits until the reader's task has to read again; until then the follower, if ready, takes the events."""
         log, follower = self._log, self._follower
         self._woken = asyncio.get_running_loop().create_future()
         if follower is not None and follower.is_ready and self.next == log.num_events:
@@ -301,7 +301,7 @@ class _Reader:
             self.stop()
 
     def _go_on(self) -> bytes | None:
-        """Goes on by one event; returns the position behind it, None where the reader has the event already."""
+        """Advances by one event; returns the position after it, or None if the reader already has the event."""
         number = self.next
         self.next = number + 1
         lanes, counts, had = self._log.lanes, self._counts, self._had
@@ -313,13 +313,13 @@ class _Reader:
 
 
 def never_sent(position: Position, end: Position) -> ApiError:
-    """400: a reader says that it has events which do not exist."""
+    """400: the reader's position is beyond the end of the stream."""
     told = encode(position).decode(), encode(end).decode()
     return ApiError(f"after is {told[0]}; the stream has {told[1]} events", param="after", code="invalid_value")
 
 
 def events_dropped(first_kept: int) -> ApiError:
-    """410: what a reader asks for is not kept any more."""
+    """410: the events that the reader asks for were dropped."""
     return ApiError(
         f"the events before number {first_kept} are no longer kept; the stream cannot be continued without them",
         status=410,

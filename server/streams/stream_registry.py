@@ -150,7 +150,7 @@ class StreamRegistry:
         return is_free and len(self._streams) < self._max_streams
 
     def _make_room(self) -> None:
-        """Called while the budget is exceeded."""
+        """Drops ended, unread streams while the budget is exceeded."""
         while self._budget.is_exceeded and self._forget_ended():
             pass
 
@@ -174,11 +174,11 @@ class StreamRegistry:
         return True
 
     def _largest(self, owners: Iterable[str | None]) -> _Holding | None:
-        """The largest holding of those owners, of equal ones the first."""
+        """Returns the largest holding among the owners; the first of equal ones."""
         return max((self._holdings[owner] for owner in owners), key=self._size, default=None)
 
     def _size(self, holding: _Holding) -> tuple[int, int]:
-        """Streams of a holding and their bytes; in the other order where it is the bytes that are short."""
+        """Sort key of a holding: (streams, bytes), or (bytes, streams) if it is bytes that have run out."""
         size = len(holding.streams), holding.bytes.num_bytes
         return size if len(self._streams) >= self._max_streams else size[::-1]
 

@@ -15,7 +15,7 @@ MAX_CHARS = 64 << 10  # of a request's prompts, and of all its answers; the rest
 
 
 def input_messages(request: GenerationRequest) -> str:
-    """The prompts as JSON. Token ids are left out, and so is what no text stands for."""
+    """Encodes the text prompts and messages as JSON, up to MAX_CHARS; prompts of token ids are left out."""
     messages: list[dict[str, Any]] = []
     room = MAX_CHARS
     for prompt in request.prompts:

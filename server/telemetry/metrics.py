@@ -79,7 +79,7 @@ class Metrics(GenerationObserver):
         self._engine_stats: Callable[[], EngineStats] = EngineStats
 
     def watch_engine(self, stats: Callable[[], EngineStats]) -> None:
-        """Takes the engine's figures from `stats` at every scrape from now on."""
+        """Calls `stats` at every scrape from now on, for the engine's counters and gauges."""
         self._engine_stats = stats
 
     def submitted(self, prompts: Sequence[PreparedPrompt]) -> None:
@@ -253,7 +253,7 @@ def _labelled(kind: type[CounterMetricFamily] | type[GaugeMetricFamily], name: s
 
 
 def _cache_config(model: str, stats: EngineStats) -> Metric:
-    """What a router must know to count a server's pages: labels of a gauge that is always 1, as vLLM has it."""
+    """The page size and the number of pages, for routers, as labels of a gauge that is always 1, as in vLLM."""
     family = GaugeMetricFamily(
         "eagre_cache_config_info", "The page pool; always 1", labels=["model", "block_size", "num_gpu_blocks"]
     )

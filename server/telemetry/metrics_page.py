@@ -12,18 +12,18 @@ from prometheus_client.registry import Collector
 
 from server.startup.settings import MetricsNames
 from server.telemetry.metrics import Metrics
-from server.telemetry.metrics_names import named
+from server.telemetry.vllm_names import named
 
 
 class HasModelName(Protocol):
-    """Whose figures they are."""
+    """Something with the name of a served model."""
 
     @property
     def model_name(self) -> str: ...
 
 
 class ProcessGauge(NamedTuple):
-    """A figure of the process, which has no model."""
+    """A gauge of the whole process, without the label `model`."""
 
     name: str
     documentation: str
@@ -79,7 +79,7 @@ def _hit_rate(queries: Metric, hits: Metric) -> Metric:
 
 
 def _count_tasks() -> int:
-    """0 outside an asyncio loop."""
+    """Counts the asyncio tasks; 0 outside a loop."""
     try:
         return len(asyncio.all_tasks())
     except RuntimeError:

@@ -91,7 +91,7 @@ def _tokens(token_ids: Sequence[int], tokenizer: HasTokenTexts | None) -> dict[s
 
 
 def _cached(prompts: Sequence[PreparedPrompt], answers: Sequence[AnswerRecord]) -> list[int]:
-    """Of each prompt, the tokens that its first answer found in the prefix cache."""
+    """Returns for each prompt how many tokens its first answer found in the prefix cache."""
     cached, first = [], 0
     for prompt in prompts:
         cached.append(answers[first].num_cached_tokens if first < len(answers) else 0)
@@ -100,7 +100,7 @@ def _cached(prompts: Sequence[PreparedPrompt], answers: Sequence[AnswerRecord]) 
 
 
 def _changed(params: SamplingParams) -> dict[str, Any]:
-    """What the engine got, less what it would do anyway."""
+    """Returns the sampling parameters that differ from their defaults."""
     values = {field.name: getattr(params, field.name) for field in fields(params)}
     return {name: value for name, value in values.items() if value != getattr(_DEFAULTS, name)}
 

@@ -45,7 +45,7 @@ def encode_request(request: GenerationRequest) -> bytes:
 
 
 def _shape(source: PromptSource) -> dict[str, Any]:
-    """A prompt by the fields of its body; of one of token ids nothing, because they stand in the rendered prompt."""
+    """Returns the body fields of a prompt; none for token ids, because the record has them already."""
     match source:
         case Conversation():
             shape: dict[str, Any] = {"messages": source.messages}
@@ -66,7 +66,7 @@ def _shape(source: PromptSource) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """What orjson does not know."""
+    """Converts a value that orjson cannot encode (its `default` function)."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", by_alias=True, exclude_none=True)
     if isinstance(value, Mapping):

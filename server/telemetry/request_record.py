@@ -94,7 +94,7 @@ class RequestRecord(GenerationObserver):
         self.is_kept = True  # False: others have taken its place, and nothing more is noted
 
     def ask(self, asked: bytes) -> None:
-        """Sets the request as JSON."""
+        """Stores the request, encoded as JSON."""
         self.asked = asked
         self._grow(self, len(asked))
 
@@ -145,7 +145,7 @@ class RequestRecord(GenerationObserver):
 
 
 def _bytes_of(params: SamplingParams) -> int:
-    """Of the parameters that may be long. One sequence breaker of a request may stand for half of the vocabulary."""
+    """Counts the bytes of parameters that may be long; one sequence breaker may match half of the vocabulary."""
     lists = (params.dry_breaker_ids, params.allowed_token_ids or (), params.stop_token_ids, params.logprob_token_ids)
     return (
         TOKEN_ID_BYTES * sum(map(len, (*lists, *params.bad_words)))

@@ -141,7 +141,7 @@ def _of_sampling(sampling: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fits(value: object) -> bool:
-    """Whether a span can carry the number; one of more than 64 bits would cost the whole batch its export.
+    """Whether a span can hold the number; an integer of more than 64 bits would make the whole export fail.
 
     A request's numbers are checked against their limits only behind the span's beginning.
     """

@@ -34,7 +34,7 @@ def test_each_target_is_measured_in_each_round_and_holds_in_it(monkeypatch: pyte
         return plan
 
     async def burst(*arguments: Any) -> dict[str, float]:
-        bursts.append(engine.scheduler.pace.target_gap)
+        bursts.append(engine.scheduler.step_time.target_gap)
         if len(bursts) == 3:
             longest.clear()  # of the first round, in which costs are learned
         return await original(*arguments)

@@ -10,13 +10,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 
 from server.admission.workers import Workers
 from server.api import encoding
 from server.api.route import StreamWriter
+from server.generation.generation import Generation
 from server.generation.output_sequence import Delta
+from server.streams.stream import Stream
 from tests.fakes.engine_client import FakeEngineClient
 from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
@@ -113,14 +116,33 @@ async def test_the_encoding_of_a_long_prompt_leaves_the_loop_free() -> None:
             return [b"a"]
 
         def end(self):
-            return b""
+            return []
 
-    workers = Workers()
-    delta = Delta(0, "", [], None, prompt_logprobs=[None] * 1000)
-    encoded = asyncio.create_task(encoding.encode(Writer(), [delta], workers))
+    class LongPrompt:
+        """A generation that has only the log probabilities of its prompt."""
+
+        async def __aiter__(self):
+            yield [Delta(0, "", [], None, prompt_logprobs=[None] * 1000)]
+
+        async def push(self, sink):
+            pass
+
+    class Written(Stream):
+        def __init__(self):
+            self.events = []
+
+        async def write(self, events):
+            self.events += events
+
+        def sink(self, encode):
+            return None
+
+    workers, stream = Workers(), Written()
+    encoded = asyncio.create_task(encoding.write_deltas(stream, cast(Generation, LongPrompt()), Writer(), workers))
     await asyncio.sleep(0.01)
     may_end.set()
-    assert await encoded == [b"a"]
+    await encoded
+    assert stream.events == [b"a"]
     workers.close()
 
 

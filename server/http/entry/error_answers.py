@@ -1,4 +1,4 @@
-"""What a handler raises before its headers, as a response in the route's shape of error."""
+"""Converts an exception that a handler raises before it sends headers into the route's error response."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GENERATING = web.AppKey("generating", frozenset[str])
 
 
 def error_response(request: web.Request, error: Exception) -> web.Response:
-    """The response to what a handler has raised before its headers. Must be called where the error is handled.
+    """Builds the response to an exception raised before the headers. Call it inside the `except` block.
 
     Raises:
         HTTPException: a redirect is raised again.
@@ -38,7 +38,7 @@ def error_response(request: web.Request, error: Exception) -> web.Response:
 
 
 def _answer(request: web.Request, api_error: ApiError) -> web.Response:
-    """The answer that tells of `api_error`.
+    """Builds the response to `api_error`; a refused generation also gets a record in the request log.
 
     A function of its own, because the error must not stay in a variable of a function that it was raised through: its
     traceback names that function's variables, so they would keep each other alive, the request's body among them,
@@ -62,7 +62,7 @@ def _answer(request: web.Request, api_error: ApiError) -> web.Response:
 
 
 def _from_store(error: StoreError) -> ApiError:
-    """What cannot be stored is refused. Why the whole store fails is the operator's affair, and stands in the log."""
+    """Returns 413 for a record that is too large. For a failed store it logs the cause and returns 503."""
     if isinstance(error, TooLarge):
         return ApiError(str(error), status=413, code="record_too_large")
     log.error("store_failed", reason=str(error))

@@ -1,4 +1,4 @@
-"""Which routes want whose key, and CORS. Routes want a client's key unless named here."""
+"""Access rules of the routes, and CORS. A route needs a client's key unless it is listed here."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def add_cors_headers(request: web.Request, response: web.StreamResponse) -
 
 
 def answer_preflight(request: web.Request, guard: Guard, host: str) -> web.Response:
-    """The answer to a browser's question before it sends a page's request, which has no key yet (Fetch standard, CORS).
+    """Answers a CORS preflight request, which carries no key (Fetch standard).
 
     Raises:
         ApiError: 403 to pages of other origins, 421 as for any request.

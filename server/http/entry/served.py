@@ -30,18 +30,18 @@ _DECODED = (*_PLAIN, "gzip", "deflate", "br", "zstd")  # aiohttp refuses what it
 
 
 class HasIgnored(Protocol):
-    """What a body was parsed to."""
+    """A parsed request body."""
 
     @property
     def ignored(self) -> Sequence[str]:
-        """The parameters of the body that mean nothing to this server."""
+        """The names of the body's parameters that the server does not know and ignores."""
 
 
 Asked = TypeVar("Asked", bound=HasIgnored)
 
 
 async def read_asked(request: web.Request, parse: Callable[[Any], Asked], preparing: ExitStack) -> Asked:
-    """What the body of `request` asks for; a large one is parsed in a worker thread.
+    """Reads and parses the body of `request`; a large body is parsed in a worker thread.
 
     Args:
         parse: of the decoded body; raises ApiError, FieldError or ValidationError.
@@ -131,7 +131,7 @@ def _ends_wrongly() -> ApiError:
 
 @asynccontextmanager
 async def in_memory(served: ServedModels, model: ServedModel) -> AsyncIterator[None]:
-    """Waits until the model is loaded; while the context lasts, it is not put to sleep or out of memory for another.
+    """Waits until the model is loaded, and keeps it awake and in memory while the context lasts.
 
     Raises:
         ApiError: it cannot be loaded, or too many requests wait for such models.

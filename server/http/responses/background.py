@@ -24,7 +24,7 @@ MAX_WAIT_S = 10.0  # for the end of a response that was stopped
 
 
 async def start(served: ServedModels, tenant: Tenant, turn: ResponseCall, request_id: str) -> Response:
-    """Begins to generate a response; returns it as it is now, once it is stored.
+    """Starts a background response and stores it; returns the queued response object.
 
     Raises:
         ApiError: the request is refused, or too many responses are being made.
@@ -65,7 +65,7 @@ async def start(served: ServedModels, tenant: Tenant, turn: ResponseCall, reques
 
 
 def is_running(served: ServedModels, tenant: Tenant, response_id: str) -> bool:
-    """Whether the tenant's response is still being made."""
+    """Whether the tenant's response is still being generated."""
     stream = served.streams.get(tenant.owner, response_id)
     return stream is not None and stream.is_running
 
@@ -84,14 +84,14 @@ async def stop(served: ServedModels, tenant: Tenant, response_id: str) -> bool:
 
 
 def forget(served: ServedModels, tenant: Tenant, response_id: str, *, was_stored: bool) -> None:
-    """Stops a response and gives up its events, unless it is not stored yet, because its stream has not ended."""
+    """Stops a response and drops its events, unless it is a foreground response that is not stored yet."""
     stream = served.streams.get(tenant.owner, response_id)
     if stream is not None and (was_stored or stream.is_background):
         served.streams.forget(stream)
 
 
 async def follow(request: web.Request, response_id: str, start_at: int) -> web.StreamResponse:
-    """Streams the events of a response from a number on, to its end.
+    """Streams the events of a response from number `start_at` to the end.
 
     Raises:
         ApiError: the events are not kept (any more).

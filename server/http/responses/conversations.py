@@ -47,7 +47,7 @@ async def fetch(request: web.Request) -> web.Response:
 
 
 async def change(request: web.Request) -> web.Response:
-    """POST /v1/conversations/{id}: other metadata."""
+    """POST /v1/conversations/{id}: replaces the metadata."""
     with ExitStack() as preparing:
         body = await read_asked(request, ConversationChange.parse, preparing)
         return json_response(await _change(request, lambda stored: stored.with_metadata(body.metadata or {}), _told))
@@ -118,7 +118,7 @@ async def _shape(request: web.Request, items: Sequence[InputItem]) -> list[Item]
 
 
 async def _read(request: web.Request, pick: Callable[[StoredConversation], T]) -> T:
-    """What `pick` makes of the conversation, in the store's thread.
+    """Loads the conversation and returns `pick(conversation)`, which runs in the store's thread.
 
     Raises:
         ApiError: 404, the tenant has no such conversation.
@@ -134,7 +134,7 @@ async def _change(
     request: web.Request, change: Callable[[StoredConversation], StoredConversation],
     tell: Callable[[StoredConversation], T],
 ) -> T:  # fmt: skip
-    """What `tell` makes of the conversation after `change`; both run in the store's thread.
+    """Saves `change(conversation)` and returns `tell` of it; both functions run in the store's thread.
 
     Raises:
         ApiError: 404, the tenant has no such conversation.

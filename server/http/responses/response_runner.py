@@ -55,7 +55,7 @@ class ResponseRunner:
         self.history = History(served.store, served.workers, tenant.owner, most, local)
 
     async def look_back(self, turn: ResponseCall, share: Reservation) -> None:
-        """Gives the turn what came before it, which counts as if the client had sent it.
+        """Loads the items of the previous response or the conversation into the turn, as if the client had sent them.
 
         Args:
             share: what the request takes of the budgets while it is prepared.
@@ -80,7 +80,7 @@ class ResponseRunner:
         is_told: bool = False,
         on_accepted: Callable[[Callable[[], object]], object] | None = None,
     ) -> Response:
-        """Generates, and writes events as they come. What is to be stored is stored before the last event leaves.
+        """Generates the response and writes its events. The response is stored before its last event is sent.
 
         Args:
             stream: None where the response is answered whole.
@@ -172,7 +172,7 @@ class ResponseRunner:
         await self._served.store.delete(response_key(self._tenant.owner, turn.id))
 
     async def _store(self, turn: ResponseCall, response: Response) -> None:
-        """Stores the response as its request asks. An answer that cannot be stored is an answer all the same."""
+        """Stores the response if the request asks for it. After a store error the client still gets the answer."""
         body, store = turn.body, self._served.store
         record, key = _record_of(turn, response), response_key(self._tenant.owner, turn.id)
         try:

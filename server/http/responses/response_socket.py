@@ -1,4 +1,4 @@
-"""The WebSocket mode of /v1/responses: many responses on one socket, in lanes that the client names."""
+"""The WebSocket mode of /v1/responses: many responses on one socket, told apart by the client's `stream_id`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Create(NamedTuple):
 
 
 class _Refusal(NamedTuple):
-    """A message that makes no sense."""
+    """A message that is refused, with its error."""
 
     lane: str | None
     error: ApiError
@@ -72,7 +72,7 @@ class ResponseSocket:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def receive(self, text: str) -> None:
-        """Obeys one text message, or answers with an error."""
+        """Handles one text message; answers an invalid one with an error."""
         max_bytes, is_large = self._served.settings.max_body_bytes, len(text) > MAX_INLINE_BYTES
         # While a large message is read, the socket's next one waits.
         message = await self._served.workers.run_large(_read, text, max_bytes) if is_large else _read(text, max_bytes)
@@ -85,7 +85,7 @@ class ResponseSocket:
             await self._stream.write([_encode_error(message.lane, message.error)])
 
     async def refuse_binary(self) -> None:
-        """Answers a binary message, of which there are none."""
+        """Answers a binary message with an error; only text messages are accepted."""
         error = ApiError("the frame is binary; it must be text", code="binary_frame")
         await self._stream.write([_encode_error(None, error)])
 
@@ -161,12 +161,12 @@ class ResponseSocket:
 
 
 def open_socket(request: web.Request, stream: SocketStream) -> ResponseSocket:
-    """What obeys the messages of the socket that `request` has become."""
+    """Makes the handler of the messages on the WebSocket that `request` was upgraded to."""
     return ResponseSocket(request.app[SERVED], stream, request[TENANT])
 
 
 def _read(text: str, max_bytes: int) -> _Create | _Refusal:
-    """What a client's message asks for; one of more than `max_bytes` in UTF-8 is refused."""
+    """Parses a client's message; one of more than `max_bytes` in UTF-8 is refused."""
     lane = None
     try:
         if len(text) > max_bytes or len(text.encode()) > max_bytes:
@@ -207,6 +207,6 @@ def _parse(message: _Create) -> ResponseCall:
 
 
 def _encode_error(lane: str | None, error: ApiError) -> bytes:
-    """The message that tells of a request that was refused."""
+    """Encodes the error message of a refused request."""
     named = {} if lane is None else {"stream_id": lane}
     return orjson.dumps({"type": "error", "status": error.status, **error_object(error), **named})

@@ -46,7 +46,7 @@ class ResumableResponse:
         )
 
     def check_transport(self) -> None:
-        """It is always begun over HTTP."""
+        """Never raises: such a stream always begins over HTTP."""
 
     def respond(self, request: web.Request, stream: LoggedStream) -> EventStreamResponse:
         return EventStreamResponse(

@@ -1,4 +1,4 @@
-"""The paths of this room."""
+"""Registers the routes of responses and conversations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored of responses: fetched, listed, deleted, and followed while it is still being made."""
+"""Routes of stored responses: fetch, list the input, delete, cancel, and follow one that is still running."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def cancel(request: web.Request) -> web.StreamResponse:
 
 
 async def list_input(request: web.Request) -> web.StreamResponse:
-    """GET /v1/responses/{id}/input_items: what the response was made from, less what came before it."""
+    """GET /v1/responses/{id}/input_items: the items of the request, without those of earlier turns."""
     query = ListQuery.parse(request.query)
 
     def tell(record: Record) -> web.Response:
@@ -84,7 +84,7 @@ async def list_input(request: web.Request) -> web.StreamResponse:
 
 
 async def _read(request: web.Request, response_id: str, pick: Callable[[Record], T]) -> T:
-    """What `pick` makes of the record, in the store's thread: it may be as large as a request's body.
+    """Loads the record and returns `pick(record)`, which runs in the store's thread because records may be large.
 
     Raises:
         ApiError: 404, the tenant has no such response.

@@ -1,1 +1,1 @@
-"""How streamed answers are written to sockets: as server-sent events, as messages, and again to readers that return."""
+"""Writes streamed answers to clients: as server-sent events or WebSocket messages, live or resumed."""

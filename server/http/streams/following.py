@@ -1,4 +1,4 @@
-"""Server-sent events from the log of a stream, to a client that may come back."""
+"""Sends the events of a logged stream to a client as server-sent events with ids, so that it can resume."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def follow(
     request: web.Request, producer: ResumableOverHttp, stream: LoggedStream, after: str | None,
     *, on_begun: Callable[[], object] | None = None, is_first: bool = False,
 ) -> web.StreamResponse:  # fmt: skip
-    """Streams what follows a position, each event with its own position, to the end of the stream.
+    """Streams the events after a position to the end of the stream; each event's id is its position.
 
     Args:
         after: the position; None: the beginning.

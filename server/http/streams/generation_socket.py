@@ -70,7 +70,7 @@ class GenerationSocket:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def receive(self, text: str) -> None:
-        """Obeys one text message, or answers with an error."""
+        """Handles one text message; answers an invalid one with an error."""
         max_bytes, is_large = self._served.settings.max_body_bytes, len(text) > MAX_INLINE_BYTES
         if is_large:  # this socket's next message waits
             message = await self._served.workers.run_large(self._route.read, text, max_bytes)
@@ -88,7 +88,7 @@ class GenerationSocket:
             await self._stream.write([self._route.encode_error(message.id, error)])
 
     async def refuse_binary(self) -> None:
-        """Answers a binary message, of which no route has any."""
+        """Answers a binary message with an error; only text messages are accepted."""
         error = ApiError("the frame is binary; it must be text", code="binary_frame")
         await self._stream.write([self._route.encode_error(None, error)])
 
@@ -228,8 +228,10 @@ class GenerationSocket:
         raise ApiError("nothing follows this place: the stream has ended", param="after", code="stream_ended")
 
     def _encode_failure(self, client_id: str, error: ApiError) -> bytes:
-        """The terminal message. The caller must not keep the error, because that would keep the caller's variables, the
-        message among them, until a garbage collection.
+        """Encodes the terminal message of a failed generation.
+
+        The caller must not keep the error: its traceback would keep the caller's variables alive until a garbage
+        collection.
         """
         log.info("stream_refused", code=error.code, param=error.param)
         return self._route.encode_error(client_id, error)

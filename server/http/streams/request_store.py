@@ -75,7 +75,7 @@ class StreamRequestStore:
             self._delete(key)
 
     async def find(self, tenant: Tenant, stream_id: str) -> tuple[LoggedStream, ResumableAnswer]:
-        """The stream of this tenant; one of an earlier process begins to be computed again.
+        """Finds the tenant's stream; a stream of an earlier process is recomputed from its stored request.
 
         Raises:
             ApiError: 404, there is none, or it is another tenant's; or the request is refused now.
@@ -178,7 +178,7 @@ REQUEST_STORE = web.AppKey("stream_requests", StreamRequestStore)
 
 
 async def sweep(app: web.Application) -> AsyncIterator[None]:
-    """Deletes what earlier processes have left, in a task of its own (a `cleanup_ctx`)."""
+    """Deletes the unclaimed requests of earlier processes, in a background task (a `cleanup_ctx`)."""
     task = asyncio.ensure_future(app[REQUEST_STORE].delete_unclaimed())
     yield
     task.cancel()
@@ -190,5 +190,5 @@ def _key(owner: str, stream_id: str) -> RecordKey:
 
 
 def _fingerprint(model: ServedModel) -> dict[str, Any]:
-    """What has to be the same for the same tokens, as JSON has it."""
+    """Returns the facts of the model that must be equal for a request to give the same tokens, as JSON values."""
     return {"name": model.model_name, **{name: str(value) for name, value in asdict(model.engine.model_info).items()}}

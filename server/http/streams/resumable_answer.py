@@ -118,7 +118,7 @@ class ResumableAnswer:
             await stream.begun()
 
     def telling_of_load(self, write: Callable[[bytes], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
-        """While the context lasts and the model is being loaded, a reader is told of it, if the request asks for that.
+        """Writes progress events to a reader while the model loads, if the request asks for progress.
 
         Args:
             write: writes to the reader.
@@ -134,7 +134,7 @@ class ResumableAnswer:
         return self.call.encode_progress(progress, index, self.framing, self.request_id, self.model.model_name)
 
     def _check_abort(self) -> None:
-        """Raises where a server that shuts down ends a stream which can go on elsewhere, or after a restart.
+        """Raises if a shutdown aborts a stream that another server or a later process can continue.
 
         An end with "abort" would be the last event for ever.
         """
@@ -143,8 +143,7 @@ class ResumableAnswer:
 
 
 def start(answer: ResumableAnswer, stream_id: str | None = None) -> LoggedStream | None:
-    """Begins to produce the answer; None where the server has no room for another logged stream, and the client can
-    have a live one.
+    """Starts to generate the answer. Returns None if there is no room for its log; the client can get a live stream.
 
     A request without a seed gets one that follows from the id, so that it gives the same answer if it has to be
     computed again, on whichever server.

@@ -1,4 +1,4 @@
-"""GET and DELETE /v1/streams/{id}: a client that comes back reads on, or stops a resumable stream."""
+"""GET and DELETE /v1/streams/{id}: a reconnected client resumes or stops a resumable stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Headers of resumable streams: the stream's id, and what a router says beside its requests."""
+"""Headers of resumable streams: the stream's id, and the fields that a router adds to its requests."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _STREAM_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class RoutedStream(NamedTuple):
-    """A stream that a router follows, and asks for again at another server where this one is lost."""
+    """The stream that a router asks for; if this server is lost, the router resumes it on another."""
 
     stream_id: str
     after: str | None  # the position of the last event that the client has; None: it has none
 
 
 def read_routed_stream(request: web.Request) -> RoutedStream | None:
-    """What the router says of the stream that is asked for; None of any other client, whose headers are ignored.
+    """Reads a router's stream headers; returns None for any other client, whose headers are ignored.
 
     Raises:
         ApiError: the id is none.

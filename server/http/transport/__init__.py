@@ -1,1 +1,1 @@
-"""How bytes come and go: the connections, the bodies of requests, and writes that a client may stall."""
+"""The transport: connections, TLS handshakes, WebSockets, whole and streamed responses, and write timeouts."""

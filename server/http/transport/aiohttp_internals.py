@@ -44,20 +44,20 @@ _OWN_METHODS = ("_read_ready_cb", "_write_ready")
 
 
 def bare_transport(transport: asyncio.BaseTransport) -> asyncio.BaseTransport:
-    """The transport of the socket: `transport`, or what TLS is spoken over. It must not be closed yet."""
+    """Returns the plain TCP or Unix transport under `transport`, which may be TLS and must not be closed yet."""
     under_tls = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
     return transport if under_tls is None else under_tls
 
 
 def untie_transport(transport: asyncio.BaseTransport | None) -> None:
-    """Unties the transport of a socket that neither reads nor writes any more, because it is aborted or lost."""
+    """Breaks the reference cycle of a transport whose connection is aborted or lost."""
     own = getattr(transport, "__dict__", {})
     for name in _OWN_METHODS:
         own.pop(name, None)
 
 
 def untie_unmatched(request: web.BaseRequest) -> None:
-    """Unties a request that has been answered, if no route fitted it.
+    """Breaks the reference cycle of an answered request that matched no route.
 
     Its place is then taken by a route that is made for it alone, which keeps a method of itself and the exception that
     it raises. The traceback of that exception keeps the request.
@@ -69,13 +69,13 @@ def untie_unmatched(request: web.BaseRequest) -> None:
 
 
 def untie_connection(connection: web.RequestHandler) -> None:
-    """Unties a connection that is lost from the WebSocket whose method it keeps."""
+    """Drops the reference of a lost connection to its WebSocket."""
     if hasattr(connection, "_data_received_cb"):
         connection._data_received_cb = None
 
 
 def untie_socket(socket: web.WebSocketResponse) -> None:
-    """Unties a WebSocket whose handler has ended.
+    """Breaks the reference cycle of a WebSocket whose handler has ended.
 
     aiohttp keeps the error that has ended it, whose traceback keeps the socket and every message that was not read, and
     a timer of the next ping. They would be kept until a garbage collection, or until that ping.
@@ -93,7 +93,7 @@ def request_in_progress(connection: web.RequestHandler) -> web.BaseRequest | Non
 
 
 def end_refused_body(connection: web.RequestHandler, request: web.BaseRequest) -> None:
-    """Ends a body at whose end the parser has refused it.
+    """Passes the parser's error on to the reader of a request body that turned out to be invalid.
 
     aiohttp tells of it behind the request whose body it is; whoever reads that body would wait for its end until the
     deadline.
@@ -106,9 +106,7 @@ def end_refused_body(connection: web.RequestHandler, request: web.BaseRequest) -
 
 
 def untie_error(error: BaseException | None) -> None:
-    """Unties an error that has been told, and those that caused it: a traceback keeps the variables of functions, and
-    they keep the error.
-    """
+    """Removes the tracebacks of a reported error and of its causes, because they form a reference cycle with it."""
     found, known = [error], set[int]()
     while found:
         cause = found.pop()

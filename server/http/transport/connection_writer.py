@@ -1,4 +1,4 @@
-"""Writes to a client's connection that never wait: what is put in during one turn of the loop leaves in one write."""
+"""Non-blocking writes to a client's connection, batched: one iteration of the loop makes one write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HasTransport(Protocol):
 
 
 class ConnectionWriter:
-    """Writes that do not wait, on a transport that they share with writes that do.
+    """Batches non-blocking writes to a transport that awaited writes use too.
 
     Every write, of either kind, ends with a whole chunk or frame, so that the two kinds may follow each other in any
     order.
@@ -54,7 +54,7 @@ class ConnectionWriter:
 
     @property
     def is_ready(self) -> bool:
-        """Whether everything that was written has left: the client keeps up."""
+        """Whether the transport's write buffer is empty, so that the client keeps up."""
         transport = self._connection.transport
         return transport is not None and transport.get_write_buffer_size() == 0
 
@@ -67,7 +67,7 @@ class ConnectionWriter:
         self._stops.discard(stop)
 
     def flush(self) -> None:
-        """Writes what was put in, all of it at once."""
+        """Sends everything that `put` has collected, in one write."""
         waiting = self._waiting
         if not waiting:
             return

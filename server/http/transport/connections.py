@@ -1,4 +1,4 @@
-"""The connections of the server: how many there may be, how long an idle one may stay, and who has left unseen."""
+"""Limits of the server's connections: their number, idle time, and the detection of clients that have left."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class GuardedServer(web.Server):
         await super().shutdown(timeout)
 
     async def _cut_those_who_left(self) -> None:
-        """asyncio sees the end of a connection by reading, which is paused while a client sends more than is wanted."""
+        """Aborts connections whose client has left while reading is paused, which asyncio does not notice by itself."""
         while True:
             await asyncio.sleep(LEFT_CHECK_S)
             unread = [
@@ -167,7 +167,7 @@ class _Closing(asyncio.Protocol):
 
 
 def _has_left(transport: asyncio.Transport) -> bool:
-    """Whether the client has closed its side, looked up at the system without reading."""
+    """Asks the operating system, without reading, whether the client has closed its side."""
     connection = transport.get_extra_info("socket")
     if connection is None or connection.fileno() < 0:
         return False
@@ -177,7 +177,7 @@ def _has_left(transport: asyncio.Transport) -> bool:
 
 
 def _limit_unread(transport: asyncio.Transport, seconds: float) -> None:
-    """The system drops a connection whose client takes nothing for so long, whatever answer waits in its buffer."""
+    """Sets TCP_USER_TIMEOUT: the system drops a connection whose client acknowledges nothing for `seconds`."""
     connection = transport.get_extra_info("socket")
     option = getattr(socket, "TCP_USER_TIMEOUT", None)
     if option is not None and connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):

@@ -71,7 +71,7 @@ def _end(transport: asyncio.Transport) -> None:
 
 
 class _Beginning(asyncio.Protocol):
-    """A connection whose handshake begins with it."""
+    """The protocol of a new connection; it starts the TLS handshake."""
 
     def __init__(self, handshakes: Handshakes, make_protocol: Callable[[], asyncio.Protocol]) -> None:
         self._handshakes = handshakes
@@ -84,7 +84,7 @@ class _Beginning(asyncio.Protocol):
 
 
 class _Waiting(asyncio.Protocol):
-    """Keeps what a client sends between the end of its handshake and the moment when the server learns of that."""
+    """Buffers the bytes that a client sends before the server learns that the handshake has ended."""
 
     def __init__(self) -> None:
         self.is_lost = False
@@ -101,7 +101,7 @@ class _Waiting(asyncio.Protocol):
         self.is_lost = True
 
     def hand_over(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
-        """Gives the connection to `protocol`, and to this what has come."""
+        """Gives the connection and the buffered bytes to `protocol`."""
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         if self._data:

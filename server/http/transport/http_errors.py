@@ -1,4 +1,4 @@
-"""What is wrong with a request before it reaches the application, in the shape of all other errors.
+"""JSON error responses to requests that are refused before they reach the application.
 
 aiohttp answers such requests by itself, in plain text. Which route they were for is not known then, so that the shape
 is always OpenAI's.
@@ -39,7 +39,7 @@ Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Connection(web.RequestHandler):
-    """One client's connection, on which also what is no valid HTTP gets an error in JSON."""
+    """One client's connection. It answers invalid HTTP with a JSON error, too."""
 
     __slots__ = ("_bare_transport", "_probe_turns", "_turns")
 
@@ -56,7 +56,7 @@ class Connection(web.RequestHandler):
         self._bare_transport: asyncio.BaseTransport | None = None
 
     def data_received(self, data: bytes) -> None:
-        """Passes on what has come, which may be the wrong end of a body that a handler is reading."""
+        """Parses received bytes. If they end a body wrongly, the handler that reads it gets the error."""
         super().data_received(data)
         request = request_in_progress(self)
         if request is not None:
@@ -68,7 +68,7 @@ class Connection(web.RequestHandler):
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Gives up what keeps this connection, which no garbage collection should have to find."""
+        """Drops the references that would keep this connection until a garbage collection."""
         super().connection_lost(exc)
         untie_connection(self)
         untie_transport(self._bare_transport)
@@ -84,7 +84,7 @@ class Connection(web.RequestHandler):
             raise
 
     def log_exception(self, *told: Any, **options: Any) -> None:
-        """Logs an error of the connection, which nobody needs behind that."""
+        """Logs an error of the connection, and then removes its traceback."""
         super().log_exception(*told, **options)
         error = options.get("exc_info")
         if isinstance(error, BaseException):

@@ -20,7 +20,7 @@ _ANSWERED_HERE = (WSMsgType.PING, WSMsgType.PONG)
 
 
 class FairSocket(web.WebSocketResponse):
-    """A WebSocket whose every frame asks for a turn of the loop.
+    """A WebSocket that waits for the loop throttle after each received frame.
 
     aiohttp hands on what has arrived, and answers pings, without ever waiting: one read may bring forty thousand
     frames.
@@ -45,7 +45,7 @@ class FairSocket(web.WebSocketResponse):
 
 
 class SocketStream(Stream):
-    """All answers of one WebSocket. Tasks write one at a time."""
+    """The stream of all answers on one WebSocket. Its tasks write one at a time."""
 
     def __init__(self, timeout: WriteTimeout, writer: ConnectionWriter) -> None:
         self._timeout = timeout

@@ -1,4 +1,4 @@
-"""The names of the metrics on GET /metrics: Eagre's own, vLLM's, or both.
+"""Maps Eagre's metrics to vLLM's names, so that GET /metrics has either or both; metrics.py defines Eagre's own.
 
 Routers and dashboards made for vLLM ask for its names (vllm/v1/metrics/loggers.py in that project, the label
 `model_name`); the production-stack's router still asks for the older ones that begin with `gpu_`.
@@ -35,7 +35,7 @@ _VLLM_NAMES = {
 
 
 def named(family: Metric, names: MetricsNames) -> Iterator[Metric]:
-    """`family`, whose name is Eagre's, under every name that is wanted. One without a vLLM name keeps its own."""
+    """Yields `family` under each configured name. A metric without a vLLM name keeps Eagre's."""
     others = _VLLM_NAMES.get(family.name, ())
     if names is not MetricsNames.VLLM or not others:
         yield family
