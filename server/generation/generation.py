@@ -13,7 +13,7 @@ from typing import Self
 
 from engine.interface.types import DeadEnd, EngineError, FinishReason, TokenEvent
 from server.generation.answers import Answer, GenerationStats, Timings, Usage, choose_best, join, least_complete
-from server.generation.observer import GenerationObserver
+from server.generation.observer import GenerationObserver, tell_finished
 from server.generation.output_sequence import Delta, OutputSequence
 from server.generation.prompts import PreparedPrompt
 from server.generation.push import Push, Sink
@@ -205,8 +205,7 @@ class Generation:
             stats = GenerationStats(
                 self.usage, self.finish_reasons, self.time_to_first_token, self.timings, self.duration
             )
-            for observer in self._observers:
-                observer.finished(stats, error)
+            tell_finished(self._observers, stats, error)
 
     async def _next_deltas(self) -> list[Delta]:
         sequences = self._open_sequences()

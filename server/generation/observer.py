@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from engine.interface.types import PromptProgress
 from server.generation.answers import GenerationStats
 from server.generation.output_sequence import Delta, OutputSequence
 from server.generation.prompts import PreparedPrompt
+
+_log = logging.getLogger(__name__)
 
 
 class GenerationObserver:
@@ -50,3 +53,14 @@ class ProgressObserver(GenerationObserver):
 
     async def progress(self, progress: PromptProgress, index: int) -> None:
         await self._write(progress, index)
+
+
+def tell_finished(
+    observers: Sequence[GenerationObserver], stats: GenerationStats | None, error: BaseException | None
+) -> None:
+    """Calls `finished` of each. One that raises is logged: neither the others nor the answer depend on it."""
+    for observer in observers:
+        try:
+            observer.finished(stats, error)
+        except Exception:  # noqa: BLE001 - an answer must not fail by who watches it
+            _log.exception("an observer of a generation has failed")

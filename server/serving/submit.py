@@ -16,7 +16,7 @@ from server.admission.loop_throttle import LoopThrottle
 from server.admission.workers import Workers
 from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
-from server.generation.observer import GenerationObserver
+from server.generation.observer import GenerationObserver, tell_finished
 from server.generation.output_sequence import OutputSequence
 from server.generation.prompts import PreparedPrompt, prepare
 from server.protocol.errors import SERVER_ERROR, ApiError
@@ -31,7 +31,7 @@ from server.telemetry.usage_fields import UsageFields
 from server.text.detokenizer import HasTokenTexts
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
-    from engine.client import EngineClient
+    from engine.client import EngineClient, TokenStream
 
 QUEUED_AT_ONCE = 16  # sequences of one request in one turn of the loop, for which all other streams wait
 
@@ -89,11 +89,12 @@ class Submitter:
             ApiError, InvalidParameter, QueueFull, EngineError: the request is refused.
         """
         request, tenant, ids = submission.request, submission.tenant, submission.request_ids
-        observers: list[GenerationObserver] = [model.metrics, _USAGE_FIELDS]
+        observers: list[GenerationObserver] = [model.metrics, _USAGE_FIELDS, *submission.observers]
         generation = None
         try:
             if self.tracing is not None:
                 observers.append(self.tracing.span(request, model.model_name, ids))
+            self._check_accepting()  # before a model is loaded or woken for the request
             # Admit.
             if tenant is not ANYBODY:  # without keys any priority is allowed, and all clients share prefixes
                 priority, cache_salt = tenant.check_priority(request.priority), tenant.cache_salt(request.cache_salt)
@@ -103,7 +104,6 @@ class Submitter:
                     record = self._request_log.begin(ids, tenant.name, model.model_name)
                     observers.append(record)
                     await self._request_log.describe(record, request, self._workers)
-                observers += submission.observers
                 # Model.
                 if not model.is_open:
                     request = await self._wait_for_load(model, request, submission, running)
@@ -114,8 +114,7 @@ class Submitter:
                     rules: Sequence[OutputGrammar | None] = ()
                     if request.grammar is not None or request.strict_calls or request.thinking_budget is not None:
                         rules = await structured_output.rules_of(request, prompts, self._workers)
-                    # Queue. The only check here, because everything before may have taken long; HTTP handlers check
-                    # before they read a body, too.
+                    # Queue. Checked once more, because everything before may have taken long.
                     self._check_accepting()
                     with model.submitting():
                         num_aborts = model.num_aborts
@@ -139,8 +138,7 @@ class Submitter:
                         model.remove(generation)
         except BaseException as error:
             if generation is None:
-                for observer in observers:
-                    observer.finished(None, error)
+                tell_finished(observers, None, error)
             raise
 
     def cancel_loads(self) -> None:
@@ -162,7 +160,7 @@ class Submitter:
             for observer in submission.observers:
                 await observer.progress(progress, index)
 
-        self._check_accepting()
+        self._check_accepting()  # from here on `cancel_loads` refuses it
         limits = model.settings.engine
         timeouts = [limit for limit in (request.timeout, limits.request_timeout) if limit is not None]
         waits = [limit for limit in (*timeouts, limits.queue_timeout) if limit is not None]
@@ -222,6 +220,7 @@ async def queue(
         QueueFull, EngineError: from the engine.
     """
     sequences: list[OutputSequence] = []
+    streams: list[TokenStream] = []
     try:
         for prompt, rules_of_prompt in zip_longest(prompts, rules):
             for index, params in enumerate(prompt.params):
@@ -240,9 +239,10 @@ async def queue(
                     wants_progress=request.streaming.tells_progress and index == 0,
                     is_checked=True,
                 )
+                streams.append(stream)
                 sequences.append(OutputSequence(request, prompt, len(sequences), params, stream, tokenizer))
+        return Generation(sequences, prompts, tokenizer, observers)
     except BaseException:
-        for sequence in sequences:
-            sequence.stream.abort()
+        for stream in streams:
+            stream.abort()
         raise
-    return Generation(sequences, prompts, tokenizer, observers)

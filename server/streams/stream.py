@@ -120,6 +120,7 @@ class LoggedStream(Stream):
         """Runs `producer` in a task of its own, in a copy of the caller's context."""
         self.producer = producer
         self._task = asyncio.create_task(self._run(producer))
+        self._task.add_done_callback(self._end_unstarted)
         self._rest()
 
     def begin(self, on_stop: Callable[[], object]) -> None:
@@ -218,6 +219,13 @@ class LoggedStream(Stream):
             if not self._begun.done():
                 self._begun.cancel()
             self._on_stop = None
+            self._rest()
+
+    def _end_unstarted(self, _task: asyncio.Task[None]) -> None:
+        """Ends the stream where its task was cancelled before its first step, so that `_run` could not."""
+        if self.is_running:
+            self.log.end(_stopped())
+            self._begun.cancel()
             self._rest()
 
     def _fail(self, error: ApiError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from engine.interface.types import PromptProgress
@@ -172,9 +173,7 @@ class GenerationSocket:
             with stream.reading():
                 if client_id in self._cancelled:
                     stream.stop()
-                await self._wait_begun(client_id, stream, answer)
-                preparing.close()
-                return await self._follow(client_id, stream, answer, None)
+                return await self._follow(client_id, stream, answer, None, preparing.close)
         except asyncio.CancelledError:
             if stream.log.num_events == 0:
                 self._served.streams.forget(stream)  # the client has never learnt its id
@@ -195,7 +194,6 @@ class GenerationSocket:
                 code="wrong_transport",
             )
         with stream.reading():
-            await self._wait_begun(message.id, stream, answer)
             return await self._follow(message.id, stream, answer, message.after)
 
     async def _wait_begun(self, client_id: str, stream: LoggedStream, answer: ResumableAnswer) -> None:
@@ -211,12 +209,18 @@ class GenerationSocket:
         assert self._route.readdress is not None
         return self._route.readdress(message, answer.client_id, client_id, position)
 
-    async def _follow(self, client_id: str, stream: LoggedStream, answer: ResumableAnswer, after: str | None) -> bytes:
+    async def _follow(
+        self, client_id: str, stream: LoggedStream, answer: ResumableAnswer, after: str | None,
+        on_begun: Callable[[], object] | None = None,
+    ) -> bytes:  # fmt: skip
         def frame(position: bytes | None, message: bytes) -> bytes:
             return self._readdress(message, answer, client_id, position)
 
-        self._followed[client_id] = stream
+        self._followed[client_id] = stream  # now, because the client may cancel it while it waits
         try:
+            await self._wait_begun(client_id, stream, answer)
+            if on_begun is not None:
+                on_begun()
             async for entries in stream.log.read(stream.log.parse(after), self._stream.follower(frame)):
                 messages = [frame(position, message) for position, message, _ in entries]
                 if entries[-1].is_last:

@@ -56,7 +56,12 @@ class Supervisor:
             process = self._process = subprocess.Popen(
                 COMMAND, stdin=subprocess.PIPE, env=self._environment, cwd=self._folder, start_new_session=True
             )
-        exited = self._exited = run_in_background(process.wait, name="supervisor")
+        try:
+            exited = self._exited = run_in_background(process.wait, name="supervisor")
+        except RuntimeError:  # the system gives no thread; nobody would watch the process
+            process.kill()
+            process.communicate()
+            raise
         assert process.stdin is not None
         close = process.stdin.close
         exited.add_done_callback(lambda _: close())
@@ -74,7 +79,7 @@ class Supervisor:
             began = clock()
             try:
                 status: int | str = await asyncio.shield(self.start())
-            except OSError as error:  # there may be memory and file descriptors later
+            except (OSError, RuntimeError) as error:  # there may be memory, file descriptors and threads later
                 if not self.has_been_ready:
                     raise
                 status = str(error)

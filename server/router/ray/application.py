@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -159,7 +159,7 @@ class RayApplication:
 
     async def reload(self) -> None:
         """Has every replica read its keys again, when it next renews its entry in the address book."""
-        await self._ask_book(self._book.request_reload.remote())
+        await self._ask_book(self._book.request_reload.remote)
 
     def drain(self) -> None:
         """The replicas end after the router's last stream, by `stop`."""
@@ -177,7 +177,7 @@ class RayApplication:
 
     async def read_book(self, known_version: int) -> Addresses:
         """The addresses, as soon as they differ from those of that version, or after some seconds."""
-        return Addresses(*await self._ask_book(self._book.read.remote(known_version)))
+        return Addresses(*await self._ask_book(lambda: self._book.read.remote(known_version)))
 
     async def _follow_book(self, replicas: Replicas) -> None:
         version = -1
@@ -189,11 +189,11 @@ class RayApplication:
                 log.warning("address_book", reason=str(error))
                 await asyncio.sleep(RETRY_S)
 
-    async def _ask_book(self, answer: Awaitable[Any]) -> Any:
+    async def _ask_book(self, ask: Callable[[], Awaitable[Any]]) -> Any:
         """Raises `CannotDeploy` where the address book is lost, or does not answer within `BOOK_S`."""
         try:
             async with asyncio.timeout(BOOK_S):
-                return await answer
+                return await ask()
         except (self._ray.exceptions.RayError, TimeoutError) as error:
             raise CannotDeploy(f"the address book cannot be reached: {str(error) or 'it is silent'}") from error
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from server.http.streams.generation_socket import MAX_GENERATIONS
+from server.serving import submit
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel, render
 from tests.server.conftest import RunningServer, StartServer, eventually
@@ -231,3 +232,35 @@ async def test_while_loading_each_id_gets_an_error(start_server: StartServer) ->
         await send(socket, type="generate", id="a", prompt="x")
         error = await receive(socket)
     assert (error["type"], error["id"], error["error"]["code"]) == ("error", "a", "loading")
+
+
+async def test_a_resumable_generation_that_is_cancelled_at_once_ends(server: RunningServer) -> None:
+    """Its task has not begun to run when the cancellation comes."""
+    async with open_socket(server) as socket:
+        await send(socket, type="generate", id="a", prompt="ab", resumable=True)
+        await send(socket, type="cancel", id="a")
+        assert (await receive(socket))["type"] == "error"
+    assert server.served.num_generations == 0
+
+
+async def test_a_resumable_generation_is_cancelled_while_its_prompt_is_prepared(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, came = asyncio.Event(), asyncio.Event()
+    prepare = submit.prepare
+
+    async def prepare_late(*arguments: Any) -> Any:
+        came.set()
+        await goes_on.wait()
+        return await prepare(*arguments)
+
+    monkeypatch.setattr(submit, "prepare", prepare_late)
+    server = await start_server(FakeEngineClient(is_manual=True))
+    async with open_socket(server) as socket:
+        await send(socket, type="generate", id="a", prompt="abcdefgh", resumable=True)
+        await came.wait()
+        await send(socket, type="cancel", id="a")
+        terminal = await receive(socket)
+        goes_on.set()
+    assert terminal["type"] == "error"
+    await eventually(lambda: server.served.num_generations == 0)

@@ -81,3 +81,26 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     server.send_signal(signal.SIGHUP)
     assert await exited == 0
     assert (tmp_path / "mark").exists()
+
+
+async def test_a_process_that_no_thread_can_watch_is_ended_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "FIRST_DELAY_S", 0.01)
+    server = supervise(monkeypatch, WAITS_FOR_ITS_PARENT)
+    running = asyncio.create_task(server.run())
+    await eventually(lambda: server.pid is not None)
+    server.has_been_ready, first = True, server.pid
+    run_in_background, num_failures = supervisor.run_in_background, 0
+
+    def fail_once(*arguments: object, **options: object) -> object:
+        nonlocal num_failures
+        num_failures += 1
+        if num_failures == 1:
+            raise RuntimeError("can't start new thread")
+        return run_in_background(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(supervisor, "run_in_background", fail_once)
+    server.kill()
+    await eventually(lambda: server.pid not in (None, first) and num_failures > 1)
+    assert not running.done()
+    await server.stop(5)
+    await asyncio.gather(running, return_exceptions=True)
