@@ -47,8 +47,12 @@ def set_up_logs(level: str, log_format: str, replica: str | None = None) -> None
     ]
     # Tracebacks without local variables, among which are prompts and answers.
     frames = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+    # Named, because structlog prefers rich's tracebacks, which show local variables, where rich is installed.
+    console = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
     renderers: list[Processor] = (
-        [structlog.processors.format_exc_info, _escape, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        [structlog.processors.format_exc_info, _escape, console]
         if log_format == "console"
         else [structlog.processors.ExceptionRenderer(frames), structlog.processors.JSONRenderer()]
     )
