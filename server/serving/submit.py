@@ -128,11 +128,11 @@ class Submitter:
                         model.add(generation)
                         if model.num_aborts != num_aborts:
                             generation.abort()
-                    running.begin(generation)
-                    self._residency.ask_for(model)  # a load may have failed before the request was in the queue
                     # Generation.
                     try:
                         async with generation:
+                            running.begin(generation)
+                            self._residency.ask_for(model)  # a load may have failed before the request was queued
                             yield generation
                     finally:
                         model.remove(generation)
