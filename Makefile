@@ -79,8 +79,8 @@ pull: venv ## fetch MODEL (built-in, or owner/name of the Hub) into the user's c
 bench: $(NATIVE_STAMP) ## measure a server under load; ARGS go to benchmarks.serve
 	@exec $(BIN)/python -m benchmarks.serve $(ARGS)
 
-chaos: $(NATIVE_STAMP) ## attack a server for about a minute while streams run that must not change; ARGS go to benchmarks.chaos
-	@exec $(BIN)/python -m benchmarks.chaos --seconds 20 --seed 1 $(ARGS)
+chaos: $(NATIVE_STAMP) ## attack a server for about two minutes while streams run that must not change; ARGS go to benchmarks.chaos
+	@exec $(BIN)/python -m benchmarks.chaos --rounds attacks fuzz --seconds 20 --seed 1 $(ARGS)
 
 native: venv ## compile the native kernels that are out of date; CXX names the compiler, ARGS=--force compiles all
 	@$(BUILD_NATIVE) --inplace $(ARGS)

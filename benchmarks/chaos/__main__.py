@@ -3,6 +3,7 @@
     python -m benchmarks.chaos                                  # a minute of all attacks
     python -m benchmarks.chaos --seconds 3600 --seed 7          # a line for each minute
     python -m benchmarks.chaos --each 10                        # each attack alone, and the gaps of the streams
+    python -m benchmarks.chaos --rounds fuzz --seconds 600      # random bytes at every port
     python -m benchmarks.chaos --rounds resume --cuts 500       # streams that are cut, killed and resumed
     python -m benchmarks.chaos --rounds soak --requests 50000   # an engine alone, under random requests
 
@@ -16,7 +17,7 @@ more rows take longer, whoever sends them. Below each attack are the longest pau
 its interpreter lock and of the host's part of a step, each with the thread that computed meanwhile and where it was,
 the longest step and the longest garbage collection (benchmarks.chaos.watcher).
 
-What the rounds `resume` and `soak` check: benchmarks/chaos/resume.py and soak.py. Exits with 1 where a check fails.
+What the other rounds check: benchmarks/chaos/fuzz.py, resume.py and soak.py. Exits with 1 where a check fails.
 """
 
 from __future__ import annotations
@@ -35,43 +36,18 @@ import aiohttp
 from benchmarks.chaos.attackers import ATTACKS, STOPPING
 from benchmarks.chaos.leaks import ServerState, when_idle
 from benchmarks.chaos.ledger import Ledger, print_rows
-from benchmarks.chaos.operators import FRIEND
 from benchmarks.chaos.pauses import Pauses, describe
 from benchmarks.chaos.reference_streams import ReferenceStream, undisturbed
 from benchmarks.chaos.rounds import Round, Stage
-from benchmarks.chaos.target import ADMIN_KEY, KEY, MAX_BODY_BYTES
+from benchmarks.chaos.server_flags import REFERENCE_KEY, server_flags
 from benchmarks.serving.command import at_least_one, new_parser, run
 from benchmarks.serving.resources import ResidentMemory
 from benchmarks.serving.server_process import ServerProcess
-from engine.interface.config import TILE_SIZE
 
 PROGRAM = "benchmarks.chaos"
-MAX_NUM_SEQS = 48
-REFERENCE_KEY = "key-of-the-reference-streams"
-TARGET_GAP_MS = 15  # about what twenty streams alone take for a step
 MAX_GAP_GROWTH = 2.0  # of the 99th percentile during an attack
 GOOD_CLIENTS = "whole answer"  # the attack that is none
 ROUND_SECONDS = 60.0  # between two looks at the memory
-
-
-def server_flags(folder: Path, num_pages: int) -> list[str]:
-    """Flags of a server with everything small enough to run out."""
-    keys = folder / "keys"
-    keys.write_text(f"{KEY} attackers\n{REFERENCE_KEY} reference\n", encoding="utf-8")
-    return [
-        "--api-key-file", str(keys), "--admin-key", ADMIN_KEY, "--allowed-origins", FRIEND,
-        "--max-num-seqs", str(MAX_NUM_SEQS), "--num-pages", str(num_pages),
-        "--max-model-len", "2048",
-        # aiohttp closes a WebSocket whose client has not answered a ping after half the interval; a reference
-        # stream on a busy machine must be in time.
-        "--ping-interval", "8", "--write-timeout", "3", "--max-body-bytes", str(MAX_BODY_BYTES),
-        # The least that so many requests allow, so that prompts lengthen the steps of the others as little as can be.
-        "--max-num-queued-requests", "512", "--max-num-batched-tokens", str(MAX_NUM_SEQS + TILE_SIZE),
-        "--target-gap", str(TARGET_GAP_MS),
-        # The buffers of resumable streams are small, and are soon given up.
-        "--resume-grace", "2", "--resume-max-bytes", str(4 << 20), "--resume-max-streams", "64",
-        "--store", str(folder / "store.db"), "--store-bytes", str(16 << 20),
-    ]  # fmt: skip
 
 
 async def _attack(server: ServerProcess, options: argparse.Namespace, pauses: Pauses) -> list[str]:
@@ -166,7 +142,12 @@ def run_attacks(options: argparse.Namespace) -> list[str]:
 
 
 # Each is imported where it runs: the attackers' process, which imports this module too, needs no engine.
-ROUNDS = {"attacks": None, "resume": "benchmarks.chaos.resume", "soak": "benchmarks.chaos.soak"}
+ROUNDS = {
+    "attacks": None,
+    "fuzz": "benchmarks.chaos.fuzz",
+    "resume": "benchmarks.chaos.resume",
+    "soak": "benchmarks.chaos.soak",
+}
 
 
 def run_round(name: str, options: argparse.Namespace) -> list[str]:
@@ -181,7 +162,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", nargs="+", choices=tuple(ROUNDS), default=["attacks"])
     parser.add_argument("--seed", type=int, default=0)
     attacks = parser.add_argument_group("attacks")
-    attacks.add_argument("--seconds", type=float, default=60.0)
+    attacks.add_argument("--seconds", type=float, default=60.0, help="of the attacks, and of the fuzz round")
     attacks.add_argument("--each", type=float, default=0.0, metavar="SECONDS", help="each attack alone for so long")
     attacks.add_argument("--only", metavar="NAMES", help="with --each: these attacks, comma-separated")
     attacks.add_argument("--attackers", type=at_least_one, default=24, help="attacks at once")

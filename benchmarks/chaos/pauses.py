@@ -22,6 +22,7 @@ class Pause(NamedTuple):
     # Where the loop was; what the device computed; what was collected; else the threads that computed meanwhile, and
     # where the busiest was.
     culprit: str = ""
+    computed: float = 0.0  # of a LOOP pause: seconds of processor time that the loop's thread took
 
     def to_line(self) -> bytes:
         return orjson.dumps(self._asdict(), option=orjson.OPT_APPEND_NEWLINE)
@@ -35,12 +36,19 @@ class Pauses:
 
     def longest(self, began: float, ended: float) -> list[Pause]:
         """The longest pause of each kind that began between two times."""
+        return longest_of_each(self._between(began, ended))
+
+    def longest_turn(self, began: float, ended: float) -> float:
+        """The most seconds of processor time that the loop's thread took in one pause of the loop."""
+        return max((pause.computed for pause in self._between(began, ended)), default=0.0)
+
+    def _between(self, began: float, ended: float) -> list[Pause]:
         if not self._path.exists():
             return []
         lines = self._path.read_bytes().splitlines(keepends=True)
         # The watcher may be in the middle of its last line.
         read = [Pause(**orjson.loads(line)) for line in lines if line.endswith(b"\n")]
-        return longest_of_each(pause for pause in read if began <= pause.began < ended)
+        return [pause for pause in read if began <= pause.began < ended]
 
 
 def longest_of_each(pauses: Iterable[Pause]) -> list[Pause]:

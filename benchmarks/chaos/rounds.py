@@ -64,7 +64,9 @@ class Stage:
                     return
 
         await asyncio.gather(*(repeat(*pair) for pair in zip(self.streams, self.texts, strict=True)))
-        outcome.pauses = self.pauses.longest(began, time.perf_counter())
+        ended = time.perf_counter()
+        outcome.pauses = self.pauses.longest(began, ended)
+        outcome.longest_turn = self.pauses.longest_turn(began, ended)
         return outcome
 
 
@@ -73,6 +75,7 @@ class Round:
     num_streams: int = 0  # that were compared
     gaps: Gaps = field(default_factory=Gaps)
     pauses: list[Pause] = field(default_factory=list)  # of the server, the longest of each kind
+    longest_turn: float = 0.0  # of the server's asyncio loop, in seconds of processor time
 
     @property
     def p50(self) -> float:

@@ -107,12 +107,12 @@ class Watcher(threading.Thread):
                 places[_where(sys._current_frames().get(self._main))] += 1
         seconds = self._beaten - posted
         if seconds >= LEAST_PAUSE_S:
-            share = (self._cpu.get(self._main, 0.0) - before.get(self._main, 0.0)) / seconds
-            culprit = f"computed {share:.0%} of it"
+            computed = self._cpu.get(self._main, 0.0) - before.get(self._main, 0.0)
+            culprit = f"computed {computed / seconds:.0%} of it"
             if places:
                 ((place, count),) = places.most_common(1)
                 culprit += f"; in {count} of {places.total()} looks: {place}"
-            pauses.append(Pause(LOOP, posted, seconds, culprit))
+            pauses.append(Pause(LOOP, posted, seconds, culprit, computed))
         return pauses
 
     def _beat(self) -> None:

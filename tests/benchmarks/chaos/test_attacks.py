@@ -11,6 +11,7 @@ import pytest
 from benchmarks.chaos.attackers import ATTACKS
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.operators import FRIEND
+from benchmarks.chaos.random_bytes import fuzz
 from benchmarks.chaos.target import ADMIN_KEY, KEY, MAX_BODY_BYTES, Target
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import eventually, server_starter
@@ -39,3 +40,14 @@ async def test_no_attack_gets_an_answer_that_it_did_not_ask_for() -> None:
         await server.assert_all_streams_ended()
         await eventually(lambda: server.served.streams.num_streams == 0)
         assert (server.served.admission_budget.num_bytes, server.served.admission_budget.num_requests) == (0, 0)
+
+
+async def test_random_bytes_cause_no_internal_error() -> None:
+    async with server_starter() as start:
+        server = await start(FakeEngineClient(), api_keys=(f"{KEY} everybody",), max_body_bytes=MAX_BODY_BYTES)
+        async with aiohttp.ClientSession() as session:
+            target = Target(server.url, session, random.Random(12), Ledger())
+            await asyncio.gather(*(fuzz(target) for _ in range(60)))
+        assert target.ledger.failures == []
+        assert {"400", "401", "404"} <= target.ledger.outcomes["fuzz"].keys()
+        await server.assert_all_streams_ended()

@@ -86,6 +86,14 @@ def test_the_longest_of_each_kind_is_told_with_its_culprit() -> None:
     ]  # fmt: skip
 
 
+def test_the_longest_turn_is_the_one_that_computed_most(tmp_path: Path) -> None:
+    path = tmp_path / "pauses"
+    waited, computed = Pause(LOOP, 1.0, 0.5, "waited", 0.001), Pause(LOOP, 2.0, 0.1, "computed", 0.09)
+    path.write_bytes(waited.to_line() + computed.to_line() + Pause(LOOP, 9.0, 1.0, "later", 1.0).to_line())
+    assert Pauses(path).longest_turn(0.0, 5.0) == 0.09
+    assert Pauses(path).longest(0.0, 5.0) == [waited]
+
+
 def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path) -> None:
     path = tmp_path / "pauses"
     first = Pause(LOOP, 1.0, 0.5, "x")
