@@ -12,7 +12,7 @@ from multiprocessing import get_context
 
 import aiohttp
 
-from benchmarks.chaos import operators, random_bytes, requests, sockets, stored_state
+from benchmarks.chaos.attacks import operators, random_bytes, requests, sockets, stored_state
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.target import KEY, Target
 

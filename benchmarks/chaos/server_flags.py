@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.chaos.operators import FRIEND
+from benchmarks.chaos.attacks.operators import FRIEND
 from benchmarks.chaos.target import ADMIN_KEY, KEY, MAX_BODY_BYTES
 from engine.interface.config import TILE_SIZE
 

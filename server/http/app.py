@@ -22,6 +22,7 @@ from server.http import (
     health,
     inspecting,
     models,
+    ollama,
     playground,
     queries,
     rendering,
@@ -61,7 +62,11 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     settings = served.settings
     hosts = None if settings.uds is not None else hosts_of(settings)
     app = _make_app(served, Guard(keys, hosts, settings.allowed_origins), served.turns)
-    app[ERROR_SHAPES] = {**queries.ERROR_SHAPES, **{route.path: route.shape_error for route in ROUTES}}
+    app[ERROR_SHAPES] = {
+        **queries.ERROR_SHAPES,
+        **ollama.ERROR_SHAPES,
+        **{route.path: route.shape_error for route in ROUTES},
+    }
     app[SOCKET_ROUTES] = frozenset(route.path for route in ROUTES if isinstance(route, MessageRoute))
     app[GENERATING] = frozenset([*(route.path for route in ROUTES), responses.RESPONSES])
     app[websocket.OPEN_SOCKETS] = OpenSockets(settings.max_websockets)
@@ -74,7 +79,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     app.on_cleanup.append(_close)
     for route in ROUTES:
         match route:
-            case BodyRoute():
+            case BodyRoute() if not route.path.startswith("/api/"):
                 app.router.add_post(route.path, generating.make_handler(route))
             case MessageRoute():
                 app.router.add_get(route.path, websocket.make_handler(route), allow_head=False)
@@ -90,6 +95,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
         app.router.add_get(path, models.show_first)
     queries.add_routes(app)
     rendering.add_routes(app)
+    ollama.add_routes(app)
     responses.add_routes(app)
     handle_socket = websocket.make_socket_handler(responses.RESPONSES, open_socket)
     app.router.add_get(responses.RESPONSES, handle_socket, allow_head=False)

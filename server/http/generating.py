@@ -34,12 +34,20 @@ def make_handler(route: BodyRoute) -> Handler:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         with ExitStack() as preparing:
-            call = await read_asked(request, route.parse, preparing)
-            if call.is_streamed:
-                return await _stream(request, route, call, preparing)
-            return await _answer_whole(request, route, call, preparing)
+            return await answer(request, route, await read_asked(request, route.parse, preparing), preparing)
 
     return handle
+
+
+async def answer(request: web.Request, route: BodyRoute, call: BodyCall, preparing: ExitStack) -> web.StreamResponse:
+    """Generates, and sends the answer as a stream or whole.
+
+    Args:
+        preparing: holds the request's share of the budgets until it is queued.
+    """
+    if call.is_streamed:
+        return await _stream(request, route, call, preparing)
+    return await _answer_whole(request, route, call, preparing)
 
 
 async def _stream(request: web.Request, route: BodyRoute, call: BodyCall, preparing: ExitStack) -> web.StreamResponse:
@@ -87,15 +95,15 @@ async def _stream_resumable(
     if logged is None:
         if after is None:
             served.check_room_to_wait(model)
-        answer = ResumableAnswer(
+        resumable = ResumableAnswer(
             served, request.app[REQUEST_STORE].put, model, route, call, route.framing, _ids(request, call)[0],
             request[TENANT], _ids(request, call), is_recomputed=after is not None, is_routed=routed is not None,
         )  # fmt: skip
-        logged = resumable_answer.start(answer, stream_id)
+        logged = resumable_answer.start(resumable, stream_id)
     if logged is None:
         return None
-    _, answer = resumable_answer.find(served.streams, logged.owner, logged.id)
-    return await follow(request, answer, logged, after, on_begun=preparing.close, is_first=known is None)
+    _, resumable = resumable_answer.find(served.streams, logged.owner, logged.id)
+    return await follow(request, resumable, logged, after, on_begun=preparing.close, is_first=known is None)
 
 
 async def _answer_whole(

@@ -76,7 +76,7 @@ def add_routes(app: web.Application) -> None:
     app.router.add_post("/tokenize", _make_handler(TokenizeRequest, _tokenize))
     app.router.add_post("/detokenize", _make_handler(DetokenizeRequest, _detokenize))
     app.router.add_post(COUNT_TOKENS, _make_handler(CountedConversation, _count_tokens))
-    app.router.add_post("/v1/embeddings", _make_handler(EmbeddingsRequest, _embed))
+    app.router.add_post("/v1/embeddings", _make_handler(EmbeddingsRequest, embed))
 
 
 def _make_handler(kind: type[Asked], answer: Answer[Asked]) -> Handler:
@@ -179,7 +179,8 @@ async def _detokenize(
     return await served.workers.run(work) if len(query.tokens) > MAX_INLINE_CHARS else work()
 
 
-async def _embed(query: EmbeddingsRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
+async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
+    """OpenAI's list of embeddings, one for each input."""
     prompts = [TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(prompt) for prompt in query.input]
     max_model_len = model.engine.model_info.max_model_len
 
@@ -193,14 +194,14 @@ async def _embed(query: EmbeddingsRequest, model: ServedModel, served: ServedMod
     token_lists = await _in_worker(served, num_chars, tokenize) if num_chars > MAX_INLINE_CHARS else tokenize()
     at_once, pooling = asyncio.Semaphore(MAX_AT_ONCE), Pooling(query.pooling or "last")
 
-    async def embed(token_ids: Sequence[int]) -> np.ndarray:
+    async def compute(token_ids: Sequence[int]) -> np.ndarray:
         async with at_once:
             served.residency.ask_for(model)
             return await model.engine.embed(
                 token_ids, pooling, priority=tenant.check_priority(None), tenant=tenant.name
             )
 
-    tasks = [asyncio.ensure_future(embed(token_ids)) for token_ids in token_lists]
+    tasks = [asyncio.ensure_future(compute(token_ids)) for token_ids in token_lists]
     try:
         embeddings = await asyncio.gather(*tasks)
     finally:  # where one is refused, or the client has left, the others end too

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 
-from benchmarks.chaos.__main__ import REFERENCE_KEY, server_flags
+from benchmarks.chaos.attacks.operators import operators_race
 from benchmarks.chaos.leaks import when_idle
 from benchmarks.chaos.ledger import Ledger
-from benchmarks.chaos.operators import operators_race
 from benchmarks.chaos.pauses import Pauses
 from benchmarks.chaos.reference_streams import ReferenceStream, undisturbed
 from benchmarks.chaos.rounds import Stage
+from benchmarks.chaos.server_flags import REFERENCE_KEY, server_flags
 from benchmarks.chaos.target import ADMIN_KEY, Target
 from tests.model_folders import write_folder
 from tests.patience import PATIENCE_S

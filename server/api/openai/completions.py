@@ -74,9 +74,9 @@ class CompletionCall(OpenAICall):
     logprobs_kind = CompletionLogprobs
     id_prefix = "cmpl"
 
-    def __init__(self, body: CompletionRequest) -> None:
+    def __init__(self, body: CompletionRequest, *, default_max_tokens: int | None = DEFAULT_MAX_TOKENS) -> None:
         prompts = [_source(prompt, body) for prompt in body.prompt]
-        super().__init__(body, prompts, default_max_tokens=DEFAULT_MAX_TOKENS, echoes=body.echo is True)
+        super().__init__(body, prompts, default_max_tokens=default_max_tokens, echoes=body.echo is True)
 
     @classmethod
     def parse(cls, body: Any) -> CompletionCall:

@@ -148,6 +148,12 @@ class Error(Answer):
     error: ErrorDetails
 
 
+class OllamaError(Answer):
+    """Ollama's shape of an error: a sentence."""
+
+    error: str
+
+
 class ResponseEvent(BaseModel):
     """One event of the stream of a response; its other fields follow from the type."""
 

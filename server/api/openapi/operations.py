@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pydantic import BaseModel
 
 from server.admission.probes import LIVENESS, READINESS
 from server.api.anthropic.messages_request import CountTokensRequest, MessagesRequest
 from server.api.conversations.conversation_requests import AddedItems, ConversationChange, NewConversation
+from server.api.ollama.requests import ChatRequest, EmbedOneRequest, EmbedRequest, GenerateRequest, NamedModel
 from server.api.openai.chat_request import ChatCompletionRequest
 from server.api.openai.completion_request import CompletionRequest
 from server.api.openai.token_requests import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
@@ -26,6 +27,7 @@ class Tag(StrEnum):
     RESPONSES = "Responses and conversations"
     TOKENS = "Tokens and embeddings"
     MODELS = "Models"
+    OLLAMA = "Ollama"
     HEALTH = "Health"
     ADMIN = "Administration"
     PAGES = "Pages"
@@ -39,11 +41,14 @@ class Key(StrEnum):
     NOBODY = "nobody"
 
 
+Method: TypeAlias = Literal["GET", "POST", "DELETE"]
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One HTTP method of one path."""
 
-    method: Literal["GET", "POST", "DELETE"]
+    method: Method
     path: str
     tag: Tag
     summary: str
@@ -60,6 +65,10 @@ class Operation:
 def _admin(name: str, summary: str, body: type[BaseModel], *, needs_body: bool = False) -> Operation:
     path = f"/admin/{name}"
     return Operation("POST", path, Tag.ADMIN, summary, body, needs_body=needs_body, key=Key.ADMIN)
+
+
+def _ollama(method: Method, name: str, summary: str, body: type[BaseModel] | None = None) -> Operation:
+    return Operation(method, f"/api/{name}", Tag.OLLAMA, summary, body, error=answers.OllamaError)
 
 
 def _page(path: str, summary: str, kind: str = "text/html") -> Operation:
@@ -85,6 +94,16 @@ OPERATIONS = (
         "POST", "/v1/messages/count_tokens", Tag.TOKENS, "Counts the tokens of a conversation, as Anthropic's API does",
         CountTokensRequest, answer=messages.TokenCount, error=messages.AnthropicError,
     ),
+    _ollama("POST", "chat", "Creates the next message of a conversation, as lines of JSON or whole", ChatRequest),
+    _ollama("POST", "generate", "Creates an answer to a prompt, as lines of JSON or whole", GenerateRequest),
+    _ollama("POST", "embed", "Creates the embeddings of texts", EmbedRequest),
+    _ollama("POST", "embeddings", "Creates the embedding of one text", EmbedOneRequest),
+    _ollama("GET", "tags", "Lists the models"),
+    _ollama("GET", "ps", "Lists the models that are in memory"),
+    _ollama("POST", "show", "Describes a model", NamedModel),
+    _ollama("GET", "version", "The version of Ollama whose API this is"),
+    _ollama("POST", "pull", "Succeeds for a model that is served", NamedModel),
+    _ollama("DELETE", "delete", "Is refused: the operator chooses the models", NamedModel),
     Operation("GET", "/v1/stream", Tag.GENERATING, "A WebSocket on which many generations run at once", is_socket=True),
     Operation(
         "POST", "/v1/requests/{id}/cancel", Tag.GENERATING, "Cancels a request by its id", answer=answers.Cancellation,

@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 
 from benchmarks.chaos.attackers import ATTACKS
+from benchmarks.chaos.attacks.operators import FRIEND
+from benchmarks.chaos.attacks.random_bytes import fuzz
 from benchmarks.chaos.ledger import Ledger
-from benchmarks.chaos.operators import FRIEND
-from benchmarks.chaos.random_bytes import fuzz
 from benchmarks.chaos.target import ADMIN_KEY, KEY, MAX_BODY_BYTES, Target
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import eventually, server_starter

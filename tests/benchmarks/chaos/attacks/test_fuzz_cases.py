@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from benchmarks.chaos.fuzz_cases import MAX_PIECES, FuzzCase
+from benchmarks.chaos.attacks.fuzz_cases import MAX_PIECES, FuzzCase
 
 
 def cases(count: int) -> list[FuzzCase]:

@@ -8,7 +8,7 @@ import random
 import re
 import struct
 
-from benchmarks.chaos.fuzz_cases import FuzzCase
+from benchmarks.chaos.attacks.fuzz_cases import FuzzCase
 from benchmarks.chaos.target import Target
 
 _STATUS = re.compile(rb"^HTTP/1\.[01] (\d{3}) ", re.MULTILINE)

@@ -1,0 +1,131 @@
+"""Writes an answer in Ollama's form: lines of JSON, or one object."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from engine.interface.types import FinishReason
+from server.api.framing import Framing
+from server.api.openai.chat_deltas import ChatDelta, ChatDeltaParser
+from server.api.route import AnswerWriter
+from server.generation.answers import Answer
+from server.generation.generation import Generation
+from server.generation.output_sequence import Delta
+
+NDJSON = Framing(after=b"\n", headers={"Content-Type": "application/x-ndjson", "X-Accel-Buffering": "no"})
+_NANOSECONDS = 1e9
+_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
+
+
+class AnswerLines(AnswerWriter):
+    """Writes the only answer of a generation.
+
+    Ollama's clients get each tool call in one piece, with its arguments as an object, so the writer holds a call back
+    until it is complete.
+
+    Args:
+        parser: splits thinking and tool calls from content; None: all text is content.
+        is_chat: whether the text is a message; otherwise it is a `response`.
+    """
+
+    def __init__(self, generation: Generation, model: str, parser: ChatDeltaParser | None, *, is_chat: bool) -> None:
+        self._generation = generation
+        self._model = model
+        self._parser = parser
+        self._is_chat = is_chat
+        self._began = time.perf_counter()
+        self._call: dict[str, Any] | None = None  # that is being written
+
+    def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
+        lines = []
+        for delta in deltas:
+            is_last = delta.finish_reason is not None
+            fields = self._fields(self._read(delta.text, delta.token_ids, is_last=is_last), is_last=is_last)
+            if fields:
+                lines.append(self._line(fields, done=False))
+        return lines
+
+    def end(self) -> list[bytes]:
+        return [self._line({"content": ""}, done=True, **self._ending(self._generation.finish_reason))]
+
+    def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        (answer,) = answers
+        fields = self._fields(self._read(answer.text, answer.token_ids, is_last=True), is_last=True)
+        return self._object({"content": "", **fields}, done=True, **self._ending(answer.finish_reason))
+
+    def _read(self, text: str, token_ids: Sequence[int], *, is_last: bool) -> ChatDelta:
+        if self._parser is None:
+            return ChatDelta("", text, [])
+        return self._parser.feed(text, token_ids, is_last=is_last)
+
+    def _fields(self, delta: ChatDelta, *, is_last: bool) -> dict[str, Any]:
+        """The fields of a message that are not empty."""
+        calls = self._complete_calls(delta.tool_calls, is_last=is_last)
+        fields = {"content": delta.content, "thinking": delta.reasoning, "tool_calls": calls}
+        return {name: value for name, value in fields.items() if value}
+
+    def _complete_calls(self, pieces: Sequence[dict[str, Any]], *, is_last: bool) -> list[dict[str, Any]]:
+        complete: list[dict[str, Any]] = []
+        for piece in pieces:
+            if "id" in piece:
+                complete += self._take_call()
+                self._call = {"index": piece["index"], "name": piece["function"]["name"], "arguments": ""}
+            assert self._call is not None
+            self._call["arguments"] += piece["function"]["arguments"]
+        return [*complete, *self._take_call()] if is_last else complete
+
+    def _take_call(self) -> list[dict[str, Any]]:
+        """The call that is complete now; none where its arguments were cut off, and so are no JSON object."""
+        call, self._call = self._call, None
+        if call is None:
+            return []
+        try:
+            arguments = orjson.loads(call["arguments"] or "{}")
+        except orjson.JSONDecodeError:
+            return []
+        if not isinstance(arguments, dict):
+            return []
+        return [{"function": {"index": call["index"], "name": call["name"], "arguments": arguments}}]
+
+    def _line(self, fields: dict[str, Any], **more: Any) -> bytes:
+        return orjson.dumps(self._object(fields, **more)) + NDJSON.after
+
+    def _object(self, fields: dict[str, Any], **more: Any) -> dict[str, Any]:
+        shown = {"message": {"role": "assistant", "content": "", **fields}} if self._is_chat else _of_generate(fields)
+        return {"model": self._model, "created_at": timestamp(), **shown, **more}
+
+    def _ending(self, reason: FinishReason | None) -> dict[str, Any]:
+        """The last fields: why the answer has ended, counts, and durations in nanoseconds."""
+        usage, timings = self._generation.usage, self._generation.timings
+        ending: dict[str, Any] = {
+            "done_reason": _REASONS.get(reason or FinishReason.STOP, str(reason)),
+            "total_duration": nanoseconds(time.perf_counter() - self._began),
+            "load_duration": 0,
+            "prompt_eval_count": usage.num_prompt_tokens,
+            "eval_count": usage.num_completion_tokens,
+        }
+        if timings is not None:
+            prompt = timings.time_to_first_token - timings.queue_time
+            ending["total_duration"] = nanoseconds(timings.queue_time + timings.generation_time)
+            ending["prompt_eval_duration"] = nanoseconds(prompt)
+            ending["eval_duration"] = nanoseconds(timings.generation_time - prompt)
+        return ending
+
+
+def _of_generate(fields: dict[str, Any]) -> dict[str, Any]:
+    shown = {"response": fields.get("content", "")}
+    return shown | ({"thinking": fields["thinking"]} if "thinking" in fields else {})
+
+
+def timestamp() -> str:
+    """Now, as Ollama writes times (RFC 3339)."""
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def nanoseconds(seconds: float) -> int:
+    return max(0, round(seconds * _NANOSECONDS))

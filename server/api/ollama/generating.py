@@ -1,0 +1,103 @@
+"""POST /api/chat and /api/generate: from Ollama's bodies to generation requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from engine.interface.types import PromptProgress
+from server.api.framing import Framing
+from server.api.ollama.answer_writer import NDJSON, AnswerLines, timestamp
+from server.api.ollama.requests import ChatRequest, GenerateRequest, GeneratingRequest
+from server.api.openai.chat import ChatCall
+from server.api.openai.completion_request import CompletionRequest
+from server.api.openai.completions import CompletionCall
+from server.api.openai.openai_objects import progress_object
+from server.api.route import AnswerContext, BodyCall, BodyRoute
+from server.generation.generation import Generation
+from server.protocol.errors import ApiError, invalid_value
+from server.protocol.unknown_fields import UnknownFields
+
+
+def error_object(error: ApiError, _request_id: str | None = None) -> dict[str, Any]:
+    """The body of an error, as Ollama's clients read it."""
+    return {"error": error.message}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """A request without a prompt, which loads a model into memory."""
+
+    model: str
+    ignored: Sequence[str]
+    is_chat: bool
+
+    @classmethod
+    def of(cls, asked: GeneratingRequest, *, is_chat: bool) -> LoadRequest:
+        """Taking a model out of memory is the operator's affair, so such a wish is named among what is ignored."""
+        ignored = (*asked.ignored, "keep_alive") if asked.unloads else asked.ignored
+        return cls(asked.model_name, ignored, is_chat)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer once the model is in memory."""
+        text = {"message": {"role": "assistant", "content": ""}} if self.is_chat else {"response": ""}
+        head = {"model": self.model, "created_at": timestamp()}
+        return {**head, **text, "done": True, "done_reason": "load"}
+
+
+class OllamaCall(BodyCall):
+    """A request for an answer, which is that of a chat or of a text completion in another form.
+
+    Args:
+        inner: OpenAI's request for the same answer.
+        is_chat: whether the answer is a message.
+    """
+
+    def __init__(self, body: GeneratingRequest, ignored: Sequence[str], inner: BodyCall, *, is_chat: bool) -> None:
+        self._inner = inner
+        self._is_chat = is_chat
+        super().__init__(inner.request, None, (*body.ignored, *ignored, *inner.ignored), body.is_streamed)
+
+    def make_writer(self, generation: Generation, context: AnswerContext) -> AnswerLines:
+        make = self._inner.parts_maker(generation, context) if isinstance(self._inner, ChatCall) else None
+        return AnswerLines(generation, context.model, None if make is None else make(), is_chat=self._is_chat)
+
+    def encode_progress(
+        self, progress: PromptProgress, index: int, framing: Framing, request_id: str, model: str
+    ) -> bytes:
+        return framing.frame(orjson.dumps({"model": model, "prompt_progress": progress_object(progress, index)}))
+
+
+def parse_chat(body: Any) -> OllamaCall | LoadRequest:
+    """Raises ApiError, FieldError or ValidationError: the decoded body is not a valid request."""
+    asked, unknown = ChatRequest.parse(body), UnknownFields()
+    if not asked.messages:
+        return LoadRequest.of(asked, is_chat=True)
+    inner = ChatCall.parse(asked.to_openai(unknown))
+    return OllamaCall(asked, unknown.ignored, inner, is_chat=True)
+
+
+def parse_generate(body: Any) -> OllamaCall | LoadRequest:
+    """Raises ApiError, FieldError or ValidationError: the decoded body is not a valid request."""
+    asked, unknown = GenerateRequest.parse(body), UnknownFields()
+    if not asked.prompt and not asked.suffix:
+        return LoadRequest.of(asked, is_chat=False)
+    inner: BodyCall
+    if asked.is_chat:
+        inner = ChatCall.parse(asked.to_openai(unknown))
+    else:
+        inner = CompletionCall(CompletionRequest.parse(asked.to_openai(unknown)), default_max_tokens=None)
+    return OllamaCall(asked, unknown.ignored, inner, is_chat=False)
+
+
+def _only_generates(asked: OllamaCall | LoadRequest) -> BodyCall:
+    if isinstance(asked, LoadRequest):
+        raise invalid_value("the request has no prompt", "prompt")
+    return asked
+
+
+CHAT = BodyRoute("/api/chat", lambda body: _only_generates(parse_chat(body)), error_object, NDJSON)
+GENERATE = BodyRoute("/api/generate", lambda body: _only_generates(parse_generate(body)), error_object, NDJSON)

@@ -1,0 +1,187 @@
+"""The routes of Ollama's API that are no completions: models, versions, embeddings; and their registration."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from server.api.ollama.answer_writer import nanoseconds
+from server.api.ollama.generating import (
+    CHAT,
+    GENERATE,
+    LoadRequest,
+    OllamaCall,
+    error_object,
+    parse_chat,
+    parse_generate,
+)
+from server.api.ollama.requests import EmbedOneRequest, EmbedRequest, NamedModel
+from server.api.openai import token_requests
+from server.api.route import BodyRoute, ErrorShape
+from server.http import generating, queries
+from server.http.entry.guard import TENANT
+from server.http.entry.served import SERVED, in_memory, read_asked
+from server.http.transport.json_body import json_response, send_whole
+from server.protocol.errors import ApiError
+from server.serving.served_model import ServedModel
+
+OLLAMA_VERSION = "0.13.0"  # the version of Ollama whose API this is; some clients refuse older ones
+_PATHS = ("tags", "show", "ps", "version", "embed", "embeddings", "pull", "delete")
+ERROR_SHAPES: Mapping[str, ErrorShape] = {f"/api/{name}": error_object for name in _PATHS}
+_NEVER = "9999-12-31T23:59:59Z"
+
+
+def add_routes(app: web.Application) -> None:
+    app.router.add_post(CHAT.path, _make_handler(CHAT, parse_chat))
+    app.router.add_post(GENERATE.path, _make_handler(GENERATE, parse_generate))
+    app.router.add_post("/api/embed", _embed)
+    app.router.add_post("/api/embeddings", _embed_one)
+    app.router.add_get("/api/tags", _list_models)
+    app.router.add_get("/api/ps", _list_loaded)
+    app.router.add_post("/api/show", _show)
+    app.router.add_get("/api/version", _show_version)
+    app.router.add_post("/api/pull", _pull)
+    app.router.add_delete("/api/delete", _delete)
+
+
+def _make_handler(route: BodyRoute, parse: Callable[[Any], OllamaCall | LoadRequest]) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        with ExitStack() as preparing:
+            asked = await read_asked(request, parse, preparing)
+            if isinstance(asked, OllamaCall):
+                return await generating.answer(request, route, asked, preparing)
+        served = request.app[SERVED]
+        async with in_memory(served, served.find(asked.model)):
+            return json_response(asked.to_dict())
+
+    return handle
+
+
+async def _embed(request: web.Request) -> web.StreamResponse:
+    """POST /api/embed"""
+    began = time.perf_counter()
+    with ExitStack() as preparing:
+        asked = await read_asked(request, EmbedRequest.parse, preparing)
+        found = await _embeddings(request, asked.model_name, asked.input, asked.dimensions)
+    body = {
+        "model": asked.model_name,
+        "embeddings": [each["embedding"] for each in found["data"]],
+        "total_duration": nanoseconds(time.perf_counter() - began),
+        "load_duration": 0,
+        "prompt_eval_count": found["usage"]["prompt_tokens"],
+    }
+    served = request.app[SERVED]
+    return await send_whole(request, await served.workers.run(json_response, body), served.settings, is_owed=True)
+
+
+async def _embed_one(request: web.Request) -> web.StreamResponse:
+    """POST /api/embeddings"""
+    with ExitStack() as preparing:
+        asked = await read_asked(request, EmbedOneRequest.parse, preparing)
+        found = await _embeddings(request, asked.model_name, [asked.prompt], None)
+    return json_response({"embedding": found["data"][0]["embedding"]})
+
+
+async def _embeddings(request: web.Request, name: str, texts: Sequence[str], dimensions: int | None) -> dict[str, Any]:
+    served = request.app[SERVED]
+    model = served.find(name)
+    query = token_requests.EmbeddingsRequest(model=name, input=list(texts), dimensions=dimensions)
+    async with in_memory(served, model):
+        return await queries.embed(query, model, served, request[TENANT])
+
+
+async def _list_models(request: web.Request) -> web.Response:
+    """GET /api/tags"""
+    served = request.app[SERVED]
+    began = datetime.fromtimestamp(served.started_at, UTC).isoformat()
+    return json_response({"models": [{**_shape(model), "modified_at": began} for model in served.all]})
+
+
+async def _list_loaded(request: web.Request) -> web.Response:
+    """GET /api/ps"""
+    loaded = [model for model in request.app[SERVED].all if model.is_in_memory]
+    return json_response(
+        {
+            "models": [
+                {
+                    **_shape(model),
+                    "expires_at": _NEVER,
+                    "size_vram": 0,
+                    "context_length": model.engine.model_info.max_model_len,
+                }
+                for model in loaded
+            ]
+        }
+    )
+
+
+async def _show(request: web.Request) -> web.Response:
+    """POST /api/show"""
+    with ExitStack() as preparing:
+        asked = await read_asked(request, NamedModel.parse, preparing)
+    model = request.app[SERVED].find(asked.model_name)
+    parameters = "\n".join(f"{name} {value}" for name, value in sorted(model.sampling_defaults.items()))
+    shown: dict[str, Any] = {"details": _details(model), "parameters": parameters, "modelfile": "", "template": ""}
+    shown["capabilities"] = ["completion", "tools", "embedding"]
+    if model.answer_format.reasoning is not None:
+        shown["capabilities"].append("thinking")
+    if model.is_open:
+        info = model.engine.model_info
+        shown["model_info"] = {
+            "general.architecture": info.architecture,
+            "general.parameter_count": info.num_parameters,
+            f"{info.architecture}.context_length": info.max_model_len,
+        }
+    return json_response(shown)
+
+
+async def _show_version(request: web.Request) -> web.Response:
+    """GET /api/version"""
+    return json_response({"version": OLLAMA_VERSION})
+
+
+async def _pull(request: web.Request) -> web.Response:
+    """POST /api/pull: a model that is served is there; others are the operator's to choose."""
+    with ExitStack() as preparing:
+        asked = await read_asked(request, NamedModel.parse, preparing)
+    request.app[SERVED].find(asked.model_name)
+    return json_response({"status": "success"})
+
+
+async def _delete(request: web.Request) -> web.Response:
+    """DELETE /api/delete"""
+    with ExitStack() as preparing:
+        await read_asked(request, NamedModel.parse, preparing)
+    raise ApiError("this server does not delete models; its operator does", status=403, code="not_allowed")
+
+
+def _shape(model: ServedModel) -> dict[str, Any]:
+    """The fields that the lists share. The digest is that of the name, by which clients tell models apart."""
+    digest = hashlib.sha256(model.model_name.encode()).hexdigest()
+    size = model.engine.model_info.num_parameters if model.is_open else 0
+    head = {"name": model.model_name, "model": model.model_name, "size": size, "digest": digest}
+    return {**head, "details": _details(model)}
+
+
+def _details(model: ServedModel) -> dict[str, Any]:
+    if not model.is_open:
+        return {"parent_model": "", "format": "", "family": "", "families": [], "parameter_size": "",
+                "quantization_level": ""}  # fmt: skip
+    info = model.engine.model_info
+    return {
+        "parent_model": "",
+        "format": "gguf" if str(model.settings.model).endswith(".gguf") else "safetensors",
+        "family": info.architecture,
+        "families": [info.architecture],
+        "parameter_size": f"{info.num_parameters / 1e9:.1f}B"
+        if info.num_parameters >= 1e9
+        else f"{info.num_parameters / 1e6:.0f}M",
+        "quantization_level": info.quantization or info.dtype,
+    }

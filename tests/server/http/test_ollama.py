@@ -1,0 +1,188 @@
+"""Ollama's API: its forms of requests, lines, calls and errors, over the answers of the other routes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.fakes.engine_client import FakeEngineClient
+from tests.server.conftest import RunningServer, StartServer
+
+ASK = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}]}
+TOOL = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+}
+CALLS = (
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+)
+
+
+def saying(text: str) -> Callable[..., list[int]]:
+    return lambda *_: list(text.encode())
+
+
+async def lines(server: RunningServer, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    async with server.http.post(server.url + path, json=body) as response:
+        assert response.status == 200, await response.text()
+        assert response.content_type == "application/x-ndjson"
+        return [json.loads(line) for line in (await response.text()).splitlines()]
+
+
+async def test_a_chat_streams_lines_and_ends_with_counts(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(respond=saying("Hello you")))
+    *pieces, last = await lines(server, "/api/chat", ASK)  # streaming is the default
+    assert "".join(piece["message"]["content"] for piece in pieces) == "Hello you"
+    assert {(piece["model"], piece["done"], piece["message"]["role"]) for piece in pieces} == {
+        ("fake", False, "assistant")
+    }
+    assert (last["done"], last["done_reason"], last["message"]["content"]) == (True, "stop", "")
+    assert (last["eval_count"], last["prompt_eval_count"] > 0) == (len("Hello you") + 1, True)  # and the end
+    assert 0 < last["eval_duration"] <= last["total_duration"]
+
+
+async def test_a_whole_chat(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(respond=saying("Hello")))
+    status, answer = await server.post("/api/chat", {**ASK, "stream": False, "options": {"num_predict": 3}})
+    assert (status, answer["message"], answer["done_reason"]) == (
+        200,
+        {"role": "assistant", "content": "Hel"},
+        "length",
+    )
+
+
+async def test_options_set_the_parameters_of_the_same_meaning(server: RunningServer) -> None:
+    options = {
+        "temperature": 0.5, "top_k": 7, "top_p": 0.8, "min_p": 0.1, "typical_p": 0.9, "repeat_penalty": 1.3, "seed": 5,
+        "presence_penalty": 0.2, "frequency_penalty": 0.1, "num_predict": 4, "stop": ["x"], "num_ctx": 512,
+        "mirostat": 0,
+    }  # fmt: skip
+    status, _ = await server.post("/api/chat", {**ASK, "stream": False, "options": options})
+    assert status == 200
+    params = server.engine.submitted[-1].params
+    got = (params.temperature, params.top_k, params.top_p, params.min_p, params.repetition_penalty, params.seed)
+    assert got == (0.5, 7, 0.8, 0.1, 1.3, 5)
+    assert (params.max_tokens, params.presence_penalty, params.typical_p) == (4, 0.2, 0.9)
+
+
+@pytest.mark.parametrize("length", [-1, -2])
+async def test_a_negative_length_is_no_limit(server: RunningServer, length: int) -> None:
+    body = {"model": "fake", "prompt": "ab", "raw": True, "stream": False, "options": {"num_predict": length}}
+    await server.post("/api/generate", body)
+    assert server.engine.submitted[-1].params.max_tokens > 16
+
+
+async def test_the_tag_that_clients_add_names_the_same_model(server: RunningServer) -> None:
+    status, answer = await server.post("/api/chat", {**ASK, "model": "fake:latest", "stream": False})
+    assert (status, answer["model"]) == (200, "fake")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_calls_come_whole_with_their_arguments_as_objects(start_server: StartServer, stream: bool) -> None:
+    server = await start_server(FakeEngineClient(respond=saying(CALLS)))
+    body = {**ASK, "tools": [TOOL], "stream": stream}
+    answers = await lines(server, "/api/chat", body) if stream else [(await server.post("/api/chat", body))[1]]
+    calls = [call["function"] for answer in answers for call in answer["message"].get("tool_calls", [])]
+    assert calls == [
+        {"index": 0, "name": "weather", "arguments": {"city": "Oslo"}},
+        {"index": 1, "name": "weather", "arguments": {"city": "Rome"}},
+    ]
+
+
+async def test_a_call_that_is_cut_is_no_call(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(respond=saying(CALLS)))
+    body = {**ASK, "tools": [TOOL], "stream": False, "options": {"num_predict": 58}}
+    _, answer = await server.post("/api/chat", body)
+    assert answer["done_reason"] == "length"
+    assert "tool_calls" not in answer["message"]
+
+
+async def test_calls_and_results_of_the_history_reach_the_template(server: RunningServer) -> None:
+    call = {"function": {"name": "weather", "arguments": {"city": "Oslo"}}}
+    history = [
+        {"role": "user", "content": "?"}, {"role": "assistant", "tool_calls": [call], "thinking": "hm"},
+        {"role": "tool", "tool_name": "weather", "content": "rain"},
+    ]  # fmt: skip
+    status, rendered = await server.post(
+        "/v1/chat/completions/render",
+        {"messages": [
+            history[0],
+            {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [
+                {"id": "call_1_0", "type": "function",
+                 "function": {"name": "weather", "arguments": '{"city":"Oslo"}'}}]},
+            {"role": "tool", "name": "weather", "content": "rain"}]},
+    )  # fmt: skip
+    assert status == 200
+    await server.post("/api/chat", {"model": "fake", "messages": history, "stream": False})
+    assert server.engine.submitted[-1].prompt_token_ids == rendered["token_ids"]
+
+
+async def test_generate_uses_the_template_unless_it_is_raw(server: RunningServer) -> None:
+    *pieces, last = await lines(server, "/api/generate", {"model": "fake", "prompt": "abc", "raw": True})
+    assert "".join(piece["response"] for piece in pieces) == "abc"
+    assert (last["response"], last["done_reason"]) == ("", "stop")
+    await server.post("/api/generate", {"model": "fake", "prompt": "abc", "system": "s", "stream": False})
+    assert bytes(server.engine.submitted[-1].prompt_token_ids) != b"abc"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "text"),
+    [("/api/generate", {}, {"response": ""}), ("/api/chat", {}, {"message": {"role": "assistant", "content": ""}})],
+)
+async def test_a_request_without_a_prompt_loads_the_model(
+    server: RunningServer, path: str, body: dict[str, Any], text: dict[str, Any]
+) -> None:
+    status, answer = await server.post(path, {"model": "fake", **body})
+    assert status == 200
+    assert answer.items() >= {**text, "done": True, "done_reason": "load"}.items()
+    async with server.http.post(server.url + path, json={"model": "fake", "keep_alive": 0}) as response:
+        assert response.headers["X-Eagre-Ignored"] == "keep_alive"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"model": "none"}, 404, "none"),
+        ({"options": {"temperature": 99}}, 400, "temperature is 99"),
+        ({"options": {"temprature": 1}}, 400, 'unknown parameter "options.temprature"; did you mean "temperature"?'),
+        ({"options": {"mirostat": 2}}, 400, "options.mirostat is 2; it is not supported"),
+        ({"options": 7}, 400, "options is 7"),
+        ({"options": {"num_predict": "x"}}, 400, "options.num_predict"),
+        ({"messages": [{"role": "user", "content": "x", "images": ["AAAA"]}]}, 400, "messages[0].images"),
+        ({"format": 7}, 400, "format"),
+        ({"messages": 7}, 400, "messages"),
+    ],
+)
+async def test_errors_have_ollamas_form(server: RunningServer, body: dict[str, Any], status: int, words: str) -> None:
+    got, answer = await server.post("/api/chat", {**ASK, **body})
+    assert (got, list(answer)) == (status, ["error"])
+    assert words in answer["error"]
+
+
+async def test_embeddings_are_those_of_the_other_route(server: RunningServer) -> None:
+    _, known = await server.post("/v1/embeddings", {"input": ["ab", "cd"]})
+    vectors = [entry["embedding"] for entry in known["data"]]
+    status, answer = await server.post("/api/embed", {"model": "fake", "input": ["ab", "cd"]})
+    assert (status, answer["embeddings"], answer["prompt_eval_count"]) == (200, vectors, 4)
+    _, one = await server.post("/api/embeddings", {"model": "fake", "prompt": "ab"})
+    assert one == {"embedding": vectors[0]}
+
+
+async def test_the_models_and_the_version(server: RunningServer) -> None:
+    _, tags = await server.get("/api/tags")
+    _, loaded = await server.get("/api/ps")
+    assert [model["name"] for model in tags["models"]] == [model["name"] for model in loaded["models"]] == ["fake"]
+    _, shown = await server.post("/api/show", {"model": "fake"})
+    assert {"completion", "tools"} <= set(shown["capabilities"])
+    assert shown["model_info"]["general.architecture"]
+    _, version = await server.get("/api/version")
+    assert version["version"].count(".") == 2
+    assert await server.post("/api/pull", {"name": "fake"}) == (200, {"status": "success"})
+    status, _ = await server.post("/api/pull", {"name": "other"})
+    assert status == 404
+    async with server.http.delete(server.url + "/api/delete", json={"model": "fake"}) as response:
+        assert (response.status, "operator" in (await response.json())["error"]) == (403, True)
