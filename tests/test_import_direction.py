@@ -34,6 +34,7 @@ ROOMS = (
     "server.http.entry", "server.api.openapi",
     "server.http.transport", "server.offline",
     "server.api.conversations", "server.api.responses", "server.api.anthropic", "server.api.ollama",
+    "server.api.llama_cpp",
     "server.api.openai", "server.api", "server.serving",
     "server.telemetry",
     "server.startup",

@@ -155,6 +155,13 @@ class Conversation(NamedTuple):
         self.refuse_deep()
         return self.encode_checked(text_model, max_model_len, is_brief=is_brief)
 
+    def render(self, text_model: TextModel) -> str:
+        """The text of the prompt. Raises what `encode` raises."""
+        self.refuse_deep()
+        contents = "".join([message["content"] for message in self.messages])
+        template = _template_of(text_model)
+        return self._render(template, text_model.tokenizer, contents, None, is_brief=False)[0]
+
     def encode_checked(
         self,
         text_model: TextModel,
@@ -168,12 +175,7 @@ class Conversation(NamedTuple):
         Args:
             most_tokens: a conversation of more is refused, without the work of counting how many they are.
         """
-        if text_model.chat_template is None:
-            raise ApiError(
-                f"the model {text_model.name} has no chat template; use /v1/completions",
-                param="messages",
-                code="no_chat_template",
-            )
+        template = _template_of(text_model)
         # Only what every template writes; many leave out the reasoning of earlier turns, however long it is.
         contents = "".join([message["content"] for message in self.messages])
         _refuse_hopeless(len(contents), text_model, max_model_len)
@@ -182,7 +184,7 @@ class Conversation(NamedTuple):
             most = max(max_model_len, MAX_LISTED_TOKENS)
         try:
             text, shielded = self._render(
-                text_model.chat_template, tokenizer, contents, most_tokens or max_model_len, is_brief=is_brief
+                template, tokenizer, contents, most_tokens or max_model_len, is_brief=is_brief
             )
             if max_model_len is not None and len(text) >= max_model_len:
                 _refuse_hopeless(len(text), text_model, max_model_len)
@@ -240,6 +242,20 @@ class Conversation(NamedTuple):
                 except ChatTemplateError as error:
                     refusal = error
         raise ApiError(str(refusal), param="messages", code="invalid_messages") from refusal
+
+
+def _template_of(text_model: TextModel) -> ChatTemplate:
+    """
+    Raises:
+        ApiError: the model has no chat template.
+    """
+    if text_model.chat_template is None:
+        raise ApiError(
+            f"the model {text_model.name} has no chat template; use /v1/completions",
+            param="messages",
+            code="no_chat_template",
+        )
+    return text_model.chat_template
 
 
 def _num_listed(max_model_len: int | None) -> int | None:

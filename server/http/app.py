@@ -21,6 +21,7 @@ from server.http import (
     generating,
     health,
     inspecting,
+    llama_cpp,
     models,
     ollama,
     playground,
@@ -65,6 +66,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     app[ERROR_SHAPES] = {
         **queries.ERROR_SHAPES,
         **ollama.ERROR_SHAPES,
+        **llama_cpp.ERROR_SHAPES,
         **{route.path: route.shape_error for route in ROUTES},
     }
     app[SOCKET_ROUTES] = frozenset(route.path for route in ROUTES if isinstance(route, MessageRoute))
@@ -96,6 +98,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     queries.add_routes(app)
     rendering.add_routes(app)
     ollama.add_routes(app)
+    llama_cpp.add_routes(app)
     responses.add_routes(app)
     handle_socket = websocket.make_socket_handler(responses.RESPONSES, open_socket)
     app.router.add_get(responses.RESPONSES, handle_socket, allow_head=False)

@@ -127,9 +127,27 @@ async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedMo
             "token_strs": names if query.return_token_strs else None,
         }
 
+    if query.content is not None:
+        content = query.content
+        return await _in_worker(served, len(content), lambda: _tokenize_content(content, query, model))
     if query.prompt is None:
         return await served.workers.run_long(work)  # the size of its messages is known when they are put together
     return await _in_worker(served, len(query.prompt), work) if len(query.prompt) > MAX_INLINE_CHARS else work()
+
+
+def _tokenize_content(content: str, query: TokenizeRequest, model: ServedModel) -> dict[str, Any]:
+    """llama.cpp's answer: ids, or with `with_pieces` objects with the text of each."""
+    tokenizer = model.text_model.tokenizer
+    try:
+        if query.parse_special is False:
+            token_ids = tokenizer.encode_parts([content], max_tokens=MAX_COUNTED)
+        else:
+            token_ids = tokenizer.encode(content, add_special_tokens=query.add_special is True, max_tokens=MAX_COUNTED)
+    except TooManyTokens as error:
+        raise _too_many("content") from error
+    if not query.with_pieces:
+        return {"tokens": token_ids}
+    return {"tokens": [{"id": token_id, "piece": token_text_alone(tokenizer, token_id)} for token_id in token_ids]}
 
 
 async def _count_tokens(
@@ -171,10 +189,11 @@ async def _detokenize(
         for token_id in query.tokens:
             if not 0 <= token_id < most:
                 raise InvalidParameter("tokens", f"tokens has the id {token_id}; it must be from 0 to {most - 1}")
-        text = {"prompt": model.tokenizer.decode(query.tokens)}
+        text = model.tokenizer.decode(query.tokens)
+        answer = {"prompt": text, "content": text}  # llama.cpp calls it content
         if query.return_token_texts is not True:
-            return text
-        return text | {"token_texts": [token_text_alone(model.tokenizer, token_id) for token_id in query.tokens]}
+            return answer
+        return answer | {"token_texts": [token_text_alone(model.tokenizer, token_id) for token_id in query.tokens]}
 
     return await served.workers.run(work) if len(query.tokens) > MAX_INLINE_CHARS else work()
 

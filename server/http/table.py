@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from server.api.anthropic.messages import MESSAGES
+from server.api.llama_cpp.completion import ALSO_COMPLETION, COMPLETION, INFILL
 from server.api.ollama.generating import CHAT, GENERATE
 from server.api.openai.chat import CHAT_COMPLETIONS
 from server.api.openai.completions import COMPLETIONS
 from server.api.openai.websocket_messages import STREAM
 from server.api.route import Route
 
-ROUTES: tuple[Route, ...] = (COMPLETIONS, CHAT_COMPLETIONS, MESSAGES, CHAT, GENERATE, STREAM)
+ROUTES: tuple[Route, ...] = (
+    COMPLETIONS,
+    CHAT_COMPLETIONS,
+    MESSAGES,
+    CHAT,
+    GENERATE,
+    COMPLETION,
+    ALSO_COMPLETION,
+    INFILL,
+    STREAM,
+)

@@ -131,7 +131,7 @@ class ChatCall(OpenAICall):
     def __init__(self, body: ChatCompletionRequest) -> None:
         newer = body.max_completion_tokens
         length = {} if newer is None else {"max_tokens": newer, "max_tokens_parameter": "max_completion_tokens"}
-        conversation = Conversation(
+        self.conversation = Conversation(
             [message.to_template() for message in body.messages],
             parse_special=body.parse_special is True,
             tools=[tool.to_template() for tool in body.tools or ()],
@@ -142,7 +142,7 @@ class ChatCall(OpenAICall):
         self._body = body
         super().__init__(
             body,
-            [conversation],
+            [self.conversation],
             prompt_parameter="messages",
             strict_calls=body.strict_calls if body.tools else None,
             thinking_budget=body.thinking_token_budget,

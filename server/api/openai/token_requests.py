@@ -31,11 +31,16 @@ class TokenizeRequest(ModelQuery, TemplateFields):
     tools: Annotated[list[Tool], Field(fail_fast=True), bounded("tools", MAX_TOOLS)] | None = None
     add_special_tokens: bool | None = None  # of a prompt; true by default
     return_token_strs: bool | None = None
+    content: str | None = None  # llama.cpp's name of a text, whose answer has llama.cpp's form
+    add_special: bool | None = None  # of a content; false by default
+    parse_special: bool | None = None  # of a content; true by default
+    with_pieces: bool | None = None  # of a content
 
     @classmethod
     def parse(cls, body: Any) -> Self:
         query = super().parse(body)
-        if (query.prompt is None) == (query.messages is None):
+        given = [query.prompt, query.messages, query.content]
+        if given.count(None) != 2:
             raise invalid_value("give either prompt or messages", "prompt")
         return query
 

@@ -154,6 +154,19 @@ class OllamaError(Answer):
     error: str
 
 
+class LlamaErrorDetails(Answer):
+    code: int
+    message: str
+    type: str
+    param: str | None
+
+
+class LlamaError(Answer):
+    """llama.cpp's shape of an error; `code` is the HTTP status."""
+
+    error: LlamaErrorDetails
+
+
 class ResponseEvent(BaseModel):
     """One event of the stream of a response; its other fields follow from the type."""
 

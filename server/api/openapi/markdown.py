@@ -104,6 +104,7 @@ _TABLES: dict[str, Callable[[Schema], Iterable[str]]] = {
     "embeddings": _parameters("EmbeddingsRequest"),
     "tokenize": _parameters("TokenizeRequest"),
     "detokenize": _parameters("DetokenizeRequest"),
+    "llamacpp": _parameters("LlamaCompletionRequest", "InfillRequest", without=(_COMPLETION,)),
     "ollama": _parameters("ChatRequest", "GenerateRequest"),
 }
 

@@ -11,6 +11,8 @@ from pydantic import BaseModel
 from server.admission.probes import LIVENESS, READINESS
 from server.api.anthropic.messages_request import CountTokensRequest, MessagesRequest
 from server.api.conversations.conversation_requests import AddedItems, ConversationChange, NewConversation
+from server.api.llama_cpp.completion_request import InfillRequest, LlamaCompletionRequest
+from server.api.llama_cpp.queries import EmbeddingRequest, LoadRequest
 from server.api.ollama.requests import ChatRequest, EmbedOneRequest, EmbedRequest, GenerateRequest, NamedModel
 from server.api.openai.chat_request import ChatCompletionRequest
 from server.api.openai.completion_request import CompletionRequest
@@ -28,6 +30,7 @@ class Tag(StrEnum):
     TOKENS = "Tokens and embeddings"
     MODELS = "Models"
     OLLAMA = "Ollama"
+    LLAMA_CPP = "llama.cpp"
     HEALTH = "Health"
     ADMIN = "Administration"
     PAGES = "Pages"
@@ -71,6 +74,10 @@ def _ollama(method: Method, name: str, summary: str, body: type[BaseModel] | Non
     return Operation(method, f"/api/{name}", Tag.OLLAMA, summary, body, error=answers.OllamaError)
 
 
+def _llama(method: Method, path: str, summary: str, body: type[BaseModel] | None = None) -> Operation:
+    return Operation(method, path, Tag.LLAMA_CPP, summary, body, error=answers.LlamaError)
+
+
 def _page(path: str, summary: str, kind: str = "text/html") -> Operation:
     return Operation("GET", path, Tag.PAGES, summary, answer=kind, key=Key.NOBODY)
 
@@ -104,6 +111,17 @@ OPERATIONS = (
     _ollama("GET", "version", "The version of Ollama whose API this is"),
     _ollama("POST", "pull", "Succeeds for a model that is served", NamedModel),
     _ollama("DELETE", "delete", "Is refused: the operator chooses the models", NamedModel),
+    _llama("POST", "/completion", "Creates a completion, whole or as server-sent events", LlamaCompletionRequest),
+    _llama("POST", "/completions", "The same as `/completion`", LlamaCompletionRequest),
+    _llama("POST", "/infill", "Creates what stands between two texts", InfillRequest),
+    _llama("POST", "/embedding", "Creates the embeddings of texts", EmbeddingRequest),
+    _llama("POST", "/embeddings", "The same as `/embedding`", EmbeddingRequest),
+    _llama("POST", "/apply-template", "The text that the chat template makes of a conversation", ChatCompletionRequest),
+    _llama("GET", "/props", "Properties of the server and of a model"),
+    _llama("GET", "/slots", "The places of running requests"),
+    _llama("GET", "/lora-adapters", "Lists the adapters, of which there are none"),
+    _llama("GET", "/models", "The same as `/v1/models`"),
+    _llama("POST", "/models/load", "Brings a served model into memory", LoadRequest),
     Operation("GET", "/v1/stream", Tag.GENERATING, "A WebSocket on which many generations run at once", is_socket=True),
     Operation(
         "POST", "/v1/requests/{id}/cancel", Tag.GENERATING, "Cancels a request by its id", answer=answers.Cancellation,

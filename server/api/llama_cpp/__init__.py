@@ -1,0 +1,1 @@
+"""llama.cpp's own API: its completions are text completions with other names, and its answers have its timings."""

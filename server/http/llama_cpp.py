@@ -1,0 +1,116 @@
+"""The routes of llama.cpp's API that are no completions: properties, slots, templates, embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from aiohttp import web
+
+from server.api.llama_cpp.completion import error_object
+from server.api.llama_cpp.queries import EmbeddingRequest, LoadRequest
+from server.api.openai.chat import ChatCall
+from server.api.openai.token_requests import EmbeddingsRequest
+from server.api.route import ErrorShape
+from server.http import models, queries
+from server.http.entry.guard import TENANT
+from server.http.entry.served import SERVED, in_memory, read_asked
+from server.http.transport.json_body import json_response, send_whole
+from server.serving.served_model import ServedModel
+from server.startup.version import eagre_version
+
+EMBEDDING, EMBEDDINGS, APPLY_TEMPLATE = "/embedding", "/embeddings", "/apply-template"
+ERROR_SHAPES: Mapping[str, ErrorShape] = dict.fromkeys(
+    (EMBEDDING, EMBEDDINGS, APPLY_TEMPLATE, "/models/load", "/props", "/slots"), error_object
+)
+
+
+def add_routes(app: web.Application) -> None:
+    app.router.add_post(EMBEDDING, _embed)
+    app.router.add_post(EMBEDDINGS, _embed)
+    app.router.add_post(APPLY_TEMPLATE, _apply_template)
+    app.router.add_get("/props", _show_properties)
+    app.router.add_get("/slots", _list_slots)
+    app.router.add_get("/lora-adapters", _list_adapters)
+    app.router.add_get("/models", models.list_models)
+    app.router.add_post("/models/load", _load)
+
+
+async def _embed(request: web.Request) -> web.StreamResponse:
+    """POST /embedding and /embeddings: a list with an entry for each text, which has one embedding."""
+    with ExitStack() as preparing:
+        asked = await read_asked(request, EmbeddingRequest.parse, preparing)
+        served = request.app[SERVED]
+        model = served.find(asked.model)
+        query = EmbeddingsRequest(model=asked.model, input=asked.prompts)
+        async with in_memory(served, model):
+            found = await queries.embed(query, model, served, request[TENANT])
+    body = [{"index": entry["index"], "embedding": [entry["embedding"]]} for entry in found["data"]]
+    return await send_whole(request, await served.workers.run(json_response, body), served.settings, is_owed=True)
+
+
+async def _apply_template(request: web.Request) -> web.StreamResponse:
+    """POST /apply-template: the text that the chat template makes of a conversation."""
+    served = request.app[SERVED]
+    with ExitStack() as preparing:
+        call = await read_asked(request, ChatCall.parse, preparing)
+        model = served.find(call.request.model)
+        async with in_memory(served, model):
+            text = await served.workers.run_long(call.conversation.render, model.text_model)
+    return await send_whole(request, json_response({"prompt": text}), served.settings)
+
+
+async def _show_properties(request: web.Request) -> web.Response:
+    """GET /props"""
+    served = request.app[SERVED]
+    served.check_accepting()
+    model = served.find(request.query.get("model"))
+    settings = {"n_ctx": _context_length(model), "params": dict(model.sampling_defaults)}
+    body: dict[str, Any] = {
+        "default_generation_settings": settings,
+        "total_slots": served.settings.engine.max_num_seqs,
+        "model_alias": model.model_name,
+        "model_path": model.model_name,  # where it lies is no client's affair
+        "modalities": {"vision": False, "audio": False},
+        "chat_template": "",
+        "bos_token": "",
+        "eos_token": "",
+        "build_info": f"eagre {eagre_version()}",
+        "is_sleeping": not model.is_in_memory,
+    }
+    if model.is_open and model.text_model.chat_template is not None:
+        body["chat_template"] = model.text_model.chat_template.source
+    return json_response(body)
+
+
+async def _list_slots(request: web.Request) -> web.Response:
+    """GET /slots: the places of running requests, of which it says no more than whether they are taken."""
+    served = request.app[SERVED]
+    served.check_accepting()
+    model = served.find(request.query.get("model"))
+    num_running = model.engine.stats().num_running if model.is_open else 0
+    return json_response(
+        [
+            {"id": index, "n_ctx": _context_length(model), "is_processing": index < num_running, "speculative": False}
+            for index in range(served.settings.engine.max_num_seqs)
+        ]
+    )
+
+
+async def _list_adapters(_request: web.Request) -> web.Response:
+    """GET /lora-adapters"""
+    return json_response([])
+
+
+async def _load(request: web.Request) -> web.Response:
+    """POST /models/load: brings a served model into memory."""
+    served = request.app[SERVED]
+    with ExitStack() as preparing:
+        asked = await read_asked(request, LoadRequest.parse, preparing)
+    async with in_memory(served, served.find(asked.model)):
+        return json_response({"success": True})
+
+
+def _context_length(model: ServedModel) -> int:
+    return model.engine.model_info.max_model_len if model.is_open else 0

@@ -1,0 +1,132 @@
+"""llama.cpp's API: its names of parameters, its answers and errors, over the same completions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.fakes.engine_client import FakeEngineClient
+from tests.server.conftest import RunningServer, StartServer
+
+
+def saying(text: str) -> Callable[..., list[int]]:
+    return lambda *_: list(text.encode())
+
+
+async def chunks(server: RunningServer, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    text = (await server.stream_bytes(path, body)).decode()
+    events = [event for event in text.split("\n\n") if event.startswith("data: ")]
+    return [json.loads(event.removeprefix("data: ")) for event in events]
+
+
+@pytest.mark.parametrize("path", ["/completion", "/completions"])
+async def test_a_whole_completion(server: RunningServer, path: str) -> None:
+    status, answer = await server.post(path, {"prompt": "abcd", "n_predict": 3, "return_tokens": True})
+    assert status == 200
+    assert (answer["content"], answer["tokens"], answer["stop"]) == ("abc", [*b"abc"], True)
+    assert (answer["stop_type"], answer["tokens_predicted"], answer["tokens_evaluated"]) == ("limit", 3, 4)
+    assert answer["timings"].keys() >= {"prompt_n", "prompt_ms", "predicted_n", "predicted_per_second", "cache_n"}
+
+
+async def test_a_stream_ends_with_the_chunk_that_stops(server: RunningServer) -> None:
+    *pieces, last = await chunks(server, "/completion", {"prompt": "abc"})
+    assert "".join(piece["content"] for piece in pieces) == "abc"
+    assert {piece["stop"] for piece in pieces} == {False}
+    assert (last["stop"], last["content"], last["stop_type"]) == (True, "", "eos")
+    assert last["tokens_predicted"] == len(b"abc") + 1
+
+
+async def test_several_prompts_have_a_list(server: RunningServer) -> None:
+    _, answers = await server.post("/completion", {"prompt": ["ab", "cd"]})
+    assert [answer["content"] for answer in answers] == ["ab", "cd"]
+    last = [chunk for chunk in await chunks(server, "/completion", {"prompt": ["ab", "cd"]}) if chunk["stop"]]
+    assert [chunk["index"] for chunk in last] == [0, 1]
+
+
+async def test_parameters_by_their_names(server: RunningServer) -> None:
+    body = {
+        "prompt": "ab", "n_predict": 5, "repeat_penalty": 1.2, "temperature": 0.4, "typical_p": 0.9, "seed": 4,
+        "dry_multiplier": 0.5, "logit_bias": [[97, -2.5], [98, False]], "mirostat": 0, "cache_prompt": True,
+        "id_slot": 3, "n_keep": 2, "top_n_sigma": -1, "dynatemp_range": 0.0, "stop": ["x"],
+    }  # fmt: skip
+    async with server.http.post(server.url + "/completion", json={**body, "samplers": ["top_k"]}) as response:
+        assert (response.status, response.headers["X-Eagre-Ignored"]) == (200, "samplers")
+    params = server.engine.submitted[-1].params
+    assert (params.max_tokens, params.repetition_penalty, params.temperature, params.seed) == (5, 1.2, 0.4, 4)
+    assert (params.typical_p, params.dry_multiplier, dict(params.logit_bias)) == (0.9, 0.5, {97: -2.5, 98: -100})
+
+
+async def test_length_and_seed_may_be_open(server: RunningServer) -> None:
+    status, _ = await server.post("/completion", {"prompt": "ab", "n_predict": -1, "seed": -1})
+    assert status == 200
+    assert server.engine.submitted[-1].params.max_tokens > 16
+
+
+async def test_probabilities_have_ids(server: RunningServer) -> None:
+    _, answer = await server.post("/completion", {"prompt": "ab", "n_probs": 2, "n_predict": 1})
+    (entry,) = answer["completion_probabilities"]
+    assert (entry["id"], entry["token"], len(entry["top_logprobs"])) == (97, "a", 2)
+
+
+async def test_a_stop_string_is_named(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(respond=saying("one two three")))
+    _, answer = await server.post("/completion", {"prompt": "x", "stop": [" two"]})
+    assert (answer["content"], answer["stop_type"], answer["stopping_word"]) == ("one", "word", " two")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        ("/completion", {}, 400, "prompt"),
+        ("/completion", {"prompt": "a", "mirostat": 2}, 400, "mirostat"),
+        ("/completion", {"prompt": "a", "logit_bias": [7]}, 400, "logit_bias"),
+        ("/completion", {"prompt": "a", "n_predict": "x"}, 400, "max_tokens"),
+        ("/completion", {"prompt": "a", "temprature": 1}, 400, "temprature"),
+        ("/completion", {"prompt": "a", "model": "none"}, 404, "model"),
+        ("/embedding", {}, 400, "content"),
+        ("/apply-template", {"messages": 7}, 400, "messages"),
+        ("/infill", {"input_prefix": "a", "input_suffix": "b"}, 400, "suffix"),  # a model without such tokens
+    ],
+)
+async def test_errors_have_the_status_as_code(
+    server: RunningServer, path: str, body: dict[str, Any], status: int, param: str
+) -> None:
+    got, answer = await server.post(path, body)
+    assert (got, answer["error"]["code"], answer["error"]["param"]) == (status, status, param)
+
+
+async def test_tokens_and_their_pieces(server: RunningServer) -> None:
+    assert await server.post("/tokenize", {"content": "ab"}) == (200, {"tokens": [97, 98]})
+    _, answer = await server.post("/tokenize", {"content": "ab", "with_pieces": True})
+    assert answer["tokens"] == [{"id": 97, "piece": "a"}, {"id": 98, "piece": "b"}]
+    _, answer = await server.post("/detokenize", {"tokens": [97, 98]})
+    assert answer["content"] == answer["prompt"] == "ab"
+
+
+async def test_the_text_of_a_template(server: RunningServer) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    _, rendered = await server.post("/v1/chat/completions/render", {"messages": messages})
+    status, answer = await server.post("/apply-template", {"messages": messages})
+    assert (status, [*answer["prompt"].encode()]) == (200, rendered["token_ids"])
+
+
+async def test_embeddings_are_those_of_the_other_route(server: RunningServer) -> None:
+    _, known = await server.post("/v1/embeddings", {"input": ["ab", "cd"]})
+    _, answer = await server.post("/embedding", {"content": ["ab", "cd"]})
+    assert [entry["embedding"] for entry in answer] == [[entry["embedding"]] for entry in known["data"]]
+
+
+async def test_properties_slots_and_models(server: RunningServer) -> None:
+    _, props = await server.get("/props")
+    _, slots = await server.get("/slots")
+    assert props["total_slots"] == len(slots)
+    assert props["default_generation_settings"]["n_ctx"] == slots[0]["n_ctx"] > 0
+    assert "/" not in props["model_path"]
+    assert await server.get("/lora-adapters") == (200, [])
+    assert await server.get("/models") == await server.get("/v1/models")
+    assert await server.post("/models/load", {"model": "fake"}) == (200, {"success": True})
+    status, _ = await server.post("/models/load", {"model": "none"})
+    assert status == 404
