@@ -19,13 +19,13 @@ from benchmarks.chaos.target import KEY, Target
 Attack = Callable[[Target], Awaitable[None]]
 
 _ALL: tuple[Attack, ...] = (
-    requests.cut_stream, requests.cut_before_the_answer, requests.whole_answer, requests.chat, requests.deadline,
-    requests.many_answers, requests.malformed, requests.endless_lists, requests.oversized, requests.long_prompt,
-    requests.wrong_keys, requests.wrong_paths, sockets.slow_loris, sockets.stalled_reader, sockets.frozen_client,
-    sockets.half_closed, sockets.garbage, sockets.socket_of_many, sockets.wrong_frames, sockets.key_in_a_protocol,
-    stored_state.stored_response, stored_state.filled_store, stored_state.background_flood, stored_state.forged_ids,
-    stored_state.messages, stored_state.websocket_responses, stored_state.resumed_by_many, stored_state.queries,
-    operators.preflights,
+    requests.cut_stream, requests.cut_before_the_answer, requests.whole_answer, requests.chat,
+    requests.deadline, requests.many_answers, requests.malformed, requests.endless_lists, requests.oversized,
+    requests.long_prompt, requests.wrong_keys, requests.wrong_paths, requests.hard_grammars, sockets.slow_loris,
+    sockets.stalled_reader, sockets.frozen_client, sockets.half_closed, sockets.garbage, sockets.socket_of_many,
+    sockets.wrong_frames, sockets.key_in_a_protocol, stored_state.stored_response, stored_state.filled_store,
+    stored_state.background_flood, stored_state.forged_ids, stored_state.messages,
+    stored_state.websocket_responses, stored_state.resumed_by_many, stored_state.queries, operators.preflights,
 )  # fmt: skip
 ATTACKS: dict[str, Attack] = {attack.__name__.replace("_", " "): attack for attack in _ALL}
 # They stop all streams for a while, as operators may; each runs only where it is named.
