@@ -218,9 +218,11 @@ def _streaming(tenant: Tenant, *, is_owed: bool) -> AbstractContextManager[None]
 
 
 def _most_tokens(request: GenerationRequest, prompts: Sequence[PreparedPrompt]) -> int:
-    """The tokens that a request may take, as far as it says: without `max_tokens`, those of its prompts."""
-    num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
-    return num_prompt_tokens + (request.max_tokens or 0) * sum(len(prompt.params) for prompt in prompts)
+    """The tokens that a request may take, as far as it limits them: without `max_tokens`, those of its prompts."""
+    num_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+    if request.max_tokens is not None or request.default_max_tokens is not None:
+        num_tokens += sum(params.max_tokens for prompt in prompts for params in prompt.params)
+    return num_tokens
 
 
 async def queue(

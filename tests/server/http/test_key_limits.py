@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
+from tests.server.http.test_queries import EmbeddingEngine
 
 ANN, BEN, ADMIN = "key-of-ann", "key-of-ben", "admin-secret-3"
 BODY = {"prompt": "abc", "max_tokens": 4}
@@ -95,6 +96,25 @@ async def test_tokens_of_prompt_and_answer_are_counted(start_server: StartServer
     assert "retry-after" not in headers
     ann = (await usage(server))["ann"]
     assert (ann["input_tokens"] + ann["output_tokens"], ann["num_refused_requests"]) == (used, 2)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_what_an_answer_may_take_counts_before_it_is_made(start_server: StartServer, path: str) -> None:
+    server = await start_server(FakeEngineClient(), api_keys=(f"{ANN} ann - - - 300",))
+    large = {"max_output_tokens" if path == "/v1/responses" else "max_tokens": 350}
+    status, answer, _ = await post(server, {**ROUTES[path], **large, "model": server.served.names[0]}, path=path)
+    assert status == 429
+    assert "Request too large" in answer["error"]["message"]
+    assert (await post(server, {**ROUTES[path], "model": server.served.names[0]}, path=path))[0] == 200
+
+
+async def test_embeddings_count(start_server: StartServer) -> None:
+    server = await start_server(EmbeddingEngine(), api_keys=(f"{ANN} ann - - - 10",), admin_keys=(ADMIN,))
+    status, answer, _ = await post(server, {"input": "abcdef"}, path="/v1/embeddings")
+    assert (status, answer["usage"]["total_tokens"]) == (200, 6)
+    status, answer, _ = await post(server, {"input": "abcdef"}, path="/v1/embeddings")
+    assert (status, answer["error"]["type"]) == (429, "tokens")
+    assert (await usage(server))["ann"]["input_tokens"] == 6
 
 
 async def test_streams_at_once_are_limited_and_free_again_when_they_end(start_server: StartServer) -> None:
