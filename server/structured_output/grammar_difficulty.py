@@ -10,11 +10,11 @@ from server.protocol.structured_outputs import Grammar, GrammarKind
 # Characters of source up to which a grammar of each kind is expected to take some milliseconds. A choice is a list of
 # texts, whatever its size.
 _SIMPLE_CHARS: Mapping[GrammarKind, int] = {
-    GrammarKind.JSON_SCHEMA: 8 << 10,
+    GrammarKind.JSON_SCHEMA: 32 << 10,
     GrammarKind.REGEX: 1 << 10,
     GrammarKind.CHOICE: 64 << 10,
-    GrammarKind.LARK: 1 << 10,
-    GrammarKind.CALLS: 16 << 10,
+    GrammarKind.LARK: 4 << 10,
+    GrammarKind.CALLS: 64 << 10,
 }
 # An automaton of remainders, and intersections; a schema within a Lark grammar may have its keywords in escapes.
 _COSTLY = re.compile(r"multipleOf")
