@@ -43,7 +43,7 @@ ROOMS = (
     "server.generation", "server.structured_output",
     "server.storage",
     "server.text", "server.text.tokenization",
-    "server.admission", "server.protocol", "server",
+    "server.admission", "server.admission.limits", "server.protocol", "server",
     "engine", "engine.multihost", "engine.step", "engine.parallel", "engine.schedule", "engine.schedule.step_time",
     "engine.kv_transfer", "engine.kv_events",
     "engine.models", "engine.models.architectures", "engine.models.parts",

@@ -25,7 +25,7 @@ _ALL: tuple[Attack, ...] = (
     sockets.half_closed, sockets.garbage, sockets.socket_of_many, sockets.wrong_frames, sockets.key_in_a_protocol,
     stored_state.stored_response, stored_state.filled_store, stored_state.background_flood, stored_state.forged_ids,
     stored_state.messages, stored_state.websocket_responses, stored_state.resumed_by_many, stored_state.queries,
-    operators.preflights, random_bytes.fuzz,
+    operators.preflights, random_bytes.fuzz, requests.hard_grammars,
 )  # fmt: skip
 ATTACKS: dict[str, Attack] = {attack.__name__.replace("_", " "): attack for attack in _ALL}
 # They stop all streams for a while, as operators may; each runs only where it is named.

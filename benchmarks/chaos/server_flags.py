@@ -16,6 +16,7 @@ TARGET_GAP_MS = 15  # about what twenty streams alone take for a step
 def server_flags(folder: Path, num_pages: int) -> list[str]:
     """Flags of a server with everything small enough to run out."""
     keys = folder / "keys"
+    keys.touch(mode=0o600)
     keys.write_text(f"{KEY} attackers\n{REFERENCE_KEY} reference\n", encoding="utf-8")
     return [
         "--api-key-file", str(keys), "--admin-key", ADMIN_KEY, "--allowed-origins", FRIEND,

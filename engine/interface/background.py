@@ -130,11 +130,11 @@ class _ShortSwitches:
 SHORT_SWITCHES = _ShortSwitches()  # entered by threads that compute beside an engine
 
 
-def stand_back() -> None:
+def stand_back(nice: int = CALM_NICE) -> None:
     """Lowers the priority of the calling thread for good. Threads that it starts inherit it."""
     if sys.platform == "linux":
         thread = threading.get_native_id()
         with contextlib.suppress(OSError):  # a sandbox may forbid it
             # To root the same call would raise a priority that is lower already, above that of the process's others.
-            if os.getpriority(os.PRIO_PROCESS, thread) < CALM_NICE:
-                os.setpriority(os.PRIO_PROCESS, thread, CALM_NICE)
+            if os.getpriority(os.PRIO_PROCESS, thread) < nice:
+                os.setpriority(os.PRIO_PROCESS, thread, nice)

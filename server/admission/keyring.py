@@ -10,16 +10,20 @@ import hmac
 import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from engine.interface.regular_file import open_regular
+from server.admission.limits.key_account import KeyAccount
+from server.admission.limits.key_limits import NO_LIMIT, KeyLimits, parse_limits
 from server.protocol.errors import ApiError
 
 LEAST_KEY_LENGTH = 8  # characters; a shorter key can be guessed
 MAX_FILE_BYTES = 1 << 20
 
 AUTHENTICATION_ERROR = "authentication_error"
+ADMIN_NAME = "admin"
 FRONT_NAME = "front"  # of the key with which a front asks for figures
 
 # A WebSocket in a browser cannot send headers, but it can ask for subprotocols.
@@ -27,7 +31,7 @@ WEBSOCKET_PROTOCOL = "eagre"
 WEBSOCKET_KEY_PREFIX = "eagre-api-key."
 
 _KEY = re.compile(r"[!-~]+")  # visible ASCII, as a header can carry it
-_OPTION = re.compile(r"priority=(-?\d{1,9})")
+_PRIORITY = re.compile(r"(priority=)?(-?\d{1,9})")
 _SALT_PURPOSE = b"eagre prefix cache"
 
 
@@ -43,6 +47,7 @@ class Tenant:
     salt: str | None = None  # of the prefix cache, derived from the key; None where no keys are set
     least_priority: int | None = 0  # a request may ask for no lower number, which would run earlier; None: any
     is_admin: bool = False
+    account: KeyAccount | None = field(default=None, compare=False)  # None where no keys are set
 
     @property
     def owner(self) -> str:
@@ -103,8 +108,9 @@ class KeyRing:
         """
         self._fixed = [_parse(f"--api-key, entry {at}", line) for at, line in enumerate(keys, start=1)]
         self._file = file
+        self._accounts = {ADMIN_NAME: KeyAccount(ADMIN_NAME)} if admin_keys else {}
         self._admins = {
-            _digest(key): Tenant("admin", _salt(key), None, is_admin=True)
+            _digest(key): Tenant(ADMIN_NAME, _salt(key), None, is_admin=True, account=self._accounts[ADMIN_NAME])
             for key in (_checked("--admin-key", key) for key in admin_keys)
         }
         self._tenants: dict[bytes, Tenant] = {}
@@ -122,7 +128,7 @@ class KeyRing:
         return bool(self._admins)
 
     def reload(self) -> None:
-        """Reads the file of keys again; on an error the keys stay as they were.
+        """Reads the file of keys again; on an error the keys stay as they were. Names keep what they have used.
 
         Raises:
             KeyFileError: as for the constructor.
@@ -133,7 +139,20 @@ class KeyRing:
             if not read:
                 raise KeyFileError(f"{self._file} has no key; a file without keys would open the server to everybody")
             entries += read
-        self._tenants = {_digest(key): tenant for key, tenant in entries}
+        limits: dict[str, KeyLimits] = {}
+        for entry in entries:
+            if limits.setdefault(entry.name, entry.limits) != entry.limits:
+                raise KeyFileError(f"{entry.where}: keys of one name share their limits; {entry.name} has others above")
+        accounts = {name: self._accounts.get(name) or KeyAccount(name) for name in limits}
+        for name, account in accounts.items():
+            account.set_limits(limits[name])
+        if ADMIN_NAME in self._accounts:
+            accounts.setdefault(ADMIN_NAME, self._accounts[ADMIN_NAME])
+        self._accounts = accounts
+        self._tenants = {
+            _digest(entry.key): Tenant(entry.name, _salt(entry.key), entry.least_priority, account=accounts[entry.name])
+            for entry in entries
+        }
         self._in_force = frozenset((*self._tenants.values(), *self._admins.values()))
         self._has_several_names = len({tenant.name for tenant in self._tenants.values()} - {FRONT_NAME}) > 1
 
@@ -147,6 +166,20 @@ class KeyRing:
         A client that is the only one has all that there is, and nothing is kept free for others.
         """
         return tenant.name if self._has_several_names or tenant.is_admin else NOBODY
+
+    @property
+    def accounts(self) -> list[KeyAccount]:
+        """What the keys have used, by their names."""
+        return [account for account in self._accounts.values() if account.name != FRONT_NAME]
+
+    def account(self, name: str) -> KeyAccount | None:
+        """What the keys of a name have used."""
+        return self._accounts.get(name)
+
+    @property
+    def has_token_limits(self) -> bool:
+        """Whether any key may have only so many tokens a minute."""
+        return any(account.limits.tokens_per_minute is not None for account in self._accounts.values())
 
     @property
     def num_keys(self) -> int:
@@ -220,7 +253,17 @@ def _refusal(key: str | None) -> ApiError:
     )
 
 
-def _read(path: Path) -> list[tuple[str, Tenant]]:
+class _Entry(NamedTuple):
+    """A line of the file of keys."""
+
+    where: str
+    key: str
+    name: str
+    least_priority: int
+    limits: KeyLimits
+
+
+def _read(path: Path) -> list[_Entry]:
     try:
         with open_regular(path) as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -234,20 +277,31 @@ def _read(path: Path) -> list[tuple[str, Tenant]]:
     return [_parse(f"{path}, line {number}", line) for number, line in lines if line and not line.startswith("#")]
 
 
-def _parse(where: str, line: str) -> tuple[str, Tenant]:
-    """`KEY`, `KEY NAME` or `KEY NAME priority=N`."""
+def _parse(where: str, line: str) -> _Entry:
+    """`KEY NAME PRIORITY RATE STREAMS TOKENS/MIN`, of which all but the first may be missing, or be `-`.
+
+    The priority may be written `priority=N`, and stand without a name.
+    """
     key, *rest = line.split()
     _checked(where, key)
     name, least_priority = f"key-{hashlib.sha256(key.encode()).hexdigest()[:8]}", 0
-    for at, word in enumerate(rest):
-        option = _OPTION.fullmatch(word)
+    if rest and not rest[0].startswith("priority="):
+        word = rest.pop(0)
+        name = name if word == NO_LIMIT else word
+    if rest:
+        word = rest.pop(0)
+        option = _PRIORITY.fullmatch(word)
         if option is not None:
-            least_priority = int(option[1])
-        elif at == 0:
-            name = word
-        else:
-            raise KeyFileError(f"{where}: after a key come its name and 'priority=N', not {word[:40]!r}")
-    return key, Tenant(name, _salt(key), least_priority)
+            least_priority = int(option[2])
+        elif word != NO_LIMIT:
+            raise KeyFileError(
+                f"{where}: a key's priority must be a whole number, 'priority=N' or '-', not {word[:40]!r}"
+            )
+    try:
+        limits = parse_limits(rest)
+    except ValueError as error:
+        raise KeyFileError(f"{where}: {error}") from error
+    return _Entry(where, key, name, least_priority, limits)
 
 
 def _checked(where: str, key: str) -> str:

@@ -15,6 +15,7 @@ from server.admission.keyring import KeyFileError, KeyRing
 from server.http.app import build_app, build_metrics_app, read_keys
 from server.http.transport.connections import GuardedRunner
 from server.serving.served_models import ServedModels
+from server.startup.exposed_files import warn_of_exposed_files
 from server.startup.logs import log
 from server.startup.settings import ServerSettings
 
@@ -43,6 +44,7 @@ class Listeners:
         """
         self._settings = settings
         self._keys = keys
+        warn_of_exposed_files(settings)
         self._certificate = (
             None
             if settings.ssl_certfile is None or settings.ssl_keyfile is None

@@ -27,11 +27,13 @@ from server.http import (
     playground,
     queries,
     rendering,
+    usage,
     websocket,
 )
 from server.http.entry.access_log import REQUEST_ID, add_headers
 from server.http.entry.error_answers import ERROR_SHAPES, GENERATING
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, add_cors_headers
+from server.http.entry.key_limits import add_limit_headers
 from server.http.entry.middleware import enter
 from server.http.entry.served import SERVED
 from server.http.responses import routes as responses
@@ -73,8 +75,10 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     app[GENERATING] = frozenset([*(route.path for route in ROUTES), responses.RESPONSES])
     app[websocket.OPEN_SOCKETS] = OpenSockets(settings.max_websockets)
     app[UNREAD] = FairLimit(settings.max_preparing_bytes)
+    served.metrics.watch_keys(lambda: keys.accounts)
     app[REQUEST_STORE] = StreamRequestStore(served, ROUTES)
     app.cleanup_ctx.append(sweep)
+    app.on_response_prepare.append(add_limit_headers)
     app.on_response_prepare.append(add_cors_headers)
     app.on_response_prepare.append(_add_anthropics_header)
     app.on_shutdown.append(websocket.close_sockets)
@@ -109,6 +113,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     engine_events.add_routes(app)
     inspecting.add_routes(app)
     admin.add_routes(app)
+    usage.add_routes(app)
     handlers.add_routes(app, served.workers, is_strict=settings.strict_parameters)
     playground.add_routes(app, settings.playground_peers)
     return app

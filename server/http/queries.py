@@ -211,6 +211,10 @@ async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedMode
 
     num_chars = sum(prompt.num_chars for prompt in prompts)
     token_lists = await _in_worker(served, num_chars, tokenize) if num_chars > MAX_INLINE_CHARS else tokenize()
+    num_tokens = sum(map(len, token_lists))
+    if tenant.account is not None:
+        tenant.account.reserve(num_tokens)
+        tenant.account.usage.num_prompt_tokens += num_tokens
     at_once, pooling = asyncio.Semaphore(MAX_AT_ONCE), Pooling(query.pooling or "last")
 
     async def compute(token_ids: Sequence[int]) -> np.ndarray:
@@ -227,7 +231,6 @@ async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedMode
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    num_tokens = sum(map(len, token_lists))
     return {
         "object": "list",
         "data": await served.workers.run(_show, embeddings, query),  # a million numbers, perhaps

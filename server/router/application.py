@@ -16,12 +16,13 @@ from server.http.app import hosts_of, read_keys
 from server.http.entry.access_log import add_headers
 from server.http.entry.error_answers import ERROR_SHAPES, GENERATING
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, add_cors_headers
+from server.http.entry.key_limits import add_limit_headers
 from server.http.entry.middleware import enter
 from server.http.responses.routes import RESPONSES
 from server.http.table import ROUTES
 from server.http.transport.connections import TURNS, GuardedRunner
 from server.http.transport.web_socket import OpenSockets
-from server.router import failover, health_routes, sticky_routes
+from server.router import failover, health_routes, key_usage, sticky_routes
 from server.router.forwarding import forward_to_all, forward_to_best
 from server.router.replicas import Replicas
 from server.router.router import ROUTER, Router
@@ -39,6 +40,8 @@ _HANDLERS: dict[tuple[str, str], Handler] = {
     ("GET", "/v1/requests"): sticky_routes.forward_to_named,
     ("GET", "/engine/events"): sticky_routes.forward_to_named,
     ("GET", "/admin/trace"): sticky_routes.forward_to_named,
+    ("GET", "/admin/usage"): key_usage.show_usage,
+    ("POST", "/admin/usage/reset"): key_usage.reset_usage,
     ("GET", LIVENESS): health_routes.liveness,
     ("GET", READINESS): health_routes.readiness,
     ("GET", "/health"): health_routes.health,
@@ -64,9 +67,11 @@ def router_application(replicas: Replicas, settings: ServerSettings, keys: KeyRi
     app[ERROR_SHAPES] = {**queries.ERROR_SHAPES, **{route.path: route.shape_error for route in ROUTES}}
     app[SOCKET_ROUTES] = frozenset(operation.path for operation in OPERATIONS if operation.is_socket)
     app[websocket.OPEN_SOCKETS] = OpenSockets(settings.max_websockets)
+    app.on_response_prepare.append(add_limit_headers)
     app.on_response_prepare.append(add_cors_headers)
     app.on_shutdown.append(websocket.close_sockets)
     app.on_cleanup.append(_close_workers)
+    app.cleanup_ctx.append(key_usage.watch_tokens(keys))
     for operation in OPERATIONS:
         if settings.metrics_port is None or operation.path not in _METRICS_PORT_PATHS:
             _add_route(app, operation)

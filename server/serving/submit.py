@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ from server.serving.residency import Residency
 from server.serving.running_requests import RunningRequest, RunningRequests
 from server.serving.served_model import ServedModel
 from server.structured_output.output_grammar import OutputGrammar
+from server.telemetry.account_observer import AccountObserver
 from server.telemetry.request_log import RequestLog
 from server.telemetry.tracing import Tracing
 from server.telemetry.usage_fields import UsageFields
@@ -90,6 +91,9 @@ class Submitter:
         """
         request, tenant, ids = submission.request, submission.tenant, submission.request_ids
         observers: list[GenerationObserver] = [model.metrics, _USAGE_FIELDS, *submission.observers]
+        account = None if tenant.account is None else AccountObserver(tenant.account)
+        if account is not None:
+            observers.append(account)
         generation = None
         try:
             if self.tracing is not None:
@@ -99,7 +103,11 @@ class Submitter:
             if tenant is not ANYBODY:  # without keys any priority is allowed, and all clients share prefixes
                 priority, cache_salt = tenant.check_priority(request.priority), tenant.cache_salt(request.cache_salt)
                 request = replace(request, priority=priority, cache_salt=cache_salt)
-            with self._requests.hold(tenant.salt, ids) as running, self._residency.use(model):
+            with (
+                _streaming(tenant, is_owed=submission.was_accepted),
+                self._requests.hold(tenant.salt, ids) as running,
+                self._residency.use(model),
+            ):
                 if self._request_log is not None:
                     record = self._request_log.begin(ids, tenant.name, model.model_name)
                     observers.append(record)
@@ -111,6 +119,8 @@ class Submitter:
                 with idle_sleep.use():
                     # Prompt, then grammar.
                     prompts = await prepare(request, text_model, engine, self._workers)
+                    if account is not None:
+                        account.reserve(_most_tokens(request, prompts), is_owed=submission.was_accepted)
                     rules: Sequence[OutputGrammar | None] = ()
                     if request.grammar is not None or request.strict_calls or request.thinking_budget is not None:
                         rules = await structured_output.rules_of(request, prompts, self._workers)
@@ -196,6 +206,23 @@ class Submitter:
         if not timeouts:
             return request
         return replace(request, timeout=max(min(timeouts) - (clock() - began), 0.001))
+
+
+def _streaming(tenant: Tenant, *, is_owed: bool) -> AbstractContextManager[None]:
+    """Counts a generation among those of the tenant's key.
+
+    Raises:
+        ApiError: 429, as many as may run at once do.
+    """
+    return nullcontext() if tenant.account is None else tenant.account.stream(is_owed=is_owed)
+
+
+def _most_tokens(request: GenerationRequest, prompts: Sequence[PreparedPrompt]) -> int:
+    """The tokens that a request may take, as far as it limits them: without `max_tokens`, those of its prompts."""
+    num_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+    if request.max_tokens is not None or request.default_max_tokens is not None:
+        num_tokens += sum(params.max_tokens for prompt in prompts for params in prompt.params)
+    return num_tokens
 
 
 async def queue(

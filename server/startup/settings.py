@@ -87,7 +87,9 @@ class ServerSettings:
         (), "keys of clients, comma-separated; other clients are refused", key="api_key", metavar="KEYS", is_secret=True
     )
     api_key_file: str | None = setting(
-        None, "file with a key, and a name if you like, on each line; SIGHUP reads it again", limit=NOT_EMPTY
+        None,
+        "file with a key on each line, and its name, priority and limits if you like; SIGHUP reads it again",
+        limit=NOT_EMPTY,
     )
     admin_keys: tuple[str, ...] = setting(
         (), "keys of operators, comma-separated; turns on the admin routes", key="admin_key", metavar="KEYS",

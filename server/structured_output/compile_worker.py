@@ -1,7 +1,7 @@
 """The worker process in which grammars are compiled first: it may be killed, and its memory is limited.
 
 It is started with the number of a socket, over which come the vocabulary and then grammar after
-grammar. It compiles each and answers whether that failed, and why.
+grammar. It compiles each and answers whether that failed, and why, or with the grammar in Lark.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
+from engine.interface.background import stand_back
 from server.protocol.structured_outputs import Grammar, GrammarKind
-from server.structured_output.compiled_grammar import CompiledGrammar
+from server.structured_output.compiled_grammar import CompiledGrammar, to_lark
 from server.structured_output.grammar_limits import InvalidGrammar
 from server.structured_output.grammar_vocabulary import GrammarVocabulary
 from server.structured_output.large_stack_threads import STACK_BYTES, LargeStackThreads
@@ -38,10 +39,13 @@ class WorkerVocabulary(NamedTuple):
     eos_token_ids: tuple[int, ...]
     vocab_size: int
     seconds: float  # of processor time that a compilation may take; then the process ends
+    wall_seconds: float  # that it may last
+    nice: int  # the process's nice value
 
 
 class CompileVerdict(NamedTuple):
     refusal: str | None  # None: it can be compiled
+    lark: str  # the grammar in Lark, so that the server need not translate it again, with the interpreter lock held
     is_last: bool  # whether the process ends now
 
 
@@ -51,10 +55,8 @@ def encode_vocabulary(message: WorkerVocabulary) -> bytes:
 
 
 def _decode_vocabulary(message: bytes) -> WorkerVocabulary:
-    tokens, eos_token_ids, vocab_size, seconds = json.loads(message)
-    return WorkerVocabulary(
-        tuple(token.encode("latin-1") for token in tokens), tuple(eos_token_ids), vocab_size, seconds
-    )
+    tokens, eos_token_ids, *others = json.loads(message)
+    return WorkerVocabulary(tuple(token.encode("latin-1") for token in tokens), tuple(eos_token_ids), *others)
 
 
 def run() -> None:
@@ -70,20 +72,21 @@ def _run(socket: Connection) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(TIME_SPENT_SIGNAL, signal.SIG_DFL)
     message = _decode_vocabulary(socket.recv_bytes())
+    stand_back(message.nice)  # before any thread is started, which would not follow
     vocabulary = GrammarVocabulary(message, message.vocab_size)
-    threads: LargeStackThreads[str | None] = LargeStackThreads(1, STACK_BYTES, "grammar")
+    threads: LargeStackThreads[tuple[str | None, str]] = LargeStackThreads(1, STACK_BYTES, "grammar")
     socket.send_bytes(b"ready")
     while True:
         kind, source = json.loads(socket.recv_bytes())
         grammar = Grammar(GrammarKind(kind), source)
         signal.setitimer(signal.ITIMER_PROF, message.seconds)
         # Even if the server does not kill it, the process ends after this time.
-        signal.setitimer(signal.ITIMER_REAL, message.seconds * WALL_TIME_FACTOR + 1.0)
-        refusal = threads.submit(lambda wish=grammar: _refusal_of(wish, vocabulary)).result()  # type: ignore[misc]
+        signal.setitimer(signal.ITIMER_REAL, message.wall_seconds + 1.0)
+        refusal, lark = threads.submit(lambda wish=grammar: _try(wish, vocabulary)).result()  # type: ignore[misc]
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         is_last = _most_memory() > MAX_WORKER_BYTES
-        socket.send_bytes(json.dumps(CompileVerdict(refusal, is_last)).encode())
+        socket.send_bytes(json.dumps(CompileVerdict(refusal, lark, is_last)).encode())
         if is_last:
             return
 
@@ -105,9 +108,10 @@ def _most_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
 
 
-def _refusal_of(grammar: Grammar, vocabulary: GrammarVocabulary) -> str | None:
+def _try(grammar: Grammar, vocabulary: GrammarVocabulary) -> tuple[str | None, str]:
     try:
-        CompiledGrammar.compile(grammar, vocabulary)
+        lark = to_lark(grammar)
+        CompiledGrammar.from_lark(lark, vocabulary)
     except InvalidGrammar as error:
-        return str(error)
-    return None
+        return str(error), ""
+    return None, lark

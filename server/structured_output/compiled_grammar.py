@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import thread_time
 from typing import TYPE_CHECKING, Any
 
@@ -49,27 +50,23 @@ class CompiledGrammar:
 
     @classmethod
     def compile(cls, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
-        """Compiles a grammar. This may take seconds, without the interpreter lock, and needs a `LargeStackThreads`.
+        """Compiles a grammar. This may take seconds and needs a `LargeStackThreads`.
 
         Raises InvalidGrammar if the grammar is wrong, not supported or too complex, or nothing matches it.
         """
-        try:
-            return cls._compile(grammar, vocabulary)
-        except BaseException as error:
-            if not is_panic(error):
-                raise
-            raise InvalidGrammar(f"llguidance fails on it: {first_reason(str(error))}") from error
+        return cls.from_lark(to_lark(grammar), vocabulary)
 
     @classmethod
-    def _compile(cls, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
+    def from_lark(cls, lark: str, vocabulary: GrammarVocabulary) -> CompiledGrammar:
+        """As `compile`, of what `to_lark` returns; it takes its time without the interpreter lock."""
         from llguidance import LLMatcher
 
-        lark = to_lark(grammar) + _NO_FORCING
-        start = LLMatcher(vocabulary.tokens, lark, log_level=0, limits=_limits())
-        if start.is_error():
-            raise InvalidGrammar(first_reason(start.get_error()))
-        compiled = cls(start, vocabulary)
-        compiled._probe()
+        with _panics_refused():
+            start = LLMatcher(vocabulary.tokens, lark + _NO_FORCING, log_level=0, limits=_limits())
+            if start.is_error():
+                raise InvalidGrammar(first_reason(start.get_error()))
+            compiled = cls(start, vocabulary)
+            compiled._probe()
         return compiled
 
     @property
@@ -114,6 +111,17 @@ class CompiledGrammar:
                 raise InvalidGrammar(first_reason(walker.get_error()))
 
 
+@contextmanager
+def _panics_refused() -> Iterator[None]:
+    """Raises InvalidGrammar where the library panics."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise InvalidGrammar(f"llguidance fails on it: {first_reason(str(error))}") from error
+
+
 def _consume(walker: LLMatcher, token_id: int) -> bool:
     try:
         return bool(walker.consume_token(token_id))
@@ -147,6 +155,11 @@ def to_lark(grammar: Grammar) -> str:
 
     Raises InvalidGrammar if the grammar exceeds a limit or is not valid in its language.
     """
+    with _panics_refused():
+        return _translate(grammar)
+
+
+def _translate(grammar: Grammar) -> str:
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
             return "start: %json " + _with_options(grammar.source)

@@ -1,4 +1,7 @@
-"""Compiles each grammar once, in threads and within a time limit, and caches the latest ones."""
+"""Compiles each grammar once, in threads and within a time limit, and caches the latest ones.
+
+Grammars wait in two queues, which serve tenants by turns: one for simple grammars, which take milliseconds, and one for
+hard ones, which are compiled one at a time and at a low priority. A simple grammar never waits for a hard one."""
 
 from __future__ import annotations
 
@@ -10,14 +13,17 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from engine.interface.background import CALM_NICE
 from engine.interface.types import QueueFull
 from sampling.host.params import InvalidParameter
+from server.admission.keyring import caller
 from server.protocol.structured_outputs import Grammar
 from server.structured_output.compile_worker import WALL_TIME_FACTOR
 from server.structured_output.compiled_grammar import CompiledGrammar
+from server.structured_output.grammar_difficulty import is_simple
 from server.structured_output.grammar_limits import (
     DEFAULT_MAX_BYTES,
     DEFAULT_TIMEOUT,
@@ -30,7 +36,12 @@ from server.structured_output.sandboxed_compiler import SandboxedCompiler
 
 MAX_CACHED = 128
 MAX_CACHED_BYTES = 1 << 20  # of sources; compiled grammars take far more
-NUM_THREADS = 2
+NUM_THREADS = 2  # for simple grammars
+NUM_HARD_THREADS = 1  # a hard grammar takes no more than a part of one core
+# Linux gives a thread of this nice value a tenth of the time that the engine's threads get, where all want one core.
+HARD_NICE = 10
+SIMPLE_SECONDS = 0.25  # of processor time; a grammar that takes longer to compile counts as hard
+MAX_KNOWN_HARD = 1024
 SECONDS_TOO_HARD = 60.0  # a grammar that took too long is refused at once for so long, and then tried again
 
 Compile: TypeAlias = Callable[[Grammar, GrammarVocabulary], CompiledGrammar]
@@ -39,7 +50,9 @@ Outcome: TypeAlias = CompiledGrammar | InvalidGrammar  # a rejection is cached t
 
 @dataclass(slots=True)
 class _Job:
-    future: Future[Outcome]
+    is_hard: bool
+    future: Future[Outcome | None] = field(default_factory=Future)  # None: it is too hard for the simple ones' queue
+    owners: set[str] = field(default_factory=set)  # in whose queues it waits
     num_waiting: int = 0
 
 
@@ -69,11 +82,22 @@ class GrammarCompiler:
         self._max_bytes = max_bytes
         self._vocabulary: GrammarVocabulary | None = None
         self._vocabulary_lock = threading.Lock()
-        self._sandbox = SandboxedCompiler(tokenizer, vocab_size, timeout)
-        self._compile_grammar: Compile = compile_grammar or self._sandbox
-        self._threads: LargeStackThreads[Outcome] = LargeStackThreads(NUM_THREADS, STACK_BYTES, "grammar")
+        self._sandboxes = (
+            SandboxedCompiler(
+                tokenizer,
+                vocab_size,
+                min(SIMPLE_SECONDS, timeout),
+                wall_seconds=timeout * WALL_TIME_FACTOR,
+                nice=CALM_NICE,
+            ),
+            SandboxedCompiler(tokenizer, vocab_size, timeout, nice=HARD_NICE),
+        )
+        self._compile_grammar = compile_grammar
+        self._simple_threads = LargeStackThreads[None](NUM_THREADS, STACK_BYTES, "grammar", nice=CALM_NICE)
+        self._hard_threads = LargeStackThreads[None](NUM_HARD_THREADS, STACK_BYTES, "hard_grammar", nice=HARD_NICE)
         self._lock = threading.Lock()  # protects the fields below
         self._jobs: dict[Grammar, _Job] = {}
+        self._known_hard: OrderedDict[Grammar, None] = OrderedDict()  # that look simple; the oldest first
         self._cache: OrderedDict[Grammar, Outcome] = OrderedDict()  # least recently used first
         self._expiries: dict[Grammar, float] = {}  # of those refused for a while, on the monotonic clock
         self._num_cached_bytes = 0
@@ -88,7 +112,8 @@ class GrammarCompiler:
 
     def close(self) -> None:
         """Ends the worker processes; a later grammar starts a new one."""
-        self._sandbox.close()
+        for sandbox in self._sandboxes:
+            sandbox.close()
 
     async def compile(self, grammar: Grammar, param: str) -> CompiledGrammar:
         """The compiled form of `grammar`, without blocking the event loop.
@@ -102,11 +127,12 @@ class GrammarCompiler:
                 machine is busy.
         """
         outcome = self._look_up(grammar, param)
-        if outcome is None:
+        until = time.monotonic() + self._timeout * WALL_TIME_FACTOR
+        while outcome is None:
             job = self._enter(grammar)
             try:
                 # A timeout or a cancelled request does not end the work, because others may wait for it.
-                await asyncio.wait([asyncio.wrap_future(job.future)], timeout=self._timeout * WALL_TIME_FACTOR)
+                await asyncio.wait([asyncio.wrap_future(job.future)], timeout=until - time.monotonic())
             finally:
                 self._leave(grammar, job)
             outcome = _outcome_of(job, grammar, param)
@@ -115,10 +141,11 @@ class GrammarCompiler:
     def compile_here(self, grammar: Grammar, param: str) -> CompiledGrammar:
         """As `compile`, but blocks; for callers without an event loop."""
         outcome = self._look_up(grammar, param)
-        if outcome is None:
+        until = time.monotonic() + self._timeout * WALL_TIME_FACTOR
+        while outcome is None:
             job = self._enter(grammar)
             try:
-                wait([job.future], timeout=self._timeout * WALL_TIME_FACTOR)
+                wait([job.future], timeout=until - time.monotonic())
             finally:
                 self._leave(grammar, job)
             outcome = _outcome_of(job, grammar, param)
@@ -138,10 +165,15 @@ class GrammarCompiler:
             return self._cache.get(grammar)
 
     def _enter(self, grammar: Grammar) -> _Job:
+        owner = caller()
         with self._lock:
             job = self._jobs.get(grammar)
             if job is None:
-                job = self._jobs[grammar] = _Job(self._threads.submit(lambda: self._work(grammar)))
+                job = self._jobs[grammar] = _Job(grammar in self._known_hard or not is_simple(grammar))
+            if owner not in job.owners and not job.future.running():
+                job.owners.add(owner)  # whoever's turn comes first
+                threads = self._hard_threads if job.is_hard else self._simple_threads
+                threads.submit(lambda: self._begin(grammar, job), owner)
             job.num_waiting += 1
             return job
 
@@ -152,18 +184,39 @@ class GrammarCompiler:
             if job.num_waiting == 0 and self._jobs.get(grammar) is job and job.future.cancel():
                 del self._jobs[grammar]
 
-    def _work(self, grammar: Grammar) -> Outcome:
+    def _begin(self, grammar: Grammar, job: _Job) -> None:
+        """Does the job, unless its work has begun in another owner's turn, or nobody waits for it any more."""
+        with self._lock:
+            if job.future.running() or job.future.done() or not job.future.set_running_or_notify_cancel():
+                return
+        try:
+            outcome = self._work(grammar, is_hard=job.is_hard)
+        except BaseException as error:  # noqa: BLE001 - it is raised again where the future is awaited
+            job.future.set_exception(error)
+            del job  # an error keeps the variables of its frames, and the future keeps the error
+        else:
+            job.future.set_result(outcome)
+
+    def _work(self, grammar: Grammar, *, is_hard: bool) -> Outcome | None:
         """Compiles in a thread. A result that comes too late is cached for the next request."""
         outcome: Outcome | None = None
+        compile_grammar = self._compile_grammar or self._sandboxes[is_hard]
+        is_too_hard = False
         try:
-            outcome = self._compile_grammar(grammar, self._get_vocabulary())
+            outcome = compile_grammar(grammar, self._get_vocabulary())
         except InvalidGrammar as refusal:
-            outcome = type(refusal)(str(refusal))  # a new one, because the traceback of `refusal` keeps objects alive
+            is_too_hard = isinstance(refusal, GrammarTooExpensive) and not is_hard and self._compile_grammar is None
+            if not is_too_hard:
+                outcome = type(refusal)(str(refusal))  # a new one: the traceback of `refusal` keeps objects alive
         finally:
             with self._lock:
                 self._jobs.pop(grammar, None)
                 if outcome is not None:
                     self._store(grammar, outcome)
+                if is_too_hard:
+                    self._known_hard[grammar] = None
+                    if len(self._known_hard) > MAX_KNOWN_HARD:
+                        self._known_hard.popitem(last=False)
         return outcome
 
     def _get_vocabulary(self) -> GrammarVocabulary:
@@ -187,7 +240,7 @@ class GrammarCompiler:
         self._num_cached_bytes -= _num_bytes(grammar)
 
 
-def _outcome_of(job: _Job, grammar: Grammar, param: str) -> Outcome:
+def _outcome_of(job: _Job, grammar: Grammar, param: str) -> Outcome | None:
     if job.future.cancelled():
         raise QueueFull("other grammars are being compiled; try again later")
     if not job.future.done():

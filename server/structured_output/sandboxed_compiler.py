@@ -43,10 +43,17 @@ class SandboxedCompiler:
     Args:
         vocab_size: of the model's logits.
         seconds: of processor time that a compilation may take.
+        wall_seconds: that it may last; WALL_TIME_FACTOR times as long if None.
+        nice: the processes' nice value.
     """
 
-    def __init__(self, tokenizer: HasVocabulary, vocab_size: int, seconds: float) -> None:
+    def __init__(
+        self, tokenizer: HasVocabulary, vocab_size: int, seconds: float, *, wall_seconds: float | None = None,
+        nice: int = 0,
+    ) -> None:  # fmt: skip
         self._seconds = seconds
+        self._wall_seconds = wall_seconds
+        self._nice = nice
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._lock = threading.Lock()
@@ -62,8 +69,7 @@ class SandboxedCompiler:
             InvalidGrammar: as `CompiledGrammar.compile`; also where that takes too much processor time or memory.
             QueueFull: the machine is too busy for a compilation, or for one process more.
         """
-        self._try(grammar)
-        return CompiledGrammar.compile(grammar, vocabulary)
+        return CompiledGrammar.from_lark(self._try(grammar), vocabulary)
 
     def close(self) -> None:
         """Ends the idle processes now, the others when they have finished."""
@@ -89,11 +95,12 @@ class SandboxedCompiler:
         if num_closes == self._num_closes:
             self._give_back(self._take(), num_closes)
 
-    def _try(self, grammar: Grammar) -> None:
+    def _try(self, grammar: Grammar) -> str:
+        """The grammar in Lark, which can be compiled."""
         num_closes = self._num_closes
         process = self._take()
         try:
-            verdict = process.ask(grammar, self._seconds)
+            verdict = process.ask(grammar, self._seconds, self._longest)
         except BaseException:
             self._replace(process)
             raise
@@ -103,6 +110,11 @@ class SandboxedCompiler:
             self._give_back(process, num_closes)
         if verdict.refusal is not None:
             raise InvalidGrammar(verdict.refusal)
+        return verdict.lark
+
+    @property
+    def _longest(self) -> float:
+        return self._seconds * WALL_TIME_FACTOR if self._wall_seconds is None else self._wall_seconds
 
     def _take(self) -> _Worker:
         while True:
@@ -114,6 +126,8 @@ class SandboxedCompiler:
                     tuple(self._tokenizer.eos_token_ids),
                     self._vocab_size,
                     self._seconds,
+                    self._longest,
+                    self._nice,
                 )
                 return _Worker(message)
             if process.is_alive:
@@ -174,16 +188,16 @@ class _Worker:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, grammar: Grammar, seconds: float) -> CompileVerdict:
+    def ask(self, grammar: Grammar, seconds: float, wall_seconds: float) -> CompileVerdict:
         """Compiles a grammar in the worker and returns whether that failed.
 
         Raises:
             GrammarTooExpensive: it takes more processor time, or ends the process.
-            QueueFull: it did not get that much processor time in WALL_TIME_FACTOR times as long.
+            QueueFull: it did not get that much processor time in `wall_seconds`.
         """
         try:
             self._socket.send_bytes(json.dumps(grammar).encode())
-            if not self._socket.poll(seconds * WALL_TIME_FACTOR):
+            if not self._socket.poll(wall_seconds):
                 raise QueueFull(_BUSY)
             verdict = CompileVerdict(*json.loads(self._socket.recv_bytes()))
         except (EOFError, ConnectionError) as error:

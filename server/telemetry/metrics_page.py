@@ -10,7 +10,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from server.admission.limits.key_account import KeyAccount
 from server.startup.settings import MetricsNames
+from server.telemetry.key_metrics import key_metrics
 from server.telemetry.metrics import Metrics
 from server.telemetry.vllm_names import named
 
@@ -42,8 +44,13 @@ class MetricsPage(Collector):
         self._gauges = (*gauges, ProcessGauge("eagre_asyncio_tasks", "Tasks of the asyncio loop", _count_tasks))
         self._models = models
         self._names = names
+        self._accounts: Callable[[], Sequence[KeyAccount]] = tuple
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+
+    def watch_keys(self, accounts: Callable[[], Sequence[KeyAccount]]) -> None:
+        """Calls `accounts` at every scrape from now on, for what the keys have used."""
+        self._accounts = accounts
 
     def render(self) -> bytes:
         """Text format 1.0.0, encoded."""
@@ -63,6 +70,7 @@ class MetricsPage(Collector):
             yield _hit_rate(families["eagre_prefix_cache_queries"], families["eagre_prefix_cache_hits"])
         for gauge in self._gauges:
             yield GaugeMetricFamily(gauge.name, gauge.documentation, gauge.read())
+        yield from key_metrics(self._accounts())
 
 
 def _hit_rate(queries: Metric, hits: Metric) -> Metric:

@@ -106,10 +106,12 @@ def kept_trials() -> Iterator[None]:
     """The servers of a module try their grammars in the same processes, each of which takes half a second to start."""
     made: dict[tuple[object, ...], _KeptTrials] = {}
 
-    def trials_of(tokenizer: HasVocabulary, vocab_size: int, seconds: float) -> SandboxedCompiler:
-        told = tuple(tokenizer.token_bytes), tuple(tokenizer.eos_token_ids), vocab_size, seconds
+    def trials_of(
+        tokenizer: HasVocabulary, vocab_size: int, seconds: float, *, wall_seconds: float | None = None, nice: int = 0
+    ) -> SandboxedCompiler:
+        told = tuple(tokenizer.token_bytes), tuple(tokenizer.eos_token_ids), vocab_size, seconds, nice
         if told not in made:
-            made[told] = _KeptTrials(tokenizer, vocab_size, seconds)
+            made[told] = _KeptTrials(tokenizer, vocab_size, seconds, wall_seconds=wall_seconds, nice=nice)
         return made[told]
 
     with pytest.MonkeyPatch.context() as patch:

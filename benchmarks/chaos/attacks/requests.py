@@ -153,3 +153,38 @@ async def wrong_paths(target: Target) -> None:
     )
     method = target.draw.choice(["GET", "DELETE", "PUT", "PATCH"])
     await target.ask("wrong paths", method, path, (200, 400, 401, 404, 405))
+
+
+CHOICE_S = 10.0  # for a choice beside hard grammars, however busy the machine is; it takes milliseconds to compile
+
+
+def hard_grammar(seed: int, num_parts: int = 20) -> str:
+    """A Lark grammar that takes about a second to compile: each part is an automaton of remainders."""
+    parts = [
+        f'j{index}: %json {{"type": "integer", "multipleOf": {9999 - (seed + index) % 1000}}}'
+        for index in range(num_parts)
+    ]
+    return "\n".join(["start: " + " | ".join(f"j{index}" for index in range(num_parts)), *parts])
+
+
+async def hard_grammars(target: Target) -> None:
+    """Grammars that take long to compile, beside a choice of the same key, which must not wait for them."""
+    bodies = [
+        target.body(structured_outputs={"grammar": hard_grammar(target.draw.randrange(1 << 30))}, stream=False, n=1)
+        for _ in range(8)
+    ]
+    tasks = [
+        asyncio.create_task(target.ask("hard grammars", "POST", _COMPLETIONS, _BUSY, json=body)) for body in bodies
+    ]
+    await asyncio.sleep(0.5)
+    choice = {"choice": [f"yes {target.draw.random()}", "no"]}
+    try:
+        async with asyncio.timeout(CHOICE_S):
+            body = {"prompt": "Answer:", "max_tokens": 8, "structured_outputs": choice}
+            await target.ask("a choice beside them", "POST", _COMPLETIONS, _BUSY, json=body)
+    except TimeoutError:
+        target.ledger.fail(f"a choice has waited {CHOICE_S:g} s beside hard grammars")
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -237,6 +237,7 @@ class RenderedPrompt(Answer):
 
 class DetokenizedText(Answer):
     prompt: str
+    content: str  # the same text, under llama.cpp's name
     token_texts: list[str] | None = None
 
 

@@ -222,6 +222,13 @@ OPERATIONS = (
         "GET", "/admin/trace", Tag.ADMIN, "The last steps as a trace file for Perfetto", key=Key.ADMIN,
         query=("steps", "model"),
     ),
+    Operation(
+        "GET", "/admin/usage", Tag.ADMIN, "What the keys of each name have used: requests and tokens", key=Key.ADMIN
+    ),
+    Operation(
+        "POST", "/admin/usage/reset", Tag.ADMIN, "Begins these counts at zero; the answer has them until now",
+        key=Key.ADMIN,
+    ),
     Operation("GET", "/openapi.json", Tag.PAGES, "The OpenAPI document of this server"),
     _page("/", "The playground"),
     _page("/docs", "The OpenAPI document as a page on which routes can be tried"),

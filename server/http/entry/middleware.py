@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
@@ -20,6 +21,8 @@ from server.http.entry.guard import (
     TENANT,
     answer_preflight,
 )
+from server.http.entry.key_limits import is_counted
+from server.http.entry.served import SERVED
 from server.startup.logs import REQUEST_ID_HEADER, new_request_id, note, start_request
 from server.telemetry import trace_context
 
@@ -56,7 +59,13 @@ async def enter(request: web.Request, handler: Handler) -> web.StreamResponse:
         tenant = request[TENANT] = guard.admit(request.method, host, headers, access, is_socket=is_socket)
         if tenant is not ANYBODY:
             note(tenant=tenant.name)
-        response = await handler(request)
+        if tenant.account is not None and access is Access.CLIENT and is_counted(request.method, route):
+            tenant.account.begin_request()
+            # A front has no generations, which a server counts one by one.
+            with nullcontext() if SERVED in request.app else tenant.account.stream():
+                response = await handler(request)
+        else:
+            response = await handler(request)
     except ConnectionError:
         raise  # the client has left; aiohttp knows what to do
     except Exception as error:  # noqa: BLE001 - the client is told, the log has the traceback

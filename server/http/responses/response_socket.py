@@ -55,6 +55,7 @@ class ResponseSocket:
     """
 
     def __init__(self, served: ServedModels, stream: SocketStream, tenant: Tenant) -> None:
+        self._account = tenant.account
         self._served = served
         self._stream = stream
         local = ConnectionRecords(LOCAL_SHARE * served.settings.max_body_bytes)
@@ -108,6 +109,8 @@ class ResponseSocket:
                 error_type="rate_limit_error",
                 code="too_much_waits",
             )
+        if self._account is not None:
+            self._account.begin_request()
         preparing = ExitStack()
         share = preparing.enter_context(self._served.admission_budget.receive())
         share.add(num_bytes)

@@ -107,6 +107,8 @@ class GenerationSocket:
                 error_type="rate_limit_error",
                 code="too_many_generations",
             )
+        if self._tenant.account is not None and isinstance(message, Generate):
+            self._tenant.account.begin_request()
         preparing = ExitStack()
         preparing.enter_context(self._served.admission_budget.hold(num_bytes))
         self._running.add(message.id)

@@ -17,7 +17,7 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import eventually, server_starter
 
 # They sleep for seconds, or ask for what the fake engine does not have.
-LEFT_OUT = {"slow loris", "stalled reader", "frozen client", "queries", "deadline"}
+LEFT_OUT = {"slow loris", "stalled reader", "frozen client", "queries", "deadline", "hard grammars"}
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")  # the client's

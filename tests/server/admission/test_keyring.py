@@ -157,3 +157,57 @@ def test_a_missing_file_is_refused(tmp_path):
 )
 def test_where_a_key_stands(headers, key):
     assert presented_key(headers) == key
+
+
+def test_a_line_may_have_limits(key_file):
+    key_file.write_text(
+        f"{ALICE} alice -5 2.5 3 9000\n{BOB} - priority=2 - 4\n{ADMIN} third - - -\nbrand-new-key alice -5 2.5 3 9000\n"
+    )
+    ring = KeyRing(file=key_file)
+    alice, bob, third = ring.identify(ALICE), ring.identify(BOB), ring.identify(ADMIN)
+    assert (alice.least_priority, bob.least_priority, third.least_priority) == (-5, 2, 0)
+    assert alice.account.limits == (2.5, 3, 9000)
+    assert bob.account.limits == (None, 4, None)
+    assert bob.name.startswith("key-")
+    assert not third.account.limits.is_limited
+    # The old and the new key of one client.
+    assert ring.identify("brand-new-key").account is alice.account
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("name soon", "line 2: a key's priority must be a whole number, 'priority=N' or '-', not 'soon'"),
+        ("name 0 fast", "line 2: requests a second must be a number from 0.001 .* not 'fast'"),
+        ("name - 1 -1", "line 2: streams at once must be a whole number from 1 .* not '-1'"),
+        ("name - 1 1 1e9", "line 2: tokens a minute must be a whole number from 1 .* not '1e9'"),
+        ("name - 1 1 1 1", "line 2: behind the limits comes nothing"),
+        ("alice - 9", "line 2: keys of one name share their limits; alice has others above"),
+    ],
+)
+def test_a_wrong_limit_is_refused_with_its_line(key_file, line, message):
+    key_file.write_text(f"{ALICE} alice\n{BOB} {line}\n")
+    with pytest.raises(KeyFileError, match=message) as caught:
+        KeyRing(file=key_file)
+    assert BOB not in str(caught.value)
+
+
+def test_a_reload_keeps_what_was_used(key_file):
+    key_file.write_text(f"{ALICE} alice - 0.01 - 100\n")
+    ring = KeyRing(file=key_file)
+    before = ring.identify(ALICE)
+    before.account.begin_request()
+    before.account.charge(60)
+    key_file.write_text(f"brand-new-key alice - 0.01 - 100\n{ALICE} alice - 0.01 - 100\n{BOB} bob\n")
+    ring.reload()
+    account = ring.identify("brand-new-key").account
+    assert account.usage.num_requests == 1
+    assert account.headers()["x-ratelimit-remaining-requests"] == "0"
+    assert account.headers()["x-ratelimit-remaining-tokens"] == "40"
+    assert ring.holds(before)
+    # A limit that changes begins anew, and a socket that is open goes on with it.
+    key_file.write_text(f"{ALICE} alice - - - 100\n")
+    ring.reload()
+    assert ring.holds(before)
+    before.account.begin_request()
+    assert before.account.headers()["x-ratelimit-remaining-tokens"] == "40"

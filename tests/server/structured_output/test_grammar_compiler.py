@@ -5,11 +5,13 @@ import json
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
 from engine.interface.types import QueueFull
 from sampling.host.params import InvalidParameter
+from server.admission.keyring import work_for
 from server.protocol.structured_outputs import Grammar, GrammarKind
 from server.structured_output import grammar_compiler
 from server.structured_output.compiled_grammar import CompiledGrammar
@@ -122,6 +124,74 @@ async def test_other_grammars_do_not_wait(gated: Gated) -> None:
     assert not slow.done()
     gated.gate.set()
     await asyncio.gather(slow, other)
+
+
+def hard(name: str) -> Grammar:
+    return lark(f'start: /{name}/ | %json {{"type": "integer", "multipleOf": 7}}')
+
+
+async def test_a_simple_grammar_overtakes_hard_ones(gated: Gated) -> None:
+    """Also where no tenant is told from the others."""
+    grammars = compiler(
+        compile_grammar=lambda grammar, vocabulary: (
+            gated(grammar, vocabulary)
+            if grammar.kind is GrammarKind.LARK
+            else CompiledGrammar.compile(grammar, vocabulary)
+        )
+    )
+    waiting = [asyncio.create_task(grammars.compile(hard(f"h{index}"), "structured_outputs")) for index in range(20)]
+    await asyncio.sleep(0)
+    choice = Grammar(GrammarKind.CHOICE, '["yes", "no"]')
+    async with asyncio.timeout(PATIENCE_S):
+        for simple in (
+            choice,
+            regex("a+"),
+            schema({"type": "object"}),
+            schema({"$ref": "#/$defs/a", "$defs": {"a": {}}}),
+        ):
+            await grammars.compile(simple, "structured_outputs")
+    assert not any(task.done() for task in waiting)
+    gated.gate.set()
+    await asyncio.gather(*waiting)
+
+
+@pytest.mark.parametrize("make", [hard, regex])
+async def test_tenants_take_turns(gated: Gated, make: Callable[[str], Grammar]) -> None:
+    order: list[str] = []
+
+    def compile_grammar(grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
+        order.append(grammar.source)
+        return gated(grammar, vocabulary)
+
+    async def ask(tenant: str, grammar: Grammar) -> None:
+        work_for(tenant)
+        await grammars.compile(grammar, "structured_outputs")
+
+    grammars = compiler(compile_grammar=compile_grammar)
+    many = [make(f"a{index}") for index in range(12)]
+    tasks = [asyncio.create_task(ask("many", grammar)) for grammar in many]
+    await asyncio.sleep(0.01)
+    # The last one is wanted by both; it is compiled when the first of them has its turn.
+    mine = [make("mine"), many[-1]]
+    tasks += [asyncio.create_task(ask("one", grammar)) for grammar in mine]
+    await asyncio.sleep(0.01)
+    gated.gate.set()
+    await asyncio.gather(*tasks)
+    places = [order.index(grammar.source) for grammar in mine]
+    assert places[0] <= grammar_compiler.NUM_THREADS + 1
+    assert places[1] <= grammar_compiler.NUM_THREADS + 3
+    assert len(order) == len(set(order)) == 13
+
+
+async def test_one_that_only_looks_simple_waits_with_the_hard_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried for a short time first."""
+    monkeypatch.setattr(grammar_compiler, "SIMPLE_SECONDS", 0.01)
+    monkeypatch.setattr(grammar_compiler, "is_simple", lambda grammar: True)
+    grammars = compiler(timeout=30.0)
+    remainders = [{"type": "integer", "multipleOf": 9973 - index} for index in range(6)]
+    hidden = schema({"type": "array", "prefixItems": remainders})
+    assert isinstance(await grammars.compile(hidden, "structured_outputs"), CompiledGrammar)
+    grammars.close()
 
 
 async def test_a_cancelled_request_does_not_cancel_the_grammar_of_another(gated: Gated) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from concurrent.futures import CancelledError
 
@@ -55,3 +57,28 @@ def test_other_threads_keep_their_stack_size() -> None:
     before = threading.stack_size()
     threads().submit(lambda: 1).result(PATIENCE_S)
     assert threading.stack_size() == before
+
+
+def test_owners_are_served_by_turns() -> None:
+    pool, gate, order = threads(), threading.Event(), []
+    pool.submit(lambda: gate.wait(PATIENCE_S) and 1, "many")
+
+    def work(name: str) -> int:
+        order.append(name)
+        return 1
+
+    futures = [pool.submit(lambda name=f"many{index}": work(name), "many") for index in range(3)]  # type: ignore[misc]
+    futures.append(pool.submit(lambda: work("one"), "one"))
+    gate.set()
+    assert [future.result(PATIENCE_S) for future in futures] == [1] * 4
+    assert order.index("one") <= 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of single threads")
+def test_its_threads_have_the_nice_value_and_no_others() -> None:
+    def nice() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    usual = nice()
+    assert LargeStackThreads[int](1, 16 << 20, "test", nice=usual + 3).submit(nice).result(PATIENCE_S) == usual + 3
+    assert nice() == usual

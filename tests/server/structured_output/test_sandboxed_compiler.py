@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -78,10 +79,11 @@ DEAD = "import os; os.abort()"
 def start_that(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     code = f"""
 from server.structured_output import compile_worker
-def refusal(grammar, vocabulary):
+def attempt(grammar, vocabulary):
     if grammar.source == "bad":
         exec({source!r})
-compile_worker._refusal_of = refusal
+    return None, "start: /a/"
+compile_worker._try = attempt
 compile_worker.run()
 """
     monkeypatch.setattr(sandboxed_compiler, "START", code)
@@ -97,7 +99,7 @@ def test_what_passes_is_compiled_here(vocabulary: GrammarVocabulary) -> None:
 def test_what_is_refused_there_is_not_compiled_here(
     vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CompiledGrammar, "compile", lambda *_: pytest.fail("it was compiled"))
+    monkeypatch.setattr(CompiledGrammar, "from_lark", lambda *_: pytest.fail("it was compiled"))
     with pytest.raises(InvalidGrammar, match="unclosed group"):
         compiler()(Grammar(GrammarKind.REGEX, "("), vocabulary)
 
@@ -139,6 +141,14 @@ def test_time_in_which_others_have_the_processor_does_not_count(
 ) -> None:
     start_that(monkeypatch, "import time; time.sleep(0.6)")
     assert isinstance(compiler(seconds=0.3)(BAD, vocabulary), CompiledGrammar)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes keep their priority")
+def test_its_processes_have_the_nice_value(vocabulary: GrammarVocabulary) -> None:
+    before, nice = children(), os.getpriority(os.PRIO_PROCESS, 0) + 2
+    trials = SandboxedCompiler(MergedBytes(), MergedBytes.vocab_size, 5.0, nice=nice)
+    trials(SIMPLE, vocabulary)
+    assert [os.getpriority(os.PRIO_PROCESS, process) for process in children() - before] == [nice]
 
 
 @pytest.mark.parametrize("source", [DEAD])
@@ -260,9 +270,9 @@ def test_a_process_that_comes_back_after_the_close_is_ended(
     trials.start()
     ask = sandboxed_compiler._Worker.ask
 
-    def closing(process: sandboxed_compiler._Worker, grammar: Grammar, seconds: float) -> object:
+    def closing(process: sandboxed_compiler._Worker, grammar: Grammar, *seconds: float) -> object:
         trials.close()
-        return ask(process, grammar, seconds)
+        return ask(process, grammar, *seconds)
 
     monkeypatch.setattr(sandboxed_compiler._Worker, "ask", closing)
     trials(SIMPLE, vocabulary)

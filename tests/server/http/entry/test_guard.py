@@ -47,6 +47,11 @@ def routes_of(server: RunningServer) -> list[tuple[str, str, str]]:
     return found
 
 
+def is_error(path: str, body: dict[str, Any], kind: str) -> bool:
+    """Whether the body is an error in the form of its route; Ollama's has a sentence and no type."""
+    return isinstance(body["error"], str) if path.startswith("/api/") else body["error"]["type"] == kind
+
+
 @pytest.mark.parametrize("headers", [{}, bearer("wrong-key-wrong"), {"Authorization": "Basic " + ALICE}])
 async def test_without_a_key_every_route_is_closed_but_the_public_ones(
     start_server: StartServer, headers: dict[str, str]
@@ -58,7 +63,7 @@ async def test_without_a_key_every_route_is_closed_but_the_public_ones(
             assert status == 200, (method, path)
         else:
             assert status == 401, (method, path)
-            assert method == "HEAD" or body["error"]["type"] == "authentication_error", path
+            assert method == "HEAD" or is_error(path, body, "authentication_error"), path
     assert (await ask(server, "GET", "/static/style.css", headers))[0] == 200, "the page asks for the key"
     others = [("GET", "/nowhere"), ("PATCH", "/v1/completions"), ("GET", "/v1/../admin/trace"), ("OPTIONS", "/metrics")]
     for method, path in others:
@@ -78,7 +83,7 @@ async def test_admin_routes_want_the_admin_key_and_are_off_without_one(start_ser
             assert (await ask(server, method, path, bearer(ADMIN)))[0] in (200, 400)
             assert (await ask(closed, method, path, bearer(ALICE)))[1]["error"]["code"] == "admin_off"
             assert (await ask(open_to_all, method, path))[0] == 404
-    assert num_routes == 8
+    assert num_routes == 10
     assert (await ask(server, "POST", "/%61dmin/pause", bearer(ALICE)))[0] == 403
 
 
@@ -135,7 +140,8 @@ async def test_a_page_of_another_site_cannot_make_a_browser_change_anything(
     for method, _, path in routes_of(server):
         if method not in ("GET", "HEAD"):
             status, body = await ask(server, method, path, headers, data=b'{"prompt":"ab"}')
-            assert (status, body["error"]["type"]) == (403, "permission_error"), path
+            assert status == 403, path
+            assert is_error(path, body, "permission_error"), path
     assert not server.engine.submitted
     own = {"Origin": server.url, "Sec-Fetch-Site": "same-origin"}
     assert (await ask(server, "POST", "/v1/completions", own, json={"prompt": "ab"}))[0] == 200

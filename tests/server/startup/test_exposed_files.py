@@ -1,0 +1,37 @@
+"""Files with keys or records that other users may read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.interface.config import EngineConfig
+from server.startup.exposed_files import exposed_files
+from server.startup.settings import ServerSettings
+
+
+@pytest.mark.parametrize(("mode", "words"), [(0o644, "read"), (0o620, "change"), (0o666, "read and change")])
+@pytest.mark.parametrize("setting", ["api_key_file", "ssl_keyfile", "store"])
+def test_a_file_that_others_may_use_is_found(tmp_path: Path, setting: str, mode: int, words: str) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    others = {"ssl_certfile": str(path)} if setting == "ssl_keyfile" else {}
+    settings = ServerSettings(**{setting: str(path)}, **others)  # type: ignore[arg-type]
+    path.chmod(0o600)
+    assert list(exposed_files(settings)) == []
+    path.chmod(mode)
+    (found,) = map(str, exposed_files(settings))
+    assert found == f"--{setting.replace('_', '-')} {path} has the mode {mode:o}: other users may {words} it"
+
+
+def test_a_folder_of_prefixes_too_and_what_is_missing_is_no_find(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    settings = ServerSettings(api_key_file=str(tmp_path / "none"), engine=EngineConfig(prefix_cache_dir=str(folder)))
+    assert list(exposed_files(settings)) == []
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    (found,) = exposed_files(settings)
+    assert (found.setting, found.mode) == ("prefix_cache_dir", 0o755)
+    folder.chmod(0o700)
+    assert list(exposed_files(settings)) == []
