@@ -44,7 +44,7 @@ ROOMS = (
     "server.text", "server.text.tokenization",
     "server.admission", "server.protocol", "server",
     "engine", "engine.multihost", "engine.step", "engine.parallel", "engine.schedule", "engine.schedule.step_time",
-    "engine.kv_transfer", "engine.kv_events",
+    "engine.kv_transfer", "engine.peer_transport", "engine.kv_events",
     "engine.models", "engine.models.architectures", "engine.models.parts",
     "engine.backends", "engine.backends.native",
     "engine.backends.xla", "engine.backends.base",
@@ -94,6 +94,7 @@ ONLY_IN = {
 HOST_LOGIC = (
     "engine/schedule/",
     "engine/kv_transfer/",
+    "engine/peer_transport/",
     "cache/pool.py",
     "cache/page.py",
     "cache/page.py",

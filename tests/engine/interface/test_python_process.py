@@ -146,7 +146,9 @@ def calls_that_start_processes(path: Path) -> Iterator[str]:
         name = ast.unparse(node.func)
         module, _, function = name.rpartition(".")
         is_start = function in STARTERS.get(module, ()) or (module == "os" and function.startswith(("exec", "spawn")))
-        is_start |= not module and any(function in names and function not in ("run", "call") for names in STARTERS.values())
+        is_start |= not module and any(
+            function in names and function not in ("run", "call") for names in STARTERS.values()
+        )
         if is_start and not any(
             "python_command(" in ast.unparse(part) or _is_command(part, tree) for part in node.args
         ):

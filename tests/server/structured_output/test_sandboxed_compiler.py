@@ -184,7 +184,8 @@ def test_modules_of_the_search_path_are_found_and_those_of_the_working_folder_ar
     vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     named, working = tmp_path / "named", tmp_path / "working"
-    for folder, text in ((named, "from server.structured_output.compile_worker import run"), (working, "raise OSError")):
+    right = "from server.structured_output.compile_worker import run"
+    for folder, text in ((named, right), (working, "raise OSError")):
         folder.mkdir()
         (folder / "only_here.py").write_text(text)
     monkeypatch.chdir(working)
