@@ -84,7 +84,6 @@ ONLY_IN = {
     "sqlite3": ("server/storage/",),
     "safetensors": ("engine/weights/",),
     "ray": ("server/router/ray/",),
-    "zmq": ("engine/kv_events/",),
     "msgspec": ("engine/kv_events/",),
     "jax": ("engine/", "sampling/", "cache/storage.py"),
     "jaxlib": ("engine/", "sampling/", "cache/storage.py"),

@@ -86,7 +86,7 @@ class EngineConfig:
         is_secret=True,
     )
     coordinator_key_file: str | None = setting(
-        None, "file whose first line is that secret", limit=NOT_EMPTY, metavar="PATH"
+        None, "file whose first line is that secret, if --coordinator-key is not given", limit=NOT_EMPTY, metavar="PATH"
     )
     max_model_len: int | None = setting(
         None,
@@ -227,8 +227,6 @@ class EngineConfig:
             raise ValueError(
                 f"num_hosts is {self.num_hosts}, but coordinator is missing; it must be HOST:PORT of host 0"
             )
-        if self.coordinator_key is not None and self.coordinator_key_file is not None:
-            raise ValueError("coordinator_key and coordinator_key_file are both given; one of them is enough")
         if self.host_index >= self.num_hosts:
             raise ValueError(f"host_index is {self.host_index}; with num_hosts {self.num_hosts} it must be less")
         if self.host_index and not self.has_host_key:

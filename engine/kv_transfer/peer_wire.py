@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from struct import Struct
 
 from engine.peer_transport.deadlines import PeerError, receive, send
-from engine.peer_transport.handshake import DIGEST_BYTES, OtherClaim, Protocol
+from engine.peer_transport.handshake import OtherClaim, Protocol
 from engine.peer_transport.handshake import introduce as prove_key
 
 NAME_BYTES = 32
+DIGEST_BYTES = 32  # of answers
 MOST_NAMES = 4096  # in one answer
 OTHERS = "its pages are of another model, configuration, version or processor"
 

@@ -41,7 +41,7 @@ class _Candidate(NamedTuple):
     """A client that has the key, and what it says of itself."""
 
     link: Link
-    index: int
+    host_index: int
     facts: dict[str, str]
 
 

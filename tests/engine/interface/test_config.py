@@ -62,7 +62,6 @@ def test_every_field_is_a_setting_but_what_the_model_and_the_machine_decide() ->
             "host_index is 1, but coordinator_key is missing; it must be that of host 0",
         ),
         ({"coordinator_key": "short"}, "coordinator_key is not what it should be; it must have at least 16 visible"),
-        ({"coordinator_key": "x" * 16, "coordinator_key_file": "k"}, "coordinator_key and coordinator_key_file are both given"),
         ({"host_index": 1}, "host_index is 1; with num_hosts 1 it must be less"),
         ({"quantize": "int8", "dtype": "bfloat16"}, "quantize is int8 and dtype bfloat16; quantised weights need"),
         ({"eos_token_ids": tuple(range(65))}, "eos_token_ids has 65 entries; at most 64 are allowed"),
