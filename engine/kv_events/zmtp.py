@@ -55,7 +55,7 @@ class Decoder:
         """The commands and messages that are whole now, the end of the handshake aside; raises ProtocolError."""
         self._buffer += data
         if self._state is _State.GREETING:
-            if self._buffer[:1] not in (b"", b"\xff") or self._buffer[9:10] not in (b"", b"\x7f"):
+            if bytes(self._buffer[:1]) not in (b"", b"\xff") or bytes(self._buffer[9:10]) not in (b"", b"\x7f"):
                 raise ProtocolError("it speaks another protocol")
             if len(self._buffer) < GREETING_BYTES:
                 return
