@@ -5,6 +5,7 @@
     python -m benchmarks.chaos --each 10                        # each attack alone, and the gaps of the streams
     python -m benchmarks.chaos --rounds resume --cuts 500       # streams that are cut, killed and resumed
     python -m benchmarks.chaos --rounds soak --requests 50000   # an engine alone, under random requests
+    python -m benchmarks.chaos --rounds ports --seconds 30      # the ports of pages, page events and hosts
 
 The round `attacks` starts `eagre serve` with few pages, short timeouts and keys. Twenty reference streams run all the
 time; their texts are compared with undisturbed ones. The attackers are a process of their own, of the lowest priority:
@@ -16,7 +17,8 @@ more rows take longer, whoever sends them. Below each attack are the longest pau
 its interpreter lock and of the host's part of a step, each with the thread that computed meanwhile and where it was,
 the longest step and the longest garbage collection (benchmarks.chaos.watcher).
 
-What the rounds `resume` and `soak` check: benchmarks/chaos/resume.py and soak.py. Exits with 1 where a check fails.
+What the other rounds check is said in their modules, of which that of `ports` is benchmarks.port_attacks. Exits with 1
+where a check fails.
 """
 
 from __future__ import annotations
@@ -166,7 +168,12 @@ def run_attacks(options: argparse.Namespace) -> list[str]:
 
 
 # Each is imported where it runs: the attackers' process, which imports this module too, needs no engine.
-ROUNDS = {"attacks": None, "resume": "benchmarks.chaos.resume", "soak": "benchmarks.chaos.soak"}
+ROUNDS = {
+    "attacks": None,
+    "resume": "benchmarks.chaos.resume",
+    "soak": "benchmarks.chaos.soak",
+    "ports": "benchmarks.port_attacks",
+}
 
 
 def run_round(name: str, options: argparse.Namespace) -> list[str]:
