@@ -40,7 +40,7 @@ ifeq ($(origin CXX),default)
   CXX := c++
 endif
 
-.PHONY: help serve test test-clients check pull bench chaos native sanitize wheel lock clean venv
+.PHONY: help serve test test-clients check pull bench chaos native sanitize wheel image lock clean venv
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -104,6 +104,15 @@ sanitize: venv ## run the native kernels' and the sampler's tests with the addre
 
 wheel: venv ## build the source distribution and wheels for x86-64 and aarch64 into dist/, and try this machine's in empty environments
 	@$(BIN)/python -m pytest -m packaging -o faulthandler_timeout=1800 tests/packaging $(ARGS)
+
+BUILD_IMAGE = python:3.12-bookworm
+RUN_IMAGE   = python:3.12-slim-bookworm
+IMAGE       = eagre
+
+image: ## build the container image IMAGE with docker; BUILD_IMAGE and RUN_IMAGE name what it is made from, best by digest
+	@$(foreach image,$(BUILD_IMAGE) $(RUN_IMAGE),$(if $(findstring @sha256:,$(image)),,echo "$(image) is pinned by its tag, not by a digest" >&2;)) \
+	exec docker build -f docker/Dockerfile --build-arg BUILD_IMAGE='$(BUILD_IMAGE)' --build-arg RUN_IMAGE='$(RUN_IMAGE)' \
+	  --build-arg VERSION="$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)" -t '$(IMAGE)' $(ARGS) .
 
 LOCK := pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes --no-header
 

@@ -6,6 +6,7 @@
     python -m benchmarks.chaos --rounds fuzz --seconds 600      # random bytes at every port
     python -m benchmarks.chaos --rounds resume --cuts 500       # streams that are cut, killed and resumed
     python -m benchmarks.chaos --rounds soak --requests 50000   # an engine alone, under random requests
+    python -m benchmarks.chaos --rounds ports --seconds 30      # the ports of pages, page events and hosts
 
 The round `attacks` starts `eagre serve` with few pages, short timeouts and keys. Twenty reference streams run all the
 time; their texts are compared with undisturbed ones. The attackers are a process of their own, of the lowest priority:
@@ -17,7 +18,7 @@ more rows take longer, whoever sends them. Below each attack are the longest pau
 its interpreter lock and of the host's part of a step, each with the thread that computed meanwhile and where it was,
 the longest step and the longest garbage collection (benchmarks.chaos.watcher).
 
-What the other rounds check: benchmarks/chaos/fuzz.py, resume.py and soak.py. Exits with 1 where a check fails.
+What the other rounds check is said in their modules. Exits with 1 where a check fails.
 """
 
 from __future__ import annotations
@@ -147,6 +148,7 @@ ROUNDS = {
     "fuzz": "benchmarks.chaos.fuzz",
     "resume": "benchmarks.chaos.resume",
     "soak": "benchmarks.chaos.soak",
+    "ports": "benchmarks.chaos.ports",
 }
 
 

@@ -38,7 +38,7 @@ class Ports:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.metrics, self.pages = free_port(), free_port()
-        self.events = free_port() if importlib.util.find_spec("zmq") else None
+        self.events = free_port() if importlib.util.find_spec("msgspec") else None
 
     @property
     def flags(self) -> list[str]:

@@ -31,6 +31,7 @@ from engine.step.shapes import ShapeTable
 PROGRAM = "benchmarks.microbenchmarks.multihost"
 NUM_OUTPUT_TOKENS = 300
 NUM_PROMPT_TOKENS = 32
+KEY = "a-key-of-all-hosts"
 
 
 class LeadingSimulated(LeadingRunner, SimulatedRunner):
@@ -39,7 +40,7 @@ class LeadingSimulated(LeadingRunner, SimulatedRunner):
 
 def listen(address: HostAddress, index: int, num_hosts: int, step_format: StepFormat) -> None:
     """A follower that computes nothing, in a process of its own."""
-    follower = Follower(address, index, num_hosts, {})
+    follower = Follower(address, index, num_hosts, {}, KEY)
     while (message := follower.receive()).kind is not Kind.END:
         if message.kind is Kind.STEP:
             step_format.unpack(message.content)
@@ -59,7 +60,7 @@ def measure(options: argparse.Namespace) -> list[Turn]:
     num_followers, num_streams = options.followers, options.streams
     config = EngineConfig(num_pages=4096, max_num_seqs=num_streams, max_model_len=1024)
     address = HostAddress("127.0.0.1", free_port() - 1)
-    leader = Leader(address, num_followers + 1, {})
+    leader = Leader(address, num_followers + 1, {}, KEY)
     alone = SimulatedEngine(config)
     runner = alone.simulated
     step_format = StepFormat(runner.max_pages_per_request, runner.state_shape)

@@ -22,7 +22,7 @@ _BACKENDS = one_of("auto", *BACKEND_NAMES)
 _BACKEND_NAMES = alternatives("auto", *BACKEND_NAMES)
 MOST_PEERS = 16  # of one server
 _PEERS_DEMAND = f"there may be {MOST_PEERS}, and each must be HOST:PORT"
-_KEY = Limit(
+KEY = Limit(
     lambda key: re.fullmatch(r"[!-~]{16,}", key) is not None, "it must have at least 16 visible ASCII characters"
 )
 _SECONDS = Limit(lambda seconds: seconds > 0, "it must be above 0 seconds")
@@ -77,6 +77,16 @@ class EngineConfig:
         limit=HOST_ADDRESS,
         metavar="ADDRESS",
         variable="JAX_COORDINATOR_ADDRESS",
+    )
+    coordinator_key: str | None = setting(
+        None,
+        "secret of all hosts of the model, without which none may join; host 0 makes one and shows it if not given",
+        limit=KEY,
+        metavar="KEY",
+        is_secret=True,
+    )
+    coordinator_key_file: str | None = setting(
+        None, "file whose first line is that secret, if --coordinator-key is not given", limit=NOT_EMPTY, metavar="PATH"
     )
     max_model_len: int | None = setting(
         None,
@@ -141,7 +151,7 @@ class EngineConfig:
         metavar="ADDRESSES",
     )
     prefix_cache_key: str | None = setting(
-        None, "secret of all servers that read each other's pages", limit=_KEY, metavar="KEY", is_secret=True
+        None, "secret of all servers that read each other's pages", limit=KEY, metavar="KEY", is_secret=True
     )
     # The synchronous loop is the oracle of the overlapped one.
     overlap: bool = setting(True, "wait for each step before the next one is planned", key="synchronous")
@@ -219,11 +229,21 @@ class EngineConfig:
             )
         if self.host_index >= self.num_hosts:
             raise ValueError(f"host_index is {self.host_index}; with num_hosts {self.num_hosts} it must be less")
+        if self.host_index and not self.has_host_key:
+            raise ValueError(
+                f"host_index is {self.host_index}, but coordinator_key is missing; it must be that of host 0, which "
+                "shows the one that it has made"
+            )
         if self.tensor_parallel % self.num_hosts:
             raise ValueError(
                 f"tensor_parallel is {self.tensor_parallel} and num_hosts {self.num_hosts}; "
                 "each host must have the same number of devices"
             )
+
+    @property
+    def has_host_key(self) -> bool:
+        """Whether the secret of the hosts of one model is given."""
+        return self.coordinator_key is not None or self.coordinator_key_file is not None
 
     @property
     def keeps_pages(self) -> bool:

@@ -13,9 +13,11 @@ from typing import Protocol
 import numpy as np
 
 from engine.kv_transfer import peer_wire as wire
-from engine.kv_transfer.peer_wire import PeerError, Session, greet
+from engine.kv_transfer.peer_wire import Session, claim_of
+from engine.peer_transport.deadlines import PeerError
+from engine.peer_transport.listener import PeerListener
 
-MOST_CONNECTIONS = 64  # open at once, those of strangers included
+MOST_PEERS = 64  # connections at once whose clients have proved that they have the key
 IDLE_SECONDS = 30.0  # without a question; a peer asks several times a second
 ANSWER_SECONDS = 5.0  # for a peer to take an answer
 _SLACK_NAMES = 4096  # of pages that are gone, which may stay in the list
@@ -38,8 +40,7 @@ class _Offer:
     """The pages of one fingerprint, and their names in the order in which they were seen."""
 
     shelf: Shelf
-    fingerprint: str
-    page_bytes: int
+    claim: bytes  # which clients must have the same pages
     lock: threading.Lock = field(default_factory=threading.Lock)
     list_id: int = 0
     listed: list[bytes] = field(default_factory=list)
@@ -63,34 +64,27 @@ class PageServer:
 
     def __init__(self, host: str, port: int, key: str) -> None:
         """Raises OSError if the address is taken or invalid."""
-        self._key = key.encode()
         self._offer: _Offer | None = None
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._is_closed = False
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
-        try:
-            threading.Thread(target=self._accept, name="eagre-pages-door", daemon=True).start()
-        except BaseException:  # the system gives no thread
-            self._listener.close()
-            raise
+        self._listener = PeerListener(
+            host, port, wire.PROTOCOL, key.encode(), self._welcome, self._claim, name="eagre-pages-listener"
+        )
 
     @property
     def port(self) -> int:
-        return int(self._listener.getsockname()[1])
+        return self._listener.port
 
     def offer(self, shelf: Shelf, fingerprint: str, page_bytes: int) -> None:
         """Serves these pages from now on; peers that asked for others are disconnected."""
         with self._lock:
-            self._offer = _Offer(shelf, fingerprint, page_bytes)
+            self._offer = _Offer(shelf, claim_of(fingerprint, page_bytes))
         self._cut()
 
     def close(self) -> None:
         """Ends every connection, and listens no more. Idempotent."""
         self._is_closed = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
         self._cut()
 
@@ -101,36 +95,32 @@ class PageServer:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                if self._is_closed:
-                    return
-                threading.Event().wait(1.0)  # there is no file descriptor now
-                continue
-            with self._lock:
-                is_welcome = len(self._open) < MOST_CONNECTIONS and self._offer is not None and not self._is_closed
-                if is_welcome:
-                    self._open.add(connection)
-            if is_welcome:
-                try:
-                    threading.Thread(
-                        target=self._serve, args=(connection,), name="eagre-pages-peer", daemon=True
-                    ).start()
-                    continue
-                except RuntimeError:  # the system gives no thread now; the peer comes back
-                    with self._lock:
-                        self._open.discard(connection)
-            connection.close()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def _claim(self) -> bytes | None:
         offer = self._offer
+        return None if offer is None else offer.claim
+
+    def _welcome(self, connection: socket.socket, session_key: bytes, claim: bytes) -> None:
+        """Starts the thread of a client that has the key; raises RuntimeError if the system gives none."""
+        with self._lock:
+            offer = self._offer
+            has_place = len(self._open) < MOST_PEERS and not self._is_closed
+            if offer is None or offer.claim != claim or not has_place:
+                connection.close()
+                return
+            self._open.add(connection)
+        session = Session(connection, session_key)
         try:
-            assert offer is not None
+            threading.Thread(
+                target=self._serve, args=(connection, session, offer), name="eagre-pages-peer", daemon=True
+            ).start()
+        except RuntimeError:
+            with self._lock:
+                self._open.discard(connection)
+            raise
+
+    def _serve(self, connection: socket.socket, session: Session, offer: _Offer) -> None:
+        try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            session = greet(connection, self._key, offer.fingerprint, offer.page_bytes)
             while self._offer is offer:
                 _answer(session, offer)
         except PeerError as error:

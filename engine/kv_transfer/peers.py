@@ -15,7 +15,8 @@ from engine.interface.address import HostAddress
 from engine.interface.background import stand_back
 from engine.kv_transfer import peer_wire as wire
 from engine.kv_transfer.disk import DiskConnector
-from engine.kv_transfer.peer_wire import DamagedAnswer, PeerError, Session, introduce
+from engine.kv_transfer.peer_wire import DamagedAnswer, Session, introduce
+from engine.peer_transport.deadlines import PeerError
 
 CONNECT_SECONDS = 2.0
 ANSWER_SECONDS = 3.0  # for a whole answer, however slowly it comes

@@ -23,7 +23,8 @@ _SAMPLE_BYTES = 4096
 # Only the leader has a scheduler and a queue, and the number of pages is agreed upon later. All other settings count.
 _OF_THE_LEADER = frozenset(
     {
-        "coordinator", "host_index", "target_gap", "num_pages", "memory_utilization", "kv_cache_bytes",
+        "coordinator", "coordinator_key", "coordinator_key_file",
+        "host_index", "target_gap", "num_pages", "memory_utilization", "kv_cache_bytes",
         "enable_prefix_caching", "prefix_cache_dir", "prefix_cache_bytes", "prefix_cache_listen",
         "prefix_cache_peers", "prefix_cache_key", "overlap", "seed",
         "max_num_queued_requests", "max_num_queued_tokens", "request_timeout", "queue_timeout", "stall_timeout",

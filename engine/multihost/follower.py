@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -13,21 +14,23 @@ from engine.interface.address import HostAddress
 from engine.interface.types import HostLost
 from engine.multihost.leader import GATHER_SECONDS, SETTLE_SECONDS
 from engine.multihost.link import PATIENCE_SECONDS, Link
-from engine.multihost.messages import MAGIC, Kind, Message, frame, pack_facts
+from engine.multihost.messages import FOLLOWER, LEADER, PROTOCOL, Kind, Message, frame, pack_facts
 from engine.multihost.step_frame import StepFormat
+from engine.peer_transport.handshake import ProofRefused, UntrustedPeer, introduce
 from engine.schedule.step_plan import StepPlan
 from engine.step.device_runner import DeviceRunner
 from engine.step.runner import PendingStep
 
 _RETRY_SECONDS = 0.2
 _MAX_BYTES = 1 << 30  # of a step
+_LOG = logging.getLogger(__name__)
 
 
 class Follower:
     """The connection of any host but the first to the leader."""
 
     def __init__(
-        self, address: HostAddress, index: int, num_hosts: int, facts: Mapping[str, str],
+        self, address: HostAddress, index: int, num_hosts: int, facts: Mapping[str, str], key: str,
         seconds: float = GATHER_SECONDS,
     ) -> None:  # fmt: skip
         """Joins, and waits until all others have.
@@ -35,6 +38,7 @@ class Follower:
         Args:
             address: the coordinator's; the leader listens at the next port.
             facts: what must agree on all hosts.
+            key: the secret of all hosts.
             seconds: how long to try, and then to wait for the others.
 
         Raises:
@@ -42,8 +46,9 @@ class Follower:
             HostLost: the leader has ended.
         """
         leader = f"the leader (host 0 of {num_hosts})"
-        self._link = Link(_connected(address, seconds), leader, _MAX_BYTES)
-        self._link.send(frame(Kind.JOIN, MAGIC, pack_facts({**facts, "host_index": str(index)})))
+        connection, session_key = _connected(address, key.encode(), seconds)
+        self._link = Link(connection, leader, _MAX_BYTES, session_key, FOLLOWER, LEADER)
+        self._link.send(frame(Kind.JOIN, pack_facts({**facts, "host_index": str(index)})))
         try:
             self._expect(Kind.ACCEPTED, seconds)
         except BaseException:
@@ -95,9 +100,16 @@ class Follower:
         return message
 
 
-def _connected(address: HostAddress, seconds: float) -> socket.socket:
-    """A connection to the leader; raises ValueError if nothing has listened there in time."""
+def _connected(address: HostAddress, key: bytes, seconds: float) -> tuple[socket.socket, bytes]:
+    """A connection to the leader, and the key of its session.
+
+    A leader that ends the handshake may have another key or no place for the moment, so that is tried again too.
+
+    Raises:
+        ValueError: there was none in time, or who listens there does not have the key.
+    """
     ends_at = time.monotonic() + seconds
+    has_warned = False
     while True:
         try:
             connection = socket.create_connection((address.host, address.plan_port), timeout=seconds)
@@ -106,9 +118,18 @@ def _connected(address: HostAddress, seconds: float) -> socket.socket:
                 # Before the leader of the same machine listens, the system may choose its very port for this end,
                 # which reaches itself then and keeps the leader from listening.
                 if connection.getsockname() != connection.getpeername():
+                    session_key = introduce(connection, PROTOCOL, key)
                     stack.pop_all()
-                    return connection
+                    return connection, session_key
         except OSError as error:
+            if isinstance(error, UntrustedPeer):
+                raise ValueError(
+                    f"coordinator is {address}, and what listens at its port {address.plan_port} is no leader with "
+                    f"this coordinator_key: {error}"
+                ) from error
+            if isinstance(error, ProofRefused) and not has_warned:
+                has_warned = True
+                _LOG.warning("the leader at %s refuses the proof of coordinator_key; it is tried again", address)
             if time.monotonic() > ends_at:
                 raise ValueError(
                     f"coordinator is {address}, and its port {address.plan_port} could not be reached within "

@@ -13,6 +13,7 @@ from engine.interface.types import HostLost, Progress
 from engine.models.open_model import OpenModel
 from engine.multihost.agreement import facts_of, facts_of_devices
 from engine.multihost.follower import Follower, follow
+from engine.multihost.host_key import read_host_key
 from engine.multihost.leader import Leader
 from engine.multihost.leading_runner import LeadingRunner
 from engine.step.device_runner import DeviceRunner
@@ -100,20 +101,22 @@ def open_group(config: EngineConfig, opened: OpenModel, progress: Progress) -> G
 
     Raises:
         HostLost: a host was lost meanwhile.
-        ValueError: the hosts differ, or do not all come; or this process has opened its devices already.
+        ValueError: the hosts differ, or do not all come; their key is missing or cannot be read; or this process has
+            opened its devices already.
     """
     if config.num_hosts == 1 or config.coordinator is None:
         return Group()
     address = HostAddress.parse(config.coordinator)
+    key = read_host_key(config)
     facts = facts_of(config, opened)
     group: Group
     leader: Leader | None = None
     if config.host_index == 0:
-        leader = Leader(address, config.num_hosts, facts)
+        leader = Leader(address, config.num_hosts, facts, key)
         group = Leading(leader)
     else:
         progress("wait for hosts", 0, 0)
-        group = Following(Follower(address, config.host_index, config.num_hosts, facts))
+        group = Following(Follower(address, config.host_index, config.num_hosts, facts, key))
     try:
         if leader is not None:
             leader.gather(progress)

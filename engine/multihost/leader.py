@@ -4,32 +4,56 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from engine.interface.address import HostAddress
 from engine.interface.types import EngineError, HostLost, Progress
 from engine.multihost.link import PATIENCE_SECONDS, Link
-from engine.multihost.messages import MAGIC, Kind, Message, difference, frame, unpack_facts
+from engine.multihost.messages import (
+    FOLLOWER,
+    LEADER,
+    PROTOCOL,
+    Kind,
+    Message,
+    difference,
+    digest_of,
+    frame,
+    unpack_facts,
+)
+from engine.peer_transport.listener import PeerListener
 
 GATHER_SECONDS = 300.0  # the time in which all hosts must have come
 SETTLE_SECONDS = 300.0  # the time in which a host must have opened its devices
-_JOIN_SECONDS = 5.0  # the time in which a connection must have said who it is
+_JOIN_SECONDS = 5.0  # the time in which a client that has the key must have said who it is
+_MOST_JOINING = 64  # clients at once that have the key and have not said who they are
 _LAST_SECONDS = 1.0  # the time that followers have to end before the leader does
 _BLAME_SECONDS = 1.0  # the time in which a lost host is noticed after a computation has failed
 _MAX_BYTES = 1 << 20  # of a follower's message
 _LOG = logging.getLogger(__name__)
 
 
+class _Candidate(NamedTuple):
+    """A client that has the key, and what it says of itself."""
+
+    link: Link
+    host_index: int
+    facts: dict[str, str]
+
+
 class Leader:
     """Host 0 of several. All methods but `watch` and `broadcast` block, and are called while the model is loaded."""
 
-    def __init__(self, address: HostAddress, num_hosts: int, facts: Mapping[str, str]) -> None:
+    def __init__(self, address: HostAddress, num_hosts: int, facts: Mapping[str, str], key: str) -> None:
         """Listens at the port after the coordinator's; raises ValueError if that fails.
 
         Args:
             facts: what must agree on all hosts.
+            key: the secret of all hosts, which a client must prove before it is told anything.
         """
         self.address = address
         self._num_hosts = num_hosts
@@ -37,9 +61,12 @@ class Leader:
         self._links: dict[int, Link] = {}  # by index of the host
         self._refusals: dict[int, str] = {}  # why hosts that came were refused
         self._is_closed = False
+        self._candidates: SimpleQueue[_Candidate] = SimpleQueue()
+        self._joining = threading.BoundedSemaphore(_MOST_JOINING)
         try:
-            found = socket.getaddrinfo(address.host, address.plan_port, type=socket.SOCK_STREAM)[0]
-            self._listener = socket.create_server(found[4][:2], family=found[0], backlog=num_hosts)
+            self._listener = PeerListener(
+                address.host, address.plan_port, PROTOCOL, key.encode(), self._welcome, name="eagre-hosts-listener"
+            )
         except OSError as error:
             raise ValueError(
                 f"coordinator is {address}, and host 0 cannot listen at its port {address.plan_port}: {error}"
@@ -51,16 +78,17 @@ class Leader:
         A host that differs is refused, and may retry.
         """
         ends_at = time.monotonic() + seconds
-        with self._listener:
+        try:
             while len(self._links) < self._num_hosts - 1:
                 progress("wait for hosts", len(self._links) + 1, self._num_hosts)
-                self._listener.settimeout(max(0.0, ends_at - time.monotonic()))
                 try:
-                    connection = self._listener.accept()[0]
-                except (TimeoutError, BlockingIOError):
+                    candidate = self._candidates.get(timeout=max(0.0, ends_at - time.monotonic()))
+                except Empty:
                     raise ValueError(self._missing(seconds)) from None
-                self._admit(connection)
+                self._admit(*candidate)
                 self._links = {index: link for index, link in self._links.items() if link.lost is None}
+        finally:
+            self._listener.close()
         progress("wait for hosts", self._num_hosts, self._num_hosts)
         self.broadcast(Kind.ACCEPTED)
 
@@ -103,8 +131,9 @@ class Leader:
     def broadcast(self, kind: Kind, *parts: bytes | memoryview) -> None:
         """Sends to all followers; never waits for one."""
         message = frame(kind, *parts)
+        digest = digest_of(message)
         for link in self._links.values():
-            link.send(message)
+            link.send(message, digest)
 
     @contextmanager
     def blamed(self, failures: type[Exception]) -> Iterator[None]:
@@ -134,19 +163,36 @@ class Leader:
         for link in self._links.values():
             link.close(max(0.0, ends_at - time.monotonic()))
 
-    def _admit(self, connection: socket.socket) -> None:
-        """Accepts a connection as a follower, or refuses it."""
-        link = Link(connection, "a host that has not joined yet", _MAX_BYTES)
-        try:
-            content = link.receive(_JOIN_SECONDS).content
-            if not content.startswith(MAGIC):
-                raise ValueError("it is no follower")
-            facts = unpack_facts(content.removeprefix(MAGIC))
-            index = int(facts.pop("host_index"))
-        except (HostLost, TimeoutError, ValueError, KeyError) as error:
-            _LOG.warning("a connection to the port of hosts was ended: %s", error)
-            link.close()
+    def _welcome(self, connection: socket.socket, session_key: bytes, claim: bytes) -> None:
+        """Hears in a thread who a client with the key is, so that a slow one holds up nobody."""
+        if not self._joining.acquire(blocking=False):
+            connection.close()
             return
+        try:
+            threading.Thread(
+                target=self._hear, args=(connection, session_key), name="eagre-hosts-join", daemon=True
+            ).start()
+        except RuntimeError:
+            self._joining.release()
+            raise
+
+    def _hear(self, connection: socket.socket, session_key: bytes) -> None:
+        try:
+            link = Link(connection, "a host that has not joined yet", _MAX_BYTES, session_key, LEADER, FOLLOWER)
+            try:
+                message = link.receive(_JOIN_SECONDS)
+                if message.kind is not Kind.JOIN:
+                    raise ValueError(f"it has sent {message.kind.name} where JOIN was due")
+                facts = unpack_facts(message.content)
+                self._candidates.put(_Candidate(link, int(facts.pop("host_index")), facts))
+            except (HostLost, TimeoutError, ValueError, KeyError) as error:
+                _LOG.warning("a connection to the port of hosts was ended: %s", error)
+                link.close()
+        finally:
+            self._joining.release()
+
+    def _admit(self, link: Link, index: int, facts: dict[str, str]) -> None:
+        """Accepts a client as a follower, or refuses it."""
         link.peer = self._name(index)
         reason = difference(self._facts, facts)
         if reason is None and not 0 < index < self._num_hosts:

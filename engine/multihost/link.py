@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import selectors
 import socket
 import threading
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from engine.interface.types import HostLost
-from engine.multihost.messages import HEADER, Kind, Message, frame
+from engine.multihost.messages import HEADER, TAG_BYTES, Kind, Message, MessageTags, digest_of, frame
 
 HEARTBEAT_SECONDS = 1.0
 PATIENCE_SECONDS = 4.0  # silence after which the other end is lost
@@ -21,6 +22,7 @@ LOADING_PATIENCE_SECONDS = (
 )
 _BUFFER_BYTES = 4 << 20  # of the system, for what is sent: several steps, so that `send` finds room
 _HEARTBEAT = frame(Kind.HEARTBEAT)
+_HEARTBEAT_DIGEST = digest_of(_HEARTBEAT)
 
 
 class Link:
@@ -29,17 +31,23 @@ class Link:
     `send` never waits for the peer: what the system does not take at once is sent by the thread.
     """
 
-    def __init__(self, connection: socket.socket, peer: str, max_bytes: int) -> None:
+    def __init__(
+        self, connection: socket.socket, peer: str, max_bytes: int, session_key: bytes, sender: bytes, other: bytes
+    ) -> None:
         """Takes the connection over and starts the threads.
 
         Args:
             peer: the name of the other end in messages.
             max_bytes: of a message from the peer.
+            session_key: of the handshake, by which messages are authenticated.
+            sender, other: who this end is, and the peer: LEADER and FOLLOWER, or the reverse.
         """
         self.peer = peer
         self.patience = LOADING_PATIENCE_SECONDS
         self._connection = connection
         self._max_bytes = max_bytes
+        self._own_tags = MessageTags(session_key, sender)  # used with the lock held, in the order of sending
+        self._peers_tags = MessageTags(session_key, other)
         self._inbox: SimpleQueue[Message | HostLost] = SimpleQueue()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -67,17 +75,22 @@ class Link:
         if lost is not None:
             on_lost(lost)
 
-    def send(self, message: bytes) -> None:
-        """Sends what `frame` has made; returns at once. A loss is reported by `watch` and `receive`."""
+    def send(self, message: bytes, digest: bytes | None = None) -> None:
+        """Sends what `frame` has made; returns at once. A loss is reported by `watch` and `receive`.
+
+        Args:
+            digest: `digest_of` the message, where the caller has it.
+        """
+        digest = digest or digest_of(message)
         with self._lock:
             if self._is_closed or self._lost is not None:
                 return
-            num_sent = 0
+            num_sent, tag = 0, self._own_tags.next(digest)
             if not self._backlog:
                 with contextlib.suppress(OSError):  # no room; the threads report an error
-                    num_sent = self._connection.send(message, socket.MSG_DONTWAIT)
-            if num_sent < len(message):
-                self._backlog.append(message[num_sent:])
+                    num_sent = self._connection.sendmsg([message, tag], [], socket.MSG_DONTWAIT)
+            if num_sent < len(message) + len(tag):
+                self._backlog.append((message + tag)[num_sent:])
                 self._changed.notify_all()
 
     def receive(self, seconds: float | None = None) -> Message:
@@ -143,10 +156,16 @@ class Link:
 
     def _next(self, selector: selectors.BaseSelector) -> Message:
         """The next message; raises ValueError if the bytes are no message, and as `_exactly`."""
-        size, kind = HEADER.unpack(self._exactly(HEADER.size, selector))
+        header = self._exactly(HEADER.size, selector)
+        size, number = HEADER.unpack(header)
+        kind = Kind(number)
         if size > self._max_bytes:
             raise ValueError(f"a message of {size} bytes, where {self._max_bytes} are the most")
-        return Message(Kind(kind), self._exactly(size, selector))
+        content = self._exactly(size, selector)
+        tag = self._peers_tags.next(digest_of(header, content))
+        if not hmac.compare_digest(self._exactly(TAG_BYTES, selector), tag):
+            raise ValueError("a message does not have its tag, so it was changed on its way")
+        return Message(kind, content)
 
     def _exactly(self, size: int, selector: selectors.BaseSelector) -> bytes:
         """Exactly so many bytes; raises TimeoutError if the peer is silent for too long, and OSError."""
@@ -169,7 +188,7 @@ class Link:
                 if self._lost is not None or (self._is_closed and not self._backlog):
                     return
                 if not self._backlog:
-                    self._backlog.append(_HEARTBEAT)
+                    self._backlog.append(_HEARTBEAT + self._own_tags.next(_HEARTBEAT_DIGEST))
                 message = self._backlog[0]
             try:
                 self._connection.sendall(message)

@@ -1,17 +1,24 @@
 """The messages between leader and followers.
 
-A message is its size (4 bytes, little-endian), its kind (1 byte) and its content.
+A message is its size (4 bytes, little-endian), its kind (1 byte), its content, and a tag, which proves that it is the
+next message of the other end of this connection.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import struct
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
+from engine.peer_transport.handshake import Protocol
+
 HEADER = struct.Struct("<IB")
-MAGIC = b"eagre hosts 1\0"  # begins the first message of a follower, to recognise other clients
+TAG_BYTES = 16
+PROTOCOL = Protocol(b"eagreho2", 0)  # of the handshake before the first message
+LEADER, FOLLOWER = b"leader", b"follower"  # the two senders of a connection
 _FACT_END = "\0"
 
 
@@ -40,6 +47,28 @@ def frame(kind: Kind, *parts: bytes | memoryview) -> bytes:
     """A message as it is sent; `parts` are the content in pieces of contiguous memory."""
     size = sum(len(part) if isinstance(part, bytes) else part.nbytes for part in parts)
     return b"".join((HEADER.pack(size, kind), *parts))
+
+
+class MessageTags:
+    """The tags of the messages of one sender, in their order: HMACs by the session's key, of number and digest."""
+
+    def __init__(self, session_key: bytes, sender: bytes) -> None:
+        self._key = hmac.digest(session_key, sender, "sha256")
+        self._number = 0
+
+    def next(self, digest: bytes) -> bytes:
+        """The tag of the next message, by the digest of what `frame` has made."""
+        tag = hmac.digest(self._key, self._number.to_bytes(8, "little") + digest, "sha256")[:TAG_BYTES]
+        self._number += 1
+        return tag
+
+
+def digest_of(*pieces: bytes) -> bytes:
+    """The digest of a message that its tag is made of, so that a message for many followers is read once."""
+    seen = hashlib.sha256()
+    for piece in pieces:
+        seen.update(piece)
+    return seen.digest()
 
 
 def pack_facts(facts: Mapping[str, str]) -> bytes:

@@ -25,6 +25,8 @@ from typing import TextIO
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from engine.interface.trusted_file import NotTrusted, check_trusted_folder, read_trusted
+
 ENTRY_SUFFIX = "-cache"  # JAX's name of an entry is the program's name, "-", a digest and this
 
 # JAX reports an entry that it could not use by this warning alone, and compiles the program.
@@ -174,7 +176,7 @@ class JaxCompilationCache:
                 yield
                 _log_problems(self._folder, 0, error)
                 return
-            num_damaged = _lend(entries, private)
+            num_damaged = 0 if isinstance(error, NotTrusted) else _lend(entries, private)
             cache = _JaxFolder(private)
             try:
                 with cache.used():
@@ -192,6 +194,7 @@ class JaxCompilationCache:
         """
         try:
             entries.mkdir(parents=True, exist_ok=True)
+            check_trusted_folder(entries)  # JAX would run what others exchange in a folder that they can write
             self._remove_abandoned()
             return stack.enter_context(_private_folder(self._folder)), None
         except OSError as error:
@@ -268,16 +271,23 @@ def _lend(entries: Path, private: Path) -> int:
     Damaged entries are removed, so that the compile that follows replaces them.
     """
     num_damaged = 0
+    refused: NotTrusted | None = None
     with contextlib.suppress(OSError):  # the folder may not exist on a disk that cannot be written
         for path in sorted(entries.iterdir()):
             name, _, digest = path.name.rpartition(".")
             with contextlib.suppress(OSError):
-                content = path.read_bytes()
+                try:
+                    content = read_trusted(path)
+                except NotTrusted as error:
+                    refused = error
+                    continue
                 if not name.endswith(ENTRY_SUFFIX) or _digest(content) != digest:
                     num_damaged += name.endswith(ENTRY_SUFFIX)
                     path.unlink()
                 else:
                     _link_or_copy(path, private / name, content)
+    if refused is not None:
+        _log.warning("compiled programs are not read, because they may run code, and are compiled: %s", refused)
     return num_damaged
 
 

@@ -26,6 +26,7 @@ import numpy as np
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 from engine.interface.cpu import cpu_features, num_cores
+from engine.interface.trusted_file import NotTrusted, read_trusted
 
 _FILE_NAME = "programs"
 _DIGEST_BYTES = 32  # of all that follows, at the begin of the file
@@ -47,7 +48,8 @@ class ProgramCache:
     """The compiled programs of one engine, found again by the same engine of a later process.
 
     The file holds what `jax.experimental.serialize_executable` makes of each program: machine code, and pickled objects
-    of JAX. Whoever may write it may run code as the server's user, as with every cache of compiled programs.
+    of JAX. Whoever may write it may run code as the server's user; machine code would allow that in any other format
+    too. So it is only read where nobody but this user and root can have written it.
     """
 
     def __init__(self, store: Path, fingerprint: str, trees_of: Callable[[Hashable], ProgramTrees]) -> None:
@@ -114,7 +116,11 @@ class ProgramCache:
     def _read(self) -> dict[str, bytes]:
         """The content of the file, by the keys' texts; nothing if it is missing or damaged."""
         with suppress(OSError):
-            whole = memoryview(self._path.read_bytes())
+            try:
+                whole = memoryview(read_trusted(self._path))
+            except NotTrusted as error:
+                _log.warning("compiled programs are not read, because they may run code, and are compiled: %s", error)
+                return {}
             content = whole[_DIGEST_BYTES:]
             if hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest() != whole[:_DIGEST_BYTES]:
                 _log.warning("the compiled programs in %s are damaged, and are compiled anew", self._path)

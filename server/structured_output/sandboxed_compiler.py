@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import subprocess
-import sys
 import threading
 import weakref
 from multiprocessing.connection import Connection
 
+from engine.interface.python_process import python_command, same_modules
 from engine.interface.types import QueueFull
 from server.protocol.structured_outputs import Grammar
 from server.structured_output.compile_worker import (
@@ -176,12 +175,11 @@ class _Worker:
     def _start(self, its: socket.socket) -> None:
         with its:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", START, str(its.fileno())],
+                python_command("-c", START, str(its.fileno())),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(its.fileno(),),
-                # The same modules as here, wherever it is started; an empty path is the working folder.
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                env=same_modules(),
             )
 
     @property

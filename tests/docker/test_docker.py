@@ -146,3 +146,15 @@ def test_images_have_the_versions_that_the_tests_run_with(name: str) -> None:
     assert {"jax", "aiohttp", "numpy"} <= shipped.keys()
     assert "pytest" not in shipped
     assert {package: version for package, version in shipped.items() if tested.get(package, version) != version} == {}
+
+
+def test_everything_that_an_image_installs_is_pinned_by_hash_and_runs_outside_the_working_directory() -> None:
+    installs = re.findall(r"pip install[^\n]*", DOCKERFILE)
+    assert len(installs) == 3
+    assert all("--require-hashes" in line or line.endswith("/tmp/wheel/eagre-*.whl") for line in installs)
+    assert all("--no-build-isolation" in line for line in re.findall(r"pip wheel[^\n]*", DOCKERFILE))
+    lock = (ROOT / "requirements.lock").read_text("utf-8")
+    assert {"jaxlib", "setuptools"} <= set(re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE))
+    calls = re.findall(r"(?:python[\"', ]+-\S+)", DOCKERFILE)
+    assert calls
+    assert all(re.fullmatch(r"python[\"', ]+-I[\"',]*", call) for call in calls)

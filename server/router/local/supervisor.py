@@ -6,16 +6,16 @@ import asyncio
 import contextlib
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 
 from engine.interface.background import run_in_background
+from engine.interface.python_process import python_command, same_modules
 from server.startup.logs import log
 
 FIRST_DELAY_S = 1.0  # before the first restart; doubled each time
 LONGEST_DELAY_S = 30.0
 STEADY_S = 60.0  # a server that has run for this long is restarted without a longer delay
-COMMAND = (sys.executable, "-P", "-m", "server.cli.replica")
+COMMAND = python_command("-m", "server.cli.replica")
 
 
 class NeverReady(Exception):
@@ -54,7 +54,11 @@ class Supervisor:
         """Starts the process; the future resolves to its exit status and must not be cancelled."""
         with _sighup_blocked():
             process = self._process = subprocess.Popen(
-                COMMAND, stdin=subprocess.PIPE, env=self._environment, cwd=self._folder, start_new_session=True
+                COMMAND,
+                stdin=subprocess.PIPE,
+                env=same_modules(self._environment),
+                cwd=self._folder,
+                start_new_session=True,
             )
         try:
             exited = self._exited = run_in_background(process.wait, name="supervisor")

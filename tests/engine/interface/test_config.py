@@ -57,6 +57,11 @@ def test_every_field_is_a_setting_but_what_the_model_and_the_machine_decide() ->
         ({"coordinator": "node-0"}, "coordinator is 'node-0'; it must be HOST:PORT with a port from 1 to 65534"),
         ({"coordinator": "node-0:65535"}, "coordinator is 'node-0:65535'; it must be HOST:PORT"),
         ({"num_hosts": 2, "coordinator": "[::1]:9000"}, "tensor_parallel is 1 and num_hosts 2; each host must have"),
+        (
+            {"num_hosts": 2, "tensor_parallel": 2, "coordinator": "[::1]:9000", "host_index": 1},
+            "host_index is 1, but coordinator_key is missing; it must be that of host 0",
+        ),
+        ({"coordinator_key": "short"}, "coordinator_key is not what it should be; it must have at least 16 visible"),
         ({"host_index": 1}, "host_index is 1; with num_hosts 1 it must be less"),
         ({"quantize": "int8", "dtype": "bfloat16"}, "quantize is int8 and dtype bfloat16; quantised weights need"),
         ({"eos_token_ids": tuple(range(65))}, "eos_token_ids has 65 entries; at most 64 are allowed"),

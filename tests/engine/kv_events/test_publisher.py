@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,8 @@ from cache.page import PageEvent, PageRemoved, PagesCleared, PageStored
 from cache.pool import PagePool
 from engine.interface.address import KVEndpoint
 from engine.kv_events.batch import block_hash, make_batch
-from engine.kv_events.publisher import KVEventPublisher, ReplayBuffer
+from engine.kv_events.publisher import KVEventPublisher
+from engine.kv_events.sockets import ReplayBuffer
 
 PAGE_SIZE = 2
 TIMEOUT_MS = 10_000
@@ -56,20 +56,18 @@ def test_pages_of_one_sequence_are_one_event() -> None:
 def test_the_oldest_batches_are_dropped_and_numbers_go_on() -> None:
     kept = ReplayBuffer(max_batches=3, max_bytes=10)
     assert [kept.add(bytes([number])) for number in range(5)] == [0, 1, 2, 3, 4]
-    assert list(kept.since(0)) == [(2, b"\2"), (3, b"\3"), (4, b"\4")]
-    assert list(kept.since(4)) == [(4, b"\4")]
+    assert [kept.first_from(number) for number in (0, 2, 3, 4)] == [(2, b"\2"), (2, b"\2"), (3, b"\3"), (4, b"\4")]
+    assert kept.first_from(5) is None
     kept.add(bytes(9))
-    assert [number for number, _ in kept.since(0)] == [4, 5]
+    assert kept.first_from(0) == (4, b"\4")
+    assert kept.first_from(5) == (5, bytes(9))
     kept.add(bytes(11))  # larger than all that may be kept
-    assert list(kept.since(0)) == []
+    assert kept.first_from(0) is None
 
 
-@pytest.mark.parametrize(("module", "package"), [("zmq", "pyzmq"), ("msgspec", "msgspec")])
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, module: str, package: str) -> None:
-    monkeypatch.setitem(sys.modules, "zmq", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "msgspec", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
-    with pytest.raises(ValueError, match=rf"kv_events needs the package {package}.*eagre\[kv-events\]"):
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "msgspec", None)  # as if it were not installed
+    with pytest.raises(ValueError, match=r"kv_events needs the package msgspec.*eagre\[kv-events\]"):
         KVEventPublisher(KVEndpoint("127.0.0.1", 1), "", PagePool(4), PAGE_SIZE)
 
 
@@ -159,7 +157,6 @@ def test_a_subscriber_knows_what_the_pool_remembers_and_gets_again_what_it_has_m
 def test_where_the_start_of_the_thread_fails_the_address_is_free_again(
     monkeypatch: pytest.MonkeyPatch, error: BaseException, has_begun: bool
 ) -> None:
-    pytest.importorskip("zmq")
     pytest.importorskip("msgspec")
     endpoint, pool = free_endpoint(), PagePool(4)
     start = threading.Thread.start

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from engine.interface.address import HostAddress
-from engine.kv_transfer import page_server, peer_wire, peers
+from engine.kv_transfer import page_server, peers
 from engine.kv_transfer.disk import DiskConnector
 from engine.kv_transfer.page_folder import PageFolder
 from engine.kv_transfer.page_server import PageServer
-from engine.kv_transfer.peer_wire import GREETING, INTRODUCTION, MAGIC, QUESTION
+from engine.kv_transfer.peer_wire import PROTOCOL, QUESTION, claim_of
 from engine.kv_transfer.peers import Peer, PeerConnector
+from engine.peer_transport import handshake, listener
+from engine.peer_transport.handshake import GREETING_BYTES
 from tests.patience import PATIENCE_S
 
 KEY, OTHER_KEY = "a-key-of-two-servers", "a-key-that-was-guessed"
@@ -41,7 +43,7 @@ def until(condition, seconds=PATIENCE_S):
 def quick(monkeypatch):
     for module, name, value in (
         (peers, "POLL_SECONDS", 0.01), (peers, "RETRY_SECONDS", 0.02), (peers, "ANSWER_SECONDS", PATIENCE_S),
-        (peer_wire, "HANDSHAKE_SECONDS", 1.0),
+        (handshake, "HANDSHAKE_SECONDS", 1.0), (listener, "HANDSHAKE_SECONDS", 1.0),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
 
@@ -140,11 +142,9 @@ def test_a_page_server_survives_that_the_system_gives_no_thread(prefill, follow,
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse_once)
-    with socket.create_connection(("127.0.0.1", server.port)) as stranger:
-        stranger.settimeout(PATIENCE_S)
-        assert stranger.recv(1) == b""
     peer = follow(server.port)
     until(lambda: name_of(0) in peer.names)
+    assert refused
 
 
 def test_an_address_is_free_again_where_the_system_gives_no_thread_to_listen(monkeypatch):
@@ -182,7 +182,7 @@ def test_without_the_key_or_the_same_model_there_is_nothing(prefill, follow, key
 def test_strangers_get_nothing_and_hold_nothing_up(prefill, follow):
     server, _ = prefill
     strangers = []
-    introduction = INTRODUCTION.pack(MAGIC, bytes(32), FINGERPRINT.encode(), PAGE_BYTES, bytes(32))
+    introduction = PROTOCOL.magic + bytes(32) + claim_of(FINGERPRINT, PAGE_BYTES) + bytes(32)
     for said in (b"", b"GET / HTTP/1.1\r\n\r\n", introduction, introduction + QUESTION.pack(0, 2, name_of(0))):
         stranger = socket.create_connection(("127.0.0.1", server.port))
         stranger.settimeout(PATIENCE_S)
@@ -198,8 +198,18 @@ def test_strangers_get_nothing_and_hold_nothing_up(prefill, follow):
                 got += piece
         except ConnectionError:
             pass
-        assert len(got) == GREETING.size
+        assert len(got) == GREETING_BYTES
         stranger.close()
+
+
+def test_a_thousand_silent_strangers_keep_no_peer_out(prefill, follow, ending, monkeypatch):
+    server, _ = prefill
+    monkeypatch.setattr(listener, "HANDSHAKE_SECONDS", 600.0)  # so that no deadline frees a place
+    for _ in range(1000):
+        ending.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+    peer = follow(server.port)
+    until(lambda: name_of(0) in peer.names)
+    assert (peer.load(name_of(0)) == content_of(0)).all()
 
 
 class Meddler:
@@ -252,7 +262,7 @@ def test_a_changed_answer_is_noticed(prefill, follow, ending):
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"x" * 8, b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9, GREETING.pack(MAGIC, bytes(32)) + bytes(99)]
+    "said", [b"", b"x" * 8, b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9, PROTOCOL.magic + bytes(32 + 99)]
 )
 def test_a_server_that_is_none_is_left_in_time(quick, follow, ending, said, caplog):
     listener = ending.enter_context(socket.create_server(("127.0.0.1", 0)))

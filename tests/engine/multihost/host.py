@@ -20,7 +20,10 @@ from engine.interface.types import EngineBusy
 
 def configuration(port: int, num_hosts: int, index: int, num_devices: int) -> EngineConfig:
     """That of one host; without other hosts of the model on as many devices of one process."""
-    hosts = {"num_hosts": num_hosts, "host_index": index, "coordinator": f"127.0.0.1:{port}"} if num_hosts > 1 else {}
+    hosts = {
+        "num_hosts": num_hosts, "host_index": index, "coordinator": f"127.0.0.1:{port}",
+        "coordinator_key": "a-key-of-all-hosts",
+    } if num_hosts > 1 else {}  # fmt: skip
     return EngineConfig(
         dtype="float32", tensor_parallel=num_devices, max_num_seqs=1, max_num_batched_tokens=TILE_SIZE, num_pages=46,
         page_size=4, max_model_len=176, **hosts,

@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -15,9 +15,12 @@ from engine.interface.address import HostAddress
 from engine.interface.types import EngineError, HostLost
 from engine.multihost.follower import Follower
 from engine.multihost.leader import Leader
-from engine.multihost.messages import Kind
+from engine.multihost.messages import PROTOCOL, Kind, frame, pack_facts
+from engine.peer_transport import handshake, listener
+from engine.peer_transport.handshake import GREETING_BYTES
 from tests.patience import PATIENCE_S
 
+KEY = "a-key-of-all-hosts"
 FACTS = {"the version of Eagre": "1", "max_num_seqs": "64"}
 
 
@@ -36,11 +39,11 @@ def free_address() -> HostAddress:
 @contextmanager
 def gathering(num_hosts: int, seconds: float = PATIENCE_S) -> Iterator[Gathering]:
     address = free_address()
-    leader = Leader(address, num_hosts, FACTS)
+    leader = Leader(address, num_hosts, FACTS, KEY)
     with ThreadPoolExecutor() as threads:
 
-        def join(index: int, facts: dict[str, str] | None = None) -> Future[Follower]:
-            return threads.submit(Follower, address, index, num_hosts, facts or FACTS, PATIENCE_S)
+        def join(index: int, facts: dict[str, str] | None = None, key: str = KEY) -> Future[Follower]:
+            return threads.submit(Follower, address, index, num_hosts, facts or FACTS, key, PATIENCE_S)
 
         try:
             yield leader, threads.submit(leader.gather, silent, seconds), join
@@ -98,8 +101,11 @@ def test_no_two_hosts_have_one_index_and_a_stranger_is_none() -> None:
         rivals = [join(1), join(1)]
         stranger = socket.create_connection((leader.address.host, leader.address.plan_port))
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        said = b""
         with suppress(ConnectionResetError):
-            assert stranger.recv(4096) == b"", "it is sent away"
+            while piece := stranger.recv(4096):
+                said += piece
+        assert len(said) <= GREETING_BYTES, "it is told nothing but the leader's nonce"
         stranger.close()
         refused = next(as_completed(rivals, PATIENCE_S))  # whichever came later: the other one waits for host 2
         rivals.remove(refused)
@@ -109,6 +115,86 @@ def test_no_two_hosts_have_one_index_and_a_stranger_is_none() -> None:
         gathered.result(PATIENCE_S)
         for follower in (rivals[0].result(PATIENCE_S), second):
             follower.close()
+
+
+def connect(leader: Leader) -> socket.socket:
+    connection = socket.create_connection((leader.address.host, leader.address.plan_port))
+    connection.settimeout(PATIENCE_S)
+    return connection
+
+
+def everything(connection: socket.socket) -> bytes:
+    """What the leader sends until it ends the connection."""
+    said = b""
+    with suppress(ConnectionResetError):
+        while piece := connection.recv(4096):
+            said += piece
+    return said
+
+
+@pytest.mark.parametrize("num_silent", [16, 1000])
+def test_silent_connections_hold_up_no_host(num_silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "HANDSHAKE_SECONDS", 600.0)  # so that no deadline frees a place
+    with ExitStack() as silent_ones, gathering(2) as (leader, gathered, join):
+        for _ in range(num_silent):
+            silent_ones.enter_context(connect(leader))
+        join(1).result(PATIENCE_S).close()
+        gathered.result(PATIENCE_S)
+
+
+def test_a_silent_connection_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "HANDSHAKE_SECONDS", 0.2)
+    with gathering(2) as (leader, _, __), connect(leader) as silent_one:
+        assert len(everything(silent_one)) == GREETING_BYTES
+
+
+@pytest.mark.parametrize("key", [None, "a-key-that-was-guessed"])
+def test_without_the_key_nobody_is_a_host_or_is_told_a_fact(key: str | None) -> None:
+    """Neither with the message that joined a host before, nor with a proof by another key."""
+    with gathering(2) as (leader, gathered, join):
+        join_message = frame(Kind.JOIN, b"eagre hosts 1\0", pack_facts({"host_index": "1", "max_num_seqs": "1"}))
+        with connect(leader) as stranger:
+            if key is None:
+                stranger.sendall(join_message + bytes(PROTOCOL.introduction_bytes))
+            else:
+                with pytest.raises(handshake.ProofRefused):
+                    handshake.introduce(stranger, PROTOCOL, key.encode())
+            said = everything(stranger)
+        assert len(said) <= GREETING_BYTES
+        assert b"max_num_seqs" not in said
+        assert not gathered.done()
+        join(1).result(PATIENCE_S).close()
+        gathered.result(PATIENCE_S)
+
+
+def test_a_host_that_has_the_key_and_says_nothing_holds_up_no_other() -> None:
+    with gathering(3) as (leader, gathered, join):
+        with connect(leader) as mute:
+            handshake.introduce(mute, PROTOCOL, KEY.encode())
+            followers = [join(1), join(2)]
+            gathered.result(PATIENCE_S)
+        for follower in followers:
+            follower.result(PATIENCE_S).close()
+
+
+def test_a_leader_without_the_key_is_none() -> None:
+    address = free_address()
+    impostor = Leader(address, 2, FACTS, "a-key-that-was-guessed")
+    try:
+        with pytest.raises(ValueError, match="another key, or no place now"):
+            Follower(address, 1, 2, FACTS, KEY, 0.1)
+    finally:
+        impostor.close("the test is over")
+    with socket.create_server((address.host, address.plan_port)) as other:
+        accepted = ExitStack()
+
+        def answer() -> None:
+            connection = accepted.enter_context(other.accept()[0])
+            connection.sendall(PROTOCOL.magic + bytes(2 * 32))
+
+        threading.Thread(target=answer, daemon=True).start()
+        with accepted, pytest.raises(ValueError, match="is no leader with this coordinator_key"):
+            Follower(address, 1, 2, FACTS, KEY, PATIENCE_S)
 
 
 def test_a_follower_that_has_reached_itself_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:

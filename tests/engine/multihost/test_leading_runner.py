@@ -15,6 +15,8 @@ from engine.step.device_runner import DeviceRunner
 from sampling.processors.logits_processor import StateShape
 from tests.patience import PATIENCE_S
 
+KEY = "a-key-of-all-hosts"
+
 
 class Device(DeviceRunner):
     """A device whose pages are a word; it computes nothing."""
@@ -41,11 +43,11 @@ class LeadingDevice(LeadingRunner, Device):
 
 def test_where_the_leader_has_no_memory_to_wake_its_followers_sleep_on() -> None:
     address = HostAddress("127.0.0.1", free_port() - 1)
-    leader = Leader(address, 2, {})
+    leader = Leader(address, 2, {}, KEY)
     ours, theirs = LeadingDevice(leader), Device()
     with ThreadPoolExecutor() as threads:
         try:
-            joining = threads.submit(Follower, address, 1, 2, {}, PATIENCE_S)
+            joining = threads.submit(Follower, address, 1, 2, {}, KEY, PATIENCE_S)
             leader.gather(lambda *_: None, PATIENCE_S)
             follower = joining.result(PATIENCE_S)
             following = threads.submit(follow, follower, theirs)

@@ -13,8 +13,41 @@ import pytest
 
 from engine.interface.types import HostLost
 from engine.multihost.link import LOADING_PATIENCE_SECONDS, Link
-from engine.multihost.messages import HEADER, Kind, frame, pack_facts, unpack_facts
+from engine.multihost.messages import (
+    FOLLOWER,
+    HEADER,
+    LEADER,
+    TAG_BYTES,
+    Kind,
+    MessageTags,
+    digest_of,
+    frame,
+    pack_facts,
+    unpack_facts,
+)
 from tests.patience import PATIENCE_S
+
+SESSION_KEY = b"a key of one session"
+
+
+class Sealing:
+    """The messages of the bare end, with the tags of a follower."""
+
+    def __init__(self) -> None:
+        self._tags = MessageTags(SESSION_KEY, FOLLOWER)
+
+    def __call__(self, message: bytes) -> bytes:
+        return message + self._tags.next(digest_of(message))
+
+
+@pytest.fixture
+def sealed() -> Sealing:
+    return Sealing()
+
+
+def sealed_by_leader(first: bytes) -> bytes:
+    """The first message of the link with its tag."""
+    return first + MessageTags(SESSION_KEY, LEADER).next(digest_of(first))
 
 
 @pytest.fixture
@@ -23,14 +56,17 @@ def ends() -> Iterator[tuple[Link, socket.socket]]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname())
         far = server.accept()[0]
-    link = Link(near, "host 1 of 2", max_bytes=1 << 20)
+    link = Link(near, "host 1 of 2", 1 << 20, SESSION_KEY, LEADER, FOLLOWER)
     with closing(link), far:
         yield link, far
 
 
-def test_messages_arrive_whole_and_in_order_however_they_are_cut(ends: tuple[Link, socket.socket]) -> None:
+def test_messages_arrive_whole_and_in_order_however_they_are_cut(
+    ends: tuple[Link, socket.socket], sealed: Sealing
+) -> None:
     link, far = ends
-    sent = frame(Kind.READY) + frame(Kind.HEARTBEAT) + frame(Kind.OFFER, b"abc", memoryview(b"def"))
+    messages = (frame(Kind.READY), frame(Kind.HEARTBEAT), frame(Kind.OFFER, b"abc", memoryview(b"def")))
+    sent = b"".join(map(sealed, messages))
     for index in range(len(sent)):
         far.sendall(sent[index : index + 1])
     assert link.receive(PATIENCE_S) == (Kind.READY, b"")
@@ -57,6 +93,9 @@ def test_a_sender_never_waits_for_an_end_that_does_not_read(ends: tuple[Link, so
         if kind == Kind.STEP:
             assert read(size) == content
             num_steps += 1
+        else:
+            read(size)
+        read(TAG_BYTES)
 
 
 def test_a_connection_that_ends_is_noticed_at_once(ends: tuple[Link, socket.socket]) -> None:
@@ -77,38 +116,41 @@ def test_a_connection_that_ends_is_noticed_at_once(ends: tuple[Link, socket.sock
 
 def test_an_end_that_is_said_is_no_loss_and_is_known_to_the_other_side_once_this_one_closes(
     ends: tuple[Link, socket.socket],
+    sealed: Sealing,
 ) -> None:
     link, far = ends
     told: list[HostLost] = []
     link.watch(told.append)
-    far.sendall(frame(Kind.END))
+    far.sendall(sealed(frame(Kind.END)))
     far.shutdown(socket.SHUT_WR)
     assert link.receive(PATIENCE_S) == (Kind.END, b"")
     far.settimeout(0.1)
     with pytest.raises(TimeoutError):
         far.recv(1)
     link.close()
-    assert b"".join(iter(lambda: far.recv(4096), b"")) in (b"", frame(Kind.HEARTBEAT))
+    assert b"".join(iter(lambda: far.recv(4096), b"")) in (b"", sealed_by_leader(frame(Kind.HEARTBEAT)))
     assert told == []
 
 
-def test_an_end_with_a_reason_is_a_loss(ends: tuple[Link, socket.socket]) -> None:
+def test_an_end_with_a_reason_is_a_loss(ends: tuple[Link, socket.socket], sealed: Sealing) -> None:
     link, far = ends
     told: SimpleQueue[HostLost] = SimpleQueue()
     link.watch(told.put)
-    far.sendall(frame(Kind.END, b"no memory"))
+    far.sendall(sealed(frame(Kind.END, b"no memory")))
     assert str(told.get(timeout=PATIENCE_S)) == "host 1 of 2 is lost: it has ended: no memory"
     assert link.receive(PATIENCE_S) == (Kind.END, b"no memory")
 
 
-def test_an_end_that_falls_silent_is_lost_and_one_that_lives_is_not(ends: tuple[Link, socket.socket]) -> None:
+def test_an_end_that_falls_silent_is_lost_and_one_that_lives_is_not(
+    ends: tuple[Link, socket.socket], sealed: Sealing
+) -> None:
     link, far = ends
     link.patience = 1.0
-    far.sendall(frame(Kind.READY))  # from here on the shorter patience holds
+    far.sendall(sealed(frame(Kind.READY)))  # from here on the shorter patience holds
     link.receive(PATIENCE_S)
     for _ in range(60):  # longer than its patience, in steps that a busy machine may stretch
         time.sleep(0.02)
-        far.sendall(frame(Kind.HEARTBEAT))
+        far.sendall(sealed(frame(Kind.HEARTBEAT)))
     assert link.lost is None
     with pytest.raises(HostLost, match=r"it has not been heard of for 1 s"):
         link.receive(PATIENCE_S)
@@ -128,6 +170,34 @@ def test_what_is_no_message_ends_the_connection(ends: tuple[Link, socket.socket]
         link.receive(PATIENCE_S)
 
 
+@pytest.mark.parametrize("at", [0, HEADER.size, HEADER.size + 8, -1])
+def test_a_message_that_was_changed_on_its_way_ends_the_connection(
+    ends: tuple[Link, socket.socket], sealed: Sealing, at: int
+) -> None:
+    link, far = ends
+    sent = bytearray(sealed(frame(Kind.OFFER, bytes(64))))
+    if at:
+        sent[at] ^= 1
+    else:  # an END in its place
+        sent[4] = Kind.END
+    far.sendall(sent)
+    with pytest.raises(HostLost, match="a message does not have its tag"):
+        link.receive(PATIENCE_S)
+
+
+@pytest.mark.parametrize("kind", ["replayed", "left out", "sent back"])
+def test_a_message_in_another_place_ends_the_connection(ends: tuple[Link, socket.socket], kind: str) -> None:
+    link, far = ends
+    theirs = Sealing()
+    first, second, third = (theirs(frame(Kind.READY)) for _ in range(3))
+    far.sendall(first)
+    assert link.receive(PATIENCE_S).kind is Kind.READY
+    far.sendall({"replayed": first, "left out": third, "sent back": sealed_by_leader(frame(Kind.READY))}[kind])
+    with pytest.raises(HostLost, match="a message does not have its tag"):
+        link.receive(PATIENCE_S)
+    assert second != first
+
+
 def test_a_link_that_is_closed_ends_the_other_side_and_tells_nobody(ends: tuple[Link, socket.socket]) -> None:
     link, far = ends
     told: list[HostLost] = []
@@ -137,7 +207,7 @@ def test_a_link_that_is_closed_ends_the_other_side_and_tells_nobody(ends: tuple[
     link.send(frame(Kind.READY))
     far.settimeout(PATIENCE_S)
     received = b"".join(iter(lambda: far.recv(4096), b""))
-    assert received.endswith(frame(Kind.END, b"why"))
+    assert received[:-TAG_BYTES].endswith(frame(Kind.END, b"why"))
     assert told == []
 
 

@@ -57,6 +57,20 @@ def keys(folder: Path) -> list[str]:
     return [path.name.rpartition(".")[0] for path in entries(folder)]
 
 
+@pytest.mark.parametrize("mode", [0o666, 0o777])
+def test_entries_that_others_can_write_are_not_lent_to_jax(tmp_path, hits, caplog, mode):
+    assert compile_all(JaxCompilationCache(tmp_path), hits) == 0
+    changed = [*entries(tmp_path)] if mode == 0o666 else [entries(tmp_path)[0].parent]
+    for path in changed:
+        path.chmod(mode)
+    assert compile_all(JaxCompilationCache(tmp_path), hits) == 0
+    assert caplog.text.count("can be written by every user") == 1
+    for path in entries(tmp_path):
+        path.chmod(0o600)
+    entries(tmp_path)[0].parent.chmod(0o700)
+    assert compile_all(JaxCompilationCache(tmp_path), hits) >= len(PROGRAMS)  # small ones of JAX's own are there too
+
+
 def test_programs_are_found_again_and_nothing_else_stays(tmp_path, hits):
     store = JaxCompilationCache(tmp_path)
     assert compile_all(store, hits) == 0

@@ -60,6 +60,18 @@ def kept_file(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("mode", [0o666, 0o777])
+def test_programs_that_others_can_write_are_not_loaded_but_compiled(tmp_path, caplog, mode):
+    compiled(tmp_path)
+    path = kept_file(tmp_path)
+    (path if mode == 0o666 else path.parent).chmod(mode)
+    programs, lowered = compiled(tmp_path)
+    assert sorted(lowered, key=str) == sorted(KEYS, key=str)
+    assert programs["double"](jnp.array([1.0, 5.0])).tolist() == [2, 10]
+    assert caplog.text.count("compiled programs are not read, because they may run code") == 1
+    assert "can be written by every user" in caplog.text
+
+
 def test_the_next_start_lowers_nothing_and_computes_the_same(tmp_path):
     first, lowered = compiled(tmp_path)
     assert sorted(lowered, key=str) == sorted(KEYS, key=str)

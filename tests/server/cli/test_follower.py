@@ -25,7 +25,8 @@ from server.cli.process import EXIT_FAILURE, EXIT_OK, EXIT_USAGE
 from server.startup.settings import ServerSettings
 from tests.patience import PATIENCE_S
 
-ENGINE = EngineConfig(tensor_parallel=2, num_hosts=2, host_index=1, coordinator="127.0.0.1:9000")
+KEY = "a-key-of-all-hosts"
+ENGINE = EngineConfig(tensor_parallel=2, num_hosts=2, host_index=1, coordinator="127.0.0.1:9000", coordinator_key=KEY)
 
 Life = Callable[[ServerSettings, Progress, Callable[[BaseException], None]], None]
 
@@ -46,14 +47,14 @@ async def test_it_ends_well_with_its_leader(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_a_leader_that_ends_well_is_not_taken_for_a_lost_one(monkeypatch: pytest.MonkeyPatch) -> None:
     address = HostAddress("127.0.0.1", free_port() - 1)
-    leader = Leader(address, 2, {})
+    leader = Leader(address, 2, {}, KEY)
 
     def lead() -> None:
         leader.gather(lambda *step: None, PATIENCE_S)
         leader.close()
 
     def life(_: ServerSettings, __: Progress, on_lost: Callable[[BaseException], None]) -> None:
-        follower = Follower(address, 1, 2, {}, PATIENCE_S)
+        follower = Follower(address, 1, 2, {}, KEY, PATIENCE_S)
         follower.watch(on_lost)
         while follower.receive().kind is not Kind.END:
             pass

@@ -257,3 +257,20 @@ async def test_an_error_within_the_stream_is_raised(start_server: StartServer) -
 async def test_no_server_at_the_address_has_its_own_error() -> None:
     with pytest.raises(NoServer):
         await write_remote("http://127.0.0.1:1", {"prompt": "a"}, lambda _: None)
+
+
+@pytest.mark.parametrize("given", [[], ["--coordinator-key", "a-key-of-all-hosts"]])
+def test_the_host_that_serves_makes_a_key_where_none_is_given_and_shows_it_once(
+    given: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from server.cli import serve
+
+    served: list[ServerSettings] = []
+    monkeypatch.setattr(serve, "run_server", lambda settings, announce: served.append(settings) or 0)
+    hosts = ["--num-hosts", "2", "--tensor-parallel", "2", "--coordinator", "node-0:9000"]
+    assert cli.main(["serve", *hosts, *given]) == 0
+    key, shown = served[0].engine.coordinator_key, capsys.readouterr().err
+    assert key is not None
+    assert (key in given, shown.count(key)) == ((True, 0) if given else (False, 1))
+    assert cli.main(["serve", *hosts, "--host-index", "1"]) == 2
+    assert "coordinator_key is missing" in capsys.readouterr().err

@@ -57,6 +57,8 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "num_hosts": "1",
         "host_index": "0",
         "coordinator": "node-0:9000",
+        "coordinator_key": "a-secret-of-all-hosts",
+        "coordinator_key_file": "host-key",
         "max_model_len": "64",
         "max_num_seqs": "4",
         "max_num_batched_tokens": "96",

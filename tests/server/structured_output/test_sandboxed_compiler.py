@@ -190,12 +190,16 @@ def test_memory_of_the_server_does_not_count(vocabulary: GrammarVocabulary) -> N
     assert children() - before == first
 
 
-def test_modules_of_the_working_folder_are_found(
+def test_modules_of_the_search_path_are_found_and_those_of_the_working_folder_are_not(
     vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "only_here.py").write_text("from server.structured_output.compile_worker import run")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    named, working = tmp_path / "named", tmp_path / "working"
+    right = "from server.structured_output.compile_worker import run"
+    for folder, text in ((named, right), (working, "raise OSError")):
+        folder.mkdir()
+        (folder / "only_here.py").write_text(text)
+    monkeypatch.chdir(working)
+    monkeypatch.setattr(sys, "path", ["", *sys.path, str(named)])
     monkeypatch.setattr(sandboxed_compiler, "START", "from only_here import run; run()")
     assert isinstance(compiler()(SIMPLE, vocabulary), CompiledGrammar)
 

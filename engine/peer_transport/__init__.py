@@ -1,0 +1,1 @@
+"""Authenticated TCP connections between servers: mutual proof of a shared key, deadlines, and places for strangers."""
