@@ -62,6 +62,8 @@ class GuardedRunner(web.AppRunner):
             tls_context=self._tls_context,
             keepalive_timeout=self._settings.keep_alive_timeout,
             access_log=None,  # our own middleware logs
+            auto_decompress=False,  # `read_body` does, where the body is wanted
+            lingering_time=0,  # `Connection` ends a request whose body was not read
         )
 
 

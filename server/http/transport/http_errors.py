@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
 import orjson
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import (
-    ContentEncodingError,
     HttpProcessingError,
     InvalidURLError,
     LineTooLong,
@@ -34,6 +34,10 @@ from server.http.transport.aiohttp_internals import (
 )
 from server.protocol.errors import ApiError, shorten, to_api_error
 from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id
+
+MAX_DISCARDED = 64 << 10  # bytes of a body that nobody wants, which are read so that its connection can be kept
+DISCARD_S = 1.0  # for these bytes to arrive
+CLOSE_S = 1.0  # for a client to read its answer before the connection ends with what was not read
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -104,13 +108,46 @@ class Connection(web.RequestHandler):
                 await self._probe_turns.next(prober(request.transport))
             else:
                 await self._turns.next()
-            return await request_handler(request)
+            response = await request_handler(request)
+            if not response.prepared and not _is_short(request):
+                response.force_close()
+            return response
 
         try:
-            return await super()._handle_request(request, start_time, handle_in_turn)
+            response, is_lost = await super()._handle_request(request, start_time, handle_in_turn)
+            if not is_lost and not request.content.is_eof():
+                await self._end_unread(request, is_kept=bool(response.keep_alive))
+            return response, is_lost
         finally:
             untie_unmatched(request)
             untie_error(request.content.exception())
+
+    async def _end_unread(self, request: web.BaseRequest, *, is_kept: bool) -> None:
+        """Ends an answered request whose body was not read: reads a short body, and closes the connection over a long
+        one. The close comes late, because it would overtake the answer.
+        """
+        if is_kept and _is_short(request):
+            with suppress(TimeoutError, web.RequestPayloadError):
+                async with asyncio.timeout(DISCARD_S):
+                    while await request.content.readany():
+                        pass
+        if not request.content.is_eof() and self._close_sending():
+            await asyncio.sleep(CLOSE_S)
+            if self.transport is not None:
+                self.transport.abort()
+
+    def _close_sending(self) -> bool:
+        """Reads no more and closes the server's half, where there still is a connection.
+
+        A function of its own, because a cancelled task would keep a transport that is in one of its variables.
+        """
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return False
+        transport.pause_reading()
+        if transport.can_write_eof():
+            transport.write_eof()
+        return True
 
     def handle_error(
         self,
@@ -164,6 +201,12 @@ def undecodable(encoding: str) -> ApiError:
     )
 
 
+def _is_short(request: web.BaseRequest) -> bool:
+    """Whether all of the body has arrived, or little of it is missing."""
+    length = request.content_length
+    return request.content.is_eof() or (length is not None and length <= MAX_DISCARDED)
+
+
 def _answer(error: ApiError) -> web.Response:
     request_id = new_request_id()
     log.info("refused", request_id=request_id, status=error.status, code=error.code, reason=error.message)
@@ -179,11 +222,6 @@ def _answer(error: ApiError) -> web.Response:
 
 def _to_api_error(error: BaseException | None) -> ApiError:
     match error:
-        case ContentEncodingError():
-            for name in ("br", "zstd"):
-                if f"({name})" in error.message:  # aiohttp lacks the library for it
-                    return unsupported_encoding(name)
-            return undecodable(error.message.rpartition(" ")[2])
         case LineTooLong():
             return ApiError(
                 f"a line of the request's head has more than {error.args[1]} bytes, the limit of this server",
