@@ -20,8 +20,10 @@ from aiohttp.http_exceptions import (
     LineTooLong,
 )
 
+from server.admission.connection_places import Place
 from server.admission.loop_throttle import LoopThrottle
 from server.admission.probes import PROBES, prober
+from server.admission.trusted_proxies import TrustedProxies
 from server.api.openai.openai_objects import error_object
 from server.http.transport.aiohttp_internals import (
     bare_transport,
@@ -32,12 +34,14 @@ from server.http.transport.aiohttp_internals import (
     untie_transport,
     untie_unmatched,
 )
-from server.protocol.errors import ApiError, shorten, to_api_error
+from server.protocol.errors import RETRY_AFTER_S, SERVER_ERROR, ApiError, shorten, to_api_error
 from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id
 
 MAX_DISCARDED = 64 << 10  # bytes of a body that nobody wants, which are read so that its connection can be kept
 DISCARD_S = 1.0  # for these bytes to arrive
 CLOSE_S = 1.0  # for a client to read its answer before the connection ends with what was not read
+
+_ALWAYS_ANSWERED = PROBES | {"/health", "/metrics"}  # also where no place is free
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -45,16 +49,29 @@ Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class Connection(web.RequestHandler):
     """One client's connection. It answers invalid HTTP with a JSON error, too."""
 
-    __slots__ = ("_bare_transport", "_probe_turns", "_turns")
+    __slots__ = ("_bare_transport", "_place", "_probe_turns", "_proxies", "_turns")
 
-    def __init__(self, manager: web.Server, *, turns: LoopThrottle, probe_turns: LoopThrottle, **options: Any) -> None:
+    def __init__(
+        self,
+        manager: web.Server,
+        *,
+        place: Place,
+        turns: LoopThrottle,
+        probe_turns: LoopThrottle,
+        proxies: TrustedProxies | None = None,
+        **options: Any,
+    ) -> None:
         """Args:
+        place: among the server's connections.
         turns: of the loop, which all requests wait for, also those that the parser has refused.
         probe_turns: for which probes wait in their place. Their answers are known already, and an orchestrator that
             waits long for one restarts the process. The addresses they come from take turns, because a probe wants no
             key: however many one sends, another's waits for one of them at most.
+        proxies: if the peer is a trusted one, all of them, so that the client behind it is known.
         """
         super().__init__(manager, **options)
+        self._place = place
+        self._proxies = proxies
         self._turns = turns
         self._probe_turns = probe_turns
         self._bare_transport: asyncio.BaseTransport | None = None
@@ -71,8 +88,13 @@ class Connection(web.RequestHandler):
         self._bare_transport = bare_transport(transport)
         super().connection_made(transport)
 
+    def authenticate(self) -> None:
+        """The client has shown a valid key."""
+        self._place.authenticate()
+
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Drops the references that would keep this connection until a garbage collection."""
+        """Gives its place back, and drops the references that would keep this connection until a garbage collection."""
+        self._place.release()
         super().connection_lost(exc)
         untie_connection(self)
         untie_transport(self._bare_transport)
@@ -102,14 +124,17 @@ class Connection(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         """Handles a request in its turn. Its body may have ended wrongly before."""
         end_refused_body(self, request)
+        content = request.content
+        self._place.begin(lambda: not content.is_eof())
+        refusal = self._refusal_of(request)
 
         async def handle_in_turn(request: web.BaseRequest) -> web.StreamResponse:
             if request.path in PROBES:
                 await self._probe_turns.next(prober(request.transport))
             else:
                 await self._turns.next()
-            response = await request_handler(request)
-            if not response.prepared and not _is_short(request):
+            response = await request_handler(request) if refusal is None else _answer(refusal)
+            if not response.prepared and (self._place.is_extra or not _is_short(request)):
                 response.force_close()
             return response
 
@@ -119,8 +144,21 @@ class Connection(web.RequestHandler):
                 await self._end_unread(request, is_kept=bool(response.keep_alive))
             return response, is_lost
         finally:
+            self._place.end()
             untie_unmatched(request)
             untie_error(request.content.exception())
+
+    def _refusal_of(self, request: web.BaseRequest) -> ApiError | None:
+        """Why a request is not handled: there is no place for its connection, or its client has its share of them."""
+        place = self._place
+        if self._proxies is not None:
+            headers = request.headers
+            client = self._proxies.client_of(headers.getall("X-Forwarded-For", ()), headers.getall(hdrs.FORWARDED, ()))
+            if client is not None and not place.assign(client):
+                return too_many_connections(place.limit)
+        if place.is_extra and request.path not in _ALWAYS_ANSWERED and not place.promote():
+            return too_many_connections(place.limit)
+        return None
 
     async def _end_unread(self, request: web.BaseRequest, *, is_kept: bool) -> None:
         """Ends an answered request whose body was not read: reads a short body, and closes the connection over a long
@@ -198,6 +236,17 @@ def undecodable(encoding: str) -> ApiError:
         f"the body cannot be decoded; it must be what Content-Encoding says, which is {encoding}",
         code="invalid_encoding",
         headers={"Connection": "close"},
+    )
+
+
+def too_many_connections(limit: int) -> ApiError:
+    """503, for a request on a connection that has no place."""
+    return ApiError(
+        f"{limit} connections are open, the limit of this server, or too many of them by this client; try again later",
+        status=HTTPStatus.SERVICE_UNAVAILABLE,
+        error_type=SERVER_ERROR,
+        code="too_many_connections",
+        headers={"Retry-After": str(RETRY_AFTER_S)},
     )
 
 
