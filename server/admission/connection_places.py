@@ -8,7 +8,7 @@ connection takes that of the client which waits with the most. nginx reuses idle
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import IntEnum
 
 FIRST_HEAD_S = 10.0  # in which a connection must have sent its first head, where all places are free
@@ -177,15 +177,19 @@ class ConnectionPlaces:
         least = min(LEAST_HEAD_S, self._first_head)
         return least + (self._first_head - least) * max(0.0, 1 - self._num_open / self.limit)
 
-    def overdue(self) -> Iterator[Place]:
-        """The connections, the oldest first, whose first head has not arrived in time. Each must be closed."""
-        while self._new:
-            place = next(iter(self._new))
+    def end_overdue(self, most: int) -> int:
+        """Ends connections, the oldest first, whose first head has not arrived in time; no more than `most` at once.
+        Returns how many.
+        """
+        for num_ended in range(most):
+            place = next(iter(self._new), None)
+            if place is None:
+                return num_ended
             timeout = min(LEAST_HEAD_S, self._first_head) if place.is_extra else self.first_head_timeout()
             if self._clock() - place.since < timeout:
-                return
-            yield place
-            place.release()
+                return num_ended
+            self._end(place)
+        return most
 
     def _has_share(self, owner: str) -> bool:
         return self._held[owner] < self.share

@@ -144,25 +144,26 @@ class GuardedServer(web.Server):
         """Aborts connections whose client has left while reading is paused, which asyncio does not notice by itself."""
         while True:
             await asyncio.sleep(LEFT_CHECK_S)
-            unread = [
-                connection.transport
-                for connection in self.connections
-                if connection.transport is not None
-                and not connection.transport.is_closing()
-                and not connection.transport.is_reading()
-            ]
-            for transport in unread:
-                if _has_left(transport):
-                    transport.abort()
+            self._cut_now()
+
+    def _cut_now(self) -> None:
+        """A function of its own, because the task would keep a connection that is in one of its variables."""
+        unread = [
+            connection.transport
+            for connection in self.connections
+            if connection.transport is not None
+            and not connection.transport.is_closing()
+            and not connection.transport.is_reading()
+        ]
+        for transport in unread:
+            if _has_left(transport):
+                transport.abort()
 
     async def _end_overdue(self) -> None:
         """Ends connections that have sent no head in time."""
         while True:
-            await asyncio.sleep(OVERDUE_CHECK_S)
-            for num_ended, place in enumerate(self.places.overdue(), start=1):
-                place.close()
-                if num_ended % ENDED_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+            has_more = self.places.end_overdue(ENDED_AT_ONCE) == ENDED_AT_ONCE
+            await asyncio.sleep(0 if has_more else OVERDUE_CHECK_S)
 
 
 class _Arrival(asyncio.Protocol):

@@ -184,7 +184,8 @@ class Connection(web.RequestHandler):
             return False
         transport.pause_reading()
         if transport.can_write_eof():
-            transport.write_eof()
+            with suppress(OSError):  # the client has reset the connection
+                transport.write_eof()
         return True
 
     def handle_error(

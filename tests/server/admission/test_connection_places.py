@@ -140,13 +140,13 @@ def test_the_fewer_places_are_free_the_shorter_is_the_deadline() -> None:
     assert clients.places.first_head_timeout() == FIRST_HEAD_S
     clients.open("a", "a")
     clients.clock.now = FIRST_HEAD_S - 2
-    assert list(clients.places.overdue()) == []
+    assert clients.places.end_overdue(9) == 0
     for _ in range(8):
         clients.work("b")
     clients.open("c", "c")
     assert clients.places.first_head_timeout() == LEAST_HEAD_S
-    (overdue,) = clients.places.overdue()
-    assert overdue.owner == "a"
+    assert clients.places.end_overdue(9) == 1
+    assert clients.closed == ["a"]
     assert len(clients.places) == 9
 
 
