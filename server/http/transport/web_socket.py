@@ -48,7 +48,7 @@ class ClientFrames(WebSocketReader):
         super()._handle_frame(fin, opcode, payload, compressed)
 
 
-web_ws.WebSocketReader = ClientFrames  # type: ignore[misc] # there is no way to give a WebSocketResponse its parser
+web_ws.WebSocketReader = ClientFrames  # type: ignore[attr-defined] # there is no way to give a WebSocketResponse its parser
 
 
 class FairSocket(web.WebSocketResponse):
