@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from math import inf
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 
@@ -26,8 +24,6 @@ BACKLOG = 4096
 # So many of them are accepted in one turn of the loop, because the tokens of all streams wait meanwhile. Their requests
 # are throttled like those of open connections (`server/admission/loop_throttle.py`).
 ACCEPTED_AT_ONCE = 8
-ACCEPT_LOG_S = 60.0  # between two lines that say that none can be accepted
-_ACCEPT_FAILED = "socket.accept() out of system resource"  # asyncio's words
 
 
 class CannotListen(Exception):
@@ -67,7 +63,6 @@ class Listeners:
     async def open(self) -> None:
         """Raises `CannotListen` where an address is taken or invalid."""
         settings = self._settings
-        asyncio.get_running_loop().set_exception_handler(AcceptErrors())
         await self._runner.setup()
         if (
             isinstance(self._runner.server, GuardedServer)
@@ -137,24 +132,6 @@ class Listeners:
         return f"Eagre serves {what}{where}" + (
             "" if metrics is None else f"; metrics have port {metrics.addresses[0][1]}"
         )
-
-
-class AcceptErrors:
-    """An exception handler of an event loop that logs once a minute that connections cannot be accepted.
-
-    asyncio stops accepting for a second whenever the process has no descriptors left, and reports each attempt with a
-    traceback.
-    """
-
-    def __init__(self) -> None:
-        self._logged_at = -inf
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if context.get("message") != _ACCEPT_FAILED:
-            loop.default_exception_handler(context)
-        elif loop.time() - self._logged_at >= ACCEPT_LOG_S:
-            self._logged_at = loop.time()
-            log.error("accept_failed", reason=str(context.get("exception")))
 
 
 class Site(web.TCPSite):

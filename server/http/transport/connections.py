@@ -16,7 +16,7 @@ from server.admission.connection_places import ConnectionPlaces
 from server.admission.loop_throttle import PROBES_AT_ONCE, LoopThrottle
 from server.admission.trusted_proxies import TrustedProxies, owner_of
 from server.http.transport.aiohttp_internals import untie_transport
-from server.http.transport.descriptors import are_scarce, num_connections
+from server.http.transport.descriptors import AcceptErrors, are_scarce, num_connections
 from server.http.transport.handshake import Handshakes
 from server.http.transport.http_errors import Connection, shaping_errors
 from server.startup.settings import ServerSettings
@@ -49,7 +49,9 @@ class GuardedRunner(web.AppRunner):
         self._tls_context = tls_context
 
     async def _make_server(self) -> web.Server:
-        plain = await super()._make_server()
+        plain, loop = await super()._make_server(), asyncio.get_running_loop()
+        if loop.get_exception_handler() is None:
+            loop.set_exception_handler(AcceptErrors())
         return GuardedServer(
             shaping_errors(plain.request_handler),
             request_factory=plain.request_factory,

@@ -1,4 +1,4 @@
-"""Descriptors of the process: how many connections they allow, and whether hardly any are left."""
+"""Descriptors of the process: how many connections they allow, and what happens where none are left."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import asyncio
 import contextlib
 import os
 import resource
+from math import inf
+from typing import Any
+
+from server.startup.logs import log
+
+ACCEPT_LOG_S = 60.0  # between two lines that say that no connection can be accepted
+_ACCEPT_FAILED = "socket.accept() out of system resource"  # asyncio's words
 
 MAX_KEPT = 64  # for files, pipes and connections of the server's own
 _FOLDERS = ("/proc/self/fd", "/dev/fd")
@@ -28,6 +35,24 @@ def are_scarce(transport: asyncio.Transport) -> bool:
     """Whether hardly any descriptors are left. A new one is always the lowest that is free."""
     connection, soft = transport.get_extra_info("socket"), _soft_limit()
     return connection is not None and soft is not None and connection.fileno() >= soft - _num_kept(soft) // 2
+
+
+class AcceptErrors:
+    """An exception handler of an event loop that logs once a minute that connections cannot be accepted.
+
+    asyncio stops accepting for a second whenever the process has no descriptors left, and reports each attempt with a
+    traceback.
+    """
+
+    def __init__(self) -> None:
+        self._logged_at = -inf
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if context.get("message") != _ACCEPT_FAILED:
+            loop.default_exception_handler(context)
+        elif loop.time() - self._logged_at >= ACCEPT_LOG_S:
+            self._logged_at = loop.time()
+            log.error("accept_failed", reason=str(context.get("exception")))
 
 
 def _soft_limit() -> int | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from server.http.transport.descriptors import are_scarce, num_connections
+from server.http.transport.descriptors import AcceptErrors, are_scarce, num_connections
 
 
 @pytest.mark.parametrize("num_each", [1, 2])
@@ -34,3 +36,23 @@ async def test_descriptors_are_scarce_where_the_last_ones_are_taken(monkeypatch:
         monkeypatch.setattr(resource, "getrlimit", lambda _: (number + 1, number + 1))
         assert are_scarce(transport)
         transport.abort()
+
+
+async def test_that_nothing_can_be_accepted_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, handler, now = asyncio.get_running_loop(), AcceptErrors(), 1000.0
+    passed_on: list[dict[str, Any]] = []
+    monkeypatch.setattr(loop, "time", lambda: now)
+    monkeypatch.setattr(loop, "default_exception_handler", passed_on.append)
+    failed = {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many open files")}
+    with capture_logs() as logs:
+        for _ in range(1000):
+            handler(loop, failed)
+        assert [(line["event"], line["reason"]) for line in logs] == [
+            ("accept_failed", "[Errno 24] Too many open files")
+        ]
+        now += 61
+        handler(loop, failed)
+        assert len(logs) == 2
+    assert passed_on == []
+    handler(loop, {"message": "something else"})
+    assert passed_on == [{"message": "something else"}]
