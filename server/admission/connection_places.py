@@ -21,7 +21,7 @@ class Phase(IntEnum):
 
     NEW = 0  # it has not sent a whole head yet
     IDLE = 1  # it waits for another request
-    RECEIVING = 2  # it waits for the rest of a request's body
+    RECEIVING = 2  # it waits for the rest of a request's body, or may yet be refused for want of a key
     IDLE_WITH_KEY = 3
     WORKING = 4  # the server is at work for it
 
@@ -48,7 +48,7 @@ class Place:
         self.is_released = False
         self.has_key = False
         self.phase = Phase.NEW
-        self.is_receiving: Callable[[], bool] = _never  # whether the client still sends its request's body
+        self.is_receiving: Callable[[], bool] = _never  # as `Phase.RECEIVING` says
 
     @property
     def limit(self) -> int:

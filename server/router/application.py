@@ -19,7 +19,7 @@ from server.http.entry.guard import GUARD, SOCKET_ROUTES, add_cors_headers
 from server.http.entry.middleware import enter
 from server.http.responses.routes import RESPONSES
 from server.http.table import ROUTES
-from server.http.transport.connections import DESCRIPTORS, TURNS, GuardedRunner
+from server.http.transport.connections import DESCRIPTORS, KEYS, TURNS, GuardedRunner
 from server.http.transport.web_socket import OpenSockets
 from server.router import failover, health_routes, sticky_routes
 from server.router.forwarding import forward_to_all, forward_to_best
@@ -95,6 +95,8 @@ def _make_app(router: Router, guard: Guard) -> web.Application:
     app[ROUTER] = router
     app[GUARD] = guard
     app[TURNS] = LoopThrottle()
+    if guard.keys is not None:
+        app[KEYS] = guard.keys
     app[DESCRIPTORS] = 2  # each connection has another one, to a replica
     app[GENERATING] = frozenset()
     app.on_response_prepare.append(add_headers)

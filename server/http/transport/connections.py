@@ -13,6 +13,7 @@ from typing import Any, cast
 from aiohttp import web
 
 from server.admission.connection_places import ConnectionPlaces
+from server.admission.keyring import KeyRing
 from server.admission.loop_throttle import PROBES_AT_ONCE, LoopThrottle
 from server.admission.trusted_proxies import TrustedProxies, owner_of
 from server.http.transport.aiohttp_internals import untie_transport
@@ -22,6 +23,7 @@ from server.http.transport.http_errors import Connection, shaping_errors
 from server.startup.settings import ServerSettings
 
 TURNS = web.AppKey("turns", LoopThrottle)  # of every application; probes have others
+KEYS = web.AppKey("keys", KeyRing)  # of an application whose routes want keys
 DESCRIPTORS = web.AppKey("descriptors", int)  # of one connection, where it has more than its own
 
 LEFT_CHECK_S = 1.0  # between two looks at the connections that are not read
@@ -58,6 +60,7 @@ class GuardedRunner(web.AppRunner):
             settings=self._settings,
             turns=self.app[TURNS],
             tls_context=self._tls_context,
+            keys=self.app.get(KEYS),
             num_descriptors=self.app.get(DESCRIPTORS, 1),
             keepalive_timeout=self._settings.keep_alive_timeout,
             access_log=None,  # our own middleware logs
@@ -76,6 +79,7 @@ class GuardedServer(web.Server):
         settings: ServerSettings,
         turns: LoopThrottle,
         tls_context: ssl.SSLContext | None,
+        keys: KeyRing | None,
         num_descriptors: int,
         request_factory: Any,
         **options: Any,
@@ -84,6 +88,7 @@ class GuardedServer(web.Server):
         self._options = options
         self._settings = settings
         self._turns = turns
+        self._keys = keys
         self._probe_turns = LoopThrottle(PROBES_AT_ONCE)
         self._handshakes = None if tls_context is None else Handshakes(tls_context)
         self._proxies = TrustedProxies(settings.trusted_proxies)
@@ -117,6 +122,7 @@ class GuardedServer(web.Server):
             return Connection(
                 self,
                 place=place,
+                wants_key=self._wants_key,
                 turns=self._turns,
                 probe_turns=self._probe_turns,
                 proxies=self._proxies if isinstance(peer, tuple) and is_trusted else None,
@@ -130,6 +136,9 @@ class GuardedServer(web.Server):
             connection.connection_made(transport)
         else:
             self._handshakes.start(transport, make_connection, place.release)
+
+    def _wants_key(self) -> bool:
+        return self._keys is not None and not self._keys.is_open
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)

@@ -49,13 +49,14 @@ Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class Connection(web.RequestHandler):
     """One client's connection. It answers invalid HTTP with a JSON error, too."""
 
-    __slots__ = ("_bare_transport", "_place", "_probe_turns", "_proxies", "_turns")
+    __slots__ = ("_bare_transport", "_place", "_probe_turns", "_proxies", "_turns", "_wants_key")
 
     def __init__(
         self,
         manager: web.Server,
         *,
         place: Place,
+        wants_key: Callable[[], bool],
         turns: LoopThrottle,
         probe_turns: LoopThrottle,
         proxies: TrustedProxies | None = None,
@@ -63,6 +64,7 @@ class Connection(web.RequestHandler):
     ) -> None:
         """Args:
         place: among the server's connections.
+        wants_key: whether a client without a key is served nothing that takes long.
         turns: of the loop, which all requests wait for, also those that the parser has refused.
         probe_turns: for which probes wait in their place. Their answers are known already, and an orchestrator that
             waits long for one restarts the process. The addresses they come from take turns, because a probe wants no
@@ -71,6 +73,7 @@ class Connection(web.RequestHandler):
         """
         super().__init__(manager, **options)
         self._place = place
+        self._wants_key = wants_key
         self._proxies = proxies
         self._turns = turns
         self._probe_turns = probe_turns
@@ -124,8 +127,8 @@ class Connection(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         """Handles a request in its turn. Its body may have ended wrongly before."""
         end_refused_body(self, request)
-        content = request.content
-        self._place.begin(lambda: not content.is_eof())
+        content, wants_key = request.content, self._wants_key
+        self._place.begin(lambda: not content.is_eof() or wants_key())
         refusal = self._refusal_of(request)
 
         async def handle_in_turn(request: web.BaseRequest) -> web.StreamResponse:

@@ -130,6 +130,22 @@ async def test_strangers_do_not_end_an_idle_connection_of_a_client_with_a_key(st
         each.transport.abort()
 
 
+async def test_strangers_who_never_stop_to_send_requests_make_room(start_server: StartServer) -> None:
+    server = await start_server(max_connections=4, api_keys=("client-key-1",))
+    request = get(b"/v1/models", b"Connection: close", b"Authorization: Bearer client-key-1")
+    strangers = []
+    for _ in range(10):
+        _, writer = await connect(server)
+        writer.write(get(b"/v1/models") * 100)
+        strangers.append(writer)
+    for _ in range(10):
+        for writer in strangers:
+            writer.write(get(b"/v1/models") * 10)
+        assert (await answer_to(server, request))[0] == 200
+    for writer in strangers:
+        writer.transport.abort()
+
+
 async def test_a_client_behind_a_trusted_proxy_has_its_share(start_server: StartServer) -> None:
     server = await start_server(FakeEngineClient(is_manual=True), max_connections=8, trusted_proxies=("127.0.0.0/8",))
     body = b'{"prompt":"abc","max_tokens":100}'
