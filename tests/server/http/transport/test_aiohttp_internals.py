@@ -212,7 +212,9 @@ def test_private_names_are_still_there(owner: str, name: str) -> None:
     module, _, kind = owner.partition(":")
     found = getattr(import_module(module), kind)
     slots = {slot for base in found.__mro__ for slot in getattr(base, "__slots__", ())}
+    if hasattr(found, name):  # a compiled class has no source
+        return
     source = "".join(inspect.getsource(base) for base in found.__mro__[:-1] if base.__module__.startswith(module[:7]))
-    assert name in slots or hasattr(found, name) or f"self.{name}" in source or f" {name}:" in source, (
+    assert name in slots or f"self.{name}" in source or f" {name}:" in source, (
         f"{owner} has no {name} any more; {PRIVATE_NAMES[owner, name]}"
     )
