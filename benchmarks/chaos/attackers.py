@@ -12,7 +12,7 @@ from multiprocessing import get_context
 
 import aiohttp
 
-from benchmarks.chaos.attacks import operators, random_bytes, requests, sockets, stored_state
+from benchmarks.chaos.attacks import operators, random_bytes, requests, sockets, stored_state, strangers
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.target import KEY, Target
 
@@ -25,7 +25,8 @@ _ALL: tuple[Attack, ...] = (
     sockets.half_closed, sockets.garbage, sockets.socket_of_many, sockets.wrong_frames, sockets.key_in_a_protocol,
     stored_state.stored_response, stored_state.filled_store, stored_state.background_flood, stored_state.forged_ids,
     stored_state.messages, stored_state.websocket_responses, stored_state.resumed_by_many, stored_state.queries,
-    operators.preflights, random_bytes.fuzz, requests.hard_grammars,
+    operators.preflights, random_bytes.fuzz, requests.hard_grammars, sockets.forbidden_frames,
+    strangers.compression_bomb, strangers.unwanted_body, strangers.silent_crowd,
 )  # fmt: skip
 ATTACKS: dict[str, Attack] = {attack.__name__.replace("_", " "): attack for attack in _ALL}
 # They stop all streams for a while, as operators may; each runs only where it is named.
@@ -63,6 +64,7 @@ async def attackers_process(url: str, name: str | None, num_attackers: int, seco
 
 def _run_attackers(url: str, name: str | None, num_attackers: int, seconds: float, seed: int) -> Ledger:
     os.nice(NICENESS)
+    strangers.raise_file_limit()
 
     async def run() -> Ledger:
         headers = {"Authorization": f"Bearer {KEY}"}

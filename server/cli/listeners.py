@@ -13,7 +13,7 @@ from server.admission import unix_socket
 from server.admission.certificate import Certificate, CertificateError
 from server.admission.keyring import KeyFileError, KeyRing
 from server.http.app import build_app, build_metrics_app, read_keys
-from server.http.transport.connections import GuardedRunner
+from server.http.transport.connections import GuardedRunner, GuardedServer
 from server.serving.served_models import ServedModels
 from server.startup.exposed_files import warn_of_exposed_files
 from server.startup.logs import log
@@ -66,6 +66,16 @@ class Listeners:
         """Raises `CannotListen` where an address is taken or invalid."""
         settings = self._settings
         await self._runner.setup()
+        if (
+            isinstance(self._runner.server, GuardedServer)
+            and self._runner.server.places.limit < settings.max_connections
+        ):
+            log.warning(
+                "few_open_files",
+                max_connections=settings.max_connections,
+                connections=self._runner.server.places.limit,
+                detail="the limit of open files allows no more connections; raise it (ulimit -n)",
+            )
         if settings.uds is not None:
             path = Path(settings.uds)
             try:

@@ -154,4 +154,4 @@ def _busy(message: str) -> ApiError:
 async def _read_json(request: web.Request) -> object:
     served = request.app[SERVED]
     with served.admission_budget.receive() as share:
-        return parse_json(await read_body(request, lambda: share, served.settings))
+        return parse_json(await read_body(request, lambda: share, served.settings, served.workers))

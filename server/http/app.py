@@ -41,7 +41,7 @@ from server.http.responses.response_socket import open_socket
 from server.http.streams import resuming
 from server.http.streams.request_store import REQUEST_STORE, StreamRequestStore, sweep
 from server.http.table import ROUTES
-from server.http.transport.connections import TURNS, GuardedRunner
+from server.http.transport.connections import KEYS, TURNS, GuardedRunner
 from server.http.transport.json_body import UNREAD
 from server.http.transport.web_socket import OpenSockets
 from server.serving.served_models import ServedModels
@@ -142,6 +142,8 @@ def _make_app(served: ServedModels, guard: Guard, turns: LoopThrottle) -> web.Ap
     app[SERVED] = served
     app[GUARD] = guard
     app[TURNS] = turns
+    if guard.keys is not None:
+        app[KEYS] = guard.keys
     app.on_response_prepare.append(add_headers)
     return app
 

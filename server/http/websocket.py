@@ -21,7 +21,7 @@ from server.http.transport.connection_writer import ConnectionWriter, text_frame
 from server.http.transport.connections import TURNS
 from server.http.transport.web_socket import FairSocket, OpenSockets, SocketStream
 from server.http.transport.write_timeout import WriteTimeout
-from server.protocol.errors import ApiError
+from server.protocol.errors import ApiError, shorten
 from server.startup.settings import ServerSettings
 
 # aiohttp can only close on a message above its limit. One that is larger than a body may be by so many bytes is
@@ -34,6 +34,8 @@ _HANDSHAKE = (
     hdrs.UPGRADE, hdrs.CONNECTION, hdrs.SEC_WEBSOCKET_VERSION, hdrs.SEC_WEBSOCKET_KEY, hdrs.SEC_WEBSOCKET_PROTOCOL,
     hdrs.SEC_WEBSOCKET_EXTENSIONS,
 )  # fmt: skip
+
+_VERSION = "13"
 
 OPEN_SOCKETS = web.AppKey("open_sockets", OpenSockets)
 
@@ -90,6 +92,14 @@ async def open_socket(request: web.Request, path: str, settings: ServerSettings)
     )
     # aiohttp fails on a handshake that is not ASCII.
     is_text = all(value.isascii() for name in _HANDSHAKE for value in request.headers.getall(name, ()))
+    version = request.headers.get(hdrs.SEC_WEBSOCKET_VERSION, _VERSION)
+    if version != _VERSION:
+        raise ApiError(
+            f"Sec-WebSocket-Version is {shorten(version)}; this server speaks version {_VERSION} (RFC 6455)",
+            status=426,
+            code="upgrade_required",
+            headers={"Upgrade": "websocket", "Connection": "Upgrade", hdrs.SEC_WEBSOCKET_VERSION: _VERSION},
+        )
     if not is_text or not socket.can_prepare(request):
         raise ApiError(
             f"{path} is a WebSocket; ask for it with an upgrade (a ws:// or wss:// address)",

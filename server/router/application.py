@@ -20,7 +20,7 @@ from server.http.entry.key_limits import add_limit_headers
 from server.http.entry.middleware import enter
 from server.http.responses.routes import RESPONSES
 from server.http.table import ROUTES
-from server.http.transport.connections import TURNS, GuardedRunner
+from server.http.transport.connections import DESCRIPTORS, KEYS, TURNS, GuardedRunner
 from server.http.transport.web_socket import OpenSockets
 from server.router import failover, health_routes, key_usage, sticky_routes
 from server.router.forwarding import forward_to_all, forward_to_best
@@ -100,6 +100,9 @@ def _make_app(router: Router, guard: Guard) -> web.Application:
     app[ROUTER] = router
     app[GUARD] = guard
     app[TURNS] = LoopThrottle()
+    if guard.keys is not None:
+        app[KEYS] = guard.keys
+    app[DESCRIPTORS] = 2  # each connection has another one, to a replica
     app[GENERATING] = frozenset()
     app.on_response_prepare.append(add_headers)
     return app

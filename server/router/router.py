@@ -66,7 +66,7 @@ class Router:
         if not request.body_exists:
             return without_body(request)
         share = reading.enter_context(self.admission_budget.receive())
-        body = await read_body(request, lambda: share, self.settings)
+        body = await read_body(request, lambda: share, self.settings, self.workers)
         tenant = request[TENANT].owner
         if len(body) > MAX_INLINE_BYTES:
             with self.admission_budget.receive() as parsing:

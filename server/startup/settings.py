@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from ipaddress import ip_network
 from typing import Any
 
 from engine.interface.config import EngineConfig
@@ -36,6 +37,11 @@ _ORIGINS = Limit(
     "each must be an origin such as http://127.0.0.1:8001",
 )
 
+_NETWORKS = Limit(
+    lambda networks: all(_is_network(network) for network in networks),
+    "each must be an address or a network such as 10.0.0.0/8",
+)
+
 _FRONT_KEY = Limit(
     lambda key: re.fullmatch(r"[!-~]{16,}", key) is not None, "it must have at least 16 visible ASCII characters"
 )
@@ -51,6 +57,14 @@ class MetricsNames(StrEnum):
 
 class SettingsError(ValueError):
     """A setting that cannot be used; the message names it, its value and its limit."""
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _listed(choices: tuple[str, ...]) -> Limit:
@@ -154,6 +168,11 @@ class ServerSettings:
         1024, "most requests that are checked and tokenised at the same time", limit=at_least(1)
     )
     max_connections: int = setting(4096, "most open connections", limit=at_least(1))
+    trusted_proxies: tuple[str, ...] = setting(
+        (), "networks, comma-separated, of proxies whose X-Forwarded-For or Forwarded names the client; their own "
+        "addresses have no share of connections",
+        limit=_NETWORKS, metavar="NETWORKS",
+    )  # fmt: skip
     max_websockets: int = setting(256, "most open WebSockets", limit=at_least(1))
     keep_alive_timeout: float = setting(
         60.0,

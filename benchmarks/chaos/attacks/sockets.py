@@ -165,6 +165,25 @@ async def wrong_frames(target: Target) -> None:
     await _close(writer)
 
 
+async def forbidden_frames(target: Target) -> None:
+    """Frames that must end a socket with code 1002, and versions of the protocol that are not spoken."""
+    reader, writer = await target.connect()
+    is_version, key = target.draw.random() < 0.2, base64.b64encode(target.draw.randbytes(16)).decode()
+    upgrade = [line.replace("13", target.draw.choice(["7", "8", "14"])) if is_version else line for line in _UPGRADE]
+    writer.write(target.head("GET", "/v1/stream", *upgrade, f"Sec-WebSocket-Key: {key}"))
+    with contextlib.suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError):
+        async with asyncio.timeout(_PATIENCE):
+            status = int((await reader.readuntil(b"\r\n\r\n"))[9:12])
+            target.ledger.note_status("forbidden frames", status, (426,) if is_version else (101, 429))
+            if status == 101:
+                writer.write(target.draw.choice(_FORBIDDEN))
+                answer = await reader.readexactly(4)
+                target.ledger.note("forbidden frames", str(int.from_bytes(answer[2:], "big")))
+                if answer[0] != 0x88 or answer[2:] != struct.pack(">H", 1002):
+                    target.ledger.fail(f"forbidden frames were answered with {answer!r}")
+    await _close(writer)
+
+
 async def key_in_a_protocol(target: Target) -> None:
     """A browser's WebSocket, whose key is a subprotocol."""
     protocols = ["eagre", f"eagre-api-key.{KEY if target.draw.random() < 0.5 else 'wrong-key-wrong'}"]
@@ -203,6 +222,16 @@ _FRAMES: tuple[tuple[bytes, ...], ...] = (
     (_frame(0x88, b"\x03"),),  # a close frame of one byte
     (_frame(0x88, struct.pack(">H", 5000)),),
     (b"\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff\0\0\0\0",),  # 2^63 bytes announced
+)
+_FORBIDDEN = (
+    _frame(0x81, _HELLO, masked=False),
+    _frame(0x88, struct.pack(">H", 1000), masked=False),
+    _frame(0x80, b"continuation of nothing"),
+    _frame(0x83, b""),
+    _frame(0xF1, b"{}"),
+    _frame(0x09, b"half a ping"),
+    _frame(0x01, b"") + _frame(0x81, b"{}"),
+    *(_frame(0x88, struct.pack(">H", code)) for code in (0, 999, 1004, 1005, 1006, 1015, 1016, 2999, 5000)),
 )
 
 

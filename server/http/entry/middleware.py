@@ -23,6 +23,7 @@ from server.http.entry.guard import (
 )
 from server.http.entry.key_limits import is_counted
 from server.http.entry.served import SERVED
+from server.http.transport.http_errors import Connection
 from server.startup.logs import REQUEST_ID_HEADER, new_request_id, note, start_request
 from server.telemetry import trace_context
 
@@ -58,6 +59,8 @@ async def enter(request: web.Request, handler: Handler) -> web.StreamResponse:
         is_socket = route in request.app[SOCKET_ROUTES] or hdrs.UPGRADE in headers
         tenant = request[TENANT] = guard.admit(request.method, host, headers, access, is_socket=is_socket)
         if tenant is not ANYBODY:
+            if isinstance(request.protocol, Connection):
+                request.protocol.authenticate()
             note(tenant=tenant.name)
         if tenant.account is not None and access is Access.CLIENT and is_counted(request.method, route):
             tenant.account.begin_request()

@@ -11,9 +11,11 @@ from aiohttp import hdrs, web
 from pydantic import ValidationError
 
 from server.admission.admission_budget import Reservation
+from server.admission.workers import Workers
 from server.api.route import Call, checked
 from server.http.entry.access_log import IGNORED
 from server.http.transport.connections import TURNS
+from server.http.transport.content_encoding import ENCODINGS, PLAIN, DecodedTooLarge, InvalidEncoding, decode
 from server.http.transport.http_errors import undecodable, unsupported_encoding
 from server.protocol.errors import ApiError, body_too_large, to_api_error
 from server.protocol.json_limits import MAX_INLINE_BYTES, parse_json
@@ -23,10 +25,6 @@ from server.startup.settings import ServerSettings
 
 SERVED = web.AppKey("served", ServedModels)
 SHARE = web.RequestKey("share", Reservation)  # of the budgets, as long as the request is being prepared
-
-
-_PLAIN = ("", "identity")
-_DECODED = (*_PLAIN, "gzip", "deflate", "br", "zstd")  # aiohttp refuses what it lacks the library for
 
 
 class HasIgnored(Protocol):
@@ -57,7 +55,7 @@ async def read_asked(request: web.Request, parse: Callable[[Any], Asked], prepar
         return share
 
     served.check_accepting()  # before the body is read; once more before the request is queued, which may be long after
-    body = await read_body(request, receive, served.settings)
+    body = await read_body(request, receive, served.settings, served.workers)
     request[SHARE].complete()
     if len(body) > MAX_INLINE_BYTES:
         decoded, asked = await served.workers.run_large(lambda: checked(lambda: _parse(body, parse)))
@@ -80,19 +78,22 @@ def _parse(body: bytes, parse: Callable[[Any], Asked]) -> tuple[Any, Asked]:
     return decoded, parse(decoded)
 
 
-async def read_body(request: web.Request, receive: Callable[[], Reservation], settings: ServerSettings) -> bytes:
-    """The body, whatever content type it declares.
+async def read_body(
+    request: web.Request, receive: Callable[[], Reservation], settings: ServerSettings, workers: Workers
+) -> bytes:
+    """The decoded body, whatever content type it declares.
 
     Args:
         receive: called when its first bytes are there; gives what counts the bytes as they arrive.
+        workers: one of their threads decodes a body that is encoded.
 
     Raises:
         ApiError: the body is empty, encoded in an unknown way, cannot be decoded, is too large or too slow, or the
             budget is spent.
     """
     most = settings.max_body_bytes
-    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
-    if encoding not in _DECODED:
+    encoding = ", ".join(request.headers.getall(hdrs.CONTENT_ENCODING, ())).strip().lower()
+    if encoding not in PLAIN and encoding not in ENCODINGS:
         raise unsupported_encoding(encoding)
     if request.content_length is not None and request.content_length > most:
         raise body_too_large(most)
@@ -113,12 +114,27 @@ async def read_body(request: web.Request, receive: Callable[[], Reservation], se
             headers={"Connection": "close"},
         ) from error
     except web.RequestPayloadError as error:
-        raise (_ends_wrongly() if encoding in _PLAIN else undecodable(encoding)) from error
-    if not body:
-        raise ApiError("the body is empty; it must be a JSON object", code="invalid_json")
+        raise _ends_wrongly() from error
+    if share is None:
+        raise _is_empty()
     if not has_arrived:  # the ends of many bodies may come together
         await request.app[TURNS].next()
-    return bytes(body)
+    if encoding in PLAIN:
+        return bytes(body)
+    try:
+        decoded = await workers.run_large(decode, bytes(body), encoding, most)
+    except InvalidEncoding:
+        raise undecodable(encoding) from None
+    except DecodedTooLarge:
+        raise body_too_large(most) from None
+    share.add(len(decoded))
+    if not decoded:
+        raise _is_empty()
+    return decoded
+
+
+def _is_empty() -> ApiError:
+    return ApiError("the body is empty; it must be a JSON object", code="invalid_json")
 
 
 def _ends_wrongly() -> ApiError:

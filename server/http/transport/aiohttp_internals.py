@@ -34,6 +34,7 @@ PRIVATE_NAMES: dict[tuple[str, str], str] = {
     ): "drop untie_socket if a failed socket is freed without it",
     ("aiohttp.web:WebSocketResponse", "_heartbeat"): "drop untie_socket if no timer keeps a closed socket",
     ("aiohttp.web:WebSocketResponse", "_cancel_heartbeat"): "drop untie_socket if no timer keeps a closed socket",
+    ("aiohttp.http_websocket:WebSocketReader", "_handle_frame"): "needed: find where a client's frames can be checked",
     ("asyncio.selector_events:_SelectorSocketTransport", "_read_ready_cb"): "drop untie_transport if it is freed",
     ("asyncio.sslproto:_SSLProtocolTransport", "_ssl_protocol"): "drop bare_transport if TLS leaves no cycle",
     ("asyncio.sslproto:SSLProtocol", "_transport"): "drop bare_transport if TLS leaves no cycle",

@@ -1,4 +1,4 @@
-"""Limits of the server's connections: their number, idle time, and the detection of clients that have left."""
+"""The server's connections: their places, their deadlines, and the detection of clients that have left."""
 
 from __future__ import annotations
 
@@ -7,39 +7,37 @@ import contextlib
 import select
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Any, cast
 
 from aiohttp import web
 
+from server.admission.connection_places import ConnectionPlaces
+from server.admission.keyring import KeyRing
 from server.admission.loop_throttle import PROBES_AT_ONCE, LoopThrottle
-from server.http.transport.aiohttp_internals import bare_transport, untie_transport
+from server.admission.trusted_proxies import TrustedProxies, owner_of
+from server.http.transport.aiohttp_internals import untie_transport
+from server.http.transport.descriptors import AcceptErrors, are_scarce, num_connections
 from server.http.transport.handshake import Handshakes
 from server.http.transport.http_errors import Connection, shaping_errors
 from server.startup.settings import ServerSettings
 
 TURNS = web.AppKey("turns", LoopThrottle)  # of every application; probes have others
+KEYS = web.AppKey("keys", KeyRing)  # of an application whose routes want keys
+DESCRIPTORS = web.AppKey("descriptors", int)  # of one connection, where it has more than its own
 
 LEFT_CHECK_S = 1.0  # between two looks at the connections that are not read
-REFUSAL_S = 1.0  # for a client to read why it is refused
-MAX_REFUSALS = 32  # connections beyond the limit, for clients that are to read why they are refused
+OVERDUE_CHECK_S = 0.25  # between two looks at the connections that have sent no head
+ENDED_AT_ONCE = 32  # of these, in one iteration of the loop
 SHUTDOWN_S = 2.0  # for what is left in socket buffers when the streams have ended
 _HAS_LEFT = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
-
-_REFUSAL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
-    b"Connection: close\r\nContent-Length: %d\r\n\r\n%b"
-)
-_REFUSAL_BODY = (
-    b'{"error":{"message":"%d connections are open, the limit of this server; try again later",'
-    b'"type":"server_error","param":null,"code":"too_many_connections"}}'
-)
 
 
 class GuardedRunner(web.AppRunner):
     """A runner whose connections have limits.
 
-    aiohttp closes a connection that has sent no whole header within the keep-alive time, counted from its begin or
-    from the last answer: that is the deadline of headers too.
+    aiohttp closes a connection that has sent no whole header within the keep-alive time, counted from the last answer.
+    The first header has a shorter deadline (`ConnectionPlaces`).
     """
 
     def __init__(
@@ -53,20 +51,26 @@ class GuardedRunner(web.AppRunner):
         self._tls_context = tls_context
 
     async def _make_server(self) -> web.Server:
-        plain = await super()._make_server()
+        plain, loop = await super()._make_server(), asyncio.get_running_loop()
+        if loop.get_exception_handler() is None:
+            loop.set_exception_handler(AcceptErrors())
         return GuardedServer(
             shaping_errors(plain.request_handler),
             request_factory=plain.request_factory,
             settings=self._settings,
             turns=self.app[TURNS],
             tls_context=self._tls_context,
+            keys=self.app.get(KEYS),
+            num_descriptors=self.app.get(DESCRIPTORS, 1),
             keepalive_timeout=self._settings.keep_alive_timeout,
             access_log=None,  # our own middleware logs
+            auto_decompress=False,  # `read_body` does, where the body is wanted
+            lingering_time=0,  # `Connection` ends a request whose body was not read
         )
 
 
 class GuardedServer(web.Server):
-    """Makes the protocol of each connection, and refuses those beyond the limit."""
+    """Gives each connection a place and a protocol, and ends those for which there is no place."""
 
     def __init__(
         self,
@@ -75,6 +79,8 @@ class GuardedServer(web.Server):
         settings: ServerSettings,
         turns: LoopThrottle,
         tls_context: ssl.SSLContext | None,
+        keys: KeyRing | None,
+        num_descriptors: int,
         request_factory: Any,
         **options: Any,
     ) -> None:
@@ -82,35 +88,65 @@ class GuardedServer(web.Server):
         self._options = options
         self._settings = settings
         self._turns = turns
+        self._keys = keys
         self._probe_turns = LoopThrottle(PROBES_AT_ONCE)
         self._handshakes = None if tls_context is None else Handshakes(tls_context)
-        self._refusals: set[_Refusal] = set()  # connections that are being told so
-        self._watching = asyncio.create_task(self._cut_those_who_left())
+        self._proxies = TrustedProxies(settings.trusted_proxies)
+        self.places = ConnectionPlaces(
+            num_connections(settings.max_connections, num_descriptors),
+            asyncio.get_running_loop().time,
+            first_head=settings.keep_alive_timeout,
+        )
+        self._watching = (
+            asyncio.create_task(self._cut_those_who_left()),
+            asyncio.create_task(self._end_overdue()),
+        )
 
     def __call__(self) -> web.RequestHandler:
-        limit, handshakes = self._settings.max_connections, self._handshakes
-        num_open = len(self.connections) + (0 if handshakes is None else len(handshakes))
-        make = self._make_connection if num_open < limit else self._make_refusal
-        if num_open >= limit and num_open + len(self._refusals) >= limit + MAX_REFUSALS:
-            protocol: asyncio.Protocol = _Closing()
-        else:
-            protocol = make() if handshakes is None else handshakes.begin(make)
-        return cast(web.RequestHandler, protocol)  # asyncio asks of it only what it asks of every protocol
+        # asyncio asks of it only what it asks of every protocol.
+        return cast(web.RequestHandler, _Arrival(self._arrive))
 
-    def _make_refusal(self) -> asyncio.Protocol:
-        return _Refusal(self._settings.max_connections, self._refusals)
-
-    def _make_connection(self) -> asyncio.Protocol:
-        return Connection(
-            self, turns=self._turns, probe_turns=self._probe_turns, loop=asyncio.get_running_loop(), **self._options
+    def _arrive(self, transport: asyncio.Transport) -> None:
+        """Gives a new connection a place and a protocol, or ends it."""
+        peer = transport.get_extra_info("peername")
+        is_trusted = not isinstance(peer, tuple) or self._proxies.trusts(peer)  # a Unix socket is the user's own
+        place = self.places.take(
+            owner_of(peer), transport.abort, is_trusted=is_trusted, is_scarce=are_scarce(transport)
         )
+        if place is None:
+            transport.abort()
+            untie_transport(transport)
+            return
+
+        def make_connection() -> Connection:
+            return Connection(
+                self,
+                place=place,
+                wants_key=self._wants_key,
+                turns=self._turns,
+                probe_turns=self._probe_turns,
+                proxies=self._proxies if isinstance(peer, tuple) and is_trusted else None,
+                loop=asyncio.get_running_loop(),
+                **self._options,
+            )
+
+        if self._handshakes is None:
+            connection = make_connection()
+            transport.set_protocol(connection)
+            connection.connection_made(transport)
+        else:
+            self._handshakes.start(transport, make_connection, place.release)
+
+    def _wants_key(self) -> bool:
+        return self._keys is not None and not self._keys.is_open
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
         _limit_unread(transport, self._settings.write_timeout)
 
     async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - aiohttp calls it so
-        self._watching.cancel()
+        for task in self._watching:
+            task.cancel()
         if self._handshakes is not None:
             await self._handshakes.close()
         await super().shutdown(timeout)
@@ -119,51 +155,37 @@ class GuardedServer(web.Server):
         """Aborts connections whose client has left while reading is paused, which asyncio does not notice by itself."""
         while True:
             await asyncio.sleep(LEFT_CHECK_S)
-            unread = [
-                connection.transport
-                for connection in self.connections
-                if connection.transport is not None
-                and not connection.transport.is_closing()
-                and not connection.transport.is_reading()
-            ]
-            for transport in unread:
-                if _has_left(transport):
-                    transport.abort()
+            self._cut_now()
+
+    def _cut_now(self) -> None:
+        """A function of its own, because the task would keep a connection that is in one of its variables."""
+        unread = [
+            connection.transport
+            for connection in self.connections
+            if connection.transport is not None
+            and not connection.transport.is_closing()
+            and not connection.transport.is_reading()
+        ]
+        for transport in unread:
+            if _has_left(transport):
+                transport.abort()
+
+    async def _end_overdue(self) -> None:
+        """Ends connections that have sent no head in time."""
+        while True:
+            has_more = self.places.end_overdue(ENDED_AT_ONCE) == ENDED_AT_ONCE
+            await asyncio.sleep(0 if has_more else OVERDUE_CHECK_S)
 
 
-class _Refusal(asyncio.Protocol):
-    """Tells a client that there is no room for its connection, and ends it.
+class _Arrival(asyncio.Protocol):
+    """The protocol of a new connection until the server knows its address."""
 
-    Args:
-        refusals: all of them, as long as they have descriptors.
-    """
-
-    def __init__(self, limit: int, refusals: set[_Refusal]) -> None:
-        body = _REFUSAL_BODY % limit
-        self._answer = _REFUSAL % (len(body), body)
-        self._refusals = refusals
-        refusals.add(self)  # now, because connections that come together are all made before the first is told
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Answers without reading. The end comes late: it would overtake the answer where a request is unread."""
-        assert isinstance(transport, asyncio.Transport)
-        self._bare_transport = bare_transport(transport)
-        transport.write(self._answer)
-        self._end = asyncio.get_running_loop().call_later(REFUSAL_S, transport.abort)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._refusals.discard(self)
-        self._end.cancel()
-        untie_transport(self._bare_transport)
-
-
-class _Closing(asyncio.Protocol):
-    """Ends a connection at once."""
+    def __init__(self, arrive: Callable[[asyncio.Transport], None]) -> None:
+        self._arrive = arrive
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        transport.abort()
-        untie_transport(transport)
+        self._arrive(transport)
 
 
 def _has_left(transport: asyncio.Transport) -> bool:

@@ -22,23 +22,29 @@ class Handshakes:
         self._context = context
         self._running: set[asyncio.Task[None]] = set()
 
-    def __len__(self) -> int:
-        return len(self._running)
-
-    def begin(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
-        """The protocol of a new connection.
+    def start(
+        self,
+        transport: asyncio.Transport,
+        make_protocol: Callable[[], asyncio.Protocol],
+        on_failed: Callable[[], None],
+    ) -> None:
+        """Begins the handshake of a new connection.
 
         Args:
             make_protocol: called when the handshake is done; what it returns has the connection from then on.
+            on_failed: called when the handshake has ended otherwise, and the connection with it.
         """
-        return _Beginning(self, make_protocol)
 
-    def start(self, transport: asyncio.Transport, make_protocol: Callable[[], asyncio.Protocol]) -> None:
-        """Called by the protocol of a new connection."""
-        task = asyncio.create_task(self._shake(transport, make_protocol))
+        def end_if_cancelled(task: asyncio.Task[None]) -> None:  # perhaps before it began
+            if task.cancelled():
+                _end(transport)
+                on_failed()
+
+        transport.pause_reading()  # what comes now is for the handshake, which begins with the next turn of the loop
+        task = asyncio.create_task(self._shake(transport, make_protocol, on_failed))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        task.add_done_callback(lambda task: _end(transport) if task.cancelled() else None)  # perhaps before it began
+        task.add_done_callback(end_if_cancelled)
 
     async def close(self) -> None:
         """Ends the handshakes, and with them their connections."""
@@ -47,7 +53,12 @@ class Handshakes:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    async def _shake(self, transport: asyncio.Transport, make_protocol: Callable[[], asyncio.Protocol]) -> None:
+    async def _shake(
+        self,
+        transport: asyncio.Transport,
+        make_protocol: Callable[[], asyncio.Protocol],
+        on_failed: Callable[[], None],
+    ) -> None:
         waiting = _Waiting()
         try:
             tls = await asyncio.get_running_loop().start_tls(
@@ -61,26 +72,15 @@ class Handshakes:
             untie_error(error)
         except BaseException:
             _end(transport)
+            on_failed()
             raise
         _end(transport)
+        on_failed()
 
 
 def _end(transport: asyncio.Transport) -> None:
     transport.abort()
     untie_transport(transport)
-
-
-class _Beginning(asyncio.Protocol):
-    """The protocol of a new connection; it starts the TLS handshake."""
-
-    def __init__(self, handshakes: Handshakes, make_protocol: Callable[[], asyncio.Protocol]) -> None:
-        self._handshakes = handshakes
-        self._make_protocol = make_protocol
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.pause_reading()  # what comes now is for the handshake, which begins with the next turn of the loop
-        self._handshakes.start(transport, self._make_protocol)
 
 
 class _Waiting(asyncio.Protocol):

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
 import orjson
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import (
-    ContentEncodingError,
     HttpProcessingError,
     InvalidURLError,
     LineTooLong,
 )
 
+from server.admission.connection_places import Place
 from server.admission.loop_throttle import LoopThrottle
 from server.admission.probes import PROBES, prober
+from server.admission.trusted_proxies import TrustedProxies
 from server.api.openai.openai_objects import error_object
 from server.http.transport.aiohttp_internals import (
     bare_transport,
@@ -32,8 +34,14 @@ from server.http.transport.aiohttp_internals import (
     untie_transport,
     untie_unmatched,
 )
-from server.protocol.errors import ApiError, shorten, to_api_error
+from server.protocol.errors import RETRY_AFTER_S, SERVER_ERROR, ApiError, shorten, to_api_error
 from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id
+
+MAX_DISCARDED = 64 << 10  # bytes of a body that nobody wants, which are read so that its connection can be kept
+DISCARD_S = 1.0  # for these bytes to arrive
+CLOSE_S = 1.0  # for a client to read its answer before the connection ends with what was not read
+
+_ALWAYS_ANSWERED = PROBES | {"/health", "/metrics"}  # also where no place is free
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -41,16 +49,32 @@ Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class Connection(web.RequestHandler):
     """One client's connection. It answers invalid HTTP with a JSON error, too."""
 
-    __slots__ = ("_bare_transport", "_probe_turns", "_turns")
+    __slots__ = ("_bare_transport", "_place", "_probe_turns", "_proxies", "_turns", "_wants_key")
 
-    def __init__(self, manager: web.Server, *, turns: LoopThrottle, probe_turns: LoopThrottle, **options: Any) -> None:
+    def __init__(
+        self,
+        manager: web.Server,
+        *,
+        place: Place,
+        wants_key: Callable[[], bool],
+        turns: LoopThrottle,
+        probe_turns: LoopThrottle,
+        proxies: TrustedProxies | None = None,
+        **options: Any,
+    ) -> None:
         """Args:
+        place: among the server's connections.
+        wants_key: whether a client without a key is served nothing that takes long.
         turns: of the loop, which all requests wait for, also those that the parser has refused.
         probe_turns: for which probes wait in their place. Their answers are known already, and an orchestrator that
             waits long for one restarts the process. The addresses they come from take turns, because a probe wants no
             key: however many one sends, another's waits for one of them at most.
+        proxies: if the peer is a trusted one, all of them, so that the client behind it is known.
         """
         super().__init__(manager, **options)
+        self._place = place
+        self._wants_key = wants_key
+        self._proxies = proxies
         self._turns = turns
         self._probe_turns = probe_turns
         self._bare_transport: asyncio.BaseTransport | None = None
@@ -67,8 +91,13 @@ class Connection(web.RequestHandler):
         self._bare_transport = bare_transport(transport)
         super().connection_made(transport)
 
+    def authenticate(self) -> None:
+        """The client has shown a valid key."""
+        self._place.authenticate()
+
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Drops the references that would keep this connection until a garbage collection."""
+        """Gives its place back, and drops the references that would keep this connection until a garbage collection."""
+        self._place.release()
         super().connection_lost(exc)
         untie_connection(self)
         untie_transport(self._bare_transport)
@@ -98,19 +127,69 @@ class Connection(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         """Handles a request in its turn. Its body may have ended wrongly before."""
         end_refused_body(self, request)
+        content, wants_key = request.content, self._wants_key
+        self._place.begin(lambda: not content.is_eof() or wants_key())
+        refusal = self._refusal_of(request)
 
         async def handle_in_turn(request: web.BaseRequest) -> web.StreamResponse:
             if request.path in PROBES:
                 await self._probe_turns.next(prober(request.transport))
             else:
                 await self._turns.next()
-            return await request_handler(request)
+            response = await request_handler(request) if refusal is None else _answer(refusal)
+            if not response.prepared and (self._place.is_extra or not _is_short(request)):
+                response.force_close()
+            return response
 
         try:
-            return await super()._handle_request(request, start_time, handle_in_turn)
+            response, is_lost = await super()._handle_request(request, start_time, handle_in_turn)
+            if not is_lost and not request.content.is_eof():
+                await self._end_unread(request, is_kept=bool(response.keep_alive))
+            return response, is_lost
         finally:
+            self._place.end()
             untie_unmatched(request)
             untie_error(request.content.exception())
+
+    def _refusal_of(self, request: web.BaseRequest) -> ApiError | None:
+        """Why a request is not handled: there is no place for its connection, or its client has its share of them."""
+        place = self._place
+        if self._proxies is not None:
+            headers = request.headers
+            client = self._proxies.client_of(headers.getall("X-Forwarded-For", ()), headers.getall(hdrs.FORWARDED, ()))
+            if client is not None and not place.assign(client):
+                return too_many_connections(place.limit)
+        if place.is_extra and request.path not in _ALWAYS_ANSWERED and not place.promote():
+            return too_many_connections(place.limit)
+        return None
+
+    async def _end_unread(self, request: web.BaseRequest, *, is_kept: bool) -> None:
+        """Ends an answered request whose body was not read: reads a short body, and closes the connection over a long
+        one. The close comes late, because it would overtake the answer.
+        """
+        if is_kept and _is_short(request):
+            with suppress(TimeoutError, web.RequestPayloadError):
+                async with asyncio.timeout(DISCARD_S):
+                    while await request.content.readany():
+                        pass
+        if not request.content.is_eof() and self._close_sending():
+            await asyncio.sleep(CLOSE_S)
+            if self.transport is not None:
+                self.transport.abort()
+
+    def _close_sending(self) -> bool:
+        """Reads no more and closes the server's half, where there still is a connection.
+
+        A function of its own, because a cancelled task would keep a transport that is in one of its variables.
+        """
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return False
+        transport.pause_reading()
+        if transport.can_write_eof():
+            with suppress(OSError):  # the client has reset the connection
+                transport.write_eof()
+        return True
 
     def handle_error(
         self,
@@ -164,6 +243,23 @@ def undecodable(encoding: str) -> ApiError:
     )
 
 
+def too_many_connections(limit: int) -> ApiError:
+    """503, for a request on a connection that has no place."""
+    return ApiError(
+        f"{limit} connections are open, the limit of this server, or too many of them by this client; try again later",
+        status=HTTPStatus.SERVICE_UNAVAILABLE,
+        error_type=SERVER_ERROR,
+        code="too_many_connections",
+        headers={"Retry-After": str(RETRY_AFTER_S)},
+    )
+
+
+def _is_short(request: web.BaseRequest) -> bool:
+    """Whether all of the body has arrived, or little of it is missing."""
+    length = request.content_length
+    return request.content.is_eof() or (length is not None and length <= MAX_DISCARDED)
+
+
 def _answer(error: ApiError) -> web.Response:
     request_id = new_request_id()
     log.info("refused", request_id=request_id, status=error.status, code=error.code, reason=error.message)
@@ -179,11 +275,6 @@ def _answer(error: ApiError) -> web.Response:
 
 def _to_api_error(error: BaseException | None) -> ApiError:
     match error:
-        case ContentEncodingError():
-            for name in ("br", "zstd"):
-                if f"({name})" in error.message:  # aiohttp lacks the library for it
-                    return unsupported_encoding(name)
-            return undecodable(error.message.rpartition(" ")[2])
         case LineTooLong():
             return ApiError(
                 f"a line of the request's head has more than {error.args[1]} bytes, the limit of this server",

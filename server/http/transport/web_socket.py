@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from aiohttp import WSMessage, WSMsgType, web
+from aiohttp import WebSocketError, WSCloseCode, WSMessage, WSMsgType, web, web_ws
+from aiohttp.http_websocket import WebSocketReader
 
 from server.admission.admission_budget import FairLimit
 from server.admission.keyring import caller
@@ -16,7 +17,46 @@ from server.http.transport.write_timeout import WriteTimeout
 from server.protocol.errors import RETRY_AFTER_S, ApiError
 from server.streams.stream import Encode, Stream
 
+# What may be in a close frame, besides the codes of libraries and applications (RFC 6455, section 7.4).
+_CLOSE_CODES = frozenset({*range(1000, 1004), *range(1007, 1015)})
+_MESSAGES = frozenset({WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION})
 _ANSWERED_HERE = (WSMsgType.PING, WSMsgType.PONG)
+
+
+class ClientFrames(WebSocketReader):
+    """The parser of a client's frames; refuses what RFC 6455 forbids and aiohttp takes.
+
+    Compiled or not, aiohttp's parser hands on what was masked as a `bytearray`, and what was not as `bytes`.
+    """
+
+    def __init__(self, *options: Any, **more: Any) -> None:
+        super().__init__(*options, **more)
+        self._is_in_message = False  # a message has begun and not ended
+
+    def _handle_frame(self, fin: bool, opcode: int, payload: bytes | bytearray, compressed: int) -> None:
+        try:
+            reason = _why_forbidden(opcode, payload, is_in_message=self._is_in_message)
+            if reason is not None:
+                raise WebSocketError(WSCloseCode.PROTOCOL_ERROR, reason)
+            if opcode in _MESSAGES:
+                self._is_in_message = not fin
+            super()._handle_frame(fin, opcode, payload, compressed)
+        finally:
+            del self  # the parser keeps its error, and the traceback of that error would keep the parser
+
+
+def _why_forbidden(opcode: int, payload: bytes | bytearray, *, is_in_message: bool) -> str | None:
+    if type(payload) is bytes:
+        return "a client's frames are masked"
+    if opcode in (WSMsgType.TEXT, WSMsgType.BINARY) and is_in_message:
+        return "a message begins within another one"
+    code = int.from_bytes(payload[:2], "big")
+    if opcode == WSMsgType.CLOSE and len(payload) >= 2 and not (code in _CLOSE_CODES or 3000 <= code <= 4999):
+        return f"{code} is not sent in a close frame"
+    return None
+
+
+web_ws.WebSocketReader = ClientFrames  # type: ignore[attr-defined] # there is no way to give a WebSocketResponse its parser
 
 
 class FairSocket(web.WebSocketResponse):

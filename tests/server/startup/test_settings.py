@@ -104,6 +104,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "write_timeout": "3",
         "allowed_origins": "https://a.example, https://b.example",
         "playground_peers": "http://a.example:8001,https://b.example",
+        "trusted_proxies": "10.0.0.0/8, fd00::1",
         "store": "store.sqlite",
         "store_bytes": "1048576",
         "store_records": "12",
@@ -179,6 +180,7 @@ def test_the_help_shows_every_flag_with_its_default() -> None:
         (("--metrics-port", "-1"), {}, "metrics_port is -1; it must be from 0 to 65535"),
         (("--sleep-idle-seconds", "0"), {}, "sleep_idle_seconds is 0.0; it must be above 0"),
         (("--max-body-bytes", "5"), {}, "max_body_bytes is 5; it must be at least 1024"),
+        (("--trusted-proxies", "10.0.0.0/33"), {}, "each must be an address or a network such as 10.0.0.0/8"),
     ],
 )
 def test_bad_values_are_named(arguments: tuple[str, ...], environment: dict[str, str], words: str) -> None:

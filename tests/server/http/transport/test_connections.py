@@ -13,7 +13,6 @@ from websockets.exceptions import InvalidStatus
 
 from server.admission.admission_budget import FairLimit
 from server.admission.keyring import NOBODY, work_for
-from server.http.transport import connections
 from server.http.transport.json_body import MAX_UNCOUNTED, UNREAD, send_whole
 from server.http.websocket import OPEN_SOCKETS
 from server.protocol.errors import ApiError
@@ -33,50 +32,133 @@ def post(body: bytes, length: int | None = None) -> bytes:
     return b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (size, body)
 
 
-async def test_a_connection_too_many_is_told_so(start_server: StartServer) -> None:
-    server = await start_server(max_connections=2)
+def get(path: bytes, *headers: bytes) -> bytes:
+    return b"\r\n".join([b"GET %b HTTP/1.1" % path, b"Host: localhost", *headers, b"", b""])
+
+
+async def busy(server: RunningServer, count: int) -> list[asyncio.StreamWriter]:
+    """Connections for whose requests the engine is at work."""
     writers = []
-    for _ in range(2):
+    for num_running in range(1, count + 1):
         _, writer = await connect(server)
+        writer.write(post(b'{"prompt":"abc","max_tokens":100}'))
+        await eventually(lambda: len(server.engine.running) == num_running)  # noqa: B023
         writers.append(writer)
-    await asyncio.sleep(0.05)
-    reader, third = await connect(server)
-    third.write(b"GET /liveness HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    head, _, body = (await asyncio.wait_for(reader.read(), PATIENCE_S)).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 503 ")
+    return writers
+
+
+async def answer_to(server: RunningServer, request: bytes) -> tuple[int, bytes]:
+    reader, writer = await connect(server)
+    writer.write(request)
+    answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
+    writer.close()
+    return int(answer.split()[1]), answer
+
+
+async def test_a_connection_too_many_is_told_so(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(is_manual=True), max_connections=2)
+    writers = await busy(server, 2)
+    status, answer = await answer_to(server, get(b"/v1/models"))
+    assert status == 503
+    head, _, body = answer.partition(b"\r\n\r\n")
     assert b"Retry-After: 1" in head
     error = json.loads(body)["error"]
     assert error["code"] == "too_many_connections"
     assert "2 connections" in error["message"]
-    for writer in (*writers, third):
-        writer.close()
-    await asyncio.sleep(0.05)
-    assert (await server.get("/liveness"))[0] == 200
+    for writer in writers:
+        writer.transport.abort()
+    await eventually(lambda: not server.engine.running)
+    assert (await server.get("/v1/models"))[0] == 200
 
 
-async def test_a_flood_beyond_the_limit_takes_few_descriptors(
-    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "REFUSAL_S", 10 * PATIENCE_S)
-    monkeypatch.setattr(connections, "MAX_REFUSALS", 3)
-    server = await start_server(max_connections=1)
+@pytest.mark.parametrize("path", [b"/liveness", b"/readiness", b"/health", b"/metrics"])
+async def test_probes_are_answered_where_no_place_is_free(start_server: StartServer, path: bytes) -> None:
+    server = await start_server(FakeEngineClient(is_manual=True), max_connections=2)
+    writers = await busy(server, 2)
+    silent = [await connect(server) for _ in range(5)]
+    assert (await answer_to(server, get(path)))[0] == 200
+    for writer in (*writers, *(writer for _, writer in silent)):
+        writer.transport.abort()
+
+
+async def test_a_flood_beyond_the_limit_takes_few_descriptors(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(is_manual=True), max_connections=1)
+    (first,) = await busy(server, 1)
     assert server.runner.server is not None
-    first = await connect(server)
-    await eventually(lambda: len(server.runner.server.connections) == 1)
-    flood = [await connect(server) for _ in range(3)]
-    for reader, _ in flood:
-        assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 503 Service Unavailable\r\n"
-    for _ in range(3):  # these are ended at once, without a word
-        reader, writer = await connect(server)
+    flood = [await connect(server) for _ in range(10)]
+    for reader, _ in flood[:8]:
         with contextlib.suppress(ConnectionError):
-            assert await asyncio.wait_for(reader.read(1), PATIENCE_S) == b""
-        writer.close()
-    flood[0][1].transport.abort()
-    await eventually(lambda: len(server.runner.server._refusals) == 2)
-    reader, writer = await connect(server)  # there is room for a word again
-    assert await asyncio.wait_for(reader.readline(), PATIENCE_S) == b"HTTP/1.1 503 Service Unavailable\r\n"
-    for _, each in (first, *flood, (reader, writer)):
+            assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+    await eventually(lambda: len(server.runner.server.connections) <= 3)
+    for writer in (first, *(writer for _, writer in flood)):
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [b"", b"GET / HTTP/1.1\r\nX-Slow: ", get(b"/liveness"), post(b"{", 1000)],
+    ids=["silent", "half a head", "idle", "half a body"],
+)
+async def test_connections_that_wait_for_their_clients_make_room(start_server: StartServer, beginning: bytes) -> None:
+    server = await start_server(max_connections=4)
+    flood = []
+    for _ in range(20):
+        reader, writer = await connect(server)
+        writer.write(beginning)
+        await asyncio.sleep(0.01)
+        flood.append((reader, writer))
+    assert (await answer_to(server, get(b"/v1/models", b"Connection: close")))[0] == 200
+    for _, writer in flood:
+        writer.transport.abort()
+
+
+async def test_strangers_do_not_end_an_idle_connection_of_a_client_with_a_key(start_server: StartServer) -> None:
+    server = await start_server(max_connections=4, api_keys=("client-key-1",))
+    reader, writer = await connect(server)
+    request = get(b"/v1/models", b"Authorization: Bearer client-key-1")
+    strangers = []
+    for _ in range(2):
+        writer.write(request)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+        assert head.startswith(b"HTTP/1.1 200 ")
+        await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+        for _ in range(10):
+            strangers.append(await connect(server))
+            strangers[-1][1].write(get(b"/liveness"))
+            await asyncio.sleep(0.01)
+    for _, each in (*strangers, (reader, writer)):
         each.transport.abort()
+
+
+async def test_strangers_who_never_stop_to_send_requests_make_room(start_server: StartServer) -> None:
+    server = await start_server(max_connections=4, api_keys=("client-key-1",))
+    request = get(b"/v1/models", b"Connection: close", b"Authorization: Bearer client-key-1")
+    strangers = []
+    for _ in range(10):
+        _, writer = await connect(server)
+        writer.write(get(b"/v1/models") * 100)
+        strangers.append(writer)
+    for _ in range(10):
+        for writer in strangers:
+            writer.write(get(b"/v1/models") * 10)
+        assert (await answer_to(server, request))[0] == 200
+    for writer in strangers:
+        writer.transport.abort()
+
+
+async def test_a_client_behind_a_trusted_proxy_has_its_share(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(is_manual=True), max_connections=8, trusted_proxies=("127.0.0.0/8",))
+    body = b'{"prompt":"abc","max_tokens":100}'
+    writers = []
+    for num_running in range(1, 8):
+        _, writer = await connect(server)
+        writer.write(post(body).replace(b"Host:", b"X-Forwarded-For: 10.9.9.9, 10.0.0.1\r\nHost:"))
+        await eventually(lambda: len(server.engine.running) == num_running)  # noqa: B023
+        writers.append(writer)
+    assert (await answer_to(server, get(b"/v1/models", b"X-Forwarded-For: 10.0.0.1", b"Connection: close")))[0] == 503
+    assert (await answer_to(server, get(b"/v1/models", b"X-Forwarded-For: 10.0.0.2", b"Connection: close")))[0] == 200
+    for writer in writers:
+        writer.transport.abort()
 
 
 async def test_a_socket_too_many_is_told_so(start_server: StartServer) -> None:
