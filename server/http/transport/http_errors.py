@@ -7,6 +7,7 @@ is always OpenAI's.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
@@ -33,7 +34,7 @@ from server.http.transport.aiohttp_internals import (
     untie_unmatched,
 )
 from server.protocol.errors import ApiError, shorten, to_api_error
-from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id
+from server.startup.logs import REQUEST_ID_HEADER, log
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -165,7 +166,7 @@ def undecodable(encoding: str) -> ApiError:
 
 
 def _answer(error: ApiError) -> web.Response:
-    request_id = new_request_id()
+    request_id = uuid.uuid4().hex
     log.info("refused", request_id=request_id, status=error.status, code=error.code, reason=error.message)
     response = web.Response(
         body=orjson.dumps(error_object(error, request_id)),
