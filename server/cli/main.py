@@ -36,6 +36,7 @@ def _serve(options: argparse.Namespace) -> int:
     from server.cli.memory import postpone_gc
 
     postpone_gc()
+    _import_structlog()
     from server.cli.serve import run_server
     from server.startup.settings import ServerSettings, SettingsError
 
@@ -52,6 +53,17 @@ def _serve(options: argparse.Namespace) -> int:
 
         return run_local_replicas(settings, _announce)
     return run_server(settings, _announce)
+
+
+def _import_structlog() -> None:
+    """Imports structlog without rich, where nothing has imported rich: 20 modules for tracebacks that no log shows."""
+    if "rich" in sys.modules:
+        return
+    sys.modules["rich"] = None  # type: ignore[assignment]  # an import of it fails, which structlog is prepared for
+    try:
+        import structlog  # noqa: F401
+    finally:
+        del sys.modules["rich"]
 
 
 def _deploy(options: argparse.Namespace) -> int:
