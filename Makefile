@@ -26,10 +26,11 @@ INSTALLED := $(shell $(BIN)/python -I -S -c pass 2>/dev/null && cat $(STAMP) 2>/
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input
 # uv installs the lock in a tenth of pip's time. Where the registry has no uv, or uv cannot reach what pip's own
 # configuration names, pip installs everything.
-LOCKED_UV   := $(VENV)/uv.txt
-UV_INSTALL   = awk '/^[^ \#]/ { wanted = /^uv==/ } wanted' requirements.lock > $(LOCKED_UV) && \
-  $(PIP_INSTALL) --quiet --no-deps --require-hashes -r $(LOCKED_UV) && \
-  $(BIN)/python -m uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements.lock
+# What compiles the kernels, setuptools and a header of jaxlib, comes first.
+LOCKED       = awk '/^[^ \#]/ { wanted = /^($(1))==/ } wanted' requirements.lock > $(VENV)/locked.txt
+BY_UV        = $(BIN)/python -m uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes
+UV_INSTALL   = $(call LOCKED,uv) && $(PIP_INSTALL) --quiet --no-deps --require-hashes -r $(VENV)/locked.txt && \
+  $(call LOCKED,jaxlib|setuptools) && $(BY_UV) -r $(VENV)/locked.txt
 
 # The native kernels: one library for each instruction set, compiled anew when their sources have changed. The stamp
 # is written even where nothing could be built, so that the warning appears only once.
@@ -152,14 +153,17 @@ else
 	@echo "bringing the virtual environment up to date ..."
 	@rm -f $(STAMP)
 endif
+	@# The kernels take longest, and are compiled while everything else is installed, the model is fetched (`make serve`
+	@# only) and byte code is written, even where Python is told to keep none: without it every start takes twice as
+	@# long. A model that cannot be fetched is the server's to report.
 	@# pip shows its progress bars only where it is not told to be quiet, and then every package it has already.
 	@# Python compiles what it imports; pip would compile everything, tests of packages too.
-	@{ $(UV_INSTALL); } 2> $(VENV)/uv.log || { \
+	@native=; \
+	if { $(UV_INSTALL); } 2> $(VENV)/uv.log; then $(BUILD_NATIVE) --inplace & native=$$!; fi; \
+	{ [ -n "$$native" ] && $(BY_UV) -r requirements.lock 2>> $(VENV)/uv.log; } || { \
 	  if [ -t 1 ] && [ -z '$(INSTALLED)' ]; then quiet=; else quiet=--quiet; fi; \
-	  $(PIP_INSTALL) $$quiet --no-compile --no-deps --require-hashes -r requirements.lock; }
-	@# The kernels are compiled while the model is fetched (`make serve` only) and byte code is written, even where Python
-	@# is told to keep none: without it every start takes twice as long. A model that cannot be fetched is the server's to report.
-	@$(BUILD_NATIVE) --inplace & native=$$!; \
+	  $(PIP_INSTALL) $$quiet --no-compile --no-deps --require-hashes -r requirements.lock || { wait; exit 1; }; }; \
+	if [ -z "$$native" ]; then $(BUILD_NATIVE) --inplace & native=$$!; fi; \
 	$(if $(filter serve,$(MAKECMDGOALS)),$(BIN)/python -m server pull '$(MODEL)' || true;) \
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c '$(IMPORT_SERVER)'; \
 	wait $$native

@@ -18,10 +18,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -34,19 +36,54 @@ if TYPE_CHECKING:
 PACKAGE = Path("engine", "backends", "native")
 SOURCES = PACKAGE / "src"
 TILE_REGISTERS = Path("isa", "tile_registers.h")
-BORDER = SOURCES / "ffi"  # checks what XLA hands over, and computes nothing that takes time
 TELLS_SOURCES = Path("ffi", "library.cc")  # a library is loaded only beside the sources that it was built from
 MACHINE_VARIABLE = "EAGRE_BUILD_MACHINE"  # builds for another machine, such as aarch64, for which CXX then compiles
 
 # Contraction is off because a row's result must not depend on which loop the compiler fused.
 FLAGS = "-std=c++17 -fPIC -pthread -ffp-contract=off"
 OPTIMISE = "-O3"
-OPTIMISE_BORDER = "-O2"  # stands behind -O3: XLA's templates take twice as long to compile there, and gain nothing
+# What most sources include takes a third of their compile time, most of it the intrinsics; a compiler reads it once.
+PRECOMPILED = """
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+"""
+LEAST_PRECOMPILED = 4  # sources by the same flags, below which it does not pay
 SANITIZE = "-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
 
 
 class CannotBuild(Exception):
     """The native kernels cannot be built; the message says why."""
+
+
+class Unit(NamedTuple):
+    """The compilation of one source to one object."""
+
+    command: list[str]
+    source: Path
+    to: Path
+    digest: str  # of the sources and the command
+    flags: tuple[str, ...]  # of the variant
+
+    def is_made(self) -> bool:
+        """Whether the object is there, made from the same files by the same command."""
+        made_of = self.to.with_suffix(".made_of")
+        return self.to.exists() and made_of.exists() and made_of.read_text() == self.digest
+
+    def make(self, precompiled: Future[list[str]] | None) -> Path:
+        """Compiles the source, with the precompiled header if that is ready by now: it does not change the object."""
+        made_of = self.to.with_suffix(".made_of")
+        made_of.unlink(missing_ok=True)
+        include = precompiled.result() if precompiled is not None and precompiled.done() else []
+        _run([*self.command, *include, "-c", str(self.source), "-o", str(self.to)], self.to)
+        made_of.write_text(self.digest)
+        return self.to
 
 
 class BuildNative(Command):
@@ -137,22 +174,31 @@ class BuildNative(Command):
         common = [*compiler, *FLAGS.split(), f"-I{SOURCES}", *(SANITIZE if self.sanitize else OPTIMISE).split()]
         included = {source: _with_includes(source) for source in sorted(SOURCES.glob("*/*.cc"), key=_order)}
         of_tiles = {source for source, files in included.items() if SOURCES / TILE_REGISTERS in files}
-        with ThreadPoolExecutor(_num_cores()) as pool:
-            submitted: dict[tuple[str, Path], Future[Path]] = {}
+        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(_num_cores()) as pool:
+            units: dict[tuple[str, Path], Unit] = {}
 
-            def submit(name: str, variant: Variant, source: Path) -> Future[Path]:
-                flags = f"{variant.flags} {variant.tile_flags if source in of_tiles else ''}"
+            def unit_of(name: str, variant: Variant, source: Path) -> Unit:
+                flags = f"{variant.flags} {variant.tile_flags if source in of_tiles else ''}".split()
                 owner = variant.base if variant.base is not None and source not in of_tiles else name
-                if (owner, source) not in submitted:
-                    if source.parent == BORDER and not self.sanitize:
-                        flags = f"{OPTIMISE_BORDER} {flags}"
-                    command = [*common, *flags.split(), "-isystem", str(headers)]
+                if (owner, source) not in units:
+                    command = [*common, *flags, "-isystem", str(headers)]
                     if source.relative_to(SOURCES) == TELLS_SOURCES:
                         command.append(f'-DEAGRE_SOURCES="{_digest_of_sources()}"')
-                    submitted[owner, source] = pool.submit(self._compile, command, source, owner, included[source])
-                return submitted[owner, source]
+                    units[owner, source] = self._unit(command, source, owner, included[source], flags)
+                return units[owner, source]
 
-            objects = {name: [submit(name, variant, source) for source in included] for name, variant in stale.items()}
+            of_libraries = {name: [unit_of(name, stale[name], source) for source in included] for name in stale}
+            outdated = [unit for unit in units.values() if self.force or not unit.is_made()]
+            precompiled = {
+                flags: pool.submit(_precompile, [*common, *flags], Path(folder, str(i)))
+                for i, (flags, count) in enumerate(Counter(unit.flags for unit in outdated).items())
+                if count >= LEAST_PRECOMPILED
+            }
+            made = {unit.to: pool.submit(unit.make, precompiled.get(unit.flags)) for unit in outdated}
+            objects = {
+                name: [made[unit.to] if unit.to in made else _done(unit.to) for unit in of_library]
+                for name, of_library in of_libraries.items()
+            }
             failures = {}
             for name, futures in objects.items():
                 library = self._library(name)
@@ -166,20 +212,14 @@ class BuildNative(Command):
         for name, failure in failures.items():
             self.announce(f"native kernels for {name} are not built: {failure}", logging.WARNING)
 
-    def _compile(self, command: list[str], source: Path, variant: str, included: set[Path]) -> Path:
-        """Compiles what is not there yet from the same files by the same command."""
+    def _unit(self, command: list[str], source: Path, owner: str, included: set[Path], flags: list[str]) -> Unit:
+        """The compilation of a source, with the digest of all that its object depends on."""
         assert self.build_temp is not None
-        to = Path(self.folder or self.build_temp, "native", variant, source.relative_to(SOURCES).with_suffix(".o"))
+        to = Path(self.folder or self.build_temp, "native", owner, source.relative_to(SOURCES).with_suffix(".o"))
         seen = hashlib.sha256(repr([command, metadata.version("jaxlib")]).encode())
         for path in sorted(included):
             seen.update(path.as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-        made_of = to.with_suffix(".made_of")
-        if not self.force and to.exists() and made_of.exists() and made_of.read_text() == seen.hexdigest():
-            return to
-        made_of.unlink(missing_ok=True)
-        _run([*command, "-c", str(source), "-o", str(to)], to)
-        made_of.write_text(seen.hexdigest())
-        return to
+        return Unit(command, source, to, seen.hexdigest(), tuple(flags))
 
     def _link(self, command: list[str], objects: list[Path], library: Path) -> None:
         # Made beside its place and moved there, for the old one may be in use by a server.
@@ -236,13 +276,31 @@ def _compiler() -> list[str]:
 
 
 def _headers() -> Path:
-    """The folder of XLA's FFI headers; jaxlib is looked up, not imported, which takes a second."""
+    """The folder of the C header of XLA's FFI; jaxlib is looked up, not imported, which takes a second."""
     spec = importlib.util.find_spec("jaxlib")
     folders = (spec.submodule_search_locations if spec is not None else None) or []
     for folder in folders:
-        if Path(folder, "include", "xla", "ffi", "api", "ffi.h").exists():
+        if Path(folder, "include", "xla", "ffi", "api", "c_api.h").exists():
             return Path(folder, "include")
     raise CannotBuild(f"{sys.executable} has no jaxlib with XLA's FFI headers")
+
+
+def _precompile(command: list[str], folder: Path) -> list[str]:
+    """Precompiles the header of PRECOMPILED; returns the flags that include it, none where the compiler cannot."""
+    header = folder / "precompiled.h"
+    folder.mkdir()
+    header.write_text(PRECOMPILED, encoding="utf-8")
+    try:
+        _run([*command, "-x", "c++-header", str(header), "-o", f"{header}.gch"], header)
+    except CannotBuild:
+        return []
+    return ["-include", str(header)]
+
+
+def _done(path: Path) -> Future[Path]:
+    future = Future[Path]()
+    future.set_result(path)
+    return future
 
 
 def _with_includes(path: Path) -> set[Path]:
@@ -268,7 +326,7 @@ def _load(name: str) -> Any:
 
 def _order(source: Path) -> tuple[int, Path]:
     """Sorts sources so that those which take longest are compiled first, and no core waits for another at the end."""
-    slow = ("tiles", "attention", "ffi")
+    slow = ("tiles", "attention")
     return slow.index(source.parent.name) if source.parent.name in slow else len(slow), source
 
 

@@ -22,6 +22,13 @@ _BITS = {
 }  # fmt: skip
 
 
+def has_minima(kind: Format) -> bool:
+    """Whether each scale has a minimum, or a zero point, beside it."""
+    return kind.has_zero_points or kind in (
+        Format.INT8_MIN, Format.INT4_MIN, Format.Q2_K, Format.Q4_K, Format.Q5_K,
+    )  # fmt: skip
+
+
 def zero_point(kind: Format) -> np.float32:
     """The number that stands for 0 in formats without minima."""
     return np.float32(8.0 if kind.is_nibbles else 128.0)
@@ -111,14 +118,14 @@ def unpack(tiles: np.ndarray, kind: Format) -> np.ndarray:
 def _unpack_groups(blocks: np.ndarray, kind: Format) -> np.ndarray:
     """Of blocks of one group: scales and minima of float16."""
     tiles, groups, _ = blocks.shape
-    num_halves = 2 if kind.has_minima else 1
+    num_halves = 2 if has_minima(kind) else 1
     halves = _halves(blocks[:, :, : num_halves * 2 * TILE]).reshape(tiles, groups, num_halves, TILE)
     # [num_halves, tiles * 16, inputs]
     of_weights = np.repeat(halves.transpose(2, 0, 3, 1).reshape(num_halves, tiles * TILE, groups), GROUP, axis=2)
     wide = _rows(_numbers(blocks[:, :, num_halves * 2 * TILE :], kind).astype(np.float32), at_a_time=4)
     if kind.has_zero_points:
         return (wide + of_weights[1]) * of_weights[0]
-    if kind.has_minima:
+    if has_minima(kind):
         return wide * of_weights[0] + of_weights[1]
     return (wide - _ZERO_POINTS[kind]) * of_weights[0]
 
@@ -126,7 +133,7 @@ def _unpack_groups(blocks: np.ndarray, kind: Format) -> np.ndarray:
 def _unpack_k(blocks: np.ndarray, kind: Format) -> np.ndarray:
     """Of blocks of eight groups: factors of float16 for each, and scales and minima of int8 for parts of a group."""
     tiles, num_blocks, _ = blocks.shape
-    num_halves, num_scales = (2 if kind.has_minima else 1), _NUM_GROUPS * _SCALES_OF_A_GROUP.get(kind, 1)
+    num_halves, num_scales = (2 if has_minima(kind) else 1), _NUM_GROUPS * _SCALES_OF_A_GROUP.get(kind, 1)
     start, size = num_halves * 2 * TILE, num_scales * TILE
     factors = _halves(blocks[:, :, :start]).reshape(tiles, num_blocks, num_halves, 1, TILE)
     small = np.ascontiguousarray(blocks[:, :, start : start + num_halves * size]).view(np.int8).astype(np.float32)
@@ -137,7 +144,7 @@ def _unpack_k(blocks: np.ndarray, kind: Format) -> np.ndarray:
     behind = -(-(start + num_halves * size) // 64) * 64
     numbers = _numbers(blocks[:, :, behind:].reshape(tiles, num_blocks * _NUM_GROUPS, -1), kind)
     wide = _rows(numbers.astype(np.float32), at_a_time=4)
-    if kind.has_minima:
+    if has_minima(kind):
         return wide * of_weights[0] + of_weights[1]
     return (wide - _ZERO_POINTS[kind]) * of_weights[0]
 

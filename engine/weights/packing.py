@@ -57,12 +57,6 @@ class Format(IntEnum):
         return self in (Format.INT4, Format.INT4_MIN, Format.INT4_ZERO)
 
     @property
-    def has_minima(self) -> bool:
-        return self.has_zero_points or self in (
-            Format.INT8_MIN, Format.INT4_MIN, Format.Q2_K, Format.Q4_K, Format.Q5_K,
-        )  # fmt: skip
-
-    @property
     def has_zero_points(self) -> bool:
         """Whether negated zero points, float16, stand where other formats have minima."""
         return self in (Format.INT4_ZERO, Format.INT8_ZERO)

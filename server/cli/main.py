@@ -39,6 +39,7 @@ def _serve(options: argparse.Namespace) -> int:
     from server.cli.memory import postpone_gc
 
     postpone_gc()
+    _import_structlog()
     from server.cli.serve import run_server
     from server.startup.settings import ServerSettings, SettingsError
 
@@ -67,6 +68,17 @@ def _with_host_key(settings: ServerSettings) -> ServerSettings:
     key = secrets.token_urlsafe(24)
     _announce(f"eagre: the other hosts need this key, as EAGRE_COORDINATOR_KEY or in --coordinator-key-file: {key}")
     return replace(settings, engine=replace(settings.engine, coordinator_key=key))
+
+
+def _import_structlog() -> None:
+    """Imports structlog without rich, where nothing has imported rich: 20 modules for tracebacks that no log shows."""
+    if "rich" in sys.modules:
+        return
+    sys.modules["rich"] = None  # type: ignore[assignment]  # an import of it fails, which structlog is prepared for
+    try:
+        import structlog  # noqa: F401
+    finally:
+        del sys.modules["rich"]
 
 
 def _deploy(options: argparse.Namespace) -> int:

@@ -7,8 +7,12 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr, model_validator
 
-from server.protocol.errors import UnknownField
-from server.protocol.unknown_fields import UnknownFields, Unsupported
+from server.protocol.errors import ApiError, UnknownField, UnsupportedField
+from server.protocol.foreign_parameters import DEFAULTS_OF_PEERS, OF_ONE_ROUTE, OTHER_NAMES, Unsupported
+
+MAX_IGNORED = 64  # unknown parameters of one body, its messages included
+MAX_NAME_CHARS = 64  # of one name where it is repeated to the client
+_EMPTY: tuple[Any, ...] = ([], {}, "")
 
 
 class StrictModel(BaseModel):
@@ -30,6 +34,65 @@ class LenientModel(BaseModel):
     """Ignores unknown fields: Anthropic's clients send more of them with each version. Types are strict."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class UnknownFields:
+    """Collects, over the parts of one body, the names that are ignored with a warning."""
+
+    def __init__(self) -> None:
+        self.ignored: list[str] = []  # in the order of the body, each once
+        # Names that were compared with some fields and are none of them, by the id of the fields. The fields are stored
+        # too, so that no others get this id.
+        self._compared: dict[int, tuple[Collection[str], set[str]]] = {}
+
+    def drop_from(self, part: Any, fields: Collection[str], unsupported: Unsupported, path: str = "") -> Any:
+        """`part` of a body with only the names of `fields`; what is no JSON object is returned as it is.
+
+        Args:
+            unsupported: names that are rejected unless they have one of these values.
+            path: of the part, with the dot that follows it, as ignored names are reported.
+
+        Raises:
+            UnsupportedField: one of `unsupported` has another value.
+            UnknownField: a name is most likely a typo of one of `fields`.
+            ApiError: the body has too many unknown parameters.
+        """
+        if not isinstance(part, dict):
+            return part
+        kept = {}
+        for name, value in part.items():
+            if name in fields:
+                kept[name] = value
+            elif name in unsupported:
+                if value is not None and not any(_is_same(value, allowed) for allowed in unsupported[name]):
+                    raise UnsupportedField(name, value)
+            else:
+                self._check_unknown(name, value, fields, path)
+        return kept
+
+    def _check_unknown(self, name: str, value: Any, fields: Collection[str], path: str) -> None:
+        shown = path + name[:MAX_NAME_CHARS]
+        _, compared = self._compared.setdefault(id(fields), (fields, set()))
+        if shown in compared or _is_default(name, value):
+            return  # four thousand messages may have the same name, which is compared once
+        if name in OF_ONE_ROUTE:
+            raise UnknownField(name)
+        if name in OTHER_NAMES:
+            raise UnknownField(name, OTHER_NAMES[name])
+        if name not in DEFAULTS_OF_PEERS:
+            meant = next((field for field in fields if is_typo(name, field)), None)
+            if meant is not None:
+                raise UnknownField(name, meant)
+        compared.add(shown)
+        if shown in self.ignored:
+            return
+        if len(self.ignored) == MAX_IGNORED:
+            raise ApiError(
+                f"the body has more than {MAX_IGNORED} unknown parameters, the limit; the last is {shown}",
+                param=path + name,
+                code="unknown_parameter",
+            )
+        self.ignored.append(shown)
 
 
 class RequestBody(StrictModel):
@@ -76,3 +139,36 @@ def bounded(name: str, most: int) -> BeforeValidator:
         return value
 
     return BeforeValidator(check)
+
+
+def is_typo(name: str, meant: str) -> bool:
+    """Whether `name` is `meant` but for one letter (added, left out, exchanged, or swapped with the next one).
+
+    Capitals, hyphens and underscores do not count: `maxTokens` and `max-tokens` are typos of `max_tokens`. A name of
+    fewer than four letters is too short to tell.
+    """
+    first, second = _letters(name), _letters(meant)
+    if len(second) < 4 or abs(len(first) - len(second)) > 1:
+        return False
+    start = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), None)
+    if start is None:
+        return True  # equal, or one letter more at the end
+    a, b = first[start:], second[start:]
+    return a[1:] == b[1:] or a[1:] == b or a == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])
+
+
+def _is_default(name: str, value: Any) -> bool:
+    """Whether an unknown parameter has its default value in every server. Where that is true, false is a request."""
+    defaults = DEFAULTS_OF_PEERS.get(name, ())
+    if value is False:
+        return not any(default is True for default in defaults)
+    return value is None or value in _EMPTY or any(_is_same(value, default) for default in defaults)
+
+
+def _letters(name: str) -> str:
+    return name[:MAX_NAME_CHARS].replace("_", "").replace("-", "").lower()
+
+
+def _is_same(value: Any, allowed: Any) -> bool:
+    """Whether both are equal, where true is not 1, as in JSON."""
+    return isinstance(value, bool) == isinstance(allowed, bool) and bool(value == allowed)

@@ -136,16 +136,8 @@ class SamplingFields(_ParamFields):
         Annotated[list[int], Field(fail_fast=True), bounded("logprob_token_ids", MAX_LOGPROB_TOKEN_IDS)] | None
     ) = None
 
-    def given(self) -> dict[str, Any]:
-        """The fields of SamplingParams that the request gives, without those that need a tokenizer."""
-        given: dict[str, Any] = {}
-        for name in _AS_THEY_ARE:
-            value = getattr(self, name)
-            if value is not None:
-                given[name] = tuple(value) if isinstance(value, list) else value
-        return given
 
-
-_AS_THEY_ARE = [
+# The fields that are those of SamplingParams without a tokenizer.
+SAME_AS_PARAMS = tuple(
     field.name for field in fields(SamplingParams) if field.name in SamplingFields.model_fields.keys() - {"bad_words"}
-]
+)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import sys
-import uuid
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
@@ -15,13 +14,11 @@ from aiohttp.http_exceptions import HttpProcessingError
 from structlog.typing import Processor
 
 from server.protocol.errors import ApiError, to_api_error
-from server.protocol.generation_fields import REQUEST_ID_PATTERN
 
 REQUEST_ID_HEADER = "X-Request-Id"
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSAFE_IN_LINES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_REQUEST_ID = re.compile(REQUEST_ID_PATTERN)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
 
@@ -95,19 +92,6 @@ def _is_our_failure(record: logging.LogRecord) -> bool:
 def _has_no_protocols(record: logging.LogRecord) -> bool:
     """False for aiohttp's list of the subprotocols that a client asked for, one of which may carry its key."""
     return "protocols" not in str(record.msg)
-
-
-def new_request_id(offered: str | None = None) -> str:
-    """The id that the client offered, if it is valid; otherwise a new one."""
-    if offered is not None and _REQUEST_ID.fullmatch(offered):
-        return offered
-    return uuid.uuid4().hex
-
-
-def start_request(request_id: str) -> None:
-    """Adds `request_id` to every later event of this task, and removes the fields of earlier requests."""
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(request_id=request_id)
 
 
 def note(**fields: object) -> None:

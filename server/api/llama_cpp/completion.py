@@ -35,13 +35,13 @@ class LlamaCompletionWriter(AnswerWriter):
 
     def __init__(
         self,
-        body: LlamaCompletionRequest,
+        call: LlamaCompletionCall,
         generation: Generation,
         context: AnswerContext,
         logprobs: ChatLogprobs | None,
     ) -> None:
         self.is_slow = logprobs is not None
-        self._body = body
+        self._call = call
         self._generation = generation
         self._context = context
         self._logprobs = logprobs
@@ -77,7 +77,7 @@ class LlamaCompletionWriter(AnswerWriter):
 
     def _of_answer(self, answer: Answer) -> dict[str, Any]:
         self._num_predicted[answer.index] = len(answer.token_ids)
-        tokens = answer.token_ids if self._body.return_tokens else []
+        tokens = answer.token_ids if self._call.returns_tokens else []
         last = self._last(answer.index, answer.text, answer.finish_reason)
         return {**last, "tokens": tokens, **self._probabilities(answer)}
 
@@ -106,7 +106,9 @@ class LlamaCompletionWriter(AnswerWriter):
         }
 
     def _settings(self) -> dict[str, Any]:
-        return {**self._body.given(), "n_predict": self._body.max_tokens or -1, "stop": self._body.stop}
+        request = self._call.request
+        length = -1 if request.max_tokens is None else request.max_tokens
+        return {**request.sampling, "n_predict": length, "stop": request.stops}
 
     def _timings(self) -> dict[str, Any]:
         usage, timings = self._generation.usage, self._generation.timings
@@ -146,7 +148,8 @@ class LlamaCompletionCall(BodyCall):
     """A completion request with llama.cpp's names."""
 
     def __init__(self, body: LlamaCompletionRequest, prompts: Sequence[PromptSource]) -> None:
-        self._body = body
+        self._num_logprobs = body.logprobs
+        self.returns_tokens = body.return_tokens is True
         super().__init__(to_request(body, prompts), body.request_id, body.ignored, body.stream is True)
 
     @classmethod
@@ -163,10 +166,10 @@ class LlamaCompletionCall(BodyCall):
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> LlamaCompletionWriter:
         logprobs = None
-        if self._body.logprobs is not None:
+        if self._num_logprobs is not None:
             prompts = [prompt.token_ids for prompt in generation.prompts]
             logprobs = ChatLogprobs(context.tokenizer, prompts, 1, (), of_answers=True, with_ids=True)
-        return LlamaCompletionWriter(self._body, generation, context, logprobs)
+        return LlamaCompletionWriter(self, generation, context, logprobs)
 
     def encode_progress(
         self, progress: PromptProgress, index: int, framing: Framing, request_id: str, model: str

@@ -19,7 +19,7 @@ from server.api.openai.openai_objects import progress_object
 from server.api.route import AnswerContext, BodyCall, BodyRoute
 from server.generation.generation import Generation
 from server.protocol.errors import ApiError, invalid_value
-from server.protocol.unknown_fields import UnknownFields
+from server.protocol.base_models import UnknownFields
 
 
 def error_object(error: ApiError, _request_id: str | None = None) -> dict[str, Any]:

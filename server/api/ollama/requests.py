@@ -15,7 +15,8 @@ from server.api.openai.chat_request import MAX_MESSAGES
 from server.protocol.base_models import LenientModel, RequestBody, bounded
 from server.protocol.errors import FieldError, UnsupportedField, invalid_value, shorten
 from server.protocol.tools import MAX_CALLS, MAX_TOOLS
-from server.protocol.unknown_fields import UnknownFields, Unsupported
+from server.protocol.base_models import UnknownFields
+from server.protocol.foreign_parameters import Unsupported
 
 MAX_IMAGES = 64  # of one message; each is refused by name
 MAX_INPUTS = 256  # texts of one /api/embed request

@@ -17,6 +17,7 @@ from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
 from server.generation.prompt_sources import PromptSource
 from server.protocol.generation_fields import GenerationFields
+from server.protocol.sampling_fields import SAME_AS_PARAMS
 from server.text.detokenizer import HasTokenTexts
 
 
@@ -82,7 +83,11 @@ class OpenAICall(BodyCall):
 
 def to_request(body: GenerationFields, prompts: Sequence[PromptSource], **of_route: Any) -> GenerationRequest:
     num_logprobs, grammar = body.num_logprobs, body.grammar_request
-    sampling = body.given()
+    sampling: dict[str, Any] = {}
+    for name in SAME_AS_PARAMS:
+        value = getattr(body, name)
+        if value is not None:
+            sampling[name] = tuple(value) if isinstance(value, list) else value
     if num_logprobs is not None:
         sampling["logprobs"] = num_logprobs
         if of_route.get("echoes"):

@@ -9,13 +9,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from sampling.host.params import MAX_LOGPROBS
-from server.protocol.base_models import StrictModel, bounded
+from server.protocol.base_models import StrictModel, UnknownFields, bounded
 from server.protocol.errors import invalid_value, shorten
-from server.protocol.generation_fields import GenerationFields, ThinkingBudget
+from server.protocol.foreign_parameters import CHAT, MESSAGE
+from server.protocol.generation_fields import GenerationFields, TemplateFields, ThinkingBudget, effort_variables
 from server.protocol.structured_outputs import GrammarRequest, ResponseFormat
-from server.protocol.template_fields import TemplateFields, effort_variables
 from server.protocol.tools import MAX_TOOLS, CallsTools, NamedTool, Tool, ToolCall, ToolChoice, ToolPolicy
-from server.protocol.unknown_fields import CHAT, MESSAGE, UnknownFields
 
 MAX_MESSAGES = 4096
 _ANY_TEXT = GrammarRequest("response_format", ResponseFormat(type="text"))

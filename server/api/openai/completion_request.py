@@ -8,8 +8,8 @@ from pydantic import BeforeValidator, PlainValidator, model_validator
 
 from sampling.host.params import MAX_LOGPROBS
 from server.protocol.errors import invalid_value, shorten
+from server.protocol.foreign_parameters import COMPLETIONS
 from server.protocol.generation_fields import GenerationFields
-from server.protocol.unknown_fields import COMPLETIONS
 
 MAX_PROMPTS = 64
 MAX_PROMPT_TOKENS = 1 << 19  # of one list of token ids; a model may have room for fewer

@@ -10,7 +10,7 @@ from server.api.openai.chat_request import MAX_MESSAGES, Message
 from server.api.openai.completion_request import AnyPrompts, Prompt, as_prompts
 from server.protocol.base_models import RequestBody, bounded
 from server.protocol.errors import invalid_value, shorten
-from server.protocol.template_fields import TemplateFields
+from server.protocol.generation_fields import TemplateFields
 from server.protocol.tools import MAX_TOOLS, Tool
 
 MAX_INPUTS = 256  # of one embeddings request

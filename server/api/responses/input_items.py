@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from server.api.openai.chat_request import as_text
-from server.protocol.base_models import StrictModel
+from server.protocol.base_models import StrictModel, UnknownFields
 from server.protocol.errors import ApiError, invalid_value, shorten
-from server.protocol.unknown_fields import UnknownFields
 
 MAX_ITEMS = 4096  # of one request
 MAX_ID_LENGTH = 256  # characters of an id that a client names

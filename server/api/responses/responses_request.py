@@ -11,13 +11,18 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_v
 from sampling.host.params import MAX_LOGPROBS
 from server.api.responses.function_tools import AllowedTools, FunctionChoice, FunctionTools, NamedFunction
 from server.api.responses.input_items import InputItem, ItemId, checked_items
-from server.protocol.base_models import StrictModel
+from server.protocol.base_models import StrictModel, UnknownFields
 from server.protocol.errors import ApiError, UnknownField, invalid_value, shorten
-from server.protocol.generation_fields import GenerationFields, StreamOptions, ThinkingBudget
+from server.protocol.foreign_parameters import Unsupported
+from server.protocol.generation_fields import (
+    GenerationFields,
+    StreamOptions,
+    TemplateFields,
+    ThinkingBudget,
+    effort_variables,
+)
 from server.protocol.structured_outputs import NAME_PATTERN, GrammarRequest, JsonSchema, ResponseFormat
-from server.protocol.template_fields import TemplateFields, effort_variables
 from server.protocol.tools import CallsTools, Tool, ToolPolicy
-from server.protocol.unknown_fields import UnknownFields, Unsupported
 
 MAX_METADATA = 16  # pairs
 MAX_METADATA_NAME = 64  # characters

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
+import uuid
 from contextlib import nullcontext
 
+import structlog
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
@@ -24,8 +27,11 @@ from server.http.entry.guard import (
 from server.http.entry.key_limits import is_counted
 from server.http.entry.served import SERVED
 from server.http.transport.http_errors import Connection
-from server.startup.logs import REQUEST_ID_HEADER, new_request_id, note, start_request
+from server.protocol.generation_fields import REQUEST_ID_PATTERN
+from server.startup.logs import REQUEST_ID_HEADER, note
 from server.telemetry import trace_context
+
+_REQUEST_ID = re.compile(REQUEST_ID_PATTERN)
 
 
 @web.middleware
@@ -33,8 +39,10 @@ async def enter(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Admits a request as that of a tenant, has it handled, and logs how it ended."""
     started_at = time.perf_counter()
     headers = request.headers
-    request[REQUEST_ID] = new_request_id(headers.get(REQUEST_ID_HEADER))
-    start_request(request[REQUEST_ID])
+    offered = headers.get(REQUEST_ID_HEADER, "")
+    request_id = request[REQUEST_ID] = offered if _REQUEST_ID.fullmatch(offered) else uuid.uuid4().hex
+    structlog.contextvars.clear_contextvars()  # of earlier requests on this connection
+    structlog.contextvars.bind_contextvars(request_id=request_id)
     if "traceparent" in headers:
         trace_context.take_over(headers["traceparent"], headers.get("tracestate"))
     response: web.StreamResponse | None = None

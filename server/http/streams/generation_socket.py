@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -31,7 +32,7 @@ from server.protocol.errors import ApiError, shorten
 from server.protocol.json_limits import MAX_INLINE_BYTES
 from server.serving.served_models import ServedModels
 from server.serving.submit import Submission
-from server.startup.logs import failure_of, log, new_request_id, note
+from server.startup.logs import failure_of, log, note
 from server.streams.stream import LoggedStream
 from server.telemetry.trace_context import take_from
 
@@ -153,7 +154,7 @@ class GenerationSocket:
         """Streams to the end and returns the terminal message."""
         take_from(message.body)
         call = await self._served.workers.run_large(self._parse, message) if is_large else self._parse(message)
-        stream_id = call.request_id or new_request_id()
+        stream_id = call.request_id or uuid.uuid4().hex
         self._served.ignored_parameters.tell(call.ignored)
         note(stream_id=stream_id)
         model = self._served.find(call.request.model)

@@ -7,6 +7,7 @@ is always OpenAI's.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -35,7 +36,7 @@ from server.http.transport.aiohttp_internals import (
     untie_unmatched,
 )
 from server.protocol.errors import RETRY_AFTER_S, SERVER_ERROR, ApiError, shorten, to_api_error
-from server.startup.logs import REQUEST_ID_HEADER, log, new_request_id
+from server.startup.logs import REQUEST_ID_HEADER, log
 
 MAX_DISCARDED = 64 << 10  # bytes of a body that nobody wants, which are read so that its connection can be kept
 DISCARD_S = 1.0  # for these bytes to arrive
@@ -261,7 +262,7 @@ def _is_short(request: web.BaseRequest) -> bool:
 
 
 def _answer(error: ApiError) -> web.Response:
-    request_id = new_request_id()
+    request_id = uuid.uuid4().hex
     log.info("refused", request_id=request_id, status=error.status, code=error.code, reason=error.message)
     response = web.Response(
         body=orjson.dumps(error_object(error, request_id)),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
+from typing import Any
 
 from server.router.local.replica_settings import (
     VISIBLE_GPUS,
@@ -62,10 +63,11 @@ class LocalReplicas:
             SourceFailed: one of them has ended before it was ready.
         """
         replicas.update(self._addresses)
-        self._tasks.append(asyncio.create_task(restart_frozen(self._supervisors, replicas)))
+        self._run(restart_frozen(self._supervisors, replicas))
         first, *others = self._supervisors
         for names in ([first], others):
-            self._tasks += [asyncio.create_task(self._supervisors[name].run()) for name in names]
+            for name in names:
+                self._run(self._supervisors[name].run())
             while not all(replica.has_been_ready for replica in replicas if replica.name in names):
                 self._check_running()
                 await asyncio.sleep(POLL_S)
@@ -86,6 +88,11 @@ class LocalReplicas:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def _run(self, running: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(running)
+        task.add_done_callback(_log_failure)
+        self._tasks.append(task)
+
     def _check_running(self) -> None:
         for task in self._tasks:
             if task.done():
@@ -94,6 +101,12 @@ class LocalReplicas:
                 except NeverReady as error:
                     status = EXIT_USAGE if error.status == EXIT_USAGE else EXIT_FAILURE
                     raise SourceFailed(str(error), status) from error
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    """Logs why a task has ended: once the router is ready nobody awaits it, and nothing restarts its server."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("supervision_ended", reason=str(error), exc_info=None if isinstance(error, NeverReady) else error)
 
 
 async def restart_frozen(supervisors: Mapping[str, Supervisor], replicas: Replicas) -> None:

@@ -16,7 +16,7 @@ from engine.weights.packing import (
     quantise,
     to_nibbles,
 )
-from tests.packed_blocks import dequantise, from_nibbles, unpack
+from tests.packed_blocks import dequantise, from_nibbles, has_minima, unpack
 
 INTEGERS = [kind for kind in Format if kind.is_integer and not kind.is_k]
 SMALLEST = 2.0**-24  # of float16
@@ -30,7 +30,7 @@ def random_matrix(kind, outputs, inputs, seed=0):
     numbers = random.integers(0, 16 if kind.is_nibbles else 256, (*shape, GROUP), np.uint8)
     scales, minima = random.standard_normal((2, *shape)).astype(np.float16).astype(np.float32)
     return Quantised(
-        kind, scales, minima if kind.has_minima else None, to_nibbles(numbers) if kind.is_nibbles else numbers
+        kind, scales, minima if has_minima(kind) else None, to_nibbles(numbers) if kind.is_nibbles else numbers
     )
 
 

@@ -49,6 +49,28 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=PATIENCE_S)
 
 
+def test_a_server_starts_without_rich_and_may_import_it_later(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, server.cli.main as cli\n"
+        "os._exit = sys.exit\n"
+        f"try: cli.main(['serve', {str(tmp_path / 'missing.gguf')!r}, '--port', '0'])\n"
+        "except SystemExit as ended: assert ended.code == 1\n"
+        "import engine.client\n"
+        "from server.startup.logs import log\n"
+        "try: 1 / 0\n"
+        "except ZeroDivisionError: log.exception('failed')\n"
+        "found = {name.split('.')[0] for name in sys.modules}\n"
+        "assert {'aiohttp', 'jax', 'structlog'} <= found\n"
+        "assert 'rich' not in found\n"
+        "import rich.console"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "ZeroDivisionError" in ended.stderr
+
+
 @pytest.mark.parametrize("module", ["server", "server.cli.main"])
 def test_the_command_runs_as_a_module(module: str) -> None:
     ended = subprocess.run(

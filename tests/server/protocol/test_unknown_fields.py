@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from server.api.openai.chat_request import ChatCompletionRequest, Message
 from server.api.openai.completion_request import CompletionRequest
-from server.protocol import unknown_fields as strangers
+from server.protocol import base_models
+from server.protocol.base_models import MAX_IGNORED, is_typo
 from server.protocol.errors import ApiError, to_api_error
-from server.protocol.unknown_fields import MAX_IGNORED, is_typo
 
 MESSAGES = [{"role": "user", "content": "a"}]
 
@@ -161,7 +161,7 @@ def test_a_message_may_have_whatever_a_library_keeps_in_it() -> None:
 
 def test_a_name_of_many_messages_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
-    monkeypatch.setattr(strangers, "is_typo", lambda *names: compared.append(names))
+    monkeypatch.setattr(base_models, "is_typo", lambda *names: compared.append(names))
     message = {"role": "user", "content": "a", "j": 1, "z" * 70: 1, "z" * 71: 1}
     body = {"messages": [message] * 100, "j": 1}
     assert ChatCompletionRequest.parse(body).ignored == ("j", "messages[].j", "messages[]." + "z" * 64)

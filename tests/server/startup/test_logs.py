@@ -1,4 +1,4 @@
-"""Access events and request ids."""
+"""Access events, and the traceback of failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 from structlog.testing import LogCapture
 
-from server.startup.logs import log, new_request_id, set_up_logs
+from server.startup.logs import log, set_up_logs
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import StartServer, eventually
 
@@ -73,16 +73,6 @@ async def test_a_client_that_left_is_499(start_server: StartServer, events: list
     asking.cancel()
     await eventually(lambda: len(access(events)) == 1)
     assert access(events)[0]["status"] == 499
-
-
-@pytest.mark.parametrize("offered", ["a b", "x" * 129, "", "é", "a\n"])
-def test_an_invalid_request_id_is_replaced(offered: str) -> None:
-    assert new_request_id(offered) != offered
-    assert len(new_request_id(offered)) == 32
-
-
-def test_a_valid_request_id_is_kept() -> None:
-    assert new_request_id("A-z_0.9:" + "x" * 120) == "A-z_0.9:" + "x" * 120
 
 
 @pytest.mark.parametrize(

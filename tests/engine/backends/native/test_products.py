@@ -22,7 +22,7 @@ from engine.weights.packing import GROUP, TILE, Format, PackedMatrix, Place, Qua
 from tests.engine.backends.native.support.calls import EPSILON, NOTHING, add_product, head_product, norm_product
 from tests.engine.backends.native.support.matrices import Matrices, fitted, make_matrix
 from tests.engine.backends.native.support.steps import make_step, random_step
-from tests.packed_blocks import pack_stack
+from tests.packed_blocks import has_minima, pack_stack
 
 FLOAT32_UNIT = 2.0**-24  # half the distance of 1 to the next float32: what rounding does at most, relatively
 BFLOAT16_UNIT = 2.0**-8
@@ -184,12 +184,12 @@ def test_the_largest_numbers_do_not_saturate(variant, kind, byte, sign):
     outputs, inputs = 32, 128
     shape = (outputs, inputs // GROUP)
     numbers = np.full((*shape, GROUP // 2 if kind.is_nibbles else GROUP), byte, np.uint8)  # a nibble is 0 or 15
-    number = (byte & 15 if kind.is_nibbles else byte) - (0 if kind.has_minima else 8 if kind.is_nibbles else 128)
-    minima = np.full(shape, 0.5, np.float32) if kind.has_minima else None
+    number = (byte & 15 if kind.is_nibbles else byte) - (0 if has_minima(kind) else 8 if kind.is_nibbles else 128)
+    minima = np.full(shape, 0.5, np.float32) if has_minima(kind) else None
     matrix = Quantised(kind, np.full(shape, 0.25, np.float32), minima, numbers)
     packed = pack_stack([pack_quantised(matrix)], kind, outputs)
     # A zero point counts in steps of the scale.
-    minimum = 0.5 * (0.25 if kind.has_zero_points else 1.0) if kind.has_minima else 0.0
+    minimum = 0.5 * (0.25 if kind.has_zero_points else 1.0) if has_minima(kind) else 0.0
     weight = 0.25 * number + minimum
     for num_rows in (1, 2, 3, 8, 12, 20):  # the kernels of so many rows, and of several blocks
         x = np.full((num_rows, inputs), sign, np.float32)

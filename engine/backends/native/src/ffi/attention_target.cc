@@ -118,12 +118,6 @@ ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_attention, InTurn<attention>::call,
-                              bind_run()
-                                  .Arg<F32>().Arg<F32>().Arg<S32>().Arg<S32>().Arg<F32>().Arg<F32>()
-                                  .Arg<S32>().Arg<S32>().Arg<S32>().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>()
-                                  .Ret<F32>().Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>()
-                                  .Attr<int64_t>("num_tiles").Attr<double>("scale").Attr<float>("softcap")
-                                  .Attr<float>("epsilon"));
+EAGRE_TARGET(eagre_attention, attention, "num_tiles", "scale", "softcap", "epsilon")
 
 }  // namespace eagre

@@ -73,12 +73,7 @@ ffi::Error experts(F32 addend, F32 x, S32 rows, S32 layer, S32 picks, F32 shares
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_add_experts, InTurn<experts>::call,
-                              bind_run()
-                                  .Arg<F32>().Arg<F32>().Arg<S32>().Arg<S32>().Arg<S32>().Arg<F32>().Arg<U8>().Arg<S32>().Arg<U8>()
-                                  .Arg<S32>().Ret<F32>()
-                                  .Attr<int64_t>("num_tiles").Attr<Tiles>("gate_up_tiles").Attr<Tiles>("down_tiles")
-                                  .Attr<int64_t>("num_inputs").Attr<int64_t>("num_inner").Attr<int64_t>("num_experts")
-                                  .Attr<int64_t>("activation"));
+EAGRE_TARGET(eagre_add_experts, experts,
+             "num_tiles", "gate_up_tiles", "down_tiles", "num_inputs", "num_inner", "num_experts", "activation")
 
 }  // namespace eagre

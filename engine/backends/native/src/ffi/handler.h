@@ -3,13 +3,13 @@
 
 #include <cstdint>
 #include <exception>
+#include <initializer_list>
 #include <string>
 
-#include "xla/ffi/api/ffi.h"
+#include "ffi/call_frame.h"
 
 namespace eagre {
 
-namespace ffi = xla::ffi;
 using F32 = ffi::Buffer<ffi::F32>;
 using S32 = ffi::Buffer<ffi::S32>;
 using U32 = ffi::Buffer<ffi::U32>;
@@ -26,31 +26,34 @@ inline int64_t& current_run() {
 
 inline ffi::Error invalid(const std::string& text) { return ffi::Error::InvalidArgument("eagre: " + text); }
 
-// A handler that turns exceptions, which would end the process in XLA, into errors.
-template <auto kBody>
-struct Guarded;
-template <class... Arguments, ffi::Error (*kBody)(Arguments...)>
-struct Guarded<kBody> {
-  static ffi::Error call(Arguments... arguments) {
-    try {
-      return kBody(arguments...);
-    } catch (const std::exception& error) {
-      return ffi::Error::Internal(std::string("eagre: ") + error.what());
-    }
+// Calls a target with what it takes. Braces around the arguments of the constructor have them decoded from left to right.
+struct Invocation {
+  template <class... Parameters>
+  Invocation(ffi::Decoder& decoder, ffi::Error (*target)(Parameters...), const Parameters&... arguments)
+      : error(decoder.finish()) {
+    if (!error.failure()) error = target(arguments...);
   }
+
+  ffi::Error error;
 };
 
-// A guarded handler of a call that takes its turn at the pool. It is bound with `bind_run`.
-template <auto kBody>
-struct InTurn;
-template <class... Arguments, ffi::Error (*kBody)(Arguments...)>
-struct InTurn<kBody> {
-  static ffi::Error call(ffi::RunId run, Arguments... arguments) {
-    current_run() = run.run_id;
-    return Guarded<kBody>::call(arguments...);
+// Turns exceptions, which would end the process in XLA, into errors.
+template <class... Parameters>
+XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, ffi::Error (*target)(Parameters...),
+                      std::initializer_list<const char*> attributes) {
+  if (ffi::is_metadata_call(*frame)) return nullptr;
+  if (const ffi::Error error = ffi::check_frame(*frame); error.failure()) return error.release(frame->api);
+  try {
+    current_run() = ffi::run_id_of(*frame);
+    ffi::Decoder decoder(*frame, attributes);
+    return Invocation{decoder, target, decoder.take<Parameters>()...}.error.release(frame->api);
+  } catch (const std::exception& error) {
+    return ffi::Error::Internal(std::string("eagre: ") + error.what()).release(frame->api);
   }
-};
+}
 
-inline auto bind_run() { return ffi::Ffi::Bind().Ctx<ffi::RunId>(); }
+// Exports a target, whose attributes have these names, in the order of its parameters.
+#define EAGRE_TARGET(symbol, target, ...) \
+  extern "C" XLA_FFI_Error* symbol(XLA_FFI_CallFrame* frame) { return handle(frame, target, {__VA_ARGS__}); }
 
 }  // namespace eagre

@@ -26,7 +26,7 @@ ffi::Error empty(ffi::Result<ffi::AnyBuffer> array) {
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_empty, Guarded<empty>::call, ffi::Ffi::Bind().Ret<ffi::AnyBuffer>());
+EAGRE_TARGET(eagre_empty, empty)
 
 // Tells of which sources the library was built.
 #ifndef EAGRE_SOURCES

@@ -163,26 +163,13 @@ ffi::Error embed(S32 tokens, S32 rows, U8 blocks, S32 places, F32Result y, int64
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_norm_product, InTurn<norm_product>::call,
-                              bind_run()
-                                  .Arg<F32>().Arg<S32>().Arg<S32>().Arg<F32>().Arg<F32>().Arg<U8>().Arg<S32>().Arg<F32>().Ret<F32>()
-                                  .Attr<int64_t>("num_tiles").Attr<Tiles>("tiles").Attr<int64_t>("num_inputs").Attr<int64_t>("norm_kind")
-                                  .Attr<float>("epsilon").Attr<int64_t>("activation").Attr<bool>("is_gated"));
+EAGRE_TARGET(eagre_norm_product, norm_product,
+             "num_tiles", "tiles", "num_inputs", "norm_kind", "epsilon", "activation", "is_gated")
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_add_product, InTurn<add_product>::call,
-                              bind_run()
-                                  .Arg<F32>().Arg<F32>().Arg<S32>().Arg<S32>().Arg<U8>().Arg<S32>().Arg<F32>().Ret<F32>()
-                                  .Attr<int64_t>("num_tiles").Attr<Tiles>("tiles").Attr<int64_t>("num_inputs").Attr<float>("scale"));
+EAGRE_TARGET(eagre_add_product, add_product, "num_tiles", "tiles", "num_inputs", "scale")
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_head_product, InTurn<head_product>::call,
-                              bind_run()
-                                  .Arg<F32>().Arg<S32>().Arg<F32>().Arg<F32>().Arg<U8>().Arg<S32>().Arg<F32>().Ret<F32>()
-                                  .Attr<Tiles>("tiles").Attr<int64_t>("num_inputs").Attr<int64_t>("norm_kind").Attr<float>("epsilon")
-                                  .Attr<float>("scale").Attr<float>("softcap"));
+EAGRE_TARGET(eagre_head_product, head_product, "tiles", "num_inputs", "norm_kind", "epsilon", "scale", "softcap")
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_embed, InTurn<embed>::call,
-                              bind_run()
-                                  .Arg<S32>().Arg<S32>().Arg<U8>().Arg<S32>().Ret<F32>()
-                                  .Attr<int64_t>("num_tiles").Attr<Tiles>("tiles").Attr<int64_t>("num_inputs").Attr<float>("scale"));
+EAGRE_TARGET(eagre_embed, embed, "num_tiles", "tiles", "num_inputs", "scale")
 
 }  // namespace eagre

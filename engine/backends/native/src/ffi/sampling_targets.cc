@@ -54,17 +54,15 @@ ffi::Error sample_random(F32 logits, S32 ints, F32 floats, F32 uniforms, S32Resu
 // An array of the features' states, by the name that sample_columns.h gives it.
 template <class Buffer>
 Buffer array(const ffi::RemainingArgs& arrays, StateArray name) {
-  const auto found = arrays.get<Buffer>(name);
-  if (found.has_error()) throw std::invalid_argument("a feature's state is of another type");
-  return *found;
+  const ffi::AnyBuffer found = arrays[name];
+  if (found.element_type() != Buffer::kDataType) throw std::invalid_argument("a feature's state is of another type");
+  return Buffer(found);
 }
 
 // Whether the arrays that the step changes are those that it returns.
 bool are_in_place(const ffi::RemainingArgs& arrays, const ffi::RemainingRets& updated) {
   for (size_t i = 0; i < updated.size(); ++i) {
-    auto from = arrays.get<ffi::AnyBuffer>(kUpdatedStates[i]);
-    auto to = updated.get<ffi::AnyBuffer>(i);
-    if (from.has_error() || to.has_error() || from->untyped_data() != (*to)->untyped_data()) return false;
+    if (arrays[kUpdatedStates[i]].untyped_data() != updated[i].untyped_data()) return false;
   }
   return true;
 }
@@ -143,22 +141,12 @@ ffi::Error argmax_rows(F32 logits, S32 slots, S32Result tokens, int64_t num_slot
 
 }  // namespace
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_argmax, InTurn<argmax_rows>::call,
-                              bind_run()
-                                  .Arg<F32>().Arg<S32>().Ret<S32>()
-                                  .Attr<int64_t>("num_slots"));
+EAGRE_TARGET(eagre_argmax, argmax_rows, "num_slots")
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_sample_random, InTurn<sample_random>::call,
-                              bind_run()
-                                  .Arg<F32>().Arg<S32>().Arg<F32>().Arg<F32>().Ret<S32>()
-                                  .Attr<int64_t>("num_slots"));
+EAGRE_TARGET(eagre_sample_random, sample_random, "num_slots")
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_sample_full, InTurn<sample_full>::call,
-                              bind_run()
-                                  .Arg<F32>().Arg<S32>().Arg<F32>().Arg<F32>().Arg<U32>().RemainingArgs()
-                                  .Ret<S32>().RemainingRets());
+EAGRE_TARGET(eagre_sample_full, sample_full)
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(eagre_logprobs, InTurn<logprobs>::call,
-                              bind_run().Arg<F32>().Arg<S32>().Arg<S32>().Ret<S32>());
+EAGRE_TARGET(eagre_logprobs, logprobs)
 
 }  // namespace eagre

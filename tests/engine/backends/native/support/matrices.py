@@ -12,7 +12,7 @@ from gguf.quants import dequantize
 from engine.weights.encodings import Encoding
 from engine.weights.packing import GROUP, Format, PackedMatrix, Quantised, pack_quantised, to_nibbles
 from tests.gguf_tensors import random_rows
-from tests.packed_blocks import pack, pack_floats, pack_stack
+from tests.packed_blocks import has_minima, pack, pack_floats, pack_stack
 
 FLOAT_TYPES = {Format.FLOAT32: np.float32, Format.BFLOAT16: jnp.bfloat16, Format.FLOAT16: np.float16}
 
@@ -53,7 +53,7 @@ def _make_layer(
         rows = random_rows(random, GGMLQuantizationType[kind.name], outputs, inputs)
         values = dequantize(rows, GGMLQuantizationType[kind.name]).astype(np.float64)
         # Where there are minima, a weight may be much smaller than the two terms that it is the sum of.
-        magnitudes = np.abs(values) + (8.0 if kind.has_minima else 0.0)
+        magnitudes = np.abs(values) + (8.0 if has_minima(kind) else 0.0)
         return pack(Encoding[kind.name], rows, kind, inputs), values, magnitudes
     if not kind.is_integer:
         weights = random.standard_normal((outputs, inputs)).astype(np.float32)
@@ -72,7 +72,7 @@ def _make_layer(
     quantised = Quantised(
         kind,
         scales.astype(np.float32),
-        stored.astype(np.float32) if kind.has_minima else None,
+        stored.astype(np.float32) if has_minima(kind) else None,
         to_nibbles(numbers) if kind.is_nibbles else numbers,
     )
     values, magnitudes = dequantise(kind, scales, minima, numbers)
@@ -84,7 +84,7 @@ def dequantise(
 ) -> tuple[np.ndarray, np.ndarray]:
     """float64[outputs, inputs] of uint8[outputs, groups, GROUP], and the magnitudes of the terms."""
     scaled = numbers * scales.astype(np.float64)[..., None]
-    if kind.has_minima:
+    if has_minima(kind):
         offset = np.broadcast_to(minima.astype(np.float64)[..., None], scaled.shape)
     else:
         offset = np.broadcast_to(-scales.astype(np.float64)[..., None] * (8 if kind.is_nibbles else 128), scaled.shape)

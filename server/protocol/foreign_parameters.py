@@ -1,0 +1,108 @@
+"""Parameters of other servers and clients that this server does not have: defaults, other names, refused values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# Names that this server does not have yet, and the values that ask for nothing. null is neutral everywhere.
+Unsupported = Mapping[str, tuple[Any, ...]]
+
+_SHARED: Unsupported = {
+    "chat_template": (),
+    "truncation_side": ("left",),  # cuts the beginning of a prompt
+    "top_a": (0.0,),
+}
+
+COMPLETIONS: Unsupported = {
+    **_SHARED,
+    "add_generation_prompt": (True,),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "parallel_tool_calls": (True, False),  # says nothing where there are no tools
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+}
+
+CHAT: Unsupported = {
+    **_SHARED,
+    "add_special_tokens": (False,),  # the chat template writes them
+    "audio": (),
+    "echo": (False,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "prediction": (),
+    "suffix": ("",),
+    "web_search_options": (),
+}
+
+# Of one message. Answers of this and of other servers have them, and clients send answers back as they came.
+MESSAGE: Unsupported = {"audio": (), "function_call": (), "refusal": ("",)}
+
+# Defaults that other servers document for parameters of their own. SGLang's router adds the first seven to every body.
+DEFAULTS_OF_PEERS: Unsupported = {
+    "no_stop_trim": (False,),
+    "skip_special_tokens": (True,),
+    "separate_reasoning": (True,),
+    "stream_reasoning": (True,),
+    "return_hidden_states": (False,),
+    "continue_final_message": (False,),
+    "require_reasoning": (False,),
+    "spaces_between_special_tokens": (True,),
+    "detokenize": (True,),
+    "use_beam_search": (False,),
+    "length_penalty": (1.0,),
+    "guided_decoding_backend": ("auto",),
+    "cache_prompt": (True,),
+    "include_reasoning": (True,),
+    "return_mm_kwargs": (True,),
+    "routed_experts_prompt_start": (0,),
+    "routed_experts_start_len": (0,),
+    "service_tier": ("auto", "default"),
+    "verbosity": ("medium",),
+    # llama.cpp's, which its own page sends with every message.
+    "adaptive_decay": (0.9,),
+    "adaptive_target": (-1.0,),
+    "dynatemp_exponent": (1.0,),
+    "dynatemp_range": (0.0,),
+    "id_slot": (-1,),
+    "min_keep": (0,),
+    "mirostat": (0,),
+    "mirostat_eta": (0.1,),
+    "mirostat_tau": (5.0,),
+    "n_cache_reuse": (0,),
+    "n_cmpl": (1,),
+    "n_discard": (0,),
+    "n_indent": (0,),
+    "n_keep": (0,),
+    "n_predict": (-1,),
+    "n_probs": (0,),
+    "reasoning_format": ("auto",),
+    "repeat_last_n": (64,),
+    "repeat_penalty": (1.0,),
+    "t_max_predict_ms": (-1, 0),
+    "tfs_z": (1.0,),
+    "typ_p": (1.0,),
+    # OpenRouter's.
+    "models": (),
+    "route": ("fallback",),
+    # Of text-generation-webui, whose clients send all of theirs.
+    "do_sample": (True,),
+    "guidance_scale": (1.0,),
+    "num_beams": (1,),
+    "penalty_alpha": (0.0,),
+    "top_n": (),  # of rerankers
+}
+# Names that others have for parameters of this server. Whoever asks for something by them means these.
+OTHER_NAMES = {
+    "typ_p": "typical_p", "repeat_penalty": "repetition_penalty", "n_cmpl": "n", "n_predict": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    # llama.cpp, SGLang, and vLLM before its structured_outputs.
+    "grammar": "structured_outputs", "json_schema": "structured_outputs", "ebnf": "structured_outputs",
+    "regex": "structured_outputs", "guided_json": "structured_outputs", "guided_regex": "structured_outputs",
+    "guided_choice": "structured_outputs", "guided_grammar": "structured_outputs",
+}  # fmt: skip
+# Fields of one route only. Who sends one to the other means something that would not happen.
+OF_ONE_ROUTE = frozenset({"messages", "prompt", "max_completion_tokens", "top_logprobs"})
