@@ -19,8 +19,8 @@ from engine.weights.formats.file_array import FileArray, ModelFile
 from engine.weights.formats.gguf_strings import decode_strings, lengths_of_strings, size_of_strings
 
 _ARRAY_HEADER_BYTES = 12  # item type, uint32, and count, uint64
-# How much is read in search of the header's end, again and again. Vocabularies of today take from 1 to 15 MB.
-HEADER_BYTES = (1 << 20, 8 << 20, 64 << 20, 256 << 20)
+MAX_HEADER_BYTES = 256 << 20  # vocabularies of today take from 1 to 15 MB
+_READ_AHEAD_BYTES = 512 << 10
 
 FieldValue = int | float | bool | str | list[int] | list[float] | list[bool] | list[str]
 
@@ -35,27 +35,16 @@ class GGUFFile(GGUFReader):
         """
         self._path = path
         self._file = ModelFile(path)
-        self._header = np.empty(0, np.uint8)
+        self._header = np.empty(min(self._file.size, MAX_HEADER_BYTES), np.uint8)  # takes memory as it is filled
+        self._num_read = 0
         self._are_fields_read = False
         try:
             with np.errstate(over="raise"):  # damaged sizes and offsets
-                self._read_header()
+                super().__init__(path)  # which maps the file, and reads by `_get` alone
         except (ValueError, IndexError, KeyError, TypeError, ArithmeticError) as error:
             # What the package raises for damage depends on where it falls.
             raise ModelError(f"{path} is no GGUF file, or it is damaged or cut short: {error}") from error
-
-    def _read_header(self) -> None:
-        """Reads what precedes the tensors, of which nothing says how long it is."""
-        for size in HEADER_BYTES:
-            self._header = self._file.read(0, min(size, self._file.size))
-            try:
-                super().__init__(self._path)  # which only maps the file: `_get` reads
-            except _HeaderEnd:
-                continue
-            finally:
-                self.__dict__.pop("data", None)
-            return
-        raise ValueError(f"its header is longer than {HEADER_BYTES[-1]} bytes")
+        del self.data
 
     def value(self, key: str) -> FieldValue | None:
         """The value of a field, or None where there is none; raises ModelError if a text in it is not UTF-8."""
@@ -95,8 +84,7 @@ class GGUFFile(GGUFReader):
             kind = kind.newbyteorder(order)
         if self._are_fields_read:
             return cast(npt.NDArray[Any], FileArray(self._file, offset, kind, (int(count),)))
-        if end > len(self._header):
-            raise _HeaderEnd
+        self._read_up_to(end)
         return self._header[offset:end].view(kind)
 
     def _build_tensors(self, start_offs: int, fields: list[ReaderField]) -> None:
@@ -125,13 +113,20 @@ class GGUFFile(GGUFReader):
         return _ARRAY_HEADER_BYTES + size, parts, [], [GGUFValueType.ARRAY, kind]
 
     def _lengths_of_strings(self, start: int, count: int) -> npt.NDArray[np.int64]:
-        try:
-            return lengths_of_strings(self._header, start, count)
-        except ValueError:
-            if len(self._header) < self._file.size:
-                raise _HeaderEnd from None
-            raise
+        while True:
+            try:
+                return lengths_of_strings(self._header[: self._num_read], start, count)
+            except ValueError:
+                if self._num_read == self._file.size:
+                    raise
+            self._read_up_to(min(2 * self._num_read, self._file.size))
 
-
-class _HeaderEnd(Exception):
-    """More of the file must be read for its header."""
+    def _read_up_to(self, end: int) -> None:
+        """Reads what precedes the tensors; nothing says how long it is."""
+        if end <= self._num_read:
+            return
+        if end > len(self._header):
+            raise ValueError(f"its header is longer than {len(self._header)} bytes")
+        stop = min(max(end, self._num_read + _READ_AHEAD_BYTES), len(self._header))
+        self._header[self._num_read : stop] = self._file.read(self._num_read, stop)
+        self._num_read = stop
