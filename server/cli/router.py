@@ -11,7 +11,7 @@ from engine.interface.private_folder import temporary_folder
 from server.admission.certificate import CertificateError
 from server.admission.keyring import KeyFileError
 from server.cli.listeners import CannotListen, Listeners
-from server.cli.memory import freeze_gc
+from server.cli.memory import freeze_gc, return_freed_memory
 from server.cli.process import (
     EXIT_OK,
     EXIT_USAGE,
@@ -69,6 +69,7 @@ async def run_router(source: ReplicaSource, settings: ServerSettings, announce: 
                 await source.reload()
 
             reloading = reload_on_hangup(reload)
+            trimming = asyncio.ensure_future(return_freed_memory())
             await listeners.open()
         except (KeyFileError, CertificateError, CannotListen) as error:
             announce(f"eagre: {error}")
@@ -90,6 +91,7 @@ async def run_router(source: ReplicaSource, settings: ServerSettings, announce: 
         finally:
             starting.cancel()
             reloading.cancel()
+            trimming.cancel()
             source.drain()
             await listeners.close()
             await source.stop()
