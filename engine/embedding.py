@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from engine.interface.types import EngineError, Pooling
-from engine.token_stream import TokenStream
+from engine.token_stream import NOT_FINITE, TokenStream
 from sampling.host.params import SamplingParams
 
 _PARAMS = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
@@ -23,6 +23,8 @@ async def embed(
     try:
         async for event in stream:
             if event.pooled is not None:
+                if not np.isfinite(event.pooled).all():
+                    raise EngineError(NOT_FINITE)
                 return event.pooled
     finally:
         stream.abort()

@@ -14,6 +14,8 @@ from engine.schedule.request_event import RequestEvent
 from sampling.host.params import SamplingParams
 from sampling.logprobs import BEST, BEST_IDS, LISTED, MASKED, OWN, RANK
 
+NOT_FINITE = "the model computes numbers that are not finite: its weights are damaged, or too large for their type"
+
 
 class Outbox(Protocol):
     """Collects what the listeners of one connection write, to be sent at once. It is compared by identity."""
@@ -167,6 +169,11 @@ class TokenStream:
         if self._has_only_tokens and event.finish_reason is None and event.progress is None:
             return self.put_tokens(event.request, event.token_ids)
         listener = self._listener
+        if _is_broken(event):
+            if event.finish_reason is None:
+                self.abort()
+            self._finish(FinishReason.ERROR, NOT_FINITE)
+            return None if listener is None else listener.receive(self.take())
         self._token_ids += event.token_ids
         self._num_cached_tokens = event.request.num_cached_tokens
         self.admitted_at = event.request.admitted_at
@@ -213,6 +220,12 @@ class TokenStream:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _is_broken(event: RequestEvent) -> bool:
+    """Whether logprobs are not numbers: so are all at a position where any logit is not one, or is infinite."""
+    pieces = [*(event.prompt_logprobs or ()), *([] if event.logprobs is None else [event.logprobs])]
+    return any(bool(np.isnan(columns.view(np.float32)[:, OWN]).any()) for columns in pieces)
 
 
 def _flush(outbox: Outbox | None) -> None:

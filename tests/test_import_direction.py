@@ -79,7 +79,7 @@ ONLY_IN = {
     "jinja2": ("server/text/", "server/cli/bench/"),  # chat templates, in a sandbox; the report's own page
     "rich": ("server/cli/",),
     "llguidance": ("server/structured_output/",),
-    "json": ("server/", "engine/weights/formats/model_folder.py"),  # a model's own configuration is JSON
+    "json": ("server/", "engine/weights/formats/"),  # folders have JSON: configurations, headers of safetensors
     "orjson": ("server/",),
     "opentelemetry": ("server/telemetry/",),
     "sqlite3": ("server/storage/",),

@@ -9,13 +9,11 @@ renaming, which is atomic.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import logging
 import os
 import re
 import shutil
-import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -25,6 +23,7 @@ from typing import TextIO
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from engine.interface.private_folder import private_folder, remove_abandoned, temporary_folder
 from engine.interface.trusted_file import NotTrusted, check_trusted_folder, read_trusted
 
 ENTRY_SUFFIX = "-cache"  # JAX's name of an entry is the program's name, "-", a digest and this
@@ -140,7 +139,6 @@ MAX_BYTES = 512 << 20  # of one store; a configuration of the default model take
 _DIGEST_LENGTH = 16  # hexadecimal digits
 _PRIVATE_PREFIX = ".private-"
 _CONFIGURATION = re.compile(r"[0-9a-f]{32}")  # the name of a configuration's folder
-_MOST_ATTEMPTS = 100  # at a private folder that no other process takes for an abandoned one
 
 _log = logging.getLogger(__name__)
 
@@ -195,18 +193,12 @@ class JaxCompilationCache:
         try:
             entries.mkdir(parents=True, exist_ok=True)
             check_trusted_folder(entries)  # JAX would run what others exchange in a folder that they can write
-            self._remove_abandoned()
-            return stack.enter_context(_private_folder(self._folder)), None
+            remove_abandoned(self._folder, _PRIVATE_PREFIX)
+            return stack.enter_context(private_folder(self._folder, _PRIVATE_PREFIX)), None
         except OSError as error:
             with contextlib.suppress(OSError):
-                return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="eagre-programs-"))), error
+                return stack.enter_context(temporary_folder()), error
             return None, error
-
-    def _remove_abandoned(self) -> None:
-        """Removes private folders of processes that were killed; a living process holds a lock on its own."""
-        for folder in self._folder.glob(f"{_PRIVATE_PREFIX}*"):
-            with contextlib.suppress(OSError), _locked(folder):
-                shutil.rmtree(folder, ignore_errors=True)
 
     def _evict(self, spared: Path) -> None:
         """Removes the configurations used longest ago until the store is within its limit.
@@ -225,44 +217,6 @@ class JaxCompilationCache:
                 if folder != spared:
                     shutil.rmtree(folder, ignore_errors=True)
                     total -= sizes[folder]
-
-
-@contextlib.contextmanager
-def _private_folder(parent: Path) -> Iterator[Path]:
-    """A folder of this process, in the file system of the store, so that links into it work; raises OSError."""
-    with contextlib.ExitStack() as stack:
-        folder = _new_locked_folder(parent, stack)
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _new_locked_folder(parent: Path, stack: contextlib.ExitStack) -> Path:
-    """Makes a folder and holds its lock until the end of `stack`.
-
-    Between the two, another process may take the folder for an abandoned one and remove it. Then there is another
-    attempt.
-    """
-    for _ in range(_MOST_ATTEMPTS):
-        folder = Path(tempfile.mkdtemp(prefix=_PRIVATE_PREFIX, dir=parent))
-        with contextlib.suppress(BlockingIOError, FileNotFoundError), contextlib.ExitStack() as attempt:
-            descriptor = attempt.enter_context(_locked(folder))
-            if os.path.samestat(os.fstat(descriptor), folder.stat()):
-                stack.enter_context(attempt.pop_all())
-                return folder
-    raise BlockingIOError(f"{parent}: other processes remove every new folder")
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[int]:
-    """Holds the lock of a folder until the process ends at the latest, and gives its descriptor; raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _lend(entries: Path, private: Path) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from server.cli.client.errors import NoAnswer
 from server.cli.parser import build_parser
+from server.startup.plain_text import without_controls
 
 if TYPE_CHECKING:
     from server.startup.settings import ServerSettings
@@ -113,7 +114,7 @@ def _flags(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _announce(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(without_controls(line), file=sys.stderr, flush=True)
 
 
 def _pull(options: argparse.Namespace) -> int:
@@ -126,7 +127,7 @@ def _pull(options: argparse.Namespace) -> int:
             path = pull_model(options.name, progress)
     except ModelStoreError as error:
         return _fail(str(error), EXIT_FAILURE)
-    print(path)
+    print(without_controls(str(path)) if sys.stdout.isatty() else path)
     return EXIT_OK
 
 
@@ -223,11 +224,11 @@ def _sampling(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _write(text: str) -> None:
-    print(text, end="", flush=True)
+    print(without_controls(text) if sys.stdout.isatty() else text, end="", flush=True)
 
 
 def _fail(message: str, status: int) -> int:
-    print(f"eagre: {message}", file=sys.stderr)
+    print(f"eagre: {without_controls(message)}", file=sys.stderr)
     return status
 
 

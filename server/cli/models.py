@@ -11,6 +11,7 @@ import orjson
 from engine.interface.config import EngineConfig
 from engine.interface.types import MachineMemory, ModelFootprint
 from server.model_sources.available_models import AvailableModel, all_models
+from server.startup.plain_text import one_line
 
 HEADER = ("NAME", "SOURCE", "QUANTIZATION", "PARAMETERS", "WEIGHTS", "1,000 TOKENS", "FITS")
 _ALIGN = "<<<>>><"  # of the columns: words to the left, figures to the right
@@ -96,9 +97,9 @@ def as_table(models: Iterable[MeasuredModel], memory: MachineMemory) -> str:
 def _row(model: MeasuredModel, memory: MachineMemory) -> tuple[str, ...]:
     known, fits = model.footprint, model.fits(memory)
     return (
-        model.listed.name,
-        model.listed.source,
-        "-" if known is None or known.quantization is None else known.quantization,
+        one_line(model.listed.name),
+        one_line(model.listed.source),
+        "-" if known is None or known.quantization is None else one_line(known.quantization),
         "-" if known is None else _short(known.num_parameters, (" B", " M", " K")),
         "-" if known is None else _size(known.weight_bytes),
         "-" if model.cache_bytes is None else _size(model.cache_bytes),
@@ -108,7 +109,7 @@ def _row(model: MeasuredModel, memory: MachineMemory) -> tuple[str, ...]:
 
 def _note(model: MeasuredModel) -> str:
     if model.error is not None:
-        return model.error
+        return one_line(model.error)
     if model.listed.download_bytes is not None:
         command = f"`eagre pull {model.listed.name}` fetches {_size(model.listed.download_bytes)}"
         return f"not here yet; {command}, under the {model.listed.license}"

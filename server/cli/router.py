@@ -6,13 +6,12 @@ import asyncio
 import os
 import secrets
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
+from engine.interface.private_folder import temporary_folder
 from server.admission.certificate import CertificateError
 from server.admission.keyring import KeyFileError
 from server.cli.listeners import CannotListen, Listeners
-from server.cli.memory import freeze_gc
+from server.cli.memory import freeze_gc, return_freed_memory
 from server.cli.process import (
     EXIT_OK,
     EXIT_USAGE,
@@ -42,9 +41,9 @@ def run_local_replicas(settings: ServerSettings, announce: Announce) -> int:
     freeze_gc()
     if settings.front_key is None:
         settings = replace(settings, front_key=secrets.token_urlsafe(24))
-    with TemporaryDirectory(prefix="eagre-", ignore_cleanup_errors=True) as folder:  # for this user alone
+    with temporary_folder() as folder:  # for this user alone
         try:
-            source = LocalReplicas(settings, os.environ, Path(folder))
+            source = LocalReplicas(settings, os.environ, folder)
             settings_of_each(settings)  # what every server would refuse
         except SettingsError as error:
             announce(f"eagre: {error}")
@@ -70,6 +69,7 @@ async def run_router(source: ReplicaSource, settings: ServerSettings, announce: 
                 await source.reload()
 
             reloading = reload_on_hangup(reload)
+            trimming = asyncio.ensure_future(return_freed_memory())
             await listeners.open()
         except (KeyFileError, CertificateError, CannotListen) as error:
             announce(f"eagre: {error}")
@@ -91,6 +91,7 @@ async def run_router(source: ReplicaSource, settings: ServerSettings, announce: 
         finally:
             starting.cancel()
             reloading.cancel()
+            trimming.cancel()
             source.drain()
             await listeners.close()
             await source.stop()

@@ -11,7 +11,7 @@ from engine.interface.types import EngineStalled, Progress
 from server.admission.certificate import CertificateError
 from server.admission.keyring import KeyFileError
 from server.cli.listeners import CannotListen, Listeners
-from server.cli.memory import freeze_gc, limit_malloc_arenas
+from server.cli.memory import freeze_gc, limit_malloc_arenas, return_freed_memory
 from server.cli.model_loader import Load, ModelLoader
 from server.cli.process import (
     EXIT_FAILURE,
@@ -72,6 +72,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
     served.tracing = open_tracing(os.environ)
     stopped = watch_signals()
     reloading = reload_on_hangup(listeners.reload)
+    trimming = asyncio.ensure_future(return_freed_memory())
     loader = ModelLoader(served, load, progress)
     try:
         try:
@@ -94,6 +95,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
         return await _serve_until_stopped(served, loader, stopped)
     finally:
         reloading.cancel()
+        trimming.cancel()
         await listeners.close()
         engines = [model.engine for model in served.all if model.is_open]
         for engine in engines:

@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from engine.interface.types import EngineState
 from server.http.entry.served import SERVED
 from server.http.transport.json_body import json_response
+from server.protocol.errors import without_folders
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.startup.version import eagre_version
@@ -49,7 +50,7 @@ async def health(request: web.Request) -> web.Response:
 def _health_of(model: ServedModel) -> dict[str, Any]:
     body: dict[str, Any] = {"state": model.state, "is_alive": model.is_alive, "num_streams": model.num_generations}
     if model.load_error is not None:
-        body["error"] = model.load_error
+        body["error"] = without_folders(model.load_error)
     if model.is_open:
         stats = model.engine.stats()
         body["stats"] = {**asdict(stats), "kv_cache_usage": stats.kv_cache_usage}
@@ -81,6 +82,8 @@ def _readiness(served: ServedModels) -> dict[str, Any]:
             detail = "requests are accepted; " + ", ".join(
                 f"{model.model_name} is {model.state}" for model in served.all
             )
+    if served.store.failure is not None:
+        detail += "; the store cannot be used"
     return {"status": served.phase, "detail": detail}
 
 

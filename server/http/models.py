@@ -8,6 +8,7 @@ from aiohttp import web
 
 from server.http.entry.served import SERVED
 from server.http.transport.json_body import json_response
+from server.protocol.errors import without_folders
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.startup.version import eagre_version
@@ -35,7 +36,7 @@ async def show_server(request: web.Request) -> web.Response:
     return json_response(
         {
             "model_id": model.model_name,
-            "model_path": model.settings.model,
+            "model_path": without_folders(model.settings.model),
             "served_model_name": model.model_name,
             "version": eagre_version(),
             "dp_size": 1,
@@ -63,8 +64,8 @@ async def show_first(request: web.Request) -> web.Response:
     info = model.engine.model_info
     return json_response(
         {
-            "model_path": model.settings.model,
-            "tokenizer_path": model.settings.model,
+            "model_path": without_folders(model.settings.model),
+            "tokenizer_path": without_folders(model.settings.model),
             "is_generation": True,
             "model_type": info.architecture,
             "architectures": [info.architecture],
@@ -89,7 +90,7 @@ def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
         "state": model.state,
     }
     if model.load_error is not None:
-        shape["error"] = model.load_error
+        shape["error"] = without_folders(model.load_error)
     if not model.is_open:
         return shape
     info = model.engine.model_info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Self
@@ -37,6 +38,15 @@ _DEMANDS = {
 }
 
 
+# The folders of an absolute path; not those of a URL.
+_FOLDERS = re.compile(r"(?<![\w:/.~-])/(?:[^/\s'\"]+/)*(?=[^/\s'\"])")
+
+
+def without_folders(text: str) -> str:
+    """`text` with the names of files alone in the place of absolute paths, which are no business of clients."""
+    return _FOLDERS.sub("", text)
+
+
 class ApiError(Exception):
     """An error for the client, with its HTTP status."""
 
@@ -50,6 +60,8 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            message = without_folders(message)
         super().__init__(message)
         self.message = message
         self.status = status

@@ -18,7 +18,7 @@ from server.http.entry.error_answers import ERROR_SHAPES, GENERATING
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, add_cors_headers
 from server.http.entry.key_limits import add_limit_headers
 from server.http.entry.middleware import enter
-from server.http.responses.routes import RESPONSES
+from server.http.responses.routes import CONVERSATIONS, RESPONSES
 from server.http.table import ROUTES
 from server.http.transport.connections import DESCRIPTORS, KEYS, TURNS, GuardedRunner
 from server.http.transport.web_socket import OpenSockets
@@ -34,7 +34,8 @@ _PATTERNS = {"/static/{path}": "/static/{path:.+}", "/v1/models/{id}": "/v1/mode
 
 _HANDLERS: dict[tuple[str, str], Handler] = {
     **{("POST", route.path): failover.forward_generation for route in ROUTES if isinstance(route, BodyRoute)},
-    ("POST", RESPONSES): sticky_routes.forward_response,
+    ("POST", RESPONSES): sticky_routes.forward_with_history,
+    ("POST", CONVERSATIONS): sticky_routes.forward_with_history,
     ("GET", "/v1/streams/{id}"): failover.resume_stream,
     ("DELETE", "/v1/streams/{id}"): failover.stop_stream,
     ("GET", "/v1/requests"): sticky_routes.forward_to_named,

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from server.admission.admission_budget import AdmissionBudget
 from server.admission.workers import Workers
+from server.api.responses.items import response_of_item
 from server.http.entry.guard import TENANT
 from server.http.entry.served import read_body
 from server.http.streams.router_headers import FRONT_KEY_HEADER
@@ -114,5 +115,16 @@ def routing_fields(fields: Mapping[str, Any]) -> dict[str, str | bool]:
     conversation = fields.get("conversation")
     if isinstance(conversation, dict):
         conversation = conversation.get("id")
-    found = {name: fields.get(name) for name in _ROUTING_FIELDS} | {"conversation": conversation}
+    found = {name: fields.get(name) for name in _ROUTING_FIELDS}
+    found |= {"conversation": conversation, "referenced_response": _referenced_response(fields)}
     return {name: value for name, value in found.items() if isinstance(value, str | bool)}
+
+
+def _referenced_response(fields: Mapping[str, Any]) -> str | None:
+    """The response with the first of the stored items that a body refers to."""
+    for items in (fields.get("input"), fields.get("items")):
+        for item in items if isinstance(items, list) else ():
+            is_reference = isinstance(item, dict) and (item.get("type") or "item_reference") == "item_reference"
+            if is_reference and "content" not in item and isinstance(item.get("id"), str):
+                return response_of_item(item["id"])
+    return None

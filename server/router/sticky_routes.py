@@ -15,6 +15,10 @@ from server.router.router import ROUTER, Router
 
 # The id of a response or a conversation. Whatever else a client sends as an id is for a replica to refuse.
 _ID = re.compile(r"[0-9A-Za-z_]{1,256}")
+# Where what a routing field names is found; the first field that a request has decides.
+_HISTORIES = (
+    ("previous_response_id", RESPONSES), ("conversation", CONVERSATIONS), ("referenced_response", RESPONSES),
+)  # fmt: skip
 
 
 async def forward_to_owner(request: web.Request) -> web.StreamResponse:
@@ -25,8 +29,8 @@ async def forward_to_owner(request: web.Request) -> web.StreamResponse:
         return await forward_to(request, router, proxied, router.replicas.usable, request.match_info["id"])
 
 
-async def forward_response(request: web.Request) -> web.StreamResponse:
-    """POST /v1/responses: to the replica that owns the response or conversation it continues, or else to the best."""
+async def forward_with_history(request: web.Request) -> web.StreamResponse:
+    """A new response or conversation: to the replica with the stored ones that it continues, or else to the best."""
     router = request.app[ROUTER]
     router.check_accepting()
     with ExitStack() as reading:
@@ -54,8 +58,8 @@ async def forward_to_named(request: web.Request) -> web.StreamResponse:
 
 
 async def owner_of_history(router: Router, proxied: ProxyRequest) -> Replica | None:
-    """The replica that has the response or conversation that a request continues, if it continues one."""
-    for name, path in (("previous_response_id", RESPONSES), ("conversation", CONVERSATIONS)):
+    """The replica with the stored response or conversation that a request continues or refers to, if it does."""
+    for name, path in _HISTORIES:
         history_id = proxied.fields.get(name)
         if isinstance(history_id, str) and _ID.fullmatch(history_id):
             return await find_owner(router, history_id, f"{path}/{history_id}", proxied)

@@ -83,6 +83,9 @@ class ServedModels:
             ProcessGauge(
                 "eagre_held_streams", "Streams that are kept for their readers", lambda: self.streams.num_streams
             ),
+            ProcessGauge(
+                "eagre_store_failures", "Calls of the store that failed so far", lambda: self.store.num_failures
+            ),
             ProcessGauge("eagre_held_stream_bytes", "Bytes of their events", lambda: self.streams.num_bytes),
         )
         self.metrics = MetricsPage(

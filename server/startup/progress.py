@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 from engine.interface.types import Progress
+from server.startup.plain_text import one_line
 
 # The first words of stages that count bytes; all other stages count items.
 BYTE_STAGES = frozenset({"download", "unpack", "verify"})
@@ -42,6 +43,7 @@ class ProgressReporter:
         self._display: _Bar | _Lines | None = None
 
     def __call__(self, stage: str, done: int, total: int, note: str = "") -> None:
+        stage, note = one_line(stage), one_line(note)  # with names of models and files, which others have chosen
         with self._lock:
             if self._display is None or stage != self._stage:
                 self._end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -17,6 +18,8 @@ from server.admission.keyring import NOBODY, caller
 from server.storage.record_table import OwnerQuotas, RecordKey, RecordTable, StoreError, TooLarge
 
 T = TypeVar("T")
+
+LOG_INTERVAL_S = 60.0  # between two lines of the log on a store that cannot be used
 
 
 class RecordStore:
@@ -36,6 +39,9 @@ class RecordStore:
         self._thread = FairPool(1, "store", rests=True)
         self._table: RecordTable | None = None
         self._is_closed = False
+        self.failure: str | None = None  # why the last call failed, until one succeeds
+        self.num_failures = 0  # calls that failed
+        self._log_again_at = 0.0
         if path is not None:
             try:
                 self._thread.submit(NOBODY, self._open).result()
@@ -136,6 +142,21 @@ class RecordStore:
         """The keys of all records of a kind, of all owners; the least recently used comes first."""
         return await self._run_read(lambda table: table.keys(kind))
 
+    def may_log(self) -> bool:
+        """Whether a failure may be logged: at most once in LOG_INTERVAL_S, however many clients meet it."""
+        now = time.monotonic()
+        if now < self._log_again_at:
+            return False
+        self._log_again_at = now + LOG_INTERVAL_S
+        return True
+
+    async def check(self) -> None:
+        """Raises StoreError if the file is gone, or the last call failed and records still cannot be written."""
+        if self.failure is not None or self._is_closed:
+            await self._run(lambda table: table.check())
+        elif self._path is not None:
+            await self._run(lambda table: table.check_file())
+
     async def close(self) -> None:
         """Closes after the calls made before; later ones, and reads that still wait, are rejected. Idempotent."""
         if self._is_closed:
@@ -171,7 +192,16 @@ class RecordStore:
 
     def _work(self, work: Callable[[RecordTable], T]) -> T:
         with SHORT_SWITCHES:
-            return work(self._open())
+            try:
+                result = work(self._open())
+            except TooLarge:
+                raise
+            except StoreError as error:
+                self.failure = str(error)
+                self.num_failures += 1
+                raise
+            self.failure = None
+            return result
 
     def _open(self) -> RecordTable:
         if self._table is None:

@@ -113,6 +113,7 @@ class RecordTable:
         except (OSError, sqlite3.Error) as error:
             raise self._unusable(error) from error
         try:
+            self._identity = self._find_file()
             self._open()
         except StoreError:
             self._database.close()
@@ -161,6 +162,30 @@ class RecordTable:
             rows = self._run("SELECT kind, owner, id FROM records WHERE kind = ? ORDER BY used", (kind,))
             return [RecordKey(*row) for row in rows]
 
+    def check_file(self) -> None:
+        """Raises StoreError if the file was deleted, or replaced by another.
+
+        The system lets a program write to a file that was deleted, and all that is written is lost.
+        """
+        if self._find_file() != self._identity:
+            raise self._unusable("its file was replaced by another")
+
+    def check(self) -> None:
+        """Raises StoreError if the table cannot be written to. A record is written and deleted again."""
+        key = RecordKey("check", "", "check")
+        self.put(key, b"")
+        self.delete(key)
+
+    def _find_file(self) -> tuple[int, int] | None:
+        """Device and inode of the file at the path; None in memory. Raises StoreError if there is none."""
+        if self._path is None:
+            return None
+        try:
+            status = os.stat(self._path)
+        except OSError as error:
+            raise self._unusable(error) from error
+        return status.st_dev, status.st_ino
+
     def _open(self) -> None:
         # One process alone has the file: the counts in `OwnerQuotas` know nothing of another's writes.
         self._run("PRAGMA locking_mode = EXCLUSIVE")
@@ -189,6 +214,7 @@ class RecordTable:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """Everything within happens, or nothing."""
+        self.check_file()
         try:
             self._run("BEGIN")
             try:

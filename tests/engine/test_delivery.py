@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 
 from engine.delivery import Delivery
@@ -13,6 +15,7 @@ from engine.schedule.request import Request
 from engine.schedule.request_event import NewTokens, RequestEvent
 from engine.token_stream import TokenStream
 from sampling.host.params import SamplingParams
+from sampling.logprobs import NUM_COLUMNS, OWN
 from tests.patience import PATIENCE_S
 
 
@@ -133,3 +136,28 @@ async def test_one_reader_waits_for_several_streams() -> None:
     await asyncio.wait_for(streams[0].wait(streams[1:]), PATIENCE_S)  # the third is still to be read
     assert streams[2].take().finish_reason is FinishReason.STOP
     assert [stream.has_news for stream in streams[:2]] == [False, False]
+
+
+def logprobs_of(own: float) -> np.ndarray:
+    columns = np.zeros((1, NUM_COLUMNS), np.int32)
+    columns.view(np.float32)[:, OWN] = own
+    return columns
+
+
+@pytest.mark.parametrize("of_prompt", [False, True])
+def test_logprobs_that_are_not_numbers_end_their_request(of_prompt: bool) -> None:
+    """Written as JSON they would be null."""
+    way, box = Way(), Box()
+    aborted: list[str] = []
+    request = Request("a", [1, 2], SamplingParams(logprobs=0, prompt_logprobs=0), 0, 100)
+    request.mailbox = TokenStream(request, aborted.append)
+    request.mailbox.listen(box)
+    way.delivery.publish([RequestEvent(request, [3], None, logprobs=logprobs_of(-1.0))])
+    broken = logprobs_of(math.nan)
+    event = RequestEvent(
+        request, [4], None, logprobs=None if of_prompt else broken, prompt_logprobs=[broken] if of_prompt else None
+    )
+    way.delivery.publish([event])
+    way.deliver()
+    assert aborted == ["a"]
+    assert box.noted == [([3], None), ([], FinishReason.ERROR), "flush"]

@@ -18,7 +18,7 @@ from engine.weights.leaf import Leaf, LeafKind
 from engine.weights.packing import TILE, Format, PackedMatrix, PackingError, Placement, pack_quantised, quantise
 from engine.weights.tensors import ModelTensor
 
-_JOB_BYTES = 8 << 20  # of a tensor: what one job reads and packs
+_JOB_BYTES = 2 << 20  # of a tensor: what one job reads and packs, still in the processor's cache
 
 _NAMES = {
     Format.INT8_MIN: "int8", Format.INT4_MIN: "int4", Format.INT8_ZERO: "int8", Format.INT4_ZERO: "int4",

@@ -7,19 +7,20 @@ for weights and for the vocabulary, so this module is part of the interface betw
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 from gguf import GGUFReader, GGUFValueType, ReaderField
 
 from engine.interface.errors import ModelError
-from engine.interface.regular_file import open_regular
+from engine.weights.formats.file_array import FileArray, ModelFile
 from engine.weights.formats.gguf_strings import decode_strings, lengths_of_strings, size_of_strings
 
 _ARRAY_HEADER_BYTES = 12  # item type, uint32, and count, uint64
+MAX_HEADER_BYTES = 256 << 20  # vocabularies of today take from 1 to 15 MB
+_READ_AHEAD_BYTES = 512 << 10
 
 FieldValue = int | float | bool | str | list[int] | list[float] | list[bool] | list[str]
 
@@ -33,13 +34,17 @@ class GGUFFile(GGUFReader):
         OSError: the file cannot be read.
         """
         self._path = path
-        open_regular(path).close()  # the package would wait for what comes out of a named pipe
+        self._file = ModelFile(path)
+        self._header = np.empty(min(self._file.size, MAX_HEADER_BYTES), np.uint8)  # takes memory as it is filled
+        self._num_read = 0
+        self._are_fields_read = False
         try:
             with np.errstate(over="raise"):  # damaged sizes and offsets
-                super().__init__(path)
+                super().__init__(path)  # which maps the file, and reads by `_get` alone
         except (ValueError, IndexError, KeyError, TypeError, ArithmeticError) as error:
             # What the package raises for damage depends on where it falls.
             raise ModelError(f"{path} is no GGUF file, or it is damaged or cut short: {error}") from error
+        del self.data
 
     def value(self, key: str) -> FieldValue | None:
         """The value of a field, or None where there is none; raises ModelError if a text in it is not UTF-8."""
@@ -66,17 +71,25 @@ class GGUFFile(GGUFReader):
     def _get(
         self, offset: int, dtype: npt.DTypeLike, count: int = 1, override_order: Literal["I", "S", "<"] | None = None
     ) -> npt.NDArray[Any]:
-        """As in the package, which returns less than was requested where the file ends early."""
+        """As in the package, which returns less than was requested where the file ends early.
+
+        Tensors are not read yet: theirs are `FileArray`.
+        """
         kind = np.dtype(dtype)
         end = offset + kind.itemsize * int(count)
-        self._check_end(end)
+        if end > self._file.size:
+            raise ValueError(f"a value ends at byte {end} of {self._file.size}")
         order = self.byte_order if override_order is None else override_order
-        return self._plain_data[offset:end].view(kind if order == "I" else kind.newbyteorder(order))
+        if order != "I":
+            kind = kind.newbyteorder(order)
+        if self._are_fields_read:
+            return cast(npt.NDArray[Any], FileArray(self._file, offset, kind, (int(count),)))
+        self._read_up_to(end)
+        return self._header[offset:end].view(kind)
 
-    @cached_property
-    def _plain_data(self) -> npt.NDArray[np.uint8]:
-        """The file as a plain ndarray: the package slices a subclass, which is slow."""
-        return self.data.view(np.ndarray)
+    def _build_tensors(self, start_offs: int, fields: list[ReaderField]) -> None:
+        self._are_fields_read = True
+        super()._build_tensors(start_offs, fields)
 
     def _get_field_parts(
         self, orig_offs: int, raw_type: int
@@ -90,7 +103,7 @@ class GGUFFile(GGUFReader):
         kind, start = GGUFValueType(item_type[0]), orig_offs + _ARRAY_HEADER_BYTES
         parts: list[npt.NDArray[Any]] = [item_type, count]
         if kind is GGUFValueType.STRING:
-            parts.append(lengths_of_strings(self._plain_data, start, int(count[0])))
+            parts.append(self._lengths_of_strings(start, int(count[0])))
             size = size_of_strings(parts[-1])
         elif kind is GGUFValueType.ARRAY:
             raise ValueError("arrays of arrays are not supported")
@@ -99,6 +112,21 @@ class GGUFFile(GGUFReader):
         parts.append(self._get(start, np.uint8, size))
         return _ARRAY_HEADER_BYTES + size, parts, [], [GGUFValueType.ARRAY, kind]
 
-    def _check_end(self, end: int) -> None:
-        if end > len(self.data):
-            raise ValueError(f"a value ends at byte {end} of {len(self.data)}")
+    def _lengths_of_strings(self, start: int, count: int) -> npt.NDArray[np.int64]:
+        while True:
+            try:
+                return lengths_of_strings(self._header[: self._num_read], start, count)
+            except ValueError:
+                if self._num_read == self._file.size:
+                    raise
+            self._read_up_to(min(2 * self._num_read, self._file.size))
+
+    def _read_up_to(self, end: int) -> None:
+        """Reads what precedes the tensors; nothing says how long it is."""
+        if end <= self._num_read:
+            return
+        if end > len(self._header):
+            raise ValueError(f"its header is longer than {len(self._header)} bytes")
+        stop = min(max(end, self._num_read + _READ_AHEAD_BYTES), len(self._header))
+        self._header[self._num_read : stop] = self._file.read(self._num_read, stop)
+        self._num_read = stop

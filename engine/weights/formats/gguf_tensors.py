@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from gguf import GGMLQuantizationType, LlamaFileType, ReaderTensor
@@ -14,9 +14,9 @@ from gguf.quants import dequantize
 from engine.interface.errors import ModelError
 from engine.weights.encodings import EncodedRows, Encoding
 from engine.weights.formats.fields import MAX_INTEGER, Fields
+from engine.weights.formats.file_array import FileArray
 from engine.weights.formats.gguf_file import GGUFFile
 from engine.weights.formats.gguf_shards import tensors_of_shards
-from engine.weights.formats.mapped_file import forget
 from engine.weights.packing import Format
 
 _ENCODINGS = frozenset(map(int, Encoding)) & frozenset(map(int, GGMLQuantizationType))
@@ -52,22 +52,16 @@ class GGUFTensor:
         """Raises ModelError if the format cannot be read."""
         kind = self.stored.tensor_type
         try:
-            array = dequantize(self._data, kind)
+            array = dequantize(self._data.read(), kind)
         except NotImplementedError as error:
             raise ModelError(f"{self.stored.name}: the format {kind.name} cannot be read") from error
-        array = array.astype(np.float32, copy=False).reshape(self.shape)
-        forget(self._data)
-        return array
+        return array.astype(np.float32, copy=False).reshape(self.shape)
 
     def encoded(self) -> EncodedRows | None:
         encoding = self._encoding
         if encoding is None or len(self.shape) != 2:
             return None
-        rows = self._data.view(np.uint8).reshape(self.shape[0], -1)
-        return EncodedRows(
-            encoding, *self.shape,
-            read=lambda start, stop: rows[start:stop], forget=forget,
-        )  # fmt: skip
+        return EncodedRows(encoding, *self.shape, read=self._data.read_bytes)
 
     def expert(self, index: int) -> GGUFTensor:
         return GGUFTensor(self.stored, index)
@@ -79,9 +73,8 @@ class GGUFTensor:
         return Encoding(kind) if kind in _ENCODINGS else None
 
     @property
-    def _data(self) -> np.ndarray:
-        """A view of the file."""
-        data = np.asarray(self.stored.data)
+    def _data(self) -> FileArray:
+        data = cast(FileArray, self.stored.data)
         return data if self.index is None else data[self.index]
 
 

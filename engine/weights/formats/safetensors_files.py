@@ -6,6 +6,7 @@ Source of the formats: the safetensors project for the files, Hugging Face trans
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,12 +16,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from engine.interface.errors import ModelError
 from engine.weights.encodings import EncodedRows, Encoding
+from engine.weights.formats.file_array import FileArray, ModelFile
 from engine.weights.formats.lfs_pointer import refuse_pointer
-from engine.weights.formats.mapped_file import forget, map_file
 from engine.weights.formats.model_folder import ModelFolder
 from engine.weights.packing import Format
 
@@ -47,6 +47,7 @@ _BITS = {
     "U64": 64, "I64": 64, "F64": 64, "C64": 64,
 }  # fmt: skip
 _SIZE_BYTES = 8  # of the number in front, which says how long the header is
+_MAX_HEADER_BYTES = 100_000_000  # as in the safetensors project
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,7 @@ class StoredTensor:
     """A tensor in its file, read lazily."""
 
     name: str
-    data: np.ndarray  # a view of the mapped file
+    data: FileArray
     encoding: Encoding
 
     @property
@@ -72,13 +73,10 @@ class StoredTensor:
     def encoded(self) -> EncodedRows | None:
         if len(self.shape) != 2:
             return None
-        rows = _as_bytes(self.data)
-        return EncodedRows(self.encoding, *self.shape, read=lambda start, stop: rows[start:stop], forget=forget)
+        return EncodedRows(self.encoding, self.shape[0], self.shape[1], read=self.data.read_bytes)
 
     def float32(self) -> np.ndarray:
-        array = np.array(self.data, np.float32)
-        forget(self.data)
-        return array
+        return self.data.read().astype(np.float32, copy=False)
 
     def expert(self, index: int) -> StoredTensor:
         return StoredTensor(self.name, self.data[index], self.encoding)
@@ -88,9 +86,8 @@ class StoredTensor:
 class _Place:
     """Where a tensor lies in its file."""
 
-    file: np.ndarray  # uint8[size], mapped
+    file: ModelFile
     start: int
-    end: int
     kind: str
     shape: tuple[int, ...]
 
@@ -135,14 +132,14 @@ class SafetensorsFiles:
         """The stored type of a tensor, such as "BF16"; None where there is none of that name."""
         return self._places[name].kind if name in self._places else None
 
-    def array(self, name: str, types: Mapping[str, np.dtype[Any]]) -> np.ndarray | None:
-        """A view of a tensor in the mapped file, or None; raises ModelError if it is not of one of the types."""
+    def array(self, name: str, types: Mapping[str, np.dtype[Any]]) -> FileArray | None:
+        """A tensor, not yet read, or None; raises ModelError if it is not of one of the types."""
         place = self._places.get(name)
         if place is None:
             return None
         if place.kind not in types:
             raise ModelError(f"{self._folder.path}: {name} is stored as {place.kind}; read are {', '.join(types)}")
-        return place.file[place.start : place.end].view(types[place.kind]).reshape(place.shape)
+        return FileArray(place.file, place.start, types[place.kind], place.shape)
 
     def _shard(self, index: Path, name: str) -> Path:
         # A name with folders in it could lead out of this one; no known tool writes such an index.
@@ -172,36 +169,61 @@ def _weight_map(index: Path, value: Any) -> dict[str, str]:
     raise ModelError(f"{index} is damaged: weight_map must map tensors to files")
 
 
-def _as_bytes(data: np.ndarray) -> np.ndarray:
-    """uint8[rows, bytes of a row] of a matrix, a view."""
-    return data.view(np.uint8).reshape(data.shape[0], -1) if data.size else np.zeros((data.shape[0], 0), np.uint8)
-
-
 def _places(path: Path) -> Iterator[tuple[str, _Place]]:
     """Where each tensor of a file lies.
-
-    The library checks the header: that tensors lie one behind the other, that each is as long as its shape says, and
-    that the last one ends with the file. Their places, which it does not expose, follow from that.
 
     Raises:
         ModelError: the file cannot be read, is damaged or cut short, or has a tensor of an unknown type.
     """
     refuse_pointer(path)
     try:
-        with safe_open(path, framework="numpy") as file:
-            slices = {name: file.get_slice(name) for name in file.offset_keys()}
-            stored = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
-        content = map_file(path)
-    except SafetensorError as error:
-        raise ModelError(f"{path} is no safetensors file, or it is damaged or cut short: {error}") from error
-    except (OSError, ValueError) as error:
+        file = ModelFile(path)
+    except OSError as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
-    start = _SIZE_BYTES + int.from_bytes(content[:_SIZE_BYTES].tobytes(), "little")
-    for name, (kind, shape) in stored.items():
-        if kind not in _BITS:
-            raise ModelError(f"{path}: {name} is stored as {kind}, which is not known")
-        end = start + math.prod(shape) * _BITS[kind] // 8
-        yield name, _Place(content, start, end, kind, shape)
-        start = end
-    if start != len(content):
-        raise ModelError(f"{path} is damaged: its tensors end at byte {start} of {len(content)}")
+    try:
+        yield from _places_in(file)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path} is no safetensors file, or it is damaged or cut short: {error}") from error
+
+
+def _places_in(file: ModelFile) -> Iterator[tuple[str, _Place]]:
+    """As `_places`; raises ValueError for damage.
+
+    As the library demands, tensors lie one behind the other, and the last one ends with the file. (The library itself
+    maps the file, which would end this process if the file is cut meanwhile.)
+    """
+    if file.size < _SIZE_BYTES:
+        raise ValueError("it has no header")
+    num_bytes = int.from_bytes(file.read(0, _SIZE_BYTES).tobytes(), "little")
+    if num_bytes > min(_MAX_HEADER_BYTES, file.size - _SIZE_BYTES):
+        raise ValueError(f"its header is of {num_bytes} bytes, the file of {file.size}")
+    place = data = _SIZE_BYTES + num_bytes
+    header = json.loads(file.read(_SIZE_BYTES, data).tobytes().decode("utf-8"))
+    if not isinstance(header, dict):
+        raise ValueError("its header is no object")
+    header.pop("__metadata__", None)
+    tensors = [(_span(name, tensor), name, tensor) for name, tensor in header.items()]
+    for (begin, end), name, tensor in sorted(tensors, key=lambda found: found[0]):
+        kind, shape = tensor.get("dtype"), tensor.get("shape")
+        if not isinstance(kind, str) or kind not in _BITS:
+            raise ModelError(f"{file.path}: {name} is stored as {str(kind)[:80]}, which is not known")
+        if not isinstance(shape, list) or not all(_is_size(size) for size in shape):
+            raise ValueError(f"the shape of {name} is no list of sizes")
+        if data + begin != place or (end - begin) * 8 != math.prod(shape) * _BITS[kind]:
+            raise ValueError(f"{name} does not begin where the tensor before it ends, or is not as long as its shape")
+        yield name, _Place(file, place, kind, tuple(shape))
+        place = data + end
+    if place != file.size:
+        raise ValueError(f"its tensors end at byte {place} of {file.size}")
+
+
+def _span(name: str, tensor: Any) -> tuple[int, int]:
+    """Where the bytes of a tensor begin and end behind the header."""
+    offsets = tensor.get("data_offsets") if isinstance(tensor, dict) else None
+    if isinstance(offsets, list) and len(offsets) == 2 and all(_is_size(offset) for offset in offsets):
+        return offsets[0], offsets[1]
+    raise ValueError(f"{name} has no offsets")
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63

@@ -28,13 +28,13 @@ class AwqIntegers:
         parts.check("qzeros", (num_groups, num_outputs // 8))
 
     def numbers(self, start: int, stop: int) -> np.ndarray:
-        return _outputs(self._words, start, stop)
+        return _outputs(self._words.array, start, stop)
 
     def scales(self, start: int, stop: int) -> np.ndarray:
-        return self._scales[:, start:stop].T
+        return self._scales.array[:, start:stop].T
 
     def zeros(self, start: int, stop: int) -> np.ndarray:
-        return _outputs(self._zeros, start, stop).astype(np.int16)
+        return _outputs(self._zeros.array, start, stop).astype(np.int16)
 
     def forget(self) -> None:
         self._parts.forget()

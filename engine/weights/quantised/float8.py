@@ -9,7 +9,6 @@ import numpy as np
 
 from engine.interface.errors import ModelError
 from engine.weights.encodings import EncodedRows, Encoding
-from engine.weights.formats.mapped_file import forget
 from engine.weights.packing import Format
 from engine.weights.quantised.compressed import ACTIVATIONS
 from engine.weights.quantised.parts import FLOAT8, FLOATS, Parts
@@ -37,32 +36,33 @@ class Float8Matrix:
             ModelError: a tensor is missing, or of another type or shape.
         """
         self._parts, self.name = parts, f"{parts.module}.weight"
-        self._bytes = parts.matrix("weight", FLOAT8).view(np.uint8)
+        self._weight = parts.matrix("weight", FLOAT8)
         self._scales = parts.get(part_of_scales, FLOATS)
-        self.shape: tuple[int, ...] = self._bytes.shape
+        self.shape: tuple[int, ...] = self._weight.shape
         self.num_bytes = parts.num_bytes
         if self._scales.size == 1:
-            self._scales = self._scales.reshape(1, 1)
+            self._shape_of_scales: tuple[int, ...] = (1, 1)
         elif self._scales.ndim == 1:  # of each output
-            self._scales = self._scales[:, None]
-        if self._scales.ndim != 2:
+            self._shape_of_scales = (self._scales.size, 1)
+        else:
+            self._shape_of_scales = self._scales.shape
+        if len(self._shape_of_scales) != 2:
             raise ModelError(f"{parts.module}.{part_of_scales} has shape {self._scales.shape}; it must be a matrix")
         # Which row, and which column, of scales each output and each input has.
         self._rows, self._columns = (
-            self._places(axis, size, self._scales.shape[axis], block, part_of_scales)
+            self._places(axis, size, self._shape_of_scales[axis], block, part_of_scales)
             for axis, size in enumerate(self.shape)
         )
 
     def float32(self) -> np.ndarray:
-        matrix = self._matrix(0, self.shape[0])
+        matrix = self._floats(self._weight.stored.read_bytes(0, self.shape[0]), 0, self.shape[0])
         self._parts.forget()
         return matrix
 
     def encoded(self) -> EncodedRows:
         def read(start: int, stop: int) -> np.ndarray:
-            rows = self._matrix(start, stop).view(np.uint8)
-            forget(self._bytes[start:stop])
-            return rows
+            rows = self._weight.stored.read_bytes(start, stop)
+            return self._floats(rows, start, stop).view(np.uint8)
 
         return EncodedRows(Encoding.F32, self.shape[0], self.shape[1], read=read)
 
@@ -74,14 +74,14 @@ class Float8Matrix:
             return np.arange(size) % count
         if not block or count != -(-size // block[axis]):
             raise ModelError(
-                f"{self._parts.module}.{part} has shape {self._scales.shape}, "
+                f"{self._parts.module}.{part} has shape {self._shape_of_scales}, "
                 f"which does not fit weights of shape {self.shape}" + (f" in blocks of {list(block)}" if block else "")
             )
         return np.arange(size) // block[axis]
 
-    def _matrix(self, start: int, stop: int) -> np.ndarray:
-        """float32[stop - start, inputs]."""
-        matrix: np.ndarray = _VALUES[self._bytes[start:stop]]
-        scales = self._scales[self._rows[start:stop]].astype(np.float32)
+    def _floats(self, rows: np.ndarray, start: int, stop: int) -> np.ndarray:
+        """float32[stop - start, inputs] of uint8[stop - start, inputs]."""
+        matrix: np.ndarray = _VALUES[rows]
+        scales = self._scales.array.reshape(self._shape_of_scales)[self._rows[start:stop]].astype(np.float32)
         matrix *= scales if scales.shape[1] == 1 else scales[:, self._columns]
         return matrix

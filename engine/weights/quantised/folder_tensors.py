@@ -49,7 +49,7 @@ class FolderTensors:
         if part != "bias" or module not in self._quantised:
             return False
         bias = self._files.array(name, STORED_TYPES)
-        return bias is not None and not np.any(bias)
+        return bias is not None and not np.any(bias.read())
 
 
 def _quantised_modules(files: SafetensorsFiles, scheme: Scheme) -> Iterator[tuple[str, Kind]]:

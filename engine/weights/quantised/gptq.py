@@ -51,27 +51,29 @@ class GptqIntegers:
                 not ordered.
         """
         usual = groups_of(self.shape[1], self._group_size)
+        order = None if self._order is None else self._order.array
         if not self._is_ordered:
             # Some tools leave zeros where there is no order.
-            if self._order is not None and self._order.any() and not np.array_equal(self._order, usual):
+            if order is not None and order.any() and not np.array_equal(order, usual):
                 raise ModelError(f"{self._parts.module}.g_idx orders the inputs, although desc_act is false")
             return usual
-        if self._order is None:
+        if order is None:
             raise ModelError(f"{self._parts.module} lacks the tensor '{self._parts.module}.g_idx'")
-        if self._order.size and not 0 <= int(self._order.min()) <= int(self._order.max()) < len(self._scales):
-            raise ModelError(f"{self._parts.module}.g_idx names groups beyond the {len(self._scales)} that there are")
-        return np.array(self._order)
+        num_groups = self._scales.shape[0]
+        if order.size and not 0 <= int(order.min()) <= int(order.max()) < num_groups:
+            raise ModelError(f"{self._parts.module}.g_idx names groups beyond the {num_groups} that there are")
+        return order
 
     def numbers(self, start: int, stop: int) -> np.ndarray:
-        return unpacked(self._words[:, start:stop].T, self.bits)
+        return unpacked(self._words.array[:, start:stop].T, self.bits)
 
     def scales(self, start: int, stop: int) -> np.ndarray:
-        return self._scales[:, start:stop].T
+        return self._scales.array[:, start:stop].T
 
     def zeros(self, start: int, stop: int) -> np.ndarray:
         in_word = 32 // self.bits
         first = start // in_word
-        stored = unpacked(self._zeros[:, first : -(-stop // in_word)], self.bits)
+        stored = unpacked(self._zeros.array[:, first : -(-stop // in_word)], self.bits)
         zeros = (stored.astype(np.int16) + self._zero_offset) & ((1 << self.bits) - 1)
         return zeros[:, start - first * in_word : stop - first * in_word].T
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from engine.interface.errors import ModelError
-from engine.weights.formats.mapped_file import forget
+from engine.weights.formats.file_array import FileArray
 from engine.weights.formats.safetensors_files import PACKED_TYPES, STORED_TYPES, SafetensorsFiles
 
 Types = Mapping[str, np.dtype[Any]]
@@ -21,23 +21,44 @@ FLOAT8: Types = MappingProxyType({"F8_E4M3": PACKED_TYPES["F8_E4M3"]})
 SHAPES: Types = MappingProxyType({"I64": PACKED_TYPES["I64"], "I32": PACKED_TYPES["I32"]})
 
 
+class Part:
+    """A stored tensor, whose numbers stay in memory from the first use until they are forgotten."""
+
+    def __init__(self, stored: FileArray) -> None:
+        self.shape, self.ndim, self.size, self.nbytes = stored.shape, stored.ndim, stored.size, stored.nbytes
+        self.stored = stored
+        self._array: np.ndarray | None = None
+
+    @property
+    def array(self) -> np.ndarray:
+        """Raises ModelError if the file cannot be read."""
+        array = self._array
+        if array is None:
+            self._array = array = self.stored.read()
+        return array
+
+    def forget(self) -> None:
+        self._array = None
+
+
 class Parts:
     """The tensors of one module, by the last part of their names."""
 
     def __init__(self, files: SafetensorsFiles, module: str) -> None:
         self.module = module
         self._files = files
-        self._read: dict[str, np.ndarray] = {}
+        self._read: dict[str, Part] = {}
 
-    def find(self, part: str, types: Types) -> np.ndarray | None:
-        """A view of a tensor, or None where there is none; raises ModelError if its type is not supported."""
-        data = self._files.array(f"{self.module}.{part}", types)
-        if data is not None:
-            self._read[part] = data
+    def find(self, part: str, types: Types) -> Part | None:
+        """A tensor, or None where there is none; raises ModelError if its type is not supported."""
+        stored = self._files.array(f"{self.module}.{part}", types)
+        if stored is None:
+            return None
+        self._read[part] = data = Part(stored)
         return data
 
-    def get(self, part: str, types: Types) -> np.ndarray:
-        """A view of a tensor; raises ModelError if it is missing, or its type is not supported."""
+    def get(self, part: str, types: Types) -> Part:
+        """A tensor; raises ModelError if it is missing, or its type is not supported."""
         data = self.find(part, types)
         if data is None:
             raise ModelError(f"{self.module} lacks the tensor '{self.module}.{part}'")
@@ -47,7 +68,7 @@ class Parts:
         """The stored type of a tensor, by the name of safetensors; None where there is none."""
         return self._files.kind_of(f"{self.module}.{part}")
 
-    def matrix(self, part: str, types: Types) -> np.ndarray:
+    def matrix(self, part: str, types: Types) -> Part:
         """As `get`; also raises ModelError if it is no matrix."""
         data = self.get(part, types)
         if data.ndim != 2:
@@ -66,9 +87,9 @@ class Parts:
         return sum(data.nbytes for data in self._read.values())
 
     def forget(self) -> None:
-        """Returns the pages of all tensors that were read."""
+        """Returns the memory of all tensors that were read; a later use reads them again."""
         for data in self._read.values():
-            forget(data)
+            data.forget()
 
 
 def groups_of(num_inputs: int, group_size: int) -> np.ndarray:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
-import orjson
-
 from server.protocol.errors import shorten
+from server.protocol.json_limits import is_deeper
+from server.protocol.tools import MAX_DEPTH
 
 MAX_BLOCKS = 4096  # of one turn, or of one tool's result
 
@@ -89,10 +89,8 @@ def _read(part: Any, name: str) -> Block | None:
             arguments = part.get("input", {})
             if not isinstance(arguments, dict):
                 raise ValueError(f"{name}.input is {shorten(arguments)}; it must be an object")
-            try:
-                orjson.dumps(arguments)
-            except orjson.JSONEncodeError as error:  # orjson reads deeper nesting than it writes
-                raise ValueError(f"{name}.input is nested too deeply") from error
+            if is_deeper(arguments, MAX_DEPTH):
+                raise ValueError(f"{name}.input is nested too deeply: deeper than {MAX_DEPTH} levels, the limit")
             return ToolUse(_string(part, "id", name), _string(part, "name", name), arguments)
         case "tool_result":
             is_error = part.get("is_error") or False

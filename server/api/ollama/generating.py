@@ -18,8 +18,8 @@ from server.api.openai.completions import CompletionCall
 from server.api.openai.openai_objects import progress_object
 from server.api.route import AnswerContext, BodyCall, BodyRoute
 from server.generation.generation import Generation
-from server.protocol.errors import ApiError, invalid_value
 from server.protocol.base_models import UnknownFields
+from server.protocol.errors import ApiError, invalid_value
 
 
 def error_object(error: ApiError, _request_id: str | None = None) -> dict[str, Any]:

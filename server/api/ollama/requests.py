@@ -12,11 +12,10 @@ import orjson
 from pydantic import BeforeValidator, Field
 
 from server.api.openai.chat_request import MAX_MESSAGES
-from server.protocol.base_models import LenientModel, RequestBody, bounded
+from server.protocol.base_models import LenientModel, RequestBody, UnknownFields, bounded
 from server.protocol.errors import FieldError, UnsupportedField, invalid_value, shorten
-from server.protocol.tools import MAX_CALLS, MAX_TOOLS
-from server.protocol.base_models import UnknownFields
 from server.protocol.foreign_parameters import Unsupported
+from server.protocol.tools import MAX_CALLS, MAX_TOOLS
 
 MAX_IMAGES = 64  # of one message; each is refused by name
 MAX_INPUTS = 256  # texts of one /api/embed request

@@ -21,8 +21,9 @@ from server.protocol.generation_fields import (
     ThinkingBudget,
     effort_variables,
 )
+from server.protocol.json_limits import is_deeper
 from server.protocol.structured_outputs import NAME_PATTERN, GrammarRequest, JsonSchema, ResponseFormat
-from server.protocol.tools import CallsTools, Tool, ToolPolicy
+from server.protocol.tools import MAX_DEPTH, CallsTools, Tool, ToolPolicy
 
 MAX_METADATA = 16  # pairs
 MAX_METADATA_NAME = 64  # characters
@@ -112,6 +113,8 @@ class TextFormat(StrictModel):
                 raise ValueError(f"text.format has no {missing[0]}; type json_schema needs one")
         elif self.schema_ is not None:
             raise ValueError(f"text.format has a schema, which type {self.type} does not take")
+        if is_deeper(self.schema_, MAX_DEPTH):
+            raise ValueError(f"text.format.schema is nested too deeply: deeper than {MAX_DEPTH} levels, the limit")
         return self
 
     def to_response_format(self) -> ResponseFormat:

@@ -23,8 +23,8 @@ from server.cli.bench.plan import NamedLoad, Plan, Server, plan_of
 from server.cli.bench.results import results_of
 from server.cli.client.address import DEFAULT_URL, check_address, first_key
 from server.cli.client.errors import NoAnswer
-from server.cli.client.plain_text import without_controls
 from server.cli.client.server_client import ServerClient
+from server.startup.plain_text import without_controls
 
 
 class Bench:
@@ -108,7 +108,7 @@ def run_bench(options: argparse.Namespace, api_key: str | None) -> int:
     except NoAnswer as error:
         if not bench.turns:
             raise
-        print(f"eagre: {error}", file=sys.stderr)  # what was measured before still counts
+        print(f"eagre: {without_controls(str(error))}", file=sys.stderr)  # what was measured before still counts
         status = 1
     table.print_text(table.LEGEND)
     names = (servers[0].name, servers[-1].name)

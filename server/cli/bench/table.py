@@ -13,7 +13,7 @@ from rich.text import Text
 from server.cli.bench.live_figures import LiveFigures
 from server.cli.bench.load.load import Load
 from server.cli.bench.load.report import Report, Spread
-from server.cli.client.plain_text import without_controls
+from server.startup.plain_text import without_controls
 
 _WIDTHS = (14, 9, 11, 8, 8, 8, 8, 8, 8, 8, 8, 6)
 _HEADINGS = (

@@ -24,7 +24,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 from rich.theme import Theme
 
-from server.cli.client.plain_text import without_controls
+from server.startup.plain_text import without_controls
 
 THEME = Theme(
     {

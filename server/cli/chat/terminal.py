@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from server.cli.chat.commands import COMMANDS
-from server.cli.client.plain_text import without_controls
 from server.cli.client.server_client import Piece
+from server.startup.plain_text import without_controls
 
 if TYPE_CHECKING:  # rich is imported where styles are shown
     from server.cli.chat.markdown import MarkdownStream
@@ -71,7 +71,7 @@ class Terminal:
 
     def tell(self, text: str) -> None:
         """Writes a message of the chat itself: to standard error, unless a person reads standard output."""
-        print(text, file=sys.stdout if self.is_interactive else sys.stderr, flush=True)
+        print(without_controls(text), file=sys.stdout if self.is_interactive else sys.stderr, flush=True)
 
     def close(self) -> None:
         """Saves the lines that were entered for the next chat."""

@@ -8,8 +8,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from server.cli.client.plain_text import without_controls
 from server.cli.top.history import History
+from server.startup.plain_text import without_controls
 
 _BARS = "▁▂▃▄▅▆▇█"
 _PAGES = {"shared": ("█", "magenta"), "active": ("▓", "green"), "cached": ("▒", "cyan"), "free": ("·", "dim")}

@@ -33,7 +33,8 @@ def error_response(request: web.Request, error: Exception) -> web.Response:
             raise error
         return _answer(request, _from_http(request, error))
     if isinstance(error, StoreError):
-        return _answer(request, _from_store(error))
+        may_log = SERVED not in request.app or request.app[SERVED].store.may_log()
+        return _answer(request, _from_store(error, may_log=may_log))
     return _answer(request, failure_of(error, "request_failed"))
 
 
@@ -61,11 +62,12 @@ def _answer(request: web.Request, api_error: ApiError) -> web.Response:
     return response
 
 
-def _from_store(error: StoreError) -> ApiError:
-    """Returns 413 for a record that is too large. For a failed store it logs the cause and returns 503."""
+def _from_store(error: StoreError, *, may_log: bool) -> ApiError:
+    """Returns 413 for a record that is too large, and 503 for a failed store, whose cause belongs in the log."""
     if isinstance(error, TooLarge):
         return ApiError(str(error), status=413, code="record_too_large")
-    log.error("store_failed", reason=str(error))
+    if may_log:
+        log.error("store_failed", reason=str(error))
     return unavailable("the server's store cannot be used; with store=false a response needs none", "store_failed")
 
 

@@ -29,7 +29,7 @@ from server.generation.observer import ProgressObserver
 from server.serving.served_models import Phase, ServedModels
 from server.serving.submit import Submission
 from server.startup.logs import failure_of, log
-from server.storage.record_table import StoreError
+from server.storage.record_table import StoreError, TooLarge
 from server.streams.stream import Stream
 
 HISTORY_SHARE = 4  # what comes before a request may have so many times the bytes of the largest body
@@ -62,7 +62,10 @@ class ResponseRunner:
 
         Raises:
             ApiError: what it names is not there, or the budget is spent.
+            StoreError: it asks for what cannot be stored.
         """
+        if turn.body.store or turn.body.conversation is not None:
+            await self._served.store.check()  # who wants a response to be stored learns early that it will not be
         before = await self.history.before(turn.body)
         given = await self.history.resolve(turn.given)
         found = [*before, *([] if given == turn.given else given)]
@@ -189,7 +192,8 @@ class ResponseRunner:
                     lambda content: StoredConversation.from_bytes(content).with_items(items, most).to_bytes(),
                 )
         except StoreError as error:
-            log.warning("response_not_stored", response_id=turn.id, reason=str(error))
+            if isinstance(error, TooLarge) or store.may_log():
+                log.warning("response_not_stored", response_id=turn.id, reason=str(error))
 
 
 def _record_of(turn: ResponseCall, response: Response) -> Record:

@@ -67,7 +67,8 @@ class StreamRequestStore:
         try:
             await self._served.store.put(key, record)
         except StoreError as error:
-            log.warning("stream_not_kept", reason=str(error))
+            if self._served.store.may_log():
+                log.warning("stream_not_kept", reason=str(error))
             return
         answer.is_stored = True
         stream.on_forget = lambda: self._delete(key)
@@ -85,7 +86,8 @@ class StreamRequestStore:
             try:
                 record = await self._served.store.get(_key(tenant.owner, stream_id))
             except StoreError as error:
-                log.warning("stream_not_read", reason=str(error))
+                if self._served.store.may_log():
+                    log.warning("stream_not_read", reason=str(error))
                 record = None
             if record is not None:
                 # A stored body may be as large as any, and is checked as any.

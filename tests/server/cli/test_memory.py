@@ -115,3 +115,35 @@ def test_there_are_no_more_arenas_than_cores() -> None:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_the_environment_decides() -> None:
     assert num_arenas(MALLOC_ARENA_MAX="4") == 4
+
+
+# Small objects that stay, each behind many that are freed: glibc keeps all of it.
+_BURST = """
+import asyncio
+from server.cli.memory import resident_bytes, return_freed_memory
+
+async def main():
+    trimming = asyncio.ensure_future(return_freed_memory(0.05, 8 << 20))
+    await asyncio.sleep(0)
+    before = resident_bytes()
+    burst = [bytearray(2000) for _ in range(60_000)]
+    kept = burst[::100]
+    del burst
+    after = resident_bytes()
+    for _ in range(400):
+        if resident_bytes() < before + (after - before) // 2:
+            break
+        await asyncio.sleep(0.05)
+    print(after - before, resident_bytes() - before)
+    trimming.cancel()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_what_a_burst_has_freed_goes_back_to_the_system() -> None:
+    told = subprocess.run([sys.executable, "-c", _BURST], capture_output=True, text=True, check=True, timeout=60)
+    held, left = map(int, told.stdout.split())
+    assert held > 64 << 20
+    assert left < held / 2

@@ -222,6 +222,23 @@ async def test_responses_and_conversations_are_found_where_they_are(pair: Runnin
     assert len((await pair.get(f"/v1/conversations/{conversation['id']}/items"))[1]["data"]) == 3
 
 
+async def test_items_are_referred_to_where_they_are(pair: RunningFront) -> None:
+    """Whichever replica has the response that a reference leads to."""
+    stored = [(await pair.post("/v1/responses", {"input": f"say {number}"}))[1] for number in range(4)]
+    for response in stored:
+        [item] = response["output"]
+        for reference in ({"type": "item_reference", "id": item["id"]}, {"id": item["id"]}):
+            items = [reference, {"role": "user", "content": "and more"}]
+            status, answer = await pair.post("/v1/responses", {"input": items})
+            assert (status, answer["status"]) == (200, "completed")
+            status, conversation = await pair.post("/v1/conversations", {"items": items})
+            assert status == 200
+            _, listed = await pair.get(f"/v1/conversations/{conversation['id']}/items?order=asc")
+            assert listed["data"][0]["content"] == item["content"]
+    status, answer = await pair.post("/v1/responses", {"input": [{"type": "item_reference", "id": "msg_none"}]})
+    assert (status, answer["error"]["code"]) == (400, "item_not_found")
+
+
 async def test_sockets_pass_in_both_directions_and_end_with_their_replica(pair: RunningFront) -> None:
     async with pair.http.ws_connect(pair.url + "/v1/stream") as socket:
         await socket.send_json({"type": "generate", "id": "a", "prompt": "tide"})

@@ -160,3 +160,23 @@ def test_an_unusable_file_is_named_with_the_reason(tmp_path: Path, make, reason:
     with pytest.raises(StoreError, match=reason) as raised:
         open_table(path)
     assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_file_that_was_deleted_or_replaced_is_an_error(tmp_path: Path, is_replaced: bool) -> None:
+    """The system would let the table write to it, and all that is written would be lost."""
+    path, moved = tmp_path / "store.db", tmp_path / "moved.db"
+    table, _ = open_table(path)
+    table.put(key("a"), b"1")
+    path.rename(moved)
+    if is_replaced:
+        path.write_bytes(b"")
+    said = "its file was replaced" if is_replaced else "No such"
+    for call in (lambda: table.put(key("b"), b"2"), lambda: table.get(key("a")), table.check, table.check_file):
+        with pytest.raises(StoreError, match=f"cannot be used: {said}"):
+            call()
+    moved.replace(path)
+    table.check()
+    assert table.get(key("a")) == b"1"
+    assert table.get(key("b")) is None
+    table.close()

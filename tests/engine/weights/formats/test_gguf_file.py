@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 
 from engine.interface.errors import ModelError
+from engine.weights.formats import gguf_file
 from engine.weights.formats.gguf_file import GGUFFile
-from engine.weights.formats.mapped_file import forget
 
 SCALARS: list[tuple[str, Any, GGUFValueType]] = [
     ("uint8", 200, GGUFValueType.UINT8),
@@ -187,30 +188,35 @@ def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
         GGUFFile(tmp_path / "absent.gguf")
 
 
-def resident_bytes(path):
-    """Of the file's mapping, as the system counts this process's memory."""
-    sizes, is_file = 0, False
-    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
-        if line.split(" ")[0].count("-") == 1 and not line.split(" ")[0].endswith(":"):
-            is_file = line.endswith(str(path))
-        elif is_file and line.startswith("Rss:"):
-            sizes += int(line.split()[1]) << 10
-    return sizes
-
-
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not tell")
-def test_the_memory_of_what_was_read_is_given_back(tmp_path):
-    path = tmp_path / "large.gguf"
+def test_a_header_of_many_megabytes_is_read_whole(tmp_path: Path) -> None:
+    path, texts = tmp_path / "large.gguf", [f"{i:07}" * 20 for i in range(70_000)]
     writer = GGUFWriter(path, "llama")
-    writer.add_tensor("large", np.arange(1 << 20, dtype=np.float32))
+    writer.add_array("texts", texts)
+    writer.add_tensor("ones", np.ones(8, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     file = GGUFFile(path)
-    data = np.asarray(file.tensors[0].data)
-    assert np.array_equal(data, np.arange(1 << 20))
-    assert resident_bytes(path) >= 4 << 20
-    forget(data)
-    assert resident_bytes(path) < 1 << 20
-    assert np.array_equal(data, np.arange(1 << 20))
+    assert file.value("texts") == texts
+    assert np.array_equal(np.asarray(file.tensors[0].data), np.ones(8))
+
+
+def test_a_header_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the whole file is read into memory in search of its end."""
+    monkeypatch.setattr(gguf_file, "MAX_HEADER_BYTES", 1024)
+    path = tmp_path / "endless.gguf"
+    field = struct.pack("<Q", 1) + b"k" + struct.pack("<IIQ", GGUFValueType.ARRAY, GGUFValueType.STRING, 2**40)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + field + struct.pack("<Q", 8) * 4096)
+    with pytest.raises(ModelError, match="its header is longer than 1024 bytes"):
+        GGUFFile(path)
+
+
+def test_a_file_that_is_cut_after_it_was_opened_is_an_error_of_its_reader(path: Path) -> None:
+    """A mapped file would end the process with SIGBUS."""
+    file = GGUFFile(path)
+    os.truncate(path, 16)
+    assert file.value("text") == "wave é 🌊"
+    for tensor in file.tensors:
+        with pytest.raises(ModelError, match=r"tiny\.gguf was cut short while it was read"):
+            np.asarray(tensor.data)

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from server.cli.chat.markdown import THEME, MarkdownStream
-from server.cli.client.plain_text import without_controls
+from server.startup.plain_text import without_controls
 
 CONTROL = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])")
 DOCUMENT = """\

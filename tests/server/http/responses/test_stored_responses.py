@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
+from structlog.testing import capture_logs
 
 from server.admission.keyring import ANYBODY
 from server.api.conversations.response_records import response_key
@@ -236,3 +237,26 @@ async def test_a_record_is_not_parsed_to_learn_that_it_exists(server: RunningSer
     status, answer = await server.get("/v1/responses/resp_a?stream=true")
     assert (status, answer["error"]["code"]) == (400, "events_not_kept")
     assert (await server.get("/v1/responses/resp_b?stream=true"))[0] == 404
+
+
+async def test_a_store_whose_file_is_gone_is_told(start_server, tmp_path) -> None:
+    """To those who want something to be stored, to the readiness, to the metrics, and once a minute to the log."""
+    path = tmp_path / "store.db"
+    server = await start_server(store=str(path))
+    assert (await ask(server, input="x", store=True))["status"] == "completed"
+    path.rename(tmp_path / "moved.db")
+    with capture_logs() as log_lines:
+        for _ in range(3):
+            for route, body in (("/v1/responses", {"input": "x", "store": True}), ("/v1/conversations", {})):
+                status, answer = await server.post(route, body)
+                assert (status, answer["error"]["code"]) == (503, "store_failed")
+                assert str(tmp_path) not in str(answer)
+            assert (await ask(server, input="x"))["status"] == "completed"  # the client has said nothing about it
+            assert (await ask(server, input="x", store=False))["status"] == "completed"
+    status, readiness = await server.get("/readiness")
+    assert (status, readiness["detail"].endswith("; the store cannot be used")) == (200, True)
+    assert [line["event"] for line in log_lines if "stor" in line["event"]] == ["store_failed"]
+    (tmp_path / "moved.db").rename(path)
+    response = await ask(server, input="x", store=True)
+    assert (await server.get(f"/v1/responses/{response['id']}"))[0] == 200
+    assert not (await server.get("/readiness"))[1]["detail"].endswith("used")

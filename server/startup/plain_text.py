@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 # Control characters except tab and line feed, and the characters that change the direction of text.
-_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def without_controls(text: str) -> str:
@@ -14,3 +14,8 @@ def without_controls(text: str) -> str:
     rich is no guard: it removes only BEL, BS, VT, FF and CR, and not ESC, with which escape sequences begin.
     """
     return _UNSAFE.sub("", text)
+
+
+def one_line(text: str) -> str:
+    """`text` as `without_controls` leaves it, in one line: a name in a table, a line of progress."""
+    return " ".join(without_controls(text).splitlines())
