@@ -93,14 +93,7 @@ class Scorer:
 
 
 def _score(
-    params: Params,
-    kv: KVPages,
-    slots: Slots,
-    batch: StepBatch,
-    targets: jax.Array,
-    *,
-    model: Model,
-    backends: Backends,
+    params: Params, kv: KVPages, slots: Slots, batch: StepBatch, targets: jax.Array, *, model: Model, backends: Backends
 ) -> tuple[jax.Array, KVPages]:
     """Computes one step, and the log probabilities of the targets instead of all logits.
 

@@ -70,12 +70,7 @@ class ServerProcess:
     """
 
     def __init__(
-        self,
-        name: str,
-        command: Callable[[int], Sequence[str]],
-        *,
-        readiness: str = "/readiness",
-        folder: Path = ROOT,
+        self, name: str, command: Callable[[int], Sequence[str]], *, readiness: str = "/readiness", folder: Path = ROOT
     ) -> None:
         port = free_port()
         self.name = name

@@ -78,11 +78,7 @@ def spread(values: Sequence[float]) -> str:
     return number(median(values)) + ends
 
 
-def rows_of(
-    turns: Iterable[Turn],
-    contenders: Sequence[str],
-    pairs: Sequence[tuple[str, str]] = (),
-) -> list[Row]:
+def rows_of(turns: Iterable[Turn], contenders: Sequence[str], pairs: Sequence[tuple[str, str]] = ()) -> list[Row]:
     """The rows of all turns, the figures of a load one below the other."""
     rows: dict[tuple[str, str], Row] = {}
     for turn in turns:
