@@ -16,8 +16,7 @@ NULL_PAGE_ID = 0
 class CachePage:
     """Metadata of one page; the keys and values themselves are on the device.
 
-    A page is in exactly one of three states: active (`ref_cnt > 0`), cached (`ref_cnt == 0`, with a hash, in the free
-    queue) or free (`ref_cnt == 0`, without a hash, in the free queue).
+    A page is active (`ref_cnt > 0`), cached (`ref_cnt == 0`, with a hash, in the free queue) or free (without a hash).
     """
 
     page_id: int
