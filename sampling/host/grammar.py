@@ -37,10 +37,7 @@ class TokenMatcher(Protocol):
         """Advances by a token of the output; raises GrammarError if the grammar does not allow it."""
 
     def fill_mask(self, words: np.ndarray) -> None:
-        """Writes the tokens that may come next into a row of packed bits, uint32[num_words].
+        """Writes the tokens that may come next, or the end tokens, into a row of packed bits, uint32[num_words].
 
-        Where the grammar is at its end, these are the model's end tokens.
-
-        Raises:
-            GrammarError: finding them takes more than the limits allow.
+        Raises GrammarError: finding them takes more than the limits allow.
         """
