@@ -63,10 +63,7 @@ class CompressedIntegers:
 
 
 class PackedIntegers(CompressedIntegers):
-    """`Integers` of "pack-quantized": words int32[outputs, inputs * bits / 32], numbers above their least one.
-
-    Zero points lie in words along the outputs, int32[outputs * bits / 32, groups].
-    """
+    """`Integers` of "pack-quantized": int32[outputs, inputs * bits / 32], zero points in words along the outputs."""
 
     def __init__(self, parts: Parts) -> None:
         """Raises ModelError if a tensor is missing, or of another type or shape."""

@@ -19,8 +19,7 @@ WEIGHT = "weight"
 class FolderTensors:
     """A `TensorFile` of a folder, quantised or not.
 
-    Whether a matrix is quantised is decided by its tensors and not by the lists of the configuration: one that was left
-    unquantised has a tensor of floats.
+    A matrix counts as quantised by its tensors, not by the lists of the configuration.
     """
 
     format = SafetensorsFiles.format
