@@ -10,15 +10,9 @@ from engine.backends.base.operands import Norm, NormKind
 
 
 def normed(x: jax.Array, norm: Norm | None, layer: jax.Array) -> jax.Array:
-    """A layer's norm over the last axis, computed in float32 whatever the type of x.
+    """A layer's norm over the last axis, computed in float32; x as it is where the norm is None.
 
-    Args:
-        x: [..., size].
-        norm: None: x is returned as it is.
-        layer: int32 scalar, the index into the norm's weights and biases.
-
-    Returns:
-        [..., size], of the common type of x and the weights.
+    `layer` is an int32 scalar. The result has the common type of x and the weights.
     """
     if norm is None:
         return x

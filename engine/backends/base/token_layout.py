@@ -22,10 +22,9 @@ def pages_per_block(page_size: int) -> int:
 
 
 class TokenLayout(NamedTuple):
-    """The rows of a step, and the position of each of its tokens; the same for all layers.
+    """The rows of a step and the position of each token: one token a decode row, and behind these those of the tiles.
 
-    Each decode row has one token; behind these come the tokens of the tiles. A compiled program computes only the
-    fields that its backends read.
+    A compiled program computes only the fields that its backends read.
     """
 
     rows: jax.Array  # int32[num_decode_rows + num_tiles, NUM_ROW_INTS], as in the batch
@@ -43,13 +42,7 @@ class TokenLayout(NamedTuple):
 def token_layout(
     rows: np.ndarray | jax.Array, page_table: np.ndarray | jax.Array, *, num_tiles: int, tile_size: int, page_size: int
 ) -> TokenLayout:
-    """Computes the layout of a batch.
-
-    Args:
-        rows: int32[num_decode_rows + num_tiles, NUM_ROW_INTS].
-        page_table: int32[num_decode_rows + num_tiles, max_pages].
-        tile_size, page_size: tokens.
-    """
+    """Computes the layout of a batch: rows int32[num_rows, NUM_ROW_INTS], page_table int32[num_rows, max_pages]."""
     num_decode = rows.shape[0] - num_tiles
     rows, table = jnp.asarray(rows), jnp.asarray(page_table)
     within = jnp.concatenate([jnp.zeros(num_decode, jnp.int32), jnp.tile(jnp.arange(tile_size), num_tiles)])
