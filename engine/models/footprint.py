@@ -17,12 +17,7 @@ from engine.weights.loader import bytes_in_memory
 
 
 def footprint(path: Path, config: EngineConfig) -> ModelFootprint:
-    """The memory that an engine of this configuration would take for the model.
-
-    Raises:
-        ModelError: the model cannot be served.
-        ValueError: the configuration does not fit the model or the machine.
-    """
+    """The memory that an engine of this configuration would take for the model; raises ModelError or ValueError."""
     opened = open_model(path)
     sizes, tensors = opened.config, opened.tensors
     backends = choose_backends(config, sizes)

@@ -96,10 +96,7 @@ def are_local(num_layers: int, period: int) -> list[bool]:
 
 
 def gguf_scalar(file: GGUFTensors, usual: DecoderConfig, num_layers_27b: int) -> float:
-    """The scores are divided by its square root; raises ModelError.
-
-    Files seldom state a scale: the 27B models are known by their layers.
-    """
+    """The scores are divided by its square root; raises ModelError."""
     scale = file.fields.positive_number("attention.scale")
     if scale is not None:
         return scale**-2

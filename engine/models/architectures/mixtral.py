@@ -1,7 +1,4 @@
-"""The Mixtral architecture (Jiang et al., "Mixtral of Experts", 2024): Mistral's attention, and experts.
-
-GGUF files name it as Llama's, with experts.
-"""
+"""Mixtral's architecture (Jiang et al., 2024): Mistral's attention, and experts; GGUF files name it as Llama's."""
 
 from __future__ import annotations
 

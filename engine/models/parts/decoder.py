@@ -39,10 +39,7 @@ class QueryKeyNorm(StrEnum):
 
 @dataclass(frozen=True)
 class Decoder(Model):
-    """Residual layers of attention and a feed-forward block.
-
-    An architecture declares its differences in its class; one model's sizes and constants are in its configuration.
-    """
+    """Residual layers of attention and a feed-forward block."""
 
     config: DecoderConfig
 

@@ -74,12 +74,7 @@ class ExpertsDecoder(Decoder):
 
 
 def pick(scores: jax.Array, num_picked: int, *, normalises: bool) -> Picks:
-    """The experts with the largest shares.
-
-    Args:
-        scores: [num_tokens, num_experts], of which a softmax makes shares.
-        normalises: whether the shares of those that a token picks are divided by their sum.
-    """
+    """The experts with the largest shares, a softmax of [num_tokens, num_experts], perhaps divided by their sum."""
     shares, experts = lax.top_k(jax.nn.softmax(scores.astype(jnp.float32), axis=-1), num_picked)
     if normalises:
         shares = shares / jnp.sum(shares, axis=-1, keepdims=True)
@@ -106,13 +101,9 @@ def read_folder(config: JsonFile, usual: DecoderConfig, *, normalises_shares: bo
 
 
 def read_gguf(file: GGUFTensors, *, normalises_shares: bool) -> ExpertsConfig:
-    """The configuration in GGUF files of the family.
+    """The configuration in GGUF files of the family; raises ModelError.
 
-    Args:
-        normalises_shares: of the architecture, where the file does not say.
-
-    Raises:
-        ModelError: a field is missing or wrong, or has a value that is not supported.
+    `normalises_shares` is the architecture's, where the file does not say.
     """
     fields, usual = file.fields, gguf_config.read_decoder(file)
     inner = fields.integer("expert_feed_forward_length")
