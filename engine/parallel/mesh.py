@@ -24,13 +24,9 @@ AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 def open_mesh(num_devices: int, num_hosts: int = 1) -> Mesh:
-    """The first devices of each process, those of the first process first.
+    """The first devices of each process, those of the first process first; raises ValueError where one has too few.
 
-    Args:
-        num_devices: of all processes together, equally divided.
-
-    Raises:
-        ValueError: a process has too few.
+    `num_devices` are those of all processes together, equally divided.
     """
     share = num_devices // num_hosts
     devices: list[jax.Device] = []
