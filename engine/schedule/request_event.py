@@ -13,11 +13,7 @@ from engine.schedule.request import Request
 
 @dataclass(slots=True)
 class RequestEvent:
-    """New tokens of one request, its end, or both.
-
-    A commit makes one for each request of the step that `NewTokens` does not cover. An abort, a timeout or a failure
-    makes one without tokens.
-    """
+    """New tokens of one request, its end, or both; an abort, a timeout or a failure has no tokens."""
 
     request: Request
     token_ids: Sequence[int]  # output tokens that this commit added
@@ -33,10 +29,7 @@ class RequestEvent:
 
 @dataclass(slots=True)
 class NewTokens:
-    """One new token and no other change for each of several requests, as parallel lists.
-
-    Nearly all rows of a step end so, and there may be hundreds: one object for all of them is cheaper.
-    """
+    """One new token and no other change for each of several requests: one object for nearly all rows of a step."""
 
     requests: list[Request]
     tokens: list[int]
