@@ -82,8 +82,7 @@ class DeviceArrays:
     def start(self, wait: Callable[[], object]) -> None:
         """Starts the thread that populates the pages' memory ahead of use, on a CPU; nothing may be in flight.
 
-        Args:
-            wait: called in that thread; returns when it may begin to ask the system for memory.
+        The thread calls `wait`, which returns when it may begin to ask the system for memory.
         """
         has_pages = not self.kv.data.is_deleted()  # they are while the engine sleeps
         is_on_host = jax.default_backend() == "cpu" and not isinstance(self.placement, OverMesh)
@@ -104,10 +103,7 @@ class DeviceArrays:
 
 
 def _host_copy(leaf: jax.Array) -> np.ndarray:
-    """Copies a device array to host memory that `device_put` can take back.
-
-    On CPU a view would keep the memory of the device alive, or read it after it is freed.
-    """
+    """Copies a device array to host memory; on CPU a view would keep the device's memory, or read it once freed."""
     copy = large_array(leaf.shape, leaf.dtype)
     np.copyto(copy, np.asarray(leaf))
     return copy

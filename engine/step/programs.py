@@ -219,11 +219,7 @@ class ArrayTrees(NamedTuple):
     states: FeatureStates
 
     def of(self, key: Hashable) -> ProgramTrees:
-        """The arguments and results of a program, known without tracing it; a number stands for an array.
-
-        Raises:
-            KeyError: there is no such program.
-        """
+        """The arguments and results of a program without tracing it, numbers for arrays; raises KeyError."""
         params, kv, slots, states = self
         batch, rows = StepBatch._make([0] * 4), SamplingRows._make([0] * 2)
         page = (0,) if kv.scales is None else (0, 0)
