@@ -32,11 +32,8 @@ _SECONDS = Limit(lambda seconds: seconds > 0, "it must be above 0 seconds")
 class EngineConfig:
     """What the user decides about the engine; the defaults suit a laptop.
 
-    Every field that is a `setting` is also a flag of `eagre serve`, an environment variable and a keyword of `LLM`.
-    None means a value that the engine chooses or no limit, as the help says.
-
-    Raises:
-        ValueError: a value is of the wrong type, outside its limits, or contradicts another.
+    Every `setting` is also a flag of `eagre serve`, an environment variable and a keyword of `LLM`. None means a value
+    that the engine chooses or no limit. Raises ValueError where a value is wrong or contradicts another.
     """
 
     dtype: str = setting(
@@ -234,9 +231,7 @@ class EngineConfig:
     def from_keywords(cls, keywords: Mapping[str, Any]) -> Self:
         """The configuration with these fields, the others at their defaults.
 
-        Raises:
-            TypeError: there is no such field; the message lists those that there are.
-            ValueError: as the constructor.
+        Raises TypeError, with a list of the fields, for an unknown one, and ValueError as the constructor.
         """
         names = [item.name for item in fields(cls)]
         for name in keywords:
