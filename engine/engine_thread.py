@@ -44,11 +44,7 @@ class EngineThread:
 
     @property
     def asyncio_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop in which events are delivered.
-
-        Raises:
-            EngineError: the thread has ended or was not started.
-        """
+        """The loop in which events are delivered; raises EngineError."""
         if self.is_closed or self._asyncio_loop is None or not self.loop.is_running:
             raise EngineError("the engine is not running")
         return self._asyncio_loop
