@@ -223,7 +223,7 @@ class EngineClient:
             stream.end(FinishReason.ABORT if error is None else FinishReason.ERROR, error)
 
     def shutdown(self, join_seconds: float = JOIN_SECONDS) -> None:
-        """Ends all requests with an ABORT event, stops the thread and joins it for `join_seconds` at most; idempotent."""
+        """Ends all requests with an ABORT event, stops the thread and joins it within `join_seconds`; idempotent."""
         self._thread.shutdown(join_seconds)
 
     async def shutdown_in_background(self) -> None:
