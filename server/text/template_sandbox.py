@@ -47,8 +47,7 @@ def _join(separator: str, pieces: Iterable[Any]) -> str:
 class TemplateSandbox(ImmutableSandboxedEnvironment):
     """A sandbox whose templates run within a `TemplateBudget` and raise TemplateError beyond it.
 
-    Operators, calls, filters, loop steps, literals with values in them and written values can cost more than a
-    constant. Each of them checks the budget, and nothing is computed before a template runs.
+    Operators, calls, filters, loop steps, literals with values in them and written values check the budget.
     """
 
     intercepted_binops = frozenset(["+", "*", "**", "%", "/", "//"])

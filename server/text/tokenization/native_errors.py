@@ -18,10 +18,7 @@ class NativeLibraryError(RuntimeError):
 
 @contextmanager
 def panics_as_errors(doing: str) -> Iterator[None]:
-    """Turns a panic of a Rust library into a NativeLibraryError that says what it was `doing`.
-
-    Such a panic is a BaseException, which no handler between here and the thread's end expects.
-    """
+    """Turns a panic of a Rust library, a BaseException, into a NativeLibraryError that says what it was `doing`."""
     try:
         yield
     except BaseException as error:
