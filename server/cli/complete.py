@@ -19,8 +19,7 @@ def write_answer(
 ) -> None:  # fmt: skip
     """Streams the answer to `body` from the server at `url`, or without a `url` from a local server or model.
 
-    Raises:
-        NoAnswer: there is no such server, the model cannot be loaded, or the request is refused or fails.
+    Raises NoAnswer: there is no such server, the model cannot be loaded, or the request is refused or fails.
     """
     if not is_local:
         try:
@@ -41,13 +40,9 @@ def write_answer(
 async def write_remote(
     url: str, body: dict[str, Any], write: Callable[[str], object], api_key: str | None = None
 ) -> None:
-    """Streams the answer to `body` from the server at `url`, without its reasoning.
+    """Streams the answer to `body` from the server at `url`, without its reasoning; cancelling it disconnects.
 
-    A cancellation closes the connection, and so the server aborts the request.
-
-    Raises:
-        NoServer: no server listens there.
-        NoAnswer: the server refuses the request, fails, or closes the connection too early.
+    Raises NoServer where none listens, NoAnswer where the server refuses the request, fails, or closes too early.
     """
     async with aclosing(ServerClient(url, api_key).answer(body)) as pieces:
         async for piece in pieces:

@@ -110,11 +110,7 @@ class _ShowVersion(argparse.Action):
 
 
 def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of the whole command.
-
-    Args:
-        arguments: what will be parsed; the flags of `serve` and `deploy` are added only if these are among them.
-    """
+    """The parser of the whole command; it has the flags of `serve` and `deploy` only if these are among `arguments`."""
     parser = argparse.ArgumentParser(
         prog="eagre",
         description="A token-streaming server for language models.",

@@ -55,7 +55,7 @@ def run_local_replicas(settings: ServerSettings, announce: Announce) -> int:
 async def run_router(source: ReplicaSource, settings: ServerSettings, announce: Announce) -> int:
     """Serves with the replicas of `source` until a signal, or until they cannot be started; returns the exit status.
 
-    The router listens before a replica is ready, so that readiness can report the progress.
+    It listens before a replica is ready, so that readiness can report the progress.
     """
     async with Replicas() as replicas:
         try:

@@ -61,7 +61,7 @@ def _load_and_freeze(settings: ServerSettings, progress: Progress) -> LoadedMode
 async def serve(settings: ServerSettings, announce: Announce, progress: Progress, load: Load = load_model) -> int:
     """Serves inside a running event loop; returns the exit status.
 
-    The socket listens before a model is loaded, so that readiness can report the progress.
+    It listens before a model is loaded, so that readiness can report the progress.
     """
     try:
         served = ServedModels(settings, settings_of_each(settings))

@@ -34,11 +34,7 @@ class Outcome(NamedTuple):
 
 
 def run_command(line: str, conversation: Conversation) -> Outcome:
-    """Runs the command in `line`, which begins with a slash.
-
-    Raises:
-        ConversationError: there is no such command, or it fails.
-    """
+    """Runs the command in `line`, which begins with a slash; raises ConversationError."""
     name, _, argument = line.partition(" ")
     command = COMMANDS.get(name)
     if command is None:

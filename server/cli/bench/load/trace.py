@@ -54,8 +54,7 @@ class Trace:
     def tpot(self) -> float | None:
         """Time per output token in seconds; None if all tokens came in one chunk.
 
-        Servers may send several tokens in a chunk and report their number only at the end. Then every chunk counts
-        with the same number.
+        Where a server reports the number of tokens only at the end, every chunk counts with the same number.
         """
         if len(self.arrivals) < 2:
             return None
