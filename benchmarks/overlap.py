@@ -101,8 +101,7 @@ def pages_each(output_len: int) -> int:
 def use_all_pages(ways: Mapping[str, Way], loads: Sequence[Workload], num_pages: int) -> None:
     """Has both engines compute streams about as long as those of the loads until all of their pages have been used.
 
-    Only full pages of known tokens count: others go back to the front of the free queue, where the next load takes them
-    again, and the last token of a stream is never computed. One page is the null page.
+    Only full pages of known tokens count: others go back to the front of the free queue. One page is the null page.
     """
     load = max(loads, key=lambda each: each.concurrency)
     num_output_tokens = max(load.num_output_tokens, PAGE_SIZE)  # or streams might fill no page

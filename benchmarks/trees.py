@@ -56,11 +56,7 @@ class Tree:
         return ServerProcess(self.name, lambda port: eagre_command(port, arguments, program), folder=self.folder)
 
     def whole_steps(self, arguments: Sequence[str]) -> dict[str, float]:
-        """Milliseconds of the median whole step by case, from `benchmarks.kernels` in a process of its own.
-
-        Raises:
-            ServerFailed: it failed.
-        """
+        """Milliseconds of the median whole step by case, of `benchmarks.kernels` in a process; raises ServerFailed."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "figures.json")
             command = [str(self.python), "-m", "benchmarks.kernels", "--json", str(file), *arguments]

@@ -17,11 +17,7 @@ from tests.fakes.engine_client import FakeEngineClient
 
 
 class InstantEngine(FakeEngineClient):
-    """Its streams, and the way of their events, are those of the real engine.
-
-    Args:
-        ahead: steps that it emits in a turn of the loop, before anything of them is sent.
-    """
+    """Its streams, and the way of their events, are those of the real engine; it emits `ahead` steps in a turn."""
 
     def __init__(self, *, ahead: int, **options: Any) -> None:
         super().__init__(**options)

@@ -39,11 +39,7 @@ class FleetFigures(NamedTuple):
 def simulate(
     arrivals: Iterable[Arrival], choose: Policy, num_replicas: int, size: ReplicaSize, cost: StepCost
 ) -> tuple[list[Served], list[SimulatedReplica]]:
-    """Runs every request to its end.
-
-    Args:
-        arrivals: in the order of their times.
-    """
+    """Runs every request of the arrivals, which are in the order of their times, to its end."""
     replicas = [SimulatedReplica(size, cost) for _ in range(num_replicas)]
     steps: list[tuple[float, int]] = []  # (end, replica) of the steps under way
     requests = []

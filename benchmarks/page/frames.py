@@ -76,11 +76,7 @@ class Frames(NamedTuple):
 
 
 async def measure(browser: Browser, url: str, view: str, options: argparse.Namespace) -> Frames:
-    """Streams one answer into a view of a page of its own, and watches its frames.
-
-    Raises:
-        ServerFailed: the answer did not end in time.
-    """
+    """Streams one answer into a view of a page of its own, and watches its frames; raises ServerFailed."""
     page = await browser.open(url + "/")
     await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
     await _set_up(page, view, options)

@@ -64,11 +64,7 @@ class ThreadTime:
 
 
 def tasks_of(events: Iterable[dict[str, Any]], origin: float) -> list[Task]:
-    """The tasks of the busiest page's thread in a trace, in order.
-
-    Args:
-        origin: when the page's clock began, in seconds of the trace's clock.
-    """
+    """The tasks of the busiest page's thread in a trace, in order; `origin` is the page clock's start in seconds."""
     threads: dict[tuple[int, int], list[Task]] = {}
     names: dict[tuple[int, int], str] = {}
     for event in events:
