@@ -12,8 +12,6 @@ asyncio loop in another thread, where every stream has a reader. Three variants 
                     is what the prefix cache costs when it is of no use
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

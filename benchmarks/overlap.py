@@ -19,8 +19,6 @@ used for the first time, and takes processor time for that: from the server whil
 loop, which knows all of its steps beforehand, before its clock starts.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import os

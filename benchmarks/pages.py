@@ -8,8 +8,6 @@ process of its own too; the two alternate and do the same work on the same numbe
 pickled tuples, as by default.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -9,8 +9,6 @@ with tokens that are in the cache and end with random ones of their own. With --
 whole by an earlier process, and their pages come from its folder (--prefix-cache-dir of `eagre serve`).
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random

@@ -8,8 +8,6 @@ be the same. `load`: the gaps between the tokens of streams of the first model, 
 programs are compiled, and after that. The clients run in this process, the server in another one.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import dataclasses

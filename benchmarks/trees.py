@@ -20,8 +20,6 @@ Only `python -m server serve` and `python -m benchmarks.kernels` are run in it, 
 names than those of the tree that runs this.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import shlex

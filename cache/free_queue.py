@@ -1,7 +1,5 @@
 """The queue of the pages that may be allocated, in order of eviction."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A hash covers that of the page's parent, so equal hashes mean equal prefixes. Th
 with the hash and compared on a hit, so a collision is harmless.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """The page pool: which pages are in use, and which pages remember a prefix."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from cache.free_queue import FreeCachePageQueue

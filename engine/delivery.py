@@ -1,7 +1,5 @@
 """Delivery of the engine thread's events to their streams, with one wake-up of the asyncio loop for all that wait."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 

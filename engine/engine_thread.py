@@ -1,7 +1,5 @@
 """The engine thread as the asyncio side sees it: start, delivery of events, failure and shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

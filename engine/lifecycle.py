@@ -3,8 +3,6 @@
 Each change runs in the engine thread, while nothing is in flight. Requests may be submitted in any state and queue up.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import partial

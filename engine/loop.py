@@ -13,8 +13,6 @@ device  | sample N | forward N+1                                | sample N+1 | f
 host    | … forward N+1 | result N, commit N | masks, sample N+1 | schedule, forward N+2 | …
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

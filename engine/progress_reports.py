@@ -1,7 +1,5 @@
 """Progress events of requests that wait for their first token."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What a new request must keep to: the limits of the waiting queue and of the model's context and vocabulary."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from engine.interface.config import EngineConfig, ModelInfo

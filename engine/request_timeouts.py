@@ -1,7 +1,5 @@
 """Deadlines of requests: how they follow from the configuration, and their timers on the asyncio loop."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

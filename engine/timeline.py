@@ -16,8 +16,6 @@ In the synchronous loop none follows, and the time until the host wakes up count
 step counts as idle only while a request waits for the device.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable

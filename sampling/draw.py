@@ -1,7 +1,5 @@
 """Random numbers, and the draw of a token from weights."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jax import lax

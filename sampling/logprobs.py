@@ -11,8 +11,6 @@ They leave the device in the same integer array as the tokens, as the bits of fl
           44 …       log probabilities of `logprob_token_ids`, in their order
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -11,8 +11,6 @@ The order of operations is that of the rows in sampling/host/features.py:
 Each row depends on its own logits, parameters, seed and position alone, so its tokens are the same in every batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 

@@ -1,7 +1,5 @@
 """An engine that emits without computing: one token a step for each stream, several steps in one turn of the loop."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Arrivals of requests at a fleet: their times, prefixes and lengths."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What must hold behind any router; each check returns what went wrong, in sentences."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

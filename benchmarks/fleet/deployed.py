@@ -1,7 +1,5 @@
 """Replicas that `eagre deploy` has placed on a Ray of this machine, and its router."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

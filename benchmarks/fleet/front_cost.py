@@ -3,8 +3,6 @@
 Behind it is Eagre over an engine that emits one token in each turn of the loop, so that the router is what is measured.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Sequence

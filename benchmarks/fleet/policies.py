@@ -1,7 +1,5 @@
 """How a router chooses a replica."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from itertools import count

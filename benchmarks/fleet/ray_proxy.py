@@ -5,8 +5,6 @@
 One actor for each server passes requests on to it, piece by piece, as a replica of Ray Serve does that streams.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

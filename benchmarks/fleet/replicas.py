@@ -1,7 +1,5 @@
 """Replicas and a router in front of them, each in a process of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A load whose prompts share prefixes in groups, by which routing policies are compared."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -8,8 +8,6 @@ Synthetic arrivals are Poisson, `--rate` for each replica; recorded ones have a 
 `prefix`, `num_shared`, `num_own`, `num_output`). The router and the network take no time.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -12,8 +12,6 @@ shortest one: multiplications and additions, and bytes of pages that must be rea
 rate at which a thread on each core reads memory, measured in the same minute.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median

@@ -4,8 +4,6 @@ The steps alone are an upper bound of its speed: the scheduler plans all of them
 clock starts. Only a length ends these requests, so no plan depends on the tokens.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Log likelihoods of given tokens, computed with the engine's own `forward` program."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import jax

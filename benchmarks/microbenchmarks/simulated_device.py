@@ -8,8 +8,6 @@ interpreter lock to begin its next step. A step starts when it is enqueued or wh
 whichever is later; `result` sleeps, without the lock, until the step has ended.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

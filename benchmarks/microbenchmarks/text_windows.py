@@ -1,7 +1,5 @@
 """Windows of tokens of a fixed text."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

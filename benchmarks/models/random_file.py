@@ -1,7 +1,5 @@
 """Writes a GGUF file of random weights, with the vocabulary of another file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -12,8 +12,6 @@ thread in it: the rest of such a frame is time in which the thread waited for a 
 Exits with 1 where the browser reports a frame of more than 50 ms, or where an answer lacks tokens.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
 """The processor time of the page's thread, from the browser's trace; its wall time includes waits for a processor."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterable

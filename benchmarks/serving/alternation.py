@@ -5,8 +5,6 @@ A machine drifts by more in minutes than two contenders may differ. A turn that 
 are paused.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import random

@@ -1,7 +1,5 @@
 """The skeleton of a benchmark command: its parser, its exit status, and the JSON file of its figures."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

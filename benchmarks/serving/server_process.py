@@ -1,7 +1,5 @@
 """Supervised server processes: started on a free port, paused, stopped, killed, and started again there."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

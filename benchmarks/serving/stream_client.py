@@ -1,7 +1,5 @@
 """A client of one streamed request, over SSE or a WebSocket, which can be cut and resumed."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import AsyncGenerator

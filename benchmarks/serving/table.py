@@ -1,7 +1,5 @@
 """Tables of medians: one row for each load and figure, one column for each contender, and ratios between them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median

@@ -1,7 +1,5 @@
 """Chooses the backends of an engine, once at its start, from its configuration and its model's sizes."""
 
-from __future__ import annotations
-
 from engine.backends.base.backend import Backend, Backends, BackendUnavailable
 from engine.backends.base.model_config import ModelConfig
 from engine.backends.native.backend import BACKEND as NATIVE

@@ -1,7 +1,5 @@
 """Runs a function in a background thread of the asyncio loop, optionally at lower priority."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The engine's configuration: frozen once the engine is built."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

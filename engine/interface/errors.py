@@ -1,7 +1,5 @@
 """The error of a model that cannot be served; those of a running engine are in `engine/interface/types.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

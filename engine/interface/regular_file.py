@@ -3,8 +3,6 @@
 A named pipe may have nothing to read for ever, and a device may have no end: reading one hangs, or fills the memory.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -3,8 +3,6 @@
 Flags, environment variables, `--help` and the checks of `EngineConfig` and the server's settings are made of these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real

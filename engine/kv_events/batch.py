@@ -5,8 +5,6 @@ The shapes are those of vLLM's `KVEventBatch`, `BlockStored`, `BlockRemoved` and
 versions of vLLM an array that begins with its name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The memory that a model would take, computed from the headers of its files."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

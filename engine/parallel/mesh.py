@@ -5,8 +5,6 @@ experts, and of the vocabulary; the results of a half layer are added up over al
 "Megatron-LM", 2019). Tokens, slots and everything that samples are replicated.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Where arrays lie and programs run, for one device and for several in the same words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial

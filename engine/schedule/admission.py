@@ -1,7 +1,5 @@
 """Admission gives waiting requests slots and pages; preemption takes them away when the pool is empty."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 
 from engine.schedule.live_requests import LiveRequests

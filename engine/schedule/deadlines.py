@@ -1,7 +1,5 @@
 """The deadlines of requests, soonest first."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator
 from itertools import count

@@ -1,7 +1,5 @@
 """The unfinished requests and what they hold: the waiting queue, the running list, and the moves between them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The output processor commits finished steps: it appends tokens to their requests and ends those that are complete."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 

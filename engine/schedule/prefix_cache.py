@@ -1,7 +1,5 @@
 """The prefix cache: requests reuse the pages of a common prefix instead of computing it again."""
 
-from __future__ import annotations
-
 from cache.hashing import PageHash, hash_request_tokens, sha256_hash
 from cache.page import CachePage
 from cache.pool import PagePool

@@ -1,7 +1,5 @@
 """Planning the prompts of a step: who is admitted, in which order, and how many tokens of each prompt are computed."""
 
-from __future__ import annotations
-
 from engine.schedule.admission import admit
 from engine.schedule.live_requests import LiveRequests
 from engine.schedule.request import Request

@@ -1,7 +1,5 @@
 """The events of one step, or one turn of the engine loop, for the requests' streams."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ There is no prefill phase and no decode phase, as in vLLM's V1 scheduler: every 
 catching up with its number of tokens. Each step spends a token budget, and running requests come first.
 """
 
-from __future__ import annotations
-
 from cache.pool import OutOfPages, PagePool
 from engine.interface.types import FinishReason
 from engine.schedule.admission import preempt_one

@@ -1,7 +1,5 @@
 """The waiting queue: requests without a slot, in the order in which they may start."""
 
-from __future__ import annotations
-
 import heapq
 from bisect import insort
 from collections.abc import Collection, Iterator

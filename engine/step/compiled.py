@@ -1,7 +1,5 @@
 """A table of compiled programs. All are compiled or loaded before readiness; a later compile is counted as a defect."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping

@@ -1,7 +1,5 @@
 """The arrays of one engine on its device: weights, KV pages, last tokens and sampler states."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The runner of a real model: it dispatches the programs of a step to the device and waits for their tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

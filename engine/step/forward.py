@@ -1,7 +1,5 @@
 """The functions that are compiled: one forward pass of a step, prompt logprobs, pooling, and several decode steps."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import jax

@@ -1,7 +1,5 @@
 """Grammar masks: their memory, and which tokens each row of a step may sample."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from engine.schedule.request import Request, RequestStatus

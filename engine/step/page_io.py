@@ -1,7 +1,5 @@
 """Copies single pages out of the KV cache on the device and into it, as bits."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

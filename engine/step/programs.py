@@ -1,7 +1,5 @@
 """The compiled programs of one engine: which there are, their abstract inputs, and where earlier starts left them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import nullcontext
 from functools import partial

@@ -4,8 +4,6 @@ A step has decode rows of one token each and tiles of TILE_SIZE tokens; a chunk 
 needs. Both counts are padded up to a bucket, so that few compiled programs serve all steps.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property

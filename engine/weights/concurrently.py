@@ -1,7 +1,5 @@
 """Parallel execution of a loader's jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """Host memory for large arrays that a CPU device uses without a copy."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import math

@@ -1,7 +1,5 @@
 """The interface of a model file's tensors, and transforms of tensors while they are loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """min-p (Nguyen et al., "Turning Up the Heat: Min-p Sampling for Creative and Coherent LLM Outputs", 2024)."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

@@ -1,7 +1,5 @@
 """top-nσ (Tang et al., "Top-nσ: Not All Logits Are You Need", 2024)."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

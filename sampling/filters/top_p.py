@@ -1,7 +1,5 @@
 """top-p, nucleus sampling (Holtzman et al., "The Curious Case of Neural Text Degeneration", 2019)."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jax import lax

@@ -1,7 +1,5 @@
 """Locally typical sampling (Meister et al., 2022)."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jax import lax

@@ -1,7 +1,5 @@
 """XTC, "exclude top choices" (p-e-w, text-generation-webui, 2024)."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

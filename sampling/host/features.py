@@ -4,8 +4,6 @@ A feature's function on the device is in its own file, which sampling/registry.p
 two differ. The bits of the USES column, the columns of a step's rows and the C++ header follow from this list.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, NamedTuple

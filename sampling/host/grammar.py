@@ -1,7 +1,5 @@
 """The interface of a grammar's matcher, and sets of tokens as packed bits: token t is bit t % 32 of word t // 32."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -5,8 +5,6 @@ Where the sequence ends with L tokens that it has had before, the token that cam
 `dry_penalty_last_n` tokens; breakers are never penalised.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax

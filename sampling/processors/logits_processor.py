@@ -4,8 +4,6 @@ A feature has a state for each slot, what is written there when a request gets a
 which no row uses the feature, by its row in sampling/host/features.py, skips them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 

@@ -4,8 +4,6 @@ Presence and frequency look at the output alone, repetition (Keskar et al., "CTR
 counts are raised on the device, in the step that samples.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax

@@ -1,7 +1,5 @@
 """`eagre complete`: streams the answer to one prompt from a server, or from a model in this process."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 shtab has no fish, and argcomplete starts the command for each completion.
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Callable, Iterator, Mapping

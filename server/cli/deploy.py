@@ -1,7 +1,5 @@
 """`eagre deploy`: a router whose replicas Ray Serve places on the machines of a cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`eagre serve --host-index`: a host of a multi-host engine that only computes. It ends with the host that serves."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

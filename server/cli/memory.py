@@ -1,7 +1,5 @@
 """Settings of the garbage collector and the memory allocator, for a process that only serves."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

@@ -1,7 +1,5 @@
 """Loads the models of a server in threads, starts their engines, and notices when one fails."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext

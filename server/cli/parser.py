@@ -1,7 +1,5 @@
 """The argument parser of the command `eagre`. Only `serve` and `deploy` import the settings."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Sequence

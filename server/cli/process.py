@@ -1,7 +1,5 @@
 """What all serving commands share of their process: exit statuses, signals, and the limit of open files."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

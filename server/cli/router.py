@@ -1,7 +1,5 @@
 """`eagre serve --data-parallel` and the run of every router: it listens, starts its replicas, and drains at the end."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets

@@ -1,7 +1,5 @@
 """`eagre serve`: listens, loads the models, serves, and drains running streams at the end."""
 
-from __future__ import annotations
-
 import asyncio
 import faulthandler
 import os

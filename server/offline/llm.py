@@ -6,8 +6,6 @@ with LLM("smollm2-135m-instruct") as llm:
     print(llm.generate("Once upon a time", max_tokens=64).text)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeAlias, overload

@@ -1,7 +1,5 @@
 """The base class of `LLM`: everything but generating, such as pause, sleep and close."""
 
-from __future__ import annotations
-
 import weakref
 from pathlib import Path
 from typing import Self

@@ -1,7 +1,5 @@
 """An asyncio loop in a daemon thread, for callers that have no loop or another one."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine

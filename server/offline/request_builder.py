@@ -1,7 +1,5 @@
 """Turns the arguments of a Python call into the request that an HTTP client would have sent."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, TypeAlias

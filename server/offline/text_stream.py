@@ -1,7 +1,5 @@
 """One prompt's answer as an iterator of deltas, for synchronous code."""
 
-from __future__ import annotations
-
 import weakref
 from collections import deque
 from collections.abc import Coroutine

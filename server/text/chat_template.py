@@ -1,7 +1,5 @@
 """Renders chat messages into a prompt with the model's jinja2 chat template."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Incremental detokenizing: token ids become text as they arrive."""
 
-from __future__ import annotations
-
 from codecs import utf_8_decode
 from collections.abc import Collection, Sequence
 from typing import Protocol

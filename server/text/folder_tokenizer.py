@@ -1,7 +1,5 @@
 """Loads the tokenizer of a Hugging Face folder from `tokenizer.json`, else from SentencePiece's `tokenizer.model`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from engine.interface.errors import ModelError

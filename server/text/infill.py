@@ -3,8 +3,6 @@
 Source: Bavarian et al., "Efficient Training of Language Models to Fill in the Middle", 2022.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple

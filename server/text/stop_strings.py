@@ -1,7 +1,5 @@
 """Finds stop strings in text while it is streamed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -1,7 +1,5 @@
 """Limits of one run of a chat template: its time, and the size of the texts and values that it builds."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping

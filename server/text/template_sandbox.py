@@ -1,7 +1,5 @@
 """A jinja2 sandbox with limits on time and memory: chat templates come from untrusted model files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import partial, update_wrapper, wraps

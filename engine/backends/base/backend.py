@@ -1,7 +1,5 @@
 """The interface of a backend, and the record of the backends that one engine uses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

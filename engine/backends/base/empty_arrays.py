@@ -1,7 +1,5 @@
 """Uninitialised arrays, made by compiled programs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

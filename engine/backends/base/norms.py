@@ -1,7 +1,5 @@
 """Norms outside a product, in XLA: of queries and keys, and after a block."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jax import lax

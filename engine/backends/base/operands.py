@@ -1,7 +1,5 @@
 """What a model passes to a backend besides weights and activations: norms, activations, constants of attention."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The layout of a step's tokens, which attention and products read."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax

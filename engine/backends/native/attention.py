@@ -1,7 +1,5 @@
 """Paged attention by the native kernel, as a function of JAX arrays."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 import jax

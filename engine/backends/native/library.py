@@ -1,7 +1,5 @@
 """The shared library of the kernels: one for each instruction set, of which the best for this machine is loaded."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os

@@ -1,7 +1,5 @@
 """The packer in C++: from rows of a model file to the tiles of a packed matrix, without the interpreter's lock."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from engine.backends.native.library import shared_library

@@ -5,8 +5,6 @@ empty array stands for an absent norm or bias. `rows` are int32[num_rows, column
 start and number of tokens; the last `num_tiles` are tiles. Rows of padding tokens are undefined in the result.
 """
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import jax

@@ -6,8 +6,6 @@ The names follow from sampling/host/features.py and sampling/registry.py. The he
 no JAX; a test compares it with what this file would write.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import jax

@@ -1,7 +1,5 @@
 """The native sampler: one thread passes over each row, and a row pays only for the features that it uses."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

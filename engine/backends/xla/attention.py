@@ -5,8 +5,6 @@ calculation for softmax", 2018; Dao et al., "FlashAttention", 2022). The range o
 program serves every length. Blocks begin at fixed places, so a row's result does not depend on its neighbours.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -4,8 +4,6 @@ Pairs of a token and an expert are sorted by expert and cut into blocks (as in G
 number of blocks is a run-time value, so that experts without tokens are not read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

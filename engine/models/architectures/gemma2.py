@@ -1,7 +1,5 @@
 """The Gemma 2 architecture (Gemma Team, "Gemma 2: Improving Open Language Models at a Practical Size", 2024)."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Set
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The Gemma 3 architecture, text only (Gemma Team, "Gemma 3 Technical Report", 2025)."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Set

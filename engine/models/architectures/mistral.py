@@ -1,7 +1,5 @@
 """Mistral's architecture (Jiang et al., "Mistral 7B", 2023), Llama's with windows; GGUF files name it as Llama's."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Set
 from dataclasses import dataclass

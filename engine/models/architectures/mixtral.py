@@ -1,7 +1,5 @@
 """Mixtral's architecture (Jiang et al., 2024): Mistral's attention, and experts; GGUF files name it as Llama's."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Set
 from dataclasses import dataclass

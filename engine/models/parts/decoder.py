@@ -1,7 +1,5 @@
 """The family of decoders that descend from Llama: what they share, and the ways in which they differ."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum

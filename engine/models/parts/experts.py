@@ -1,7 +1,5 @@
 """The family of decoders whose feed-forward blocks are mixtures of experts (Shazeer et al., 2017)."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Reads the fields of `config.json` that several architectures share. Names: Hugging Face transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Set
 from typing import TypedDict
 

@@ -1,7 +1,5 @@
 """Reads the fields of GGUF files that several architectures share. Source of the names: the ggml project."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from engine.interface.errors import ModelError

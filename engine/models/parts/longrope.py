@@ -1,7 +1,5 @@
 """LongRoPE: a rotary embedding with factors for short and for long contexts (Ding et al., "LongRoPE", 2024)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

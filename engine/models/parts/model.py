@@ -1,7 +1,5 @@
 """The interface of an architecture: leaves, forward pass and logits, made from the configuration of a model's file."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Set

@@ -1,7 +1,5 @@
 """The rotary embedding: its tables of angles, and how models stretch them over longer contexts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

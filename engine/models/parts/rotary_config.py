@@ -1,7 +1,5 @@
 """Reads the scaling of a model's rotary embedding, from `config.json` and from GGUF files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from engine.interface.errors import ModelError

@@ -1,7 +1,5 @@
 """The step time budget of an engine: how long a step with prompts may take, learned from measured steps."""
 
-from __future__ import annotations
-
 from math import inf
 
 from engine.schedule.step_time.step_costs import StepCosts, StepWork

@@ -1,7 +1,5 @@
 """The token budget that prompts have in one step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import inf
 

@@ -4,8 +4,6 @@ The reader of the `gguf` package makes a numpy view of each of the 100,000 strin
 seconds; this one decodes arrays lazily, but for the lengths of their strings.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal

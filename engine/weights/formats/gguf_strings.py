@@ -4,8 +4,6 @@ Vocabularies have up to 500,000 of them, for which a start waits, so they are no
 are from 1 to 255, and so one byte and seven zeros.
 """
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

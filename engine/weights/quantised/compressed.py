@@ -1,7 +1,5 @@
 """Integer matrices in the formats of the compressed-tensors project, packed into words or one in a byte."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np

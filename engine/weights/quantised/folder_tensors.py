@@ -1,7 +1,5 @@
 """The tensors of a folder, quantised or not, by the names that they have where nothing is quantised."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """GPTQ matrices (Frantar et al., "GPTQ", 2022) in the format of the AutoGPTQ and GPTQModel projects."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`eagre bench`: runs every load of a plan on every server in turn, and prints and writes the figures."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random

@@ -1,7 +1,5 @@
 """The plan of a measurement: its servers and its loads, made from the flags."""
 
-from __future__ import annotations
-
 import argparse
 import random
 from dataclasses import dataclass, field, replace

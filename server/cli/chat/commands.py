@@ -1,7 +1,5 @@
 """The slash commands of the chat."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple

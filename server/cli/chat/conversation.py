@@ -1,7 +1,5 @@
 """The messages of a chat, and the parameters of its requests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

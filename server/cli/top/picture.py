@@ -1,7 +1,5 @@
 """One view of an engine for the terminal: figures, a bar of the cache's pages, and a table of the requests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rich.console import Group

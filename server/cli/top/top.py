@@ -1,7 +1,5 @@
 """Follows an engine's events and draws each of them in the terminal."""
 
-from __future__ import annotations
-
 from contextlib import aclosing, nullcontext
 from urllib.parse import urlencode
 

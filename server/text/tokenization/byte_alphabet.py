@@ -1,7 +1,5 @@
 """GPT-2's byte alphabet (`bytes_to_unicode`): each byte is written as one printable character."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 

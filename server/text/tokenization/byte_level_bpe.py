@@ -3,8 +3,6 @@
 Every byte is written as one printable character. Models differ in how a text is split before (`pre_tokenizers.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import repeat
 

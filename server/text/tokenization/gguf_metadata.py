@@ -1,7 +1,5 @@
 """Reads name, limits, vocabulary and chat template from the header of a GGUF file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum

@@ -1,7 +1,5 @@
 """Errors of tokenizer libraries: too many tokens, and panics of native code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -6,8 +6,6 @@ the syntax of Oniguruma, which the `tokenizers` library runs. That differs from 
 its own engine has to approximate classes of characters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -3,8 +3,6 @@
 Outputs arrive token by token, so text is made by a table of each token's bytes, from the decoder of the pipeline.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

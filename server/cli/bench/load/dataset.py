@@ -1,7 +1,5 @@
 """Reads prompts from a JSONL file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Clients over HTTP, whose answers are streams of server-sent events."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs one load on one server and records a trace of each request."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

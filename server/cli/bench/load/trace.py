@@ -7,8 +7,6 @@ tpot   time per output token: the time from the first chunk to the last, divided
 e2el   end-to-end latency: from just before the request is sent until its answer has ended
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The definition of a load: the number of requests, their times, and their prompts."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterator
