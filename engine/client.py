@@ -55,10 +55,7 @@ class EngineClient:
 
     @classmethod
     def load(cls, model_path: Path, config: EngineConfig, progress: Progress) -> EngineClient:
-        """Reads the weights and compiles every shape. Blocking: call it in a worker thread.
-
-        Raises ModelError or, where the configuration does not fit the model or the machine, ValueError.
-        """
+        """Reads the weights and compiles every shape, in a worker thread; raises ModelError or ValueError."""
         if config.host_index:
             raise ValueError(f"host_index is {config.host_index}; only host 0 serves, and the others follow it")
         return cls(Engine.load(model_path, config, progress))

@@ -54,10 +54,7 @@ class Engine:
         progress: Progress,
         make_scheduler: Callable[..., Scheduler] = Scheduler,
     ) -> None:
-        """Builds the engine and compiles every shape, which takes seconds.
-
-        Raises ValueError: page events shall be published, and a library for it is missing.
-        """
+        """Builds the engine and compiles every shape; raises ValueError where the library of page events is missing."""
         self.config = config
         self.model_info = model_info
         self.model_path: Path | None = None  # of the file or folder that has the weights; None: they came otherwise
@@ -176,10 +173,7 @@ class Engine:
     def make_loop(
         self, publish: Callable[[Sequence[StepEvent]], None], on_failure: Callable[[BaseException], None]
     ) -> EngineLoop:
-        """Makes the loop that runs this engine, one at a time. From now on a compile is a defect.
-
-        Raises ValueError: the page events cannot be published at their address.
-        """
+        """Makes the loop that runs this engine, one at a time; raises ValueError for the address of the page events."""
         if self._is_asleep:  # an earlier client left it asleep
             self.wake(None if self.has_weights else self.read_weights())
         try:
@@ -235,10 +229,7 @@ class Engine:
         self._is_asleep = False
 
     def read_weights(self, path: Path | None = None) -> Params:
-        """Reads weights for this engine, by default from its own model. Blocks; any thread may call it.
-
-        Raises ModelError: they cannot be read, or do not fit this engine.
-        """
+        """Reads weights, by default from the engine's own model, in any thread; raises ModelError if they don't fit."""
         path = path or self.model_path
         if path is None:
             raise ModelError("the engine was not loaded from a file, so that its weights cannot be read again")

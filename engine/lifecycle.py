@@ -139,10 +139,7 @@ class Lifecycle:
                 future.set_exception(EngineError(error))
 
     async def _run_drained(self, function: Callable[[], bool]) -> None:
-        """Runs `function` in the engine thread once no request has begun; new ones wait meanwhile.
-
-        It returns False if a request began in the last moment. Raises EngineBusy where the engine is paused.
-        """
+        """Runs `function`, which returns False too late, once no request has begun; raises EngineBusy while paused."""
         scheduler = self._engine.scheduler
         scheduler.is_admitting = False
         try:

@@ -227,10 +227,7 @@ class EngineConfig:
 
     @classmethod
     def from_keywords(cls, keywords: Mapping[str, Any]) -> Self:
-        """The configuration with these fields, the others at their defaults.
-
-        Raises TypeError, with a list of the fields, for an unknown one, and ValueError as the constructor.
-        """
+        """The configuration with these fields, others at their defaults; raises TypeError for unknown fields."""
         names = [item.name for item in fields(cls)]
         for name in keywords:
             if name not in names:

@@ -22,10 +22,7 @@ AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 def open_mesh(num_devices: int, num_hosts: int = 1) -> Mesh:
-    """The first devices of each process, those of the first process first; raises ValueError where one has too few.
-
-    `num_devices` are those of all processes together, equally divided.
-    """
+    """The first devices of each process, equally many of each, in order of processes; raises ValueError for too few."""
     share = num_devices // num_hosts
     devices: list[jax.Device] = []
     for index in range(num_hosts):

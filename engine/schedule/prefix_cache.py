@@ -8,10 +8,7 @@ from engine.schedule.request import Request
 
 
 class PrefixCache:
-    """Names the pages of requests and finds named pages in the pool.
-
-    Requests wait for pages of their prefix that another request computes, or that KV offload has stored.
-    """
+    """Names the pages of requests and finds named pages in the pool, perhaps while another request computes them."""
 
     def __init__(self, pool: PagePool, page_size: int, *, is_enabled: bool) -> None:
         self._pool = pool

@@ -78,10 +78,7 @@ class DeviceArrays:
             leaf.delete()
 
     def start(self, wait: Callable[[], object]) -> None:
-        """Starts the thread that populates the pages' memory ahead of use, on a CPU; nothing may be in flight.
-
-        The thread calls `wait`, which returns when it may begin to ask the system for memory.
-        """
+        """Starts the thread that populates a CPU's page memory, once `wait` returns; nothing may be in flight."""
         has_pages = not self.kv.data.is_deleted()  # they are while the engine sleeps
         is_on_host = jax.default_backend() == "cpu" and not isinstance(self.placement, OverMesh)
         if self._page_memory is None and has_pages and is_on_host:

@@ -35,7 +35,4 @@ class TokenMatcher(Protocol):
         """Advances by a token of the output; raises GrammarError if the grammar does not allow it."""
 
     def fill_mask(self, words: np.ndarray) -> None:
-        """Writes the tokens that may come next, or the end tokens, into a row of packed bits, uint32[num_words].
-
-        Raises GrammarError: finding them takes more than the limits allow.
-        """
+        """Writes the tokens that may come next, or end tokens, as bits in uint32[num_words]; raises GrammarError."""

@@ -66,10 +66,7 @@ class InvalidParameter(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """The sampling parameters of one request, frozen and checked at construction; raises InvalidParameter.
-
-    The annotation of a number states its type and limits, also on the wire.
-    """
+    """The sampling parameters of one request, with their types and limits, checked; raises InvalidParameter."""
 
     max_tokens: Annotated[int, Between(1)] = 16
     temperature: Annotated[float, Between(0.0, 2.0)] = 1.0  # 0 is greedy

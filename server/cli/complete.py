@@ -15,10 +15,7 @@ def write_answer(
     url: str | None, model: str | None, api_key: str | None, body: dict[str, Any], write: Callable[[str], object],
     *, is_local: bool,
 ) -> None:  # fmt: skip
-    """Streams the answer to `body` from the server at `url`, or without a `url` from a local server or model.
-
-    Raises NoAnswer: there is no such server, the model cannot be loaded, or the request is refused or fails.
-    """
+    """Streams the answer of the server at `url`, or without one of a local server or model; raises NoAnswer."""
     if not is_local:
         try:
             asyncio.run(write_remote(url or address.DEFAULT_URL, body, write, api_key))
@@ -38,10 +35,7 @@ def write_answer(
 async def write_remote(
     url: str, body: dict[str, Any], write: Callable[[str], object], api_key: str | None = None
 ) -> None:
-    """Streams the answer to `body` from the server at `url`, without its reasoning; cancelling it disconnects.
-
-    Raises NoServer where none listens, NoAnswer where the server refuses the request, fails, or closes too early.
-    """
+    """Streams the answer to `body` without its reasoning; raises NoServer or NoAnswer. Cancelling it disconnects."""
     async with aclosing(ServerClient(url, api_key).answer(body)) as pieces:
         async for piece in pieces:
             if not piece.is_reasoning:

@@ -51,10 +51,7 @@ def run_local_replicas(settings: ServerSettings, announce: Announce) -> int:
 
 
 async def run_router(source: ReplicaSource, settings: ServerSettings, announce: Announce) -> int:
-    """Serves with the replicas of `source` until a signal, or until they cannot be started; returns the exit status.
-
-    It listens before a replica is ready, so that readiness can report the progress.
-    """
+    """Listens before a replica of `source` is ready, serves until a signal, and returns the exit status."""
     async with Replicas() as replicas:
         try:
             keys = read_keys(settings)

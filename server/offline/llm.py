@@ -202,10 +202,7 @@ class LLM(LLMLifecycle):
         return np.stack(embeddings) if embeddings else np.zeros((0, 0), np.float32)
 
     def count_tokens(self, text_or_messages: str | Messages) -> int:
-        """Tokens of a prompt: of a text, or of messages in the chat template with the generation prompt.
-
-        Raises InvalidParameter if the messages are rejected, or the text is not Unicode.
-        """
+        """Tokens of a text, or of messages in the chat template with the generation prompt; raises InvalidParameter."""
         text_model = self._engine.text_model
         if isinstance(text_or_messages, str):
             with as_invalid_parameter("prompt"):

@@ -88,10 +88,7 @@ class OfflineEngine:
         return self.run(self._stream(job, owner))
 
     def embed(self, prompts: Sequence[list[int]], pooling: Pooling) -> list[np.ndarray]:
-        """The embeddings of prompts, float32[hidden] each, in their order.
-
-        Raises InvalidParameter if a prompt is rejected; nothing has run then.
-        """
+        """The embeddings of prompts, float32[hidden] each, in their order; raises InvalidParameter before any runs."""
         for token_ids in prompts:
             self._client.check_prompt([*token_ids, *token_ids[-1:]], 1)  # as the client submits it
         return self.run(self._embed(prompts, pooling))

@@ -100,10 +100,7 @@ class SavedConfig:
         return cls(name, sha256, size, {key: _as_setting(value) for key, value in engine.items()})
 
     def check_model(self, model: str, progress: Progress) -> None:
-        """Pulls `model` where it is missing and compares it with the one that was saved.
-
-        Raises SavedLLMError where it is another one, ModelStoreError where it cannot be found or downloaded.
-        """
+        """Pulls `model` if missing and compares it with the saved one; raises SavedLLMError or ModelStoreError."""
         builtin = BUILTIN_MODELS.get(model)
         path = ensure_model(model, progress)
         if builtin is not None:  # `ensure_model` has compared the file with this table

@@ -1,7 +1,4 @@
-"""Fill-in-the-middle (FIM) prompts: the text before and behind a gap, with the model's own FIM tokens.
-
-Source: Bavarian et al., "Efficient Training of Language Models to Fill in the Middle", 2022.
-"""
+"""Fill-in-the-middle (FIM) prompts with the model's own FIM tokens (Bavarian et al., 2022)."""
 
 from collections.abc import Sequence
 from itertools import chain

@@ -41,10 +41,7 @@ class StopStrings:
         self._held = text[len(text) - self._num_sent :]
 
     def feed(self, text: str) -> tuple[str, str | None]:
-        """Takes the next piece of text; returns what may be sent now, and the stop string that was found or None.
-
-        After a stop string, all further text is dropped.
-        """
+        """Takes a piece of text; returns what may be sent, nothing after a stop string, and the one that was found."""
         if self._stopped is not None:
             return "", self._stopped
         if not self._held and self._first_characters.isdisjoint(text):

@@ -59,10 +59,7 @@ class TemplateBudget:
         self._max_total = self._total + MAX_TOTAL + TOTAL_GROWTH * num_given
 
     def tick(self) -> None:
-        """Checks the time limit, for each loop step, call and operator.
-
-        Raises TemplateError, or TemplateTimeout where the limit was shorter than MAX_SECONDS.
-        """
+        """Checks the time limit, for each loop step, call and operator; raises TemplateError or TemplateTimeout."""
         if time.monotonic() > self._end:
             if self._max_seconds < MAX_SECONDS:
                 raise TemplateTimeout(self._max_seconds)

@@ -43,10 +43,7 @@ def _join(separator: str, pieces: Iterable[Any]) -> str:
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """A sandbox whose templates run within a `TemplateBudget` and raise TemplateError beyond it.
-
-    Operators, calls, filters, loop steps, literals with values in them and written values check the budget.
-    """
+    """A sandbox whose templates run within a `TemplateBudget` and raise TemplateError beyond it."""
 
     intercepted_binops = frozenset(["+", "*", "**", "%", "/", "//"])
 

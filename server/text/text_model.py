@@ -106,10 +106,7 @@ def _chat_template(
 
 
 def sampling_defaults(sources: Iterable[tuple[str, Mapping[str, Any]]]) -> Mapping[str, Any]:
-    """The fields of SamplingParams in `sources`, pairs of a name for the log and values; the last source wins.
-
-    An invalid value is logged and left out, because the model can be served without it.
-    """
+    """The valid fields of SamplingParams in `sources`, of which the last wins; invalid ones are logged."""
     defaults: dict[str, Any] = {}
     for source, values in sources:
         for name in PARAMETERS:

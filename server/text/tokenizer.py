@@ -47,10 +47,7 @@ class Vocabulary(Protocol):
         ...
 
     def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of `text`; names of control tokens in it become those tokens.
-
-        Raises TooManyTokens beyond `max_tokens`, or NativeLibraryError.
-        """
+        """Token ids of `text`, in which names become control tokens; raises TooManyTokens or NativeLibraryError."""
         ...
 
     def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
@@ -145,10 +142,7 @@ class Tokenizer:
         return [*self._prefix_ids, *token_ids, *self._suffix_ids] if add_special_tokens else token_ids
 
     def encode_parts(self, parts: Sequence[Part], *, max_tokens: int | None = None) -> list[int]:
-        """Token ids of texts and control tokens, after the model's prefix; no name in a text becomes a token.
-
-        Raises what `encode` raises.
-        """
+        """Token ids of texts, in which no name becomes a token, and control tokens, after the prefix."""
         texts = [part for part in parts if isinstance(part, str)]
         for text in texts:
             _check_unicode(text)
@@ -190,10 +184,7 @@ class Tokenizer:
                 self._vocabulary.encode(beginning, 2 * max_tokens)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of `token_ids` without control tokens, and with U+FFFD for bytes that are not UTF-8.
-
-        Raises IndexError if a token id is not below `vocab_size`.
-        """
+        """The text of `token_ids` without control tokens, U+FFFD for bytes that are no UTF-8; raises IndexError."""
         table = self.token_bytes
         return b"".join([table[token_id] for token_id in token_ids]).decode("utf-8", errors="replace")
 

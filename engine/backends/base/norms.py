@@ -8,10 +8,7 @@ from engine.backends.base.operands import Norm, NormKind
 
 
 def normed(x: jax.Array, norm: Norm | None, layer: jax.Array) -> jax.Array:
-    """A layer's norm over the last axis, computed in float32; x as it is where the norm is None.
-
-    `layer` is an int32 scalar. The result has the common type of x and the weights.
-    """
+    """A layer's norm over the last axis, computed in float32; x as it is where the norm is None."""
     if norm is None:
         return x
     wide = x.astype(jnp.float32)

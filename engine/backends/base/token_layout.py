@@ -20,10 +20,7 @@ def pages_per_block(page_size: int) -> int:
 
 
 class TokenLayout(NamedTuple):
-    """The rows of a step and the position of each token: one token a decode row, and behind these those of the tiles.
-
-    A compiled program computes only the fields that its backends read.
-    """
+    """The rows of a step and the position of each token: one token a decode row, and then those of the tiles."""
 
     rows: jax.Array  # int32[num_decode_rows + num_tiles, NUM_ROW_INTS], as in the batch
     page_table: jax.Array  # int32[num_decode_rows + num_tiles, max_pages]

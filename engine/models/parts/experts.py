@@ -99,10 +99,7 @@ def read_folder(config: JsonFile, usual: DecoderConfig, *, normalises_shares: bo
 
 
 def read_gguf(file: GGUFTensors, *, normalises_shares: bool) -> ExpertsConfig:
-    """The configuration in GGUF files of the family; raises ModelError.
-
-    `normalises_shares` is the architecture's, where the file does not say.
-    """
+    """The configuration in the family's GGUF files, `normalises_shares` where they do not say; raises ModelError."""
     fields, usual = file.fields, gguf_config.read_decoder(file)
     inner = fields.integer("expert_feed_forward_length")
     if fields.value("expert_shared_count"):

@@ -51,10 +51,7 @@ def shard_paths(path: Path) -> list[Path]:
 
 
 def tensors_of_shards(path: Path, first: GGUFFile) -> dict[str, ReaderTensor]:
-    """The tensors of a model by name, from its first file, which is open, and all others.
-
-    Raises ModelError: `path` is a later shard; a shard is missing, damaged, or not of this model; tensors are missing.
-    """
+    """The tensors of a model by name, from its open first shard and all others; raises ModelError if they differ."""
     name, count = ShardName.parse(path.name), _count(path, first, COUNT, least=1)
     if name is None and (count or 1) > 1:
         raise ModelError(

@@ -85,10 +85,7 @@ class ModelFolder:
             raise ModelError(f"{path} cannot be read: {error.strerror}") from error
 
     def text(self, name: str, max_bytes: int = MAX_TEXT_BYTES) -> str | None:
-        """The content of a text file, or None where there is none of that name.
-
-        Raises ModelError: it cannot be read, is larger than `max_bytes`, or is not UTF-8.
-        """
+        """The content of a UTF-8 file of at most `max_bytes`, None where there is none; raises ModelError."""
         path = self.file(name)
         if path is None:
             return None

@@ -35,10 +35,7 @@ class Bench:
         self.is_complete = False
 
     async def run(self) -> None:
-        """Prints a line for each turn. The turn that a cancellation ends counts with what it has measured.
-
-        Raises NoAnswer: a request of the warm-up failed, or a server's WebSockets cannot be opened.
-        """
+        """Prints a line for each turn, also for one that a cancellation ends; raises NoAnswer."""
         for server in self._servers:
             await self._warm_up(server)
         print(table.headings(), flush=True)

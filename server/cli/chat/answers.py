@@ -65,10 +65,7 @@ class LocalAnswers:
 
 
 def open_answers(url: str | None, model: str | None, api_key: str | None, *, is_local: bool) -> Answers:
-    """Answers of the server at `url`; without a `url`, of the server at the default address, else of this process.
-
-    `model` is the name of one of the server's models, or the model that this process loads. Raises NoAnswer.
-    """
+    """Answers of a `model` of the server at `url` or the default address, or else of this process; raises NoAnswer."""
     if not is_local:
         try:
             return ServerAnswers(ServerClient(url or address.DEFAULT_URL, api_key), model)

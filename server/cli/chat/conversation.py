@@ -68,10 +68,7 @@ class Conversation:
         self._last_question = None
 
     def set_parameter(self, name: str, text: str) -> None:
-        """Sets a parameter of the request to `text` as JSON, or as it is; an empty `text` removes the parameter.
-
-        Raises ConversationError: the chat fills this field itself.
-        """
+        """Sets a parameter to `text` as JSON, or as it is, or removes it; raises ConversationError for some."""
         if name in RESERVED:
             raise ConversationError(f"{name} cannot be set; the chat fills it in itself")
         if not text:

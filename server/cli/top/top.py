@@ -15,10 +15,7 @@ _EVENTS_OF_ONE_PICTURE = 2  # a rate needs two
 
 
 async def follow(client: ServerClient, model: str | None, *, is_once: bool) -> None:
-    """Draws on the terminal's alternate screen until it is cancelled; prints one view of all requests if `is_once`.
-
-    Raises NoServer or NoAnswer: the server cannot be reached, refuses the stream, or ended it.
-    """
+    """Draws on the terminal's alternate screen until it is cancelled, or once; raises NoServer or NoAnswer."""
     history, num_events = History(), 0
     path = "/engine/events" + ("" if model is None else "?" + urlencode({"model": model}))
     console = Console(highlight=False)

@@ -99,10 +99,7 @@ def _normalizer(metadata: GgufMetadata, model_type: ModelType) -> bytes:
 
 
 def piece_fields(texts: Sequence[str], scores: Sequence[float], token_types: Sequence[int]) -> bytes:
-    """The fields of all pieces of a `ModelProto`, up to 260,000; numpy writes the short ones together.
-
-    Raises OverflowError where a score is out of the range of float32, ValueError where the lengths differ.
-    """
+    """The fields of all pieces of a `ModelProto`, written by numpy; raises OverflowError or ValueError."""
     if not len(texts) == len(scores) == len(token_types):
         raise ValueError(f"there are {len(texts)} tokens, {len(scores)} scores and {len(token_types)} types")
     encoded, sizes = _encoded(texts)
