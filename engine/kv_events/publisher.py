@@ -86,7 +86,11 @@ class KVEventPublisher:
         """Binds the sockets, starts the thread and listens to the pool.
 
         The first message says that nothing is remembered: a subscriber may know an earlier process at this address.
-        Raises ValueError where a library is missing or the address cannot be bound, otherwise the system's errors.
+
+        Raises:
+            ValueError: a library is missing, or the address cannot be bound.
+            zmq.ZMQError: the process can have no more sockets.
+            RuntimeError, MemoryError: the thread cannot be started.
         """
         check_libraries()
         import zmq

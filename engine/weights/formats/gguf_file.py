@@ -1,8 +1,11 @@
-"""A GGUF file, opened fast, for the engine's weights and the server's vocabulary.
+"""A GGUF file, opened fast.
 
 The reader of the `gguf` package makes a numpy view of each of the 100,000 strings of a vocabulary, which takes two
-seconds; this one decodes arrays lazily, but for the lengths of their strings.
+seconds; this one decodes arrays lazily, but for the lengths of their strings. Engine and server both read model files,
+for weights and for the vocabulary, so this module is part of the interface between them.
 """
+
+from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +28,10 @@ class GGUFFile(GGUFReader):
     """`gguf.GGUFReader` with arrays decoded lazily, which refuses files that are cut short."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file; raises ModelError where it is damaged or no GGUF file, OSError where it cannot be read."""
+        """Raises:
+        ModelError: the file is no GGUF file, or it is damaged.
+        OSError: the file cannot be read.
+        """
         self._path = path
         open_regular(path).close()  # the package would wait for what comes out of a named pipe
         try:

@@ -1,5 +1,7 @@
 """Memory-mapped files, whose pages are returned to the system after use."""
 
+from __future__ import annotations
+
 import mmap
 from pathlib import Path
 

@@ -101,7 +101,10 @@ class SafetensorsFiles:
     format = "safetensors"
 
     def __init__(self, folder: ModelFolder) -> None:
-        """Raises ModelError: a file is missing, damaged or outside the folder, or the index does not fit the files."""
+        """Raises:
+        ModelError: there are no safetensors files; one is missing, damaged or cut short; the index does not fit
+            them, or names a file that is not in the folder.
+        """
         self._folder = folder
         self._places: dict[str, _Place] = {}
         single = folder.file(WEIGHTS)
@@ -175,10 +178,13 @@ def _as_bytes(data: np.ndarray) -> np.ndarray:
 
 
 def _places(path: Path) -> Iterator[tuple[str, _Place]]:
-    """Where each tensor of a file lies; raises ModelError.
+    """Where each tensor of a file lies.
 
     The library checks the header: that tensors lie one behind the other, that each is as long as its shape says, and
     that the last one ends with the file. Their places, which it does not expose, follow from that.
+
+    Raises:
+        ModelError: the file cannot be read, is damaged or cut short, or has a tensor of an unknown type.
     """
     refuse_pointer(path)
     try:
