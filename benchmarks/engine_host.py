@@ -12,8 +12,6 @@ asyncio loop in another thread, where every stream has a reader. Three variants 
                     is what the prefix cache costs when it is of no use
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time
@@ -115,11 +113,7 @@ def costs_between(
 def measure(
     num_rows: int, num_steps: int, step_seconds: float, *, overlap: bool, enable_prefix_caching: bool, seed: int
 ) -> dict[str, float]:
-    """Decodes `num_rows` streams at once for `num_steps` steps.
-
-    Raises:
-        RuntimeError: the streams did not all run for so long.
-    """
+    """Decodes `num_rows` streams at once for `num_steps` steps; raises RuntimeError if they did not all run so long."""
     admission_steps = -(-num_rows // NUM_TILES)
     params = SamplingParams(max_tokens=num_steps + 2 * NUM_SETTLING_STEPS + 2 * admission_steps, ignore_eos=True)
     pages_per_row = -(-(PROMPT_LENGTHS.stop + params.max_tokens) // PAGE_SIZE) + 1

@@ -7,8 +7,6 @@ Each time is the best of several over layers in turn, so that few weights are st
 time of a dense gated block of the same work, which has as many inner features as a token's experts together.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -8,8 +8,6 @@ drifts; 0 is throughput. Prompts are random, so that none is in the prefix cache
 arrival of the prompts to the last of their first tokens; tok/s counts prompts and streams together.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random

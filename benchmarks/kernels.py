@@ -10,8 +10,6 @@ reads memory, measured in the same run; and all its operations, at the best rate
 reached in the same run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path

@@ -19,8 +19,6 @@ used for the first time, and takes processor time for that: from the server whil
 loop, which knows all of its steps beforehand, before its clock starts.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import os
@@ -101,8 +99,7 @@ def pages_each(output_len: int) -> int:
 def use_all_pages(ways: Mapping[str, Way], loads: Sequence[Workload], num_pages: int) -> None:
     """Has both engines compute streams about as long as those of the loads until all of their pages have been used.
 
-    Only full pages of known tokens count: others go back to the front of the free queue, where the next load takes them
-    again, and the last token of a stream is never computed. One page is the null page.
+    Only full pages of known tokens count: others go back to the front of the free queue. One page is the null page.
     """
     load = max(loads, key=lambda each: each.concurrency)
     num_output_tokens = max(load.num_output_tokens, PAGE_SIZE)  # or streams might fill no page

@@ -8,8 +8,6 @@ process of its own too; the two alternate and do the same work on the same numbe
 pickled tuples, as by default.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -26,11 +24,7 @@ WORKER = "benchmarks.microbenchmarks.page_workloads"
 
 
 def measure_in_subprocess(python: str, side: str, workloads: Sequence[str], seed: int) -> Measured:
-    """The rates of one side in a process of the interpreter.
-
-    Raises:
-        OSError, RuntimeError: it cannot run the side.
-    """
+    """The rates of one side in a process of the interpreter; raises OSError or RuntimeError where it cannot run."""
     command = [python, "-m", WORKER, side, str(seed), *workloads]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:

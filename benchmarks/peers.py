@@ -22,8 +22,6 @@ ignored, and a connection for each request (llama-server closes it after a strea
 counts; a chunk is one with text. Both run on the processors that this process may run on, and so do the clients.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

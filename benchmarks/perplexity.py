@@ -52,11 +52,7 @@ class Way(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> Way:
-        """Parses `DTYPE[,SETTING=VALUE...]`.
-
-        Raises:
-            argparse.ArgumentTypeError: a setting or a value that there is not.
-        """
+        """Parses `DTYPE[,SETTING=VALUE...]`; raises argparse.ArgumentTypeError."""
         dtype, *others = name.split(",")
         settings = {name: setting for name, setting in settings_of(EngineConfig).items() if not setting.is_switch}
         values: dict[str, Any] = {"dtype": dtype}
@@ -90,11 +86,7 @@ class Score:
         return math.expm1((reference.log_likelihoods - self.log_likelihoods).mean())
 
     def difference_interval(self, reference: Score) -> tuple[float, float]:
-        """The 95 % interval of `difference` by the bootstrap (Efron, 1979).
-
-        Windows are drawn with replacement, each with its score in both ways: how hard a window is
-        cancels out.
-        """
+        """The 95 % interval of `difference` by the bootstrap (Efron, 1979) over windows, each with both scores."""
         losses = reference.log_likelihoods - self.log_likelihoods
         drawn = np.random.default_rng(0).integers(0, len(losses), (NUM_RESAMPLES, len(losses)))
         low, high = np.expm1(np.percentile(losses[drawn].mean(axis=1), [2.5, 97.5]))
@@ -112,11 +104,7 @@ class Score:
 
 
 def score(way: Way, model: OpenModel, windows: np.ndarray, progress: Progress) -> Score:
-    """Loads the model in this way and scores every window.
-
-    Args:
-        windows: int32[num_windows, window_size].
-    """
+    """Loads the model in this way and scores every window, int32[num_windows, window_size]."""
     num_windows, window_size = windows.shape
     scorer = Scorer(model, way.config, window_size, progress)
     means = np.empty(num_windows, np.float64)
@@ -137,11 +125,7 @@ def cells(score: Score, reference: Score) -> list[str]:
 
 
 def compare(options: argparse.Namespace) -> list[Score]:
-    """Scores all ways and prints their table.
-
-    Raises:
-        ModelStoreError, ModelError, ValueError, OSError: the model or the text cannot be had or used.
-    """
+    """Scores all ways and prints their table."""
     path = model_path(options.model)
     text_model, size = TextModel.load(path), options.window_size
     if size > text_model.context_length:

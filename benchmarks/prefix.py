@@ -9,8 +9,6 @@ with tokens that are in the cache and end with random ones of their own. With --
 whole by an earlier process, and their pages come from its folder (--prefix-cache-dir of `eagre serve`).
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random
@@ -42,11 +40,7 @@ class FirstToken(NamedTuple):
 
 
 async def first_token(client: EngineClient, prompt: Sequence[int]) -> FirstToken:
-    """Runs a prompt until its first token.
-
-    Raises:
-        RuntimeError: it ended otherwise.
-    """
+    """Runs a prompt until its first token; raises RuntimeError if it ended otherwise."""
     start = time.perf_counter()
     event = await anext(client.submit(prompt, SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)))
     seconds = time.perf_counter() - start
@@ -91,11 +85,7 @@ def fill_folder(client: EngineClient, options: argparse.Namespace) -> None:
 
 
 def measure(client: EngineClient, options: argparse.Namespace) -> list[Turn]:
-    """Cold and warm prompts in turn.
-
-    Raises:
-        RuntimeError: a cold prompt was found in the cache, or a warm one was not.
-    """
+    """Cold and warm prompts in turn; raises RuntimeError where the cache had a cold one, or lacked a warm one."""
     prompts, turns = Prompts(client, options), list[Turn]()
     with running_client(client) as runner:
 

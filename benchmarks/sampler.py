@@ -14,8 +14,6 @@ Throughput: streams read by the engine's client in this process while all of the
 or all of them with a JSON schema, alternating.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import os

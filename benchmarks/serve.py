@@ -8,8 +8,6 @@ The clients are a process of their own on the same machine, and take their share
 the same loads live, for users of any server; this one has token ids as prompts and the benchmarks' table.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import random

@@ -8,8 +8,6 @@ be the same. `load`: the gaps between the tokens of streams of the first model, 
 programs are compiled, and after that. The clients run in this process, the server in another one.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import dataclasses
@@ -66,11 +64,7 @@ async def _ask(session: aiohttp.ClientSession, workload: Workload) -> Answers:
 
 
 async def stream_until_loaded(workload: Workload, second: str) -> tuple[list[list[float]], float]:
-    """Streams from the first model until QUIET_S after the second is ready.
-
-    Returns:
-        The times of arrival of each stream, and when the second model was found to be ready.
-    """
+    """Streams from the first model until QUIET_S after the second is ready; returns times of tokens and readiness."""
     arrivals, loaded_at = list[list[float]](), 0.0
     while not loaded_at or time.perf_counter() < loaded_at + QUIET_S:
         load = Load(workload)
@@ -91,10 +85,6 @@ def split_gaps(arrivals: Sequence[Sequence[float]], at: float) -> tuple[list[flo
 
 
 def state_of(url: str, model: str) -> str:
-    """
-    Raises:
-        ServerFailed: the model cannot be loaded.
-    """
     entry = orjson.loads(get(f"{url}/v1/models/{model}"))
     if entry["state"] == "failed":
         raise ServerFailed(f"the {model} model cannot be loaded: {entry['error']}")

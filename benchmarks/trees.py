@@ -20,8 +20,6 @@ Only `python -m server serve` and `python -m benchmarks.kernels` are run in it, 
 names than those of the tree that runs this.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import shlex
@@ -56,11 +54,7 @@ class Tree:
         return ServerProcess(self.name, lambda port: eagre_command(port, arguments, program), folder=self.folder)
 
     def whole_steps(self, arguments: Sequence[str]) -> dict[str, float]:
-        """Milliseconds of the median whole step by case, from `benchmarks.kernels` in a process of its own.
-
-        Raises:
-            ServerFailed: it failed.
-        """
+        """Milliseconds of the median whole step by case, of `benchmarks.kernels` in a process; raises ServerFailed."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "figures.json")
             command = [str(self.python), "-m", "benchmarks.kernels", "--json", str(file), *arguments]

@@ -1,7 +1,5 @@
 """The queue of the pages that may be allocated, in order of eviction."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,14 +9,10 @@ from cache.page import CachePage
 class FreeCachePageQueue:
     """A doubly linked list whose links are in the pages: removal from the middle is O(1) and allocates nothing.
 
-    Pages at the front are evicted first. The pool keeps this order of eviction:
-
-    1. pages without a hash, because their content is useless;
-    2. of the others, the least recently used first;
-    3. of pages released together, the tail of a chain before its head, because a tail is useless without its head.
-
-    This class keeps only the order in which the pool adds pages. Each method allocates all memory before it changes
-    anything, so that a MemoryError leaves the queue as it was.
+    Pages at the front are evicted first: those without a hash, then the least recently used, and of pages released
+    together the tail of a chain before its head, because a tail is useless without its head. The pool adds them in that
+    order. Each method allocates all memory before it changes anything, so that a MemoryError leaves the queue as it
+    was.
     """
 
     __slots__ = ("_head", "_tail", "num_free_pages")

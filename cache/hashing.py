@@ -1,10 +1,8 @@
 """Names of page contents: chained SHA-256 hashes over token ids.
 
-The hash of a page covers the hash of its parent, so equal hashes mean equal prefixes. The token ids and the extra keys
-are stored with the hash and compared on a hit, so a collision is harmless.
+A hash covers that of the page's parent, so equal hashes mean equal prefixes. The token ids and extra keys are stored
+with the hash and compared on a hit, so a collision is harmless.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -34,10 +32,7 @@ def _layout(num_tokens: int) -> Struct:
 
 
 def sha256_hash(parent_hash: bytes, token_ids: Sequence[int], extra_keys: tuple[str, ...]) -> bytes:
-    """SHA-256 of the parent's hash, the token ids as 32-bit integers and the extra keys.
-
-    Every part carries its length, so different inputs never give the same message.
-    """
+    """SHA-256 of the parent's hash, the token ids as 32-bit integers and the extra keys, each part with its length."""
     num_tokens = len(token_ids)
     message = _layout(num_tokens).pack(parent_hash, num_tokens, *token_ids)
     for key in extra_keys:
@@ -65,14 +60,9 @@ def hash_request_tokens(
     extra_keys: tuple[str, ...] = (),
     known: Sequence[PageHash] = (),
 ) -> list[PageHash]:
-    """The names of the full pages of a token sequence, in order.
+    """The names of the full pages of a request's tokens, in order, without the first ones, which are `known`.
 
-    Args:
-        page_size: tokens.
-        token_ids: the tokens of the request from its first one on. A last, partial page has no name.
-        extra_keys: what else distinguishes this request's pages, for example a cache salt.
-        known: names of the first pages. They are neither computed again nor returned, so that a sequence can be named
-            page by page as it grows.
+    `extra_keys` are what else distinguishes this request's pages, for example a cache salt.
     """
     hashes: list[PageHash] = []
     first = len(known) * page_size

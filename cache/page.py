@@ -14,11 +14,7 @@ NULL_PAGE_ID = 0
 
 @dataclass(slots=True, eq=False)
 class CachePage:
-    """Metadata of one page; the keys and values themselves are on the device.
-
-    A page is in exactly one of three states: active (`ref_cnt > 0`), cached (`ref_cnt == 0`, with a hash, in the free
-    queue) or free (`ref_cnt == 0`, without a hash, in the free queue).
-    """
+    """Metadata of a page on the device: active (`ref_cnt > 0`), cached (`ref_cnt == 0`, with a hash) or free."""
 
     page_id: int
     ref_cnt: int = 0

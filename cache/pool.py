@@ -1,7 +1,5 @@
 """The page pool: which pages are in use, and which pages remember a prefix."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from cache.free_queue import FreeCachePageQueue
@@ -19,20 +17,10 @@ class OutOfPages(RuntimeError):
 
 
 class PagePool:
-    """All pages of one KV cache except the null page.
-
-    Invariant: `num_free + num_cached + num_active == num_pages`.
-    """
+    """All pages of one KV cache except the null page; always `num_free + num_cached + num_active == num_pages`."""
 
     def __init__(self, num_pages: int) -> None:
-        """Makes a pool whose pages are all free.
-
-        Args:
-            num_pages: size of the device array, the null page included.
-
-        Raises:
-            ValueError: there is no page beside the null page.
-        """
+        """Makes a pool of free pages; `num_pages` includes the null page. Raises ValueError if it is below 2."""
         if num_pages < 2:
             raise ValueError(f"num_pages is {num_pages}; a pool needs the null page and at least one more")
         self.pages = [CachePage(page_id) for page_id in range(num_pages)]
@@ -62,8 +50,7 @@ class PagePool:
     def states(self) -> bytes:
         """One byte for each page, in order of page ids: FREE, CACHED, ACTIVE or SHARED.
 
-        It may be read from any thread without a lock; single pages may then be a step apart. Its time grows with the
-        number of pages.
+        Any thread may read it without a lock; single pages may then be a step apart.
         """
         return bytes(
             [
@@ -103,8 +90,7 @@ class PagePool:
     def release(self, pages: Sequence[CachePage]) -> None:
         """Removes one reference from each page of a request; `pages` are in the order of its tokens.
 
-        A page without references becomes cached if it has a hash, and free if it has none. The last page enters the
-        queue first and so is evicted first.
+        Pages without references become cached or free; the last one enters the queue first and so is evicted first.
         """
         free: list[CachePage] = []
         cached: list[CachePage] = []
@@ -117,15 +103,10 @@ class PagePool:
         self._num_cached += len(cached)
 
     def cache_page(self, page: CachePage, page_hash: PageHash, parent_hash: bytes | None = None) -> None:
-        """Names the content of an active page that is full of committed tokens.
+        """Names the content of an active page full of committed tokens; a page that has the name already keeps it.
 
-        If another page has the same name already, that page keeps it.
-
-        Args:
-            parent_hash: of the page before it, for the listener; None for the first page of a sequence.
-
-        Raises:
-            ValueError: no request holds the page.
+        The listener receives `parent_hash`, None for a sequence's first page. Raises ValueError if no request holds the
+        page.
         """
         if page.ref_cnt < 1:
             raise ValueError(f"page {page.page_id} is hashed while nobody holds it")
@@ -159,10 +140,7 @@ class PagePool:
                 self._unname(page, page.page_hash)
 
     def reset_prefix_cache(self) -> bool:
-        """Forgets every prefix, so that pages are allocated in their order again.
-
-        Refuses and returns False while any page is active.
-        """
+        """Forgets every prefix, so that pages are allocated in their order again; False while any page is active."""
         if self.num_active:
             return False
         pages = self.pages[1:]  # takes memory; where there is none, nothing has changed yet

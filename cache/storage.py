@@ -27,8 +27,7 @@ AXES = ("layer", "page", "key_or_value", "head", "token", "feature")
 class KVPages(NamedTuple):
     """Keys and values of all layers and pages.
 
-    The native kernels lay out the tokens and features of a head within a page as they read them
-    (engine/backends/native/src/pages/packed_pages.h). No other code reads pages that a native kernel has written.
+    The native kernels lay out a page as they read it (src/pages/packed_pages.h); no other code reads what they wrote.
     """
 
     data: jax.Array  # [layer, page, 2, head, token, feature]; 2: keys, values
@@ -45,12 +44,9 @@ class KVPages(NamedTuple):
     def write(
         self, layer: jax.Array, pages: jax.Array, offsets: jax.Array, keys: jax.Array, values: jax.Array
     ) -> KVPages:
-        """Writes the keys and values of each token; in place, inside a program that donates these arrays.
+        """Writes keys and values [num_tokens, head, feature] in place, inside a program that donates these arrays.
 
-        Args:
-            layer: int32 scalar.
-            pages, offsets: int32[num_tokens]; the page of each token, and its position within the page.
-            keys, values: [num_tokens, head, feature].
+        `pages` and `offsets` are int32[num_tokens]: the page of each token, and its position within the page.
         """
         both = jnp.stack([keys, values], axis=1)
         if self.scales is None:
@@ -65,12 +61,7 @@ class KVPages(NamedTuple):
         )
 
     def read(self, layer: jax.Array, pages: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
-        """The keys and the values of some pages, each as `dtype`[num_rows, head, num_pages * page_size, feature].
-
-        Args:
-            layer: int32 scalar.
-            pages: int32[num_rows, num_pages].
-        """
+        """Keys and values of pages int32[num_rows, num_pages]: [num_rows, head, num_pages * page_size, feature]."""
         block = self.data[layer, pages]
         if self.scales is not None:
             block = block.astype(jnp.float32) * self.scales[layer, pages][..., None]
@@ -116,12 +107,7 @@ class KVLayout:
     def allocate(
         self, mesh: Mesh | None = None, head: str | None = None, *, empty: Callable[[KVPages], KVPages] = zeros
     ) -> KVPages:
-        """Makes the arrays; on a mesh, heads are split over its axis `head`.
-
-        Args:
-            empty: makes arrays of their shapes. Their content may be anything, because a page is written before it is
-                read.
-        """
+        """Makes the arrays, of any content, because pages are written before they are read; a mesh splits the heads."""
 
         def shape(num_axes: int, dtype: str) -> Any:
             spec = PartitionSpec(*self.partition_spec(head)[:num_axes])
@@ -171,19 +157,12 @@ def _container_number(name: str) -> int | None:
 def pages_that_fit(
     bytes_per_page: int, num_useful: int, *, memory_utilization: float, kv_cache_bytes: int | None = None
 ) -> int:
-    """The number of pages to make, the null page included.
+    """The number of pages to make, the null page included, at most `num_useful`.
 
-    `memory_utilization` is a share of the total memory and not of the available memory. The number of pages is part of
-    the shapes of compiled programs, so it must be the same at the next start, or the cached programs would not be
-    found.
+    `memory_utilization` is a share of the total memory and not of the available memory: the number is part of the
+    shapes of compiled programs, so a later start must find the same one. `kv_cache_bytes` replaces the share.
 
-    Args:
-        num_useful: the largest number of pages that can be in use at once; it is never exceeded.
-        memory_utilization: share of the total memory, 0 to 1.
-        kv_cache_bytes: replaces the share, unless it is None.
-
-    Raises:
-        ValueError: fewer than two pages fit, or `kv_cache_bytes` are not available.
+    Raises ValueError: fewer than two pages fit, or `kv_cache_bytes` are not available.
     """
     total, available = machine_memory()
     limit = int(available * LARGEST_SHARE_OF_AVAILABLE)

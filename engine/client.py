@@ -55,12 +55,7 @@ class EngineClient:
 
     @classmethod
     def load(cls, model_path: Path, config: EngineConfig, progress: Progress) -> EngineClient:
-        """Reads the weights and compiles every shape. Blocking: call it in a worker thread.
-
-        Raises:
-            ModelError: the model cannot be served.
-            ValueError: the configuration does not fit the model or the machine.
-        """
+        """Reads the weights and compiles every shape, in a worker thread; raises ModelError or ValueError."""
         if config.host_index:
             raise ValueError(f"host_index is {config.host_index}; only host 0 serves, and the others follow it")
         return cls(Engine.load(model_path, config, progress))
@@ -74,11 +69,7 @@ class EngineClient:
 
     @staticmethod
     def refuse_unserved(model_path: Path) -> None:
-        """Checks the architecture of a model, without its weights.
-
-        Raises:
-            ModelError: it is not served, or the file cannot be read.
-        """
+        """Checks the architecture of a model, without its weights; raises ModelError where it is not served."""
         open_model.refuse_unserved(model_path)
 
     @staticmethod
@@ -94,8 +85,7 @@ class EngineClient:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts the engine thread, whose events are delivered in `loop`.
 
-        Raises:
-            EngineError: the hosts that computed the model with this one were released by an earlier client.
+        Raises EngineError: the hosts that computed the model with this one were released by an earlier client.
         """
         self._thread.start(loop)
 
@@ -121,18 +111,15 @@ class EngineClient:
             request_id: must differ from those of all unfinished requests; chosen here if None.
             priority: requests of lower priority numbers run first, and equal ones in order of arrival.
             cache_salt: only requests with the same salt share prefixes.
-            timeout: seconds from now, after which the request ends with TIMEOUT. The configured
-                request_timeout is an upper limit and the default.
-            matcher: the matcher of the grammar that the output must follow, in its initial state. The
-                engine owns it from now on.
+            timeout: seconds until the request ends with TIMEOUT, at most the configured request_timeout.
+            matcher: of the grammar that the output must follow, in its initial state; the engine owns it from now on.
             tenant: the owner of the request; tenants have fair shares of the engine.
             num_prompt_output_tokens: how many tokens at the end of the prompt count as output, so that an answer that
-                was cut off continues seamlessly: for penalties, min_tokens, max_tokens and all the rest.
-                A matcher must have accepted them.
+                was cut off continues seamlessly. A matcher must have accepted them.
             pooling: all tokens of the prompt but the last are pooled to an embedding, in `TokenEvent.pooled`.
             wants_progress: until the first token comes, the stream has events with the progress of the request.
-            is_checked: the prompt has passed `check_prompt` and the parameters `check_token_ids`; they are not
-                checked again, which matters where one prompt gets many answers.
+            is_checked: the prompt has passed `check_prompt` and the parameters `check_token_ids`, which matters where
+                one prompt gets many answers.
 
         Raises:
             InvalidParameter: the two checks refuse the request, or the request_id is in use.
@@ -178,15 +165,10 @@ class EngineClient:
     async def embed(
         self, prompt_token_ids: Sequence[int], pooling: Pooling, *, priority: int = 0, tenant: str = ""
     ) -> np.ndarray:
-        """The embedding of a prompt, float32[hidden], in the model's own length.
+        """The embedding of a prompt, float32[hidden], in the model's own length; raises as `submit`.
 
-        It is a request like any other: it waits, is preempted, and ends with its caller. Two tokens of the context
-        are left for the token that follows the prompt and for the one that every request samples.
-
-        Raises:
-            InvalidParameter: the prompt is empty, has a token id out of range, or is too long for the model.
-            QueueFull: the queue is at its limit.
-            EngineError: the engine has failed, was shut down or was not started, or the request has timed out.
+        It is a request like any other. Two tokens of the context are left for the token that follows the prompt and for
+        the one that every request samples.
         """
         return await embed(self.submit, prompt_token_ids, pooling, priority, tenant)
 
@@ -228,29 +210,17 @@ class EngineClient:
 
     @property
     def failure(self) -> asyncio.Future[None]:
-        """A future that gets the exception that ended the engine. It never has a result.
-
-        Raises:
-            EngineError: the engine was not started.
-        """
+        """A future that gets the exception that ended the engine; raises EngineError if the engine was not started."""
         return self._thread.failure
 
     def end_streams(self, error: str | None = None) -> None:
-        """Ends every stream with an ABORT event at once, even where the engine thread is stuck.
-
-        Args:
-            error: the reason, if no operator asked for it; the event is an ERROR then.
-        """
+        """Ends every stream with an ABORT event, an ERROR event where there is an error, even if the thread hangs."""
         for stream in self._streams.values():
             stream.abort()
             stream.end(FinishReason.ABORT if error is None else FinishReason.ERROR, error)
 
     def shutdown(self, join_seconds: float = JOIN_SECONDS) -> None:
-        """Ends every request with an ABORT event, stops the thread and joins it. Idempotent.
-
-        Args:
-            join_seconds: how long to wait at most for the step that the thread is in.
-        """
+        """Ends all requests with an ABORT event, stops the thread and joins it within `join_seconds`; idempotent."""
         self._thread.shutdown(join_seconds)
 
     async def shutdown_in_background(self) -> None:

@@ -1,7 +1,5 @@
 """Delivery of the engine thread's events to their streams, with one wake-up of the asyncio loop for all that wait."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -12,9 +10,8 @@ from engine.token_stream import Outbox
 class Delivery:
     """Carries events from the engine thread to the asyncio thread.
 
-    Args:
-        wake: schedules a function in the asyncio thread; callable from any thread.
-        on_end: called in the asyncio thread with the id of each request after its last event.
+    `wake` schedules a function in the asyncio thread from any thread; there, `on_end` is called with the id of each
+    request after its last event.
     """
 
     def __init__(self, wake: Callable[[Callable[[], None]], None], on_end: Callable[[str], object]) -> None:
@@ -31,10 +28,7 @@ class Delivery:
             self._wake(self._deliver)
 
     def _deliver(self) -> None:
-        """Gives each turn's events to their streams, and then flushes each outbox that has received something.
-
-        So everything for one client leaves in one write, and before any task learns that its stream has ended.
-        """
+        """Gives a turn's events to their streams, then flushes each outbox that has some, in one write per client."""
         self._is_waking = False
         outboxes: set[Outbox] = set()
         for _ in range(len(self._turns)):  # no more than these: an engine that is faster than this must not hold it up

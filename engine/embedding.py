@@ -1,7 +1,5 @@
 """Embeddings: a prompt's pooled hidden states, by way of a request of one output token."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -54,16 +54,7 @@ class Engine:
         progress: Progress,
         make_scheduler: Callable[..., Scheduler] = Scheduler,
     ) -> None:
-        """Builds the engine and compiles every shape, which takes seconds.
-
-        Args:
-            model_info: a request of its max_model_len must fit into the pages of `layout`.
-            make_runner: makes the runner for the slots and shapes of this engine.
-            make_scheduler: Scheduler, or a function with the same arguments.
-
-        Raises:
-            ValueError: page events shall be published, and a library for it is missing.
-        """
+        """Builds the engine and compiles every shape; raises ValueError where the library of page events is missing."""
         self.config = config
         self.model_info = model_info
         self.model_path: Path | None = None  # of the file or folder that has the weights; None: they came otherwise
@@ -102,9 +93,7 @@ class Engine:
 
     @classmethod
     def load(cls, path: Path, config: EngineConfig, progress: Progress) -> Engine:
-        """Reads the weights of a model file and builds an engine for it.
-
-        With several hosts it waits until all have joined, and at the end until all are ready.
+        """Reads the weights of a model file and builds an engine for it; waits for all hosts where there are several.
 
         Raises:
             ModelError: the model cannot be served.
@@ -184,11 +173,7 @@ class Engine:
     def make_loop(
         self, publish: Callable[[Sequence[StepEvent]], None], on_failure: Callable[[BaseException], None]
     ) -> EngineLoop:
-        """Makes the loop that runs this engine, one at a time. From now on a compile is a defect.
-
-        Raises:
-            ValueError: the page events cannot be published at their address.
-        """
+        """Makes the loop that runs this engine, one at a time; raises ValueError for the address of the page events."""
         if self._is_asleep:  # an earlier client left it asleep
             self.wake(None if self.has_weights else self.read_weights())
         try:
@@ -231,11 +216,7 @@ class Engine:
         self.runner.arrays.forget_weights()
 
     def wake(self, params: Params | None = None) -> None:
-        """Undoes `sleep`. Where it fails, the engine stays asleep, without weights if it had none.
-
-        Args:
-            params: the weights, where they were forgotten.
-        """
+        """Undoes `sleep`, with `params` where the weights were forgotten. Where it fails, the engine stays asleep."""
         try:
             if params is not None:
                 self._replace_params(params)
@@ -248,14 +229,7 @@ class Engine:
         self._is_asleep = False
 
     def read_weights(self, path: Path | None = None) -> Params:
-        """Reads weights for this engine. Blocks; any thread may call it.
-
-        Args:
-            path: of the model that has them; by default the one that the engine was loaded from.
-
-        Raises:
-            ModelError: they cannot be read, or do not fit this engine.
-        """
+        """Reads weights, by default from the engine's own model, in any thread; raises ModelError if they don't fit."""
         path = path or self.model_path
         if path is None:
             raise ModelError("the engine was not loaded from a file, so that its weights cannot be read again")
@@ -325,12 +299,9 @@ class Engine:
     def follow(self, on_lost: Callable[[BaseException], None]) -> None:
         """Computes the steps of the leader of several hosts until it ends. Blocks.
 
-        Args:
-            on_lost: called by any thread when the leader is lost, because this one may be waiting for a device.
+        Any thread calls `on_lost` when the leader is lost, because this one may be waiting for a device.
 
-        Raises:
-            HostLost: the leader is lost or has failed.
-            ValueError: this host is the leader.
+        Raises HostLost: the leader is lost or has failed.
         """
         self._group.watch(on_lost)
         self._group.follow(self.runner)
@@ -345,9 +316,7 @@ class Engine:
     def close(self, *, store_seconds: float = 0.0, failure: str = "") -> None:
         """Stops the compile counter and the threads beside the steps; `make_loop` starts them again.
 
-        Args:
-            store_seconds: how long to wait at most until pages are stored that have left the engine.
-            failure: the reason, if no operator asked for it; the other hosts receive it.
+        Pages that have left the engine are stored for `store_seconds` at most. Other hosts receive the `failure`.
         """
         self._group.close(failure)
         self._compile_counter.stop()

@@ -1,7 +1,5 @@
 """The engine thread as the asyncio side sees it: start, delivery of events, failure and shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable
@@ -44,11 +42,7 @@ class EngineThread:
 
     @property
     def asyncio_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop in which events are delivered.
-
-        Raises:
-            EngineError: the thread has ended or was not started.
-        """
+        """The loop in which events are delivered; raises EngineError."""
         if self.is_closed or self._asyncio_loop is None or not self.loop.is_running:
             raise EngineError("the engine is not running")
         return self._asyncio_loop

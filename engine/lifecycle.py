@@ -1,10 +1,7 @@
 """The lifecycle of a running engine: pause, sleep, wake, and new weights.
 
-Each change runs in the engine thread, between steps, while nothing is in flight. Requests may be submitted in any
-state; they queue up while the engine does not compute.
+Each change runs in the engine thread, while nothing is in flight. Requests may be submitted in any state and queue up.
 """
-
-from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
@@ -56,20 +53,17 @@ class Lifecycle:
         drain: bool = False,
         is_wanted: Callable[[], bool] | None = None,
     ) -> None:
-        """Frees the memory of the pages. Cached prefixes are lost.
-
-        Running requests go back to the queue with the tokens they have, and are computed again after `wake`.
+        """Frees the memory of the pages. Cached prefixes are lost, and running requests are recomputed after `wake`.
 
         Args:
             drop_weights: also moves the weights from the device to the host's memory.
-            forget_weights: frees the memory of the weights altogether; `wake` reads them from their file again. An
-                engine that is asleep already forgets them now.
+            forget_weights: frees them altogether, also where the engine sleeps already; `wake` reads them from their
+                file.
             drain: first waits until the requests that have begun have ended, while new ones wait.
             is_wanted: called after all earlier changes, which take time; where it returns False, nothing happens.
 
         Raises:
-            EngineBusy: the engine is paused, so that nothing can be drained; or the weights shall leave the devices of
-                several hosts.
+            EngineBusy: the engine is paused and cannot drain; or the weights shall leave the devices of several hosts.
             ModelError: the weights shall be forgotten, and the engine knows no file that has them.
         """
         if drop_weights or forget_weights:
@@ -87,12 +81,8 @@ class Lifecycle:
     async def wake(self, *, is_beside_others: bool = False, is_wanted: Callable[[], bool] | None = None) -> None:
         """Allocates the memory again and continues; does nothing if the engine is not asleep.
 
-        Args:
-            is_beside_others: whether other engines of the process run, for which a core is left free.
-            is_wanted: as for `sleep`.
-
-        Raises:
-            ModelError: the weights were forgotten, and can no longer be read from their file.
+        `is_beside_others` says that other engines of the process run, for which a core is left free. Raises ModelError
+        where forgotten weights can no longer be read.
         """
         async with self._lock:
             if is_wanted is not None and not is_wanted():
@@ -113,12 +103,11 @@ class Lifecycle:
 
         Args:
             drain: whether to wait until the requests that have begun have ended, while new ones wait.
-            is_beside_others: whether other engines of the process run, for which a core is left free. One is left for
-                this engine, too, if it runs.
+            is_beside_others: whether other engines of the process run, for which a core is left free.
 
         Raises:
-            EngineBusy: requests have begun and `drain` is not set, the engine is asleep or paused, or several hosts
-                compute the model.
+            EngineBusy: requests have begun and `drain` is not set, the engine is asleep or paused, or has several
+                hosts.
             ModelError: the file cannot be served in place of the loaded one.
         """
         self._engine.refuse_over_hosts("a change of the weights")
@@ -150,14 +139,7 @@ class Lifecycle:
                 future.set_exception(EngineError(error))
 
     async def _run_drained(self, function: Callable[[], bool]) -> None:
-        """Runs `function` in the engine thread once no request has begun; new ones wait meanwhile.
-
-        Args:
-            function: returns False, and does nothing, if a request has begun in the last moment.
-
-        Raises:
-            EngineBusy: the engine is paused, so that requests cannot end.
-        """
+        """Runs `function`, which returns False too late, once no request has begun; raises EngineBusy while paused."""
         scheduler = self._engine.scheduler
         scheduler.is_admitting = False
         try:

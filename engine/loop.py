@@ -13,8 +13,6 @@ device  | sample N | forward N+1                                | sample N+1 | f
 host    | … forward N+1 | result N, commit N | masks, sample N+1 | schedule, forward N+2 | …
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time
@@ -63,10 +61,7 @@ Message = Request | Abort | Call | PageArrived | Shutdown
 
 
 class EngineLoop:
-    """Runs the scheduler and the runner.
-
-    `start`, `post`, `join` and `is_running` may be used from any thread; all else runs in the engine thread.
-    """
+    """Runs the scheduler and the runner, in the engine thread but for `start`, `post`, `join` and `is_running`."""
 
     def __init__(
         self,
@@ -86,8 +81,6 @@ class EngineLoop:
             publish: called in the engine thread, at most once a turn, with all its events; must not block.
             on_failure: called in the engine thread with the exception that ends it.
             overlap: whether to dispatch the next step before the result of the last one is there.
-            transfers: of pages from and to places outside the engine; None if there are none.
-            inbox: a new queue if None.
         """
         self.scheduler = scheduler
         self.timeline = timeline
@@ -205,10 +198,9 @@ class EngineLoop:
             pass
 
     def _sample(self, dispatched: PendingStep) -> None:
-        """Dispatches the sampling of a step whose forward pass is under way.
+        """Samples a step whose forward pass is under way; the masks are made while the device computes the logits.
 
-        The step before it is committed, so the grammars have accepted their last tokens. Their masks are made here
-        while the device computes the logits.
+        The step before it is committed, so the grammars have accepted their last tokens.
         """
         masks = self._runner.new_masks(dispatched)
         for request, error in fill_masks(dispatched, masks):
@@ -236,10 +228,9 @@ class EngineLoop:
         return had_calls
 
     def _publish_events(self) -> None:
-        """Publishes the events since the last time.
+        """Publishes the events since the last time; the overlapped loop does so after a dispatch.
 
-        The overlapped loop does so after a dispatch, because readers that wake up compete for the interpreter lock, and
-        the device must not wait for them.
+        Readers that wake up compete for the interpreter lock, and the device must not wait for them.
         """
         events, self._unpublished = self._unpublished, []
         if events:
@@ -261,11 +252,7 @@ class EngineLoop:
         return self.scheduler.has_work and self.scheduler.may_work and not self.is_paused
 
     def _receive(self, *, may_wait: bool) -> bool:
-        """Drains the inbox, once a turn; returns False after a Shutdown.
-
-        Args:
-            may_wait: whether to wait for a message, because the last turn had nothing to do.
-        """
+        """Drains the inbox, once a turn, or waits for a message if it may; returns False after a Shutdown."""
         # No other thread takes messages, so `get` returns at once where there is one. To ask first costs less than a
         # `queue.Empty` in each turn.
         while may_wait or not self._inbox.empty():

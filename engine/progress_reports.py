@@ -1,7 +1,5 @@
 """Progress events of requests that wait for their first token."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 
@@ -16,10 +14,10 @@ _LEAST_REST = 50  # a look at the whole queue is followed by a rest of at least 
 
 
 class ProgressReports:
-    """Watches requests from their submission to their first token. All its methods run in the engine thread.
+    """Watches requests from their submission to their first token, in the engine thread.
 
-    All watched requests are looked at together, about five times a second, and seldom enough that it takes at most a
-    fiftieth of the thread's time. A request gets an event only when something has changed.
+    All are looked at together, about five times a second and for a fiftieth of the thread's time at most. A request
+    gets an event only when something has changed.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -36,11 +34,7 @@ class ProgressReports:
         return bool(self._watched) and now >= self._due_at
 
     def report(self, *, is_paused: bool) -> list[RequestEvent]:
-        """The events of the watched requests whose progress has changed.
-
-        Args:
-            is_paused: whether the loop is paused, so that no time can be estimated.
-        """
+        """The events of the watched requests whose progress has changed; while paused, no time is estimated."""
         began = time.monotonic()
         self._watched = {request: reported for request, reported in self._watched.items() if _is_waiting(request)}
         events = []
@@ -102,10 +96,9 @@ def _progress(request: Request, stage: WaitStage, position: int, seconds: float 
 class WaitEstimate:
     """Estimates how long waiting requests wait for their first token; reads the running requests once.
 
-    Two things delay a first token: prompts, the request's own among them, of which each step computes so many tokens in
-    a time that is known from earlier steps; and slots, which are freed as running requests end. The length of an answer
-    is estimated as the mean of all earlier ones. Prompts may be in the prefix cache, and pages may be short: neither is
-    known before a request starts, and both are ignored.
+    Two things delay it: prompts, each of whose steps takes a time known from earlier ones, and slots, which are freed
+    as running requests end. Answers count as long as the mean of earlier ones. Cached prefixes and short pages are
+    ignored.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -138,9 +131,7 @@ class WaitEstimate:
     def seconds(self, num_tokens: int, num_requests: int | None = None) -> float | None:
         """Seconds until a request's first token; None before a step with a prompt was measured.
 
-        Args:
-            num_tokens: of prompts that are computed before that, its own included.
-            num_requests: those that start before it; None: it has a slot.
+        `num_tokens` of prompts are computed before that, and `num_requests` start before it; None: it has a slot.
         """
         if not self._is_known:
             return None

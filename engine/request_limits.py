@@ -1,7 +1,5 @@
 """What a new request must keep to: the limits of the waiting queue and of the model's context and vocabulary."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from engine.interface.config import EngineConfig, ModelInfo
@@ -26,11 +24,7 @@ class QueueLimits:
         return self._num_submitted_tokens - self._counters.num_dequeued_tokens
 
     def check(self, num_tokens: int) -> None:
-        """Checks that the queue has room for a prompt of `num_tokens` tokens.
-
-        Raises:
-            QueueFull: it has not.
-        """
+        """Raises QueueFull if the queue has no room for a prompt of `num_tokens` tokens."""
         num_requests = self.num_submitted - self._counters.num_dequeued
         if num_requests >= self._config.max_num_queued_requests:
             raise QueueFull(f"{num_requests} requests are queued; the limit is {self._config.max_num_queued_requests}")
@@ -50,15 +44,11 @@ class QueueLimits:
 def check_prompt(
     model: ModelInfo, prompt_token_ids: Sequence[int], max_tokens: int, max_tokens_parameter: str, num_output: int
 ) -> None:
-    """Checks that the model can take a prompt and `max_tokens` of output after it.
+    """Checks that the model can take a prompt and `max_tokens` of output after it; raises InvalidParameter.
 
     Args:
         max_tokens_parameter: the name of `max_tokens` in error messages.
         num_output: how many tokens at the end of the prompt count as output, and so towards `max_tokens`.
-
-    Raises:
-        InvalidParameter: the prompt is empty, has a token id out of range, or is too long for the model, alone or with
-            max_tokens; or too many of its tokens count as output.
     """
     limit, vocab_size, num_tokens = model.max_model_len, model.vocab_size, len(prompt_token_ids)
     if num_tokens >= limit:

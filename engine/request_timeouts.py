@@ -1,7 +1,5 @@
 """Deadlines of requests: how they follow from the configuration, and their timers on the asyncio loop."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 
@@ -14,10 +12,7 @@ _GRACE_SECONDS = 0.5  # after a deadline, in which the engine may still end the 
 
 
 class RequestTimeouts:
-    """Computes deadlines and ends streams whose deadline the engine missed.
-
-    The engine checks deadlines between steps; the timers here act where a step does not end.
-    """
+    """Computes deadlines, which the engine checks between steps, and ends streams whose step does not end."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._request_timeout = config.request_timeout

@@ -1,7 +1,5 @@
 """Snapshots of the engine's state, taken from any thread and without a lock."""
 
-from __future__ import annotations
-
 import heapq
 from operator import attrgetter
 from typing import Final

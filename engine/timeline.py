@@ -16,8 +16,6 @@ In the synchronous loop none follows, and the time until the host wakes up count
 step counts as idle only while a request waits for the device.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable
@@ -58,17 +56,12 @@ class StepTimes:
 class Timeline:
     """The times of the last steps, and the totals since the start.
 
-    The engine loop calls one method at each mark; any thread may read without a lock. A turn of the loop calls
-    `schedule_began`, `dispatch_began` and `dispatched` for a new step, and `wait_began`, `commit_began` and
-    `commit_ended` for the oldest step in flight.
+    The engine loop calls one method at each mark; any thread may read without a lock. A turn calls `schedule_began`,
+    `dispatch_began` and `dispatched` for a new step, and the other three for the oldest step in flight.
     """
 
     def __init__(self, num_steps: int = 4096, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Makes a timeline that starts now and remembers `num_steps` committed steps.
-
-        Args:
-            clock: returns seconds and never goes back.
-        """
+        """Makes a timeline that starts now and remembers `num_steps` committed steps."""
         self.device_busy_seconds = 0.0  # since the start; never reset
         self.device_idle_seconds = 0.0  # since the start, while work waited; never reset
         self._clock = clock
@@ -85,11 +78,7 @@ class Timeline:
     # ---------------------------------------------------------------- marks
 
     def schedule_began(self, *, has_work: bool) -> None:
-        """Marks the begin of a turn.
-
-        Args:
-            has_work: whether a request waits for the device.
-        """
+        """Marks the begin of a turn; `has_work` says whether a request waits for the device."""
         self._schedule_began = self._mark()
         self._note_work(has_work, self._schedule_began)
 
@@ -122,11 +111,7 @@ class Timeline:
                 times.seen_unfinished = now
 
     def commit_ended(self, *, has_work: bool) -> float | None:
-        """Marks that the oldest step is committed; `has_work` as in `schedule_began`.
-
-        Returns:
-            Seconds that the device took for the step; None where that is known too roughly.
-        """
+        """Marks that the oldest step is committed; returns the device's seconds, or None if known too roughly."""
         now = self._clock()
         times, _ = self._in_flight.popleft()
         times.commit_ended = now
@@ -193,13 +178,7 @@ class Timeline:
         """The last committed steps in the Trace Event Format, as Perfetto and chrome://tracing read it.
 
         Times are microseconds since the timeline was made. In a slice of the device, `end_unknown_us` is how much later
-        than drawn the step may have ended.
-
-        Args:
-            num_steps: the largest number of steps; None for all that are remembered.
-
-        Returns:
-            The events, metadata first, then by time; `{"traceEvents": events}` as JSON is a trace file.
+        than drawn the step may have ended. `{"traceEvents": events}` as JSON is a trace file.
         """
         steps = list(self._committed)
         if num_steps is not None:

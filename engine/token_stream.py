@@ -40,9 +40,8 @@ class Listener(Protocol):
 class TokenStream:
     """The tokens of one request, as an async iterator of events that ends after the one with a finish_reason.
 
-    Events that arrive while the reader is busy are merged into one. So a slow reader needs no queue: one list of token
-    ids, bounded by the length of the request, waits for it. A listener, instead of a reader, is called with the events
-    of each step.
+    Events that arrive while the reader is busy are merged into one, so that a slow reader needs no queue. A listener,
+    instead of a reader, is called with the events of each step.
     """
 
     __slots__ = (
@@ -143,10 +142,7 @@ class TokenStream:
         )
 
     def listen(self, listener: Listener | None) -> None:
-        """Lets `listener` receive all events from now on, those that wait already first; None: a reader again.
-
-        There is one listener or one reader at a time.
-        """
+        """Lets the only `listener` receive all events, those that wait already first; None: a reader again."""
         self._listener = listener
         if listener is not None and self.has_news and not self._is_done:
             _flush(listener.receive(self.take()))
@@ -159,10 +155,7 @@ class TokenStream:
     def put(self, event: RequestEvent) -> Outbox | None:
         """Gives an event to the listener, or merges it into what waits for the reader. Called in the asyncio thread.
 
-        Events after the last one are ignored.
-
-        Returns:
-            The outbox that the caller has to flush after it has put all events.
+        Events after the last one are ignored. Returns the outbox that the caller has to flush after all events.
         """
         if self._finish_reason is not None:
             return None
@@ -239,11 +232,7 @@ def read_logprobs(columns: np.ndarray, params: SamplingParams) -> list[TokenLogp
 
 
 def read_prompt_logprobs(pieces: Sequence[np.ndarray], params: SamplingParams) -> list[TokenLogprobs | None]:
-    """The logprobs of a whole prompt; None for its first token, which follows nothing.
-
-    Args:
-        pieces: int32[num_tokens, NUM_COLUMNS] each, in the order of the prompt.
-    """
+    """The logprobs of a whole prompt, of its pieces in order; None for its first token, which follows nothing."""
     of_piece = [_read(columns, params.prompt_logprobs or 0, 0) for columns in pieces]
     return [None, *(logprobs for piece in of_piece for logprobs in piece)]
 

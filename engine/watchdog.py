@@ -1,7 +1,5 @@
 """A watchdog over the engine thread, run by the asyncio thread, so that a hung engine ends its streams."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Protocol

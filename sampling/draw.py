@@ -1,7 +1,5 @@
 """Random numbers, and the draw of a token from weights."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -25,17 +23,11 @@ def uniforms(rows: SamplingRows) -> jax.Array:
 
 
 def draw(weights: jax.Array, uniform: jax.Array) -> jax.Array:
-    """The token at which the running sum of a row's weights passes `uniform` of its total.
+    """The token at which the running sum of a row's weights passes `uniform` of its total; int32[num_rows].
 
     In two levels, sums of groups and then the tokens of one group: one random number and two short running sums a row
-    instead of a vocabulary of Gumbel noise.
-
-    Args:
-        weights: float32[num_rows, vocab_size], non-negative, some positive in each row.
-        uniform: float32[num_rows] in [0, 1).
-
-    Returns:
-        int32[num_rows]; never a token of weight 0.
+    instead of a vocabulary of Gumbel noise. Weights are float32[num_rows, vocab_size], some positive in each row, and a
+    token of weight 0 is never drawn.
     """
     num_rows, vocab_size = weights.shape
     padded = jnp.pad(weights, ((0, 0), (0, -vocab_size % _GROUP)))
@@ -50,10 +42,7 @@ def draw(weights: jax.Array, uniform: jax.Array) -> jax.Array:
 
 
 def _first_beyond(weights: jax.Array, running: jax.Array, target: jax.Array) -> jax.Array:
-    """First index of positive weight whose running sum exceeds the target.
-
-    Where rounding leaves none, the last index of positive weight.
-    """
+    """First index of positive weight whose running sum exceeds the target; the last one where rounding leaves none."""
     positive = weights > 0
     beyond = positive & (running > target[:, None])
     last_positive = weights.shape[-1] - 1 - jnp.argmax(positive[:, ::-1], axis=-1)

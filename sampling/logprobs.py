@@ -11,8 +11,6 @@ They leave the device in the same integer array as the tokens, as the bits of fl
           44 …       log probabilities of `logprob_token_ids`, in their order
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,13 +45,9 @@ class Logprobs(LogitsProcessor[jax.Array, np.ndarray]):
 def portable_logprobs(
     logits: jax.Array, tokens: jax.Array, listed: jax.Array, masked: jax.Array | None = None
 ) -> jax.Array:
-    """The output columns of each row, int32[num_rows, NUM_COLUMNS].
+    """The output columns of each row, int32[num_rows, NUM_COLUMNS]; those of an invalid token are undefined.
 
-    Args:
-        logits: float32[num_rows, vocab_size].
-        tokens: int32[num_rows]; the columns of an invalid one are undefined.
-        listed: int32[num_rows, MAX_LOGPROB_TOKEN_IDS].
-        masked: float32[num_rows], the column of that name; None: no row has a grammar.
+    `listed` are int32[num_rows, MAX_LOGPROB_TOKEN_IDS]; `masked` is the column of that name, None without a grammar.
     """
     # Less the peak first, then less the logarithm of the sum: large logits would swallow it.
     peak = jnp.max(logits, axis=-1, keepdims=True)

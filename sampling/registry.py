@@ -1,7 +1,5 @@
 """The registry of the sampling features on the device. Adding a feature adds one entry here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -11,8 +11,6 @@ The order of operations is that of the rows in sampling/host/features.py:
 Each row depends on its own logits, parameters, seed and position alone, so its tokens are the same in every batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -58,17 +56,11 @@ class SamplerBackend(NamedTuple):
 def sample(
     logits: jax.Array, slots: Slots, rows: SamplingRows, *, all_greedy: bool, backend: SamplerBackend
 ) -> tuple[Slots, jax.Array]:
-    """Draws one token for each row, of unmodified logits, and stores it in the row's slot.
+    """Draws one token for each row, of unmodified logits, and stores it in the row's slot; `slots` is donated.
 
-    Args:
-        logits: float32[num_rows, vocab_size].
-        slots: donated.
-        rows: parameters of each row; padding rows name the slot `num_slots`.
-        all_greedy: static; leaves everything but the argmax out of the program.
-
-    Returns:
-        The new slots, and int32[num_rows]: the token, NOT_SAMPLED in a padding row, or vocab_size where the logits hold
-            a NaN.
+    Padding rows name the slot `num_slots`; the static `all_greedy` leaves everything but the argmax out of the program.
+    Returns the slots, and int32[num_rows]: the token, NOT_SAMPLED in a padding row, or vocab_size where the logits hold
+    a NaN.
     """
     num_slots = slots.last_token.shape[0]
     slot = jnp.asarray(rows.ints)[:, SLOT]
@@ -85,15 +77,10 @@ def sample_full(
     *,
     backend: SamplerBackend,
 ) -> tuple[Slots, FeatureStates, jax.Array]:
-    """Like `sample`, with every feature.
+    """Like `sample`, with every feature; `states` is donated, too.
 
-    Args:
-        states: donated.
-        mask: uint32[num_rows, num_words], the tokens that the grammars allow; of rows without one anything.
-
-    Returns:
-        Slots, states, and int32[num_rows, NUM_COLUMNS]; the token is as of `sample`, or vocab_size + NOTHING_LEFT where
-            the request allows none.
+    `mask` is uint32[num_rows, num_words], the tokens that grammars allow. Returns slots, states, and int32[num_rows,
+    NUM_COLUMNS]; the token may also be vocab_size + NOTHING_LEFT, where the request allows none.
     """
     num_slots = slots.last_token.shape[0]
     slot = jnp.asarray(rows.ints)[:, SLOT]
@@ -111,10 +98,7 @@ def _remember(slots: Slots, slot: jax.Array, tokens: jax.Array) -> Slots:
 
 
 def portable_greedy(logits: jax.Array, slot: jax.Array, num_slots: int) -> jax.Array:
-    """A Greedy for every device, int32[num_rows].
-
-    Plain reductions: XLA on CPU makes vector code of them, of an argmax it does not.
-    """
+    """A Greedy for every device, int32[num_rows], of plain reductions, for which XLA on CPU makes vector code."""
     vocab_size = logits.shape[-1]
     best = jnp.max(logits, axis=-1, keepdims=True)
     places = jnp.where(logits == best, jnp.arange(vocab_size, dtype=jnp.int32), vocab_size)

@@ -28,11 +28,7 @@ def state_shapes(shape: StateShape) -> FeatureStates:
 
 
 def allocate_states(shape: StateShape, allocate: Allocate) -> FeatureStates:
-    """The states of all stateful features.
-
-    Args:
-        allocate: makes an array; its content may be anything.
-    """
+    """The states of all stateful features, made by `allocate` with any content."""
     return {name: feature.allocate(shape, allocate) for name, feature in STATEFUL.items()}
 
 

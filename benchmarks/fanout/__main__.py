@@ -18,8 +18,6 @@ A stream's tokens come one in a turn of the asyncio loop, which is an engine tha
 an engine that is ahead of it (`--ahead`). Each token has an event of its own either way.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

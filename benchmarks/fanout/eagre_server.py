@@ -1,7 +1,5 @@
 """The whole of Eagre's server over an engine that computes nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 

@@ -1,7 +1,5 @@
 """An engine that emits without computing: one token a step for each stream, several steps in one turn of the loop."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence
@@ -17,11 +15,7 @@ from tests.fakes.engine_client import FakeEngineClient
 
 
 class InstantEngine(FakeEngineClient):
-    """Its streams, and the way of their events, are those of the real engine.
-
-    Args:
-        ahead: steps that it emits in a turn of the loop, before anything of them is sent.
-    """
+    """Its streams, and the way of their events, are those of the real engine; it emits `ahead` steps in a turn."""
 
     def __init__(self, *, ahead: int, **options: Any) -> None:
         super().__init__(**options)

@@ -1,6 +1,6 @@
-"""The same streams from FastAPI, uvicorn and pydantic: one model, one JSON dump and one write for each token.
+"""The same streams from FastAPI, uvicorn and pydantic, in an environment of their own, which `--fastapi` names.
 
-It runs in an environment of its own (`pip install fastapi 'uvicorn[standard]'`), which `--fastapi` names.
+One model, one JSON dump and one write for each token (`pip install fastapi 'uvicorn[standard]'`).
 """
 
 from __future__ import annotations

@@ -14,8 +14,6 @@ With --measure it prints, for a load of shared prefixes, what routing by prefixe
 the router adds to a stream. `python -m benchmarks.fleet.simulation` goes on from there to a hundred replicas.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Arrivals of requests at a fleet: their times, prefixes and lengths."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,11 +58,7 @@ class Synthetic:
 
 
 def read_arrivals(path: Path) -> list[Arrival]:
-    """Recorded arrivals, one JSON object on each line, in the order of their times.
-
-    Raises:
-        ValueError: a line is no arrival; the message has its number.
-    """
+    """Recorded arrivals, one JSON object on each line, in order of their times; raises ValueError for a bad line."""
     arrivals = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:

@@ -1,7 +1,5 @@
 """What must hold behind any router; each check returns what went wrong, in sentences."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter
@@ -109,10 +107,7 @@ async def check_rolling_restart(
 
 
 async def check_kill(session: aiohttp.ClientSession, front: str, replicas: Sequence[Server]) -> list[str]:
-    """A replica gets SIGKILL under resumable seeded streams; all of them end with the text of an undisturbed run.
-
-    For a front that moves streams from one replica to another.
-    """
+    """A replica gets SIGKILL under resumable seeded streams; all of them end with the text of an undisturbed run."""
     requests = [
         {"prompt": PROMPTS[seed % len(PROMPTS)], "seed": seed, "max_tokens": 2 * MAX_TOKENS, "temperature": 0.9,
          "ignore_eos": True, "resumable": True}
@@ -151,8 +146,7 @@ CHECKS = {
 def checks_of(program: Path, names: Sequence[str]) -> list[str]:
     """Those of the checks `names` that are for this router.
 
-    Only our router moves streams to another replica. The actors before Ray's replicas route neither by prefix nor by
-    health, because they are there to be measured.
+    Only our router moves streams to another replica. Ray's proxy routes neither by prefix nor by health.
     """
     if program == RAY_PROXY:
         return [name for name in names if name in ("streams", "cuts")]

@@ -1,7 +1,5 @@
 """Replicas that `eagre deploy` has placed on a Ray of this machine, and its router."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -28,20 +26,12 @@ class Deployment:
         self.count = count
 
     def replicas(self) -> dict[str, dict[str, Any]]:
-        """What the router reports of those that get requests, by their names.
-
-        Raises:
-            OSError: the router takes no requests at the moment.
-        """
+        """The router's report of replicas that get requests, by name; raises OSError where it takes none now."""
         found: dict[str, dict[str, Any]] = orjson.loads(get(self._url + "/health"))["replicas"]
         return {name: each for name, each in found.items() if each["state"] == "ready" and not each["is_leaving"]}
 
     def wait_ready(self, without: str | None = None) -> dict[str, dict[str, Any]]:
-        """`replicas` as soon as there are all of them, and one is no longer among them.
-
-        Raises:
-            ServerFailed: they do not come.
-        """
+        """`replicas` as soon as there are all of them, and one is no longer among them; raises ServerFailed."""
         deadline = time.monotonic() + READY_TIMEOUT
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError):
@@ -53,11 +43,7 @@ class Deployment:
 
 
 class DeployedReplica:
-    """One of them, or the one by which Ray has replaced it when it ended.
-
-    Args:
-        all_names: of all replicas, shared by them.
-    """
+    """One of the replicas that share `all_names`, or the one by which Ray has replaced it when it ended."""
 
     def __init__(self, deployment: Deployment, name: str, address: str, all_names: set[str]) -> None:
         self._deployment = deployment
@@ -69,11 +55,7 @@ class DeployedReplica:
         return int(self._deployment.replicas()[self._name]["health"]["num_streams"])
 
     def start(self) -> None:
-        """Returns when Ray has replaced the server.
-
-        Raises:
-            ServerFailed: it has not.
-        """
+        """Returns when Ray has replaced the server; raises ServerFailed if it has not."""
         found = self._deployment.wait_ready(without=self._name)
         (new,) = set(found) - self._all_names
         self._all_names.discard(self._name)
@@ -99,11 +81,7 @@ class DeployedReplica:
 
 @contextlib.contextmanager
 def deployed(count: int, flags: Sequence[str]) -> Iterator[tuple[str, list[DeployedReplica]]]:
-    """The address of the router and its replicas, on a Ray that ends with the block.
-
-    Raises:
-        ServerFailed: they did not start; where Ray is not installed, the command says so.
-    """
+    """The address of the router and its replicas, on a Ray that ends with the block; raises ServerFailed."""
 
     def command(port: int) -> list[str]:
         serve = eagre_command(port, [*FLAGS, *flags, "--replicas", str(count), "--replica-cpus", CPUS])

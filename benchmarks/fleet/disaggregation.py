@@ -7,8 +7,6 @@ the first server for a single token and then to the second, which asks the first
 answer has other tokens than the first server gives by itself, or where no pages came.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import tempfile

@@ -3,8 +3,6 @@
 Behind it is Eagre over an engine that emits one token in each turn of the loop, so that the router is what is measured.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Sequence
@@ -44,11 +42,7 @@ def instant_server() -> ServerProcess:
 
 
 async def measure_front(front: ServerProcess, server: ServerProcess) -> FrontCost:
-    """What a token costs.
-
-    Raises:
-        StreamLost: a stream was not whole.
-    """
+    """What a token costs; raises StreamLost if a stream was not whole."""
     pids = (front.pid, server.pid)
     async with new_session() as session:
         added = await _added_first_text(session, front.url, server.url)
@@ -60,11 +54,7 @@ async def measure_front(front: ServerProcess, server: ServerProcess) -> FrontCos
 
 
 async def measure_memory(front: ServerProcess, server: ServerProcess) -> FrontMemory:
-    """The memory of an open stream that is not read.
-
-    Raises:
-        StreamLost: not all of them have begun.
-    """
+    """The memory of an open stream that is not read; raises StreamLost if not all have begun."""
     async with new_session() as session:
         return FrontMemory(*await _bytes_of_streams(session, front.url, (front.pid, server.pid)))
 

@@ -1,7 +1,5 @@
 """How a router chooses a replica."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -39,8 +37,8 @@ def least_queued() -> Policy:
 def prefix_guessed() -> Policy:
     """By what the router itself has sent where: the least loaded of the replicas that have had the prefix.
 
-    If that one has many more requests than the least loaded replica of all, the latter gets the request, and with it
-    the prefix. So do cache-aware routers that get no events.
+    If that one has many more requests than the least loaded of all, the latter gets the request, as in cache-aware
+    routers.
     """
     fallback = least_queued()
     sent: dict[str, set[int]] = {}

@@ -2,11 +2,8 @@
 
     python -m benchmarks.fleet.ray_proxy PORT URL...
 
-One actor for each server passes requests on to it, piece by piece, as a replica of Ray Serve does that streams by
-itself. So Ray's proxy and the streaming between its processes are what is measured.
+One actor for each server passes requests on to it, piece by piece, as a replica of Ray Serve does that streams.
 """
-
-from __future__ import annotations
 
 import os
 import signal

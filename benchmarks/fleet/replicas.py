@@ -1,7 +1,5 @@
 """Replicas and a router in front of them, each in a process of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -38,11 +36,7 @@ class Replica(ServerProcess):
 
 @contextlib.contextmanager
 def replicas(count: int, flags: Sequence[str]) -> Iterator[list[Replica]]:
-    """`count` servers that are ready, until the block ends.
-
-    Raises:
-        ServerFailed: one of them was not ready.
-    """
+    """`count` servers that are ready, until the block ends; raises ServerFailed."""
     prefix = (*ONE_THREAD, f"EAGRE_FRONT_KEY={FRONT_KEY}")
     with ExitStack() as stack:
         # One after the other: the first one fills the folder of compiled programs.
@@ -50,12 +44,7 @@ def replicas(count: int, flags: Sequence[str]) -> Iterator[list[Replica]]:
 
 
 def router(program: Path, urls: Sequence[str], policy: str) -> ServerProcess:
-    """A router in front of the servers at `urls`, not started yet.
-
-    Args:
-        program: `sglang-router` or `vllm-router`, which take the same flags, or `EAGRE` or `RAY_PROXY`.
-        policy: `round_robin` or `cache_aware`. Ray's proxy has none of them.
-    """
+    """A router in front of the servers at `urls`, not started yet; Ray's proxy has no policies."""
 
     def command(port: int) -> list[str]:
         if program == EAGRE:

@@ -5,8 +5,6 @@
 With the policy `round_robin` the replicas take turns; with any other, the router chooses by prefix and load.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A load whose prompts share prefixes in groups, by which routing policies are compared."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time
@@ -42,11 +40,7 @@ class PrefixLoad:
 
 
 async def run_load(url: str, load: PrefixLoad, seed: int) -> dict[str, float]:
-    """The figures of one round through a router.
-
-    Raises:
-        StreamLost: a stream was not whole.
-    """
+    """The figures of one round through a router; raises StreamLost if a stream was not whole."""
     bodies = iter(load.bodies(seed))
 
     async def client(session: aiohttp.ClientSession) -> list[StreamClient]:

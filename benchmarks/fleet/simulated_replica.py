@@ -1,7 +1,5 @@
 """One replica as a routing policy meets it: steps that take time, slots, pages, and a cache of prefixes."""
 
-from __future__ import annotations
-
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 

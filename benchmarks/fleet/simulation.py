@@ -8,8 +8,6 @@ Synthetic arrivals are Poisson, `--rate` for each replica; recorded ones have a 
 `prefix`, `num_shared`, `num_own`, `num_output`). The router and the network take no time.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -39,11 +37,7 @@ class FleetFigures(NamedTuple):
 def simulate(
     arrivals: Iterable[Arrival], choose: Policy, num_replicas: int, size: ReplicaSize, cost: StepCost
 ) -> tuple[list[Served], list[SimulatedReplica]]:
-    """Runs every request to its end.
-
-    Args:
-        arrivals: in the order of their times.
-    """
+    """Runs every request of the arrivals, which are in the order of their times, to its end."""
     replicas = [SimulatedReplica(size, cost) for _ in range(num_replicas)]
     steps: list[tuple[float, int]] = []  # (end, replica) of the steps under way
     requests = []

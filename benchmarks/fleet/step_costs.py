@@ -1,7 +1,5 @@
 """What a step costs: a sum of five terms, measured on this machine by what the engine learns of its own steps."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Sequence

@@ -12,8 +12,6 @@ shortest one: multiplications and additions, and bytes of pages that must be rea
 rate at which a thread on each core reads memory, measured in the same minute.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -63,13 +61,7 @@ class Timing(NamedTuple):
 def layers_program(
     qkv: jax.Array, rows: jax.Array, table: jax.Array, heads: Heads, num_layers: int, num_tiles: int
 ) -> Callable[[KVPages], tuple[jax.Array, KVPages]]:
-    """Attention through all layers, compiled; the pages are donated and updated in place, as in a step.
-
-    Args:
-        qkv: float32[num_tokens, queries, keys and values].
-        rows: int32[num_rows, 2 or more]: start and number of tokens of each row and tile.
-        table: int32[num_rows, pages].
-    """
+    """Attention through all layers, compiled; the pages are donated and updated in place, as in a step."""
     num_tokens = qkv.shape[0]
     rotations, nothing = jnp.ones((1, num_tokens, heads.head_dim), jnp.float32), jnp.zeros(0, jnp.float32)
     of_layers = jnp.zeros(num_layers, jnp.int32)

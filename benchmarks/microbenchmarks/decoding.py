@@ -1,12 +1,8 @@
 """Decoding by an engine in this process, without text and HTTP: its compiled steps alone, or streams of its client.
 
-The steps alone, with no host work between them, are an upper bound of its speed. They are the same as those of the
-engine's loop for the same requests: the scheduler plans all of them, and their arrays are built, before the clock
-starts. This is possible because only a length ends these requests, so no plan depends on the tokens, and because the
-device reads each input token from its own memory.
+The steps alone are an upper bound of its speed: the scheduler plans all of them, and their arrays are built, before the
+clock starts. Only a length ends these requests, so no plan depends on the tokens.
 """
-
-from __future__ import annotations
 
 import asyncio
 import time
@@ -53,8 +49,7 @@ def greedy(num_output_tokens: int) -> SamplingParams:
 def run_steps(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens: int) -> Decoded:
     """Decodes the prompts greedily without the loop of the engine, which must be idle or not running.
 
-    Raises:
-        ValueError: the engine has too few slots or pages to decode all prompts at once.
+    Raises ValueError: the engine has too few slots or pages to decode all prompts at once.
     """
     params = greedy(num_output_tokens)
     requests = [
@@ -116,8 +111,7 @@ def run_streams(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tok
 def run_requests(engine: Engine, requests: Sequence[StreamRequest], *, overlap: bool) -> Decoded:
     """Submits all requests at once and decodes them, with the overlapped or the synchronous loop.
 
-    Raises:
-        StreamFailed: a stream did not end by its length, or at no time did all streams run.
+    Raises StreamFailed: a stream did not end by its length, or at no time did all streams run.
     """
     engine.config = replace(engine.config, overlap=overlap)  # takes effect when the client makes its loop
     return asyncio.run(_run_requests(EngineClient(engine), requests))

@@ -6,8 +6,6 @@ The device takes 5 ms for a step and no processor. The followers are processes o
 every step, and compute nothing. Rounds with and without them alternate.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 from collections.abc import Callable, Sequence

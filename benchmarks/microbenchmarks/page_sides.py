@@ -1,7 +1,5 @@
 """Our page classes and vLLM's Python classes behind one interface, for `benchmarks.pages`."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -5,8 +5,6 @@
 Prints a JSON object with the rate of each workload.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import random

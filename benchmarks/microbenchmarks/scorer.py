@@ -1,7 +1,5 @@
 """Log likelihoods of given tokens, computed with the engine's own `forward` program."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import jax
@@ -26,19 +24,11 @@ from sampling.state import Slots
 class Scorer:
     """A model that is loaded as an engine configuration says, with one program that scores tokens.
 
-    Only the settings that change the arithmetic are used, and `max_num_batched_tokens` as the size of a step:
-    a longer window is computed in chunks, like a long prompt.
+    A window longer than `max_num_batched_tokens` is computed in chunks, like a long prompt.
     """
 
     def __init__(self, model: OpenModel, config: EngineConfig, window_size: int, progress: Progress) -> None:
-        """Reads the weights and compiles the program; takes seconds.
-
-        Args:
-            window_size: tokens of every window; at most the context length of the model.
-
-        Raises:
-            ModelError: the model cannot be served.
-        """
+        """Reads the weights and compiles the program for windows of `window_size` tokens; raises ModelError."""
         backends = choose_backends(config, model.config)
         page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)
         block = pages_per_block(page_size)
@@ -55,17 +45,7 @@ class Scorer:
         self._program = program.lower(self._params, self._kv, self._slots, *self._step(nothing, 0)).compile()
 
     def log_likelihoods(self, window: np.ndarray) -> np.ndarray:
-        """Natural logarithms of the probabilities of the tokens of a window, each given the tokens before it.
-
-        Args:
-            window: int32[window_size].
-
-        Returns:
-            float32[window_size - 1]; the first token is not predicted.
-
-        Raises:
-            ValueError: the window has another shape.
-        """
+        """Logarithms of each token's probability after those before it in int32[window_size], without the first one."""
         if window.shape != (self._window_size,):
             raise ValueError(f"the window has the shape {window.shape}; it must be ({self._window_size},)")
         parts = []
@@ -93,24 +73,9 @@ class Scorer:
 
 
 def _score(
-    params: Params,
-    kv: KVPages,
-    slots: Slots,
-    batch: StepBatch,
-    targets: jax.Array,
-    *,
-    model: Model,
-    backends: Backends,
+    params: Params, kv: KVPages, slots: Slots, batch: StepBatch, targets: jax.Array, *, model: Model, backends: Backends
 ) -> tuple[jax.Array, KVPages]:
-    """Computes one step, and the log probabilities of the targets instead of all logits.
-
-    Args:
-        kv: donated.
-        targets: int32[num_sampled_rows].
-
-    Returns:
-        float32[num_sampled_rows], and kv.
-    """
+    """Computes one step, donating `kv`, and the log probabilities of the targets instead of all logits."""
     logits, kv = forward(params, kv, slots, batch, model=model, backends=backends)
     chosen = jnp.take_along_axis(logits, targets[:, None], axis=1)[:, 0]
     return chosen - jax.nn.logsumexp(logits, axis=1), kv

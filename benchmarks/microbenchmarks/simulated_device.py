@@ -8,8 +8,6 @@ interpreter lock to begin its next step. A step starts when it is enqueued or wh
 whichever is later; `result` sleeps, without the lock, until the step has ended.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 
@@ -170,8 +168,7 @@ class SimulatedEngine(Engine):
             config: must set num_pages, because there is no memory from which it could be derived.
             runner, scheduler: the classes, or functions with the same arguments that make classes with clocks.
 
-        Raises:
-            ValueError: num_pages is not set, or decode_chunk is not 1.
+        Raises ValueError: num_pages is not set, or decode_chunk is not 1.
         """
         if config.num_pages is None:
             raise ValueError("num_pages is None; it cannot be derived from the memory of a simulated device")

@@ -1,7 +1,5 @@
 """Windows of tokens of a fixed text."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 
@@ -13,12 +11,7 @@ NOVEL = Path(__file__).parents[1] / "data" / "northanger_abbey.txt.gz"
 
 
 def read_text(path: Path) -> str:
-    """The UTF-8 text of a file, which may be compressed with gzip.
-
-    Raises:
-        ValueError: the content is not UTF-8.
-        OSError: the file cannot be read or is damaged.
-    """
+    """The UTF-8 text of a file, perhaps compressed with gzip; raises ValueError or OSError."""
     data = path.read_bytes()
     if path.suffix == ".gz":
         data = gzip.decompress(data)
@@ -29,16 +22,9 @@ def read_text(path: Path) -> str:
 
 
 def text_windows(text: str, tokenizer: Tokenizer, *, num_windows: int, window_size: int) -> np.ndarray:
-    """Windows of consecutive tokens that are spread evenly over the text and do not overlap.
+    """Windows of consecutive tokens, spread evenly over the text without overlap: int32[num_windows, window_size].
 
-    If the model wants a begin-of-sequence token, each window begins with one, which counts as part of the
-    window.
-
-    Returns:
-        int32[num_windows, window_size].
-
-    Raises:
-        ValueError: the text is too short, or a size is too small.
+    A begin-of-sequence token that the model wants is part of the window. Raises ValueError where the text is too short.
     """
     if num_windows < 1:
         raise ValueError(f"the number of windows is {num_windows}; it must be at least 1")

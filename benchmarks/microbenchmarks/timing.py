@@ -1,7 +1,5 @@
 """Tools to time compiled programs: the steps that they compute, calls, and the bandwidth of memory as a bound."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -9,8 +9,6 @@ Then both servers are given the same file:
         --concurrency 1 8 32 --llama-slots 32 --prefill-tokens 2048
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

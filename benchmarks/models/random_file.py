@@ -1,7 +1,5 @@
 """Writes a GGUF file of random weights, with the vocabulary of another file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -30,14 +28,9 @@ def write_random(
 ) -> None:
     """Writes tensor by tensor, so that one of them is in memory at a time. The same seed gives the same file.
 
-    Args:
-        vocabulary: a GGUF file with a vocabulary of byte-level BPE; tokens that the shape has beyond it are never
-            made of a text, and are written as `[1234]`.
-        progress: called with the number of tensors that are written, and of all.
-
-    Raises:
-        ValueError: the vocabulary has more tokens than the shape.
-        ModelError, OSError: a file cannot be read or written.
+    `vocabulary` is a GGUF file with byte-level BPE; tokens that the shape has beyond it are written as `[1234]`.
+    `progress` is called with the number of written tensors, and of all. Raises ValueError where the vocabulary is too
+    large.
     """
     tensors = list(shape.tensors())
     writer = GGUFWriter(path, shape.architecture)
@@ -87,12 +80,9 @@ def stored_shape(shape: tuple[int, ...], kind: GGMLQuantizationType) -> tuple[tu
 
 
 def random_tensor(random: np.random.Generator, shape: tuple[int, ...], kind: GGMLQuantizationType) -> np.ndarray:
-    """Weights whose products keep the size of what they multiply; a vector's are 1. Its array is as `stored_shape`.
+    """Weights whose products keep the size of what they multiply, or ones for a vector, as bytes of `stored_shape`.
 
     The numbers within a block are random bits; only the scale of a block is chosen.
-
-    Raises:
-        ValueError: the format is none of F32, Q4_K and Q6_K.
     """
     if len(shape) == 1:
         return np.ones(shape, np.float32)

@@ -1,7 +1,5 @@
 """The shapes of known models, as GGUF files describe them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple

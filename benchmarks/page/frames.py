@@ -12,8 +12,6 @@ thread in it: the rest of such a frame is time in which the thread waited for a 
 Exits with 1 where the browser reports a frame of more than 50 ms, or where an answer lacks tokens.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib
@@ -76,11 +74,7 @@ class Frames(NamedTuple):
 
 
 async def measure(browser: Browser, url: str, view: str, options: argparse.Namespace) -> Frames:
-    """Streams one answer into a view of a page of its own, and watches its frames.
-
-    Raises:
-        ServerFailed: the answer did not end in time.
-    """
+    """Streams one answer into a view of a page of its own, and watches its frames; raises ServerFailed."""
     page = await browser.open(url + "/")
     await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
     await _set_up(page, view, options)

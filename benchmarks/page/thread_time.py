@@ -1,7 +1,5 @@
 """The processor time of the page's thread, from the browser's trace; its wall time includes waits for a processor."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterable
@@ -64,11 +62,7 @@ class ThreadTime:
 
 
 def tasks_of(events: Iterable[dict[str, Any]], origin: float) -> list[Task]:
-    """The tasks of the busiest page's thread in a trace, in order.
-
-    Args:
-        origin: when the page's clock began, in seconds of the trace's clock.
-    """
+    """The tasks of the busiest page's thread in a trace, in order; `origin` is the page clock's start in seconds."""
     threads: dict[tuple[int, int], list[Task]] = {}
     names: dict[tuple[int, int], str] = {}
     for event in events:

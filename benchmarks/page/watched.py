@@ -9,8 +9,6 @@ drawing takes processor time of its own from a model on the same machine. The wa
 Exits with 1 where a reader costs more than 2 % of the tokens per second, by the mean over all rounds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

@@ -1,11 +1,9 @@
 """Alternating measurements: contenders take turns under the same loads, in an order that changes every round.
 
-A machine drifts by more in minutes than two contenders may differ, so each is measured right after the other, with the
-same prompts, and a turn that other processes disturb is taken again. `alternate` does this for any contenders, such as
-loops of one engine; `alternate_servers` for server processes, of which all but the measured one are paused.
+A machine drifts by more in minutes than two contenders may differ. A turn that other processes disturb is taken again.
+`alternate` does this for any contenders; `alternate_servers` for server processes, of which all but the measured one
+are paused.
 """
-
-from __future__ import annotations
 
 import argparse
 import contextlib
@@ -46,9 +44,8 @@ def alternate(
 ) -> list[Turn]:
     """Measures every contender once a round; all of a round get the same seed.
 
-    Args:
-        max_others: a turn is taken again, MAX_TRIES times at most, where other processes had more of the processors;
-            the quietest try counts.
+    A turn in which other processes had more of the processors than `max_others` is taken again, MAX_TRIES times at
+    most; the quietest try counts.
     """
     seeds = seeds or random.Random(0)
     turns = []
@@ -117,11 +114,7 @@ class ServerUnderTest(NamedTuple):
 
 @contextlib.contextmanager
 def started(server: ServerProcess, number: int = 0) -> Iterator[ServerUnderTest]:
-    """Runs the server until the block ends; it has computed one token, and is paused.
-
-    Raises:
-        ServerFailed: it did not become ready, or its first answer is wrong.
-    """
+    """Runs the server, which has computed one token and is paused, until the block ends; raises ServerFailed."""
     noise = OtherLoad()
     with server:
         ready_after = time.perf_counter() - server.started
@@ -140,11 +133,7 @@ def started(server: ServerProcess, number: int = 0) -> Iterator[ServerUnderTest]
 
 
 def compute_one_token(url: str, model: str) -> None:
-    """
-    Raises:
-        ServerFailed: the server did not compute one token after exactly the tokens that it was given.
-        OSError: it did not answer.
-    """
+    """Raises ServerFailed where the server did not compute one token after exactly the tokens that it was given."""
     body = {"model": model, "prompt": FIRST_PROMPT, "max_tokens": 1, "temperature": 0, "ignore_eos": True}
     request = urllib.request.Request(
         url + "/v1/completions", orjson.dumps(body), headers={"Content-Type": "application/json"}
@@ -158,13 +147,9 @@ def compute_one_token(url: str, model: str) -> None:
 def alternate_servers(
     servers: Sequence[ServerProcess], loads: Sequence[ServerLoad], options: argparse.Namespace
 ) -> list[Turn]:
-    """Starts all servers anew in every round and measures each load on each of them.
+    """Starts all servers anew in every round and measures each load on each of them; raises ServerFailed or OSError.
 
     One start of each before the first round is not counted: it compiles, and reads the files into the machine's memory.
-
-    Raises:
-        ServerFailed: a server did not start.
-        OSError: it did not answer.
     """
     for server in servers:
         print(f"first start of {server.name}, not counted", file=sys.stderr, flush=True)
@@ -231,11 +216,7 @@ def finish(
     ratios: Sequence[tuple[str, str]] | None = None,
     **more: Any,
 ) -> int:
-    """Prints the table of all turns and writes `--json`; the exit status.
-
-    Args:
-        ratios: pairs of contenders whose medians are divided; of the first to the second by default.
-    """
+    """Prints the table of all turns, with `ratios` of contenders' medians, and writes `--json`; the exit status."""
     if ratios is None:
         ratios = [(contenders[0], contenders[1])] if len(contenders) > 1 else []
     rows = rows_of(turns, contenders, ratios)

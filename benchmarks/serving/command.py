@@ -1,7 +1,5 @@
 """The skeleton of a benchmark command: its parser, its exit status, and the JSON file of its figures."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform
@@ -41,8 +39,7 @@ def at_least_one(text: str) -> int:
 def run(program: str, main: Callable[[Sequence[str]], int]) -> NoReturn:
     """Runs `main` with the arguments of the command line and exits with its status.
 
-    Refuses to run with native kernels that were compiled from other sources: a server would then compute with XLA,
-    which is slower, and only its log would say so.
+    Refuses native kernels that were compiled from other sources, instead of which a server would compute with XLA.
     """
     # As with SIGINT, the servers that were started are stopped first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -1,7 +1,5 @@
 """Models and engines loaded in this process, with progress bars, and a client with a loop of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Iterator

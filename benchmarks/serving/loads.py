@@ -119,11 +119,7 @@ def measure_in_subprocess(workload: Workload) -> Measurement:
 
 
 def measure_full_rate(workload: Workload) -> tuple[float, Measurement]:
-    """Tokens per second while every stream of the workload flowed.
-
-    Raises:
-        ServerFailed: a request failed, or the streams never all flowed at once.
-    """
+    """Tokens per second while every stream of the workload flowed; raises ServerFailed if they never did."""
     measurement = measure_in_subprocess(workload)
     report = measurement.report
     if report.num_failed:

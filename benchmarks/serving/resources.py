@@ -80,10 +80,6 @@ class ResidentMemory(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> ResidentMemory | None:
-        """
-        Raises:
-            ProcessLookupError: the process has ended.
-        """
         if not Path("/proc/self/status").exists():
             return None
         try:

@@ -1,7 +1,5 @@
 """Supervised server processes: started on a free port, paused, stopped, killed, and started again there."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets
@@ -31,11 +29,7 @@ class ServerFailed(RuntimeError):
 
 
 def get(url: str, timeout: float = 5.0) -> bytes:
-    """The body of a response with status 200.
-
-    Raises:
-        OSError: there was no such response; urllib's errors are of this kind.
-    """
+    """The body of a response with status 200; raises OSError, as urllib's errors are."""
     with urllib.request.urlopen(url, timeout=timeout) as response:
         body: bytes = response.read()
         return body
@@ -51,11 +45,7 @@ def free_port() -> int:
 
 
 def eagre_command(port: int, arguments: Sequence[str], program: Sequence[str] = ()) -> list[str]:
-    """The command line of `eagre serve`, without an access log.
-
-    Args:
-        program: what runs instead of the console script.
-    """
+    """The command line of `eagre serve` without an access log, run by `program` instead of the console script."""
     eagre = program or (sys.executable, "-c", EAGRE)
     return [*eagre, "serve", "--host", "127.0.0.1", "--port", str(port), "--log-level", "warning", *arguments]
 
@@ -63,19 +53,11 @@ def eagre_command(port: int, arguments: Sequence[str], program: Sequence[str] = 
 class ServerProcess:
     """A server on a port of its own. As a context manager it runs until the block ends.
 
-    Args:
-        command: makes the command line for a port.
-        readiness: the path that responds with 200 once the server takes requests.
-        folder: the working directory.
+    `command` makes the command line for a port; the path `readiness` responds with 200 once the server takes requests.
     """
 
     def __init__(
-        self,
-        name: str,
-        command: Callable[[int], Sequence[str]],
-        *,
-        readiness: str = "/readiness",
-        folder: Path = ROOT,
+        self, name: str, command: Callable[[int], Sequence[str]], *, readiness: str = "/readiness", folder: Path = ROOT
     ) -> None:
         port = free_port()
         self.name = name
@@ -97,11 +79,7 @@ class ServerProcess:
         return self._process.pid
 
     def start(self) -> Self:
-        """Returns when the server is ready.
-
-        Raises:
-            ServerFailed: it exited before, or took longer than READY_TIMEOUT.
-        """
+        """Returns when the server is ready; raises ServerFailed if it exited, or took longer than READY_TIMEOUT."""
         self.started = time.perf_counter()
         self._process = subprocess.Popen(self.command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=sys.stderr)
         try:
@@ -151,11 +129,7 @@ class ServerProcess:
 
 @contextlib.contextmanager
 def started_server(arguments: Sequence[str]) -> Iterator[str]:
-    """Runs `eagre serve` with `arguments` until the block ends, and yields its URL.
-
-    Raises:
-        ServerFailed: it did not become ready.
-    """
+    """Runs `eagre serve` with `arguments` until the block ends, and yields its URL; raises ServerFailed."""
     with ServerProcess.eagre(arguments) as server:
         yield server.url
 

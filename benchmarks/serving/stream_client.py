@@ -1,7 +1,5 @@
 """A client of one streamed request, over SSE or a WebSocket, which can be cut and resumed."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import AsyncGenerator
@@ -29,9 +27,9 @@ def new_session(**options: Any) -> aiohttp.ClientSession:
 
 @dataclass(slots=True)
 class StreamClient:
-    """Reads one request, over as many connections as it takes. A body with messages is a chat, over SSE alone.
+    """Reads one request, over as many connections as it takes, into its fields; a chat over SSE alone.
 
-    What has come so far is in the fields; `read` goes on after the last event that was taken.
+    `read` goes on after the last event that was taken.
     """
 
     http: aiohttp.ClientSession
@@ -78,8 +76,7 @@ class StreamClient:
     async def read(self, most: int | None = None) -> None:
         """Reads to the end, or takes up to `most` further events with text and cuts the connection.
 
-        Raises:
-            StreamLost: the request was refused, the stream reported an error or ended early.
+        Raises StreamLost: the request was refused, the stream reported an error or ended early.
         """
         events = self._websocket_events() if self.over_websocket else self._sse_events()
         stop_at = None if most is None else self.num_events + most
@@ -159,14 +156,9 @@ class StreamClient:
 async def stream_completion(
     http: aiohttp.ClientSession, url: str, body: dict[str, Any], *, cut_after: int | None = None
 ) -> StreamClient:
-    """Streams a completion, or a chat where `body` has messages, over SSE and with its usage.
+    """Streams a completion, or a chat where `body` has messages, over SSE and with its usage; raises StreamLost.
 
-    Args:
-        url: `http://host:port`, or `unix:/path` for a server that listens there.
-        cut_after: events with text after which the connection is closed.
-
-    Raises:
-        StreamLost: as in `StreamClient.read`.
+    `url` is `http://host:port`, or `unix:/path`. The connection is closed after `cut_after` events with text.
     """
     if url.startswith(UNIX):
         connector = aiohttp.UnixConnector(url.removeprefix(UNIX))

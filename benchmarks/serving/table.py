@@ -1,7 +1,5 @@
 """Tables of medians: one row for each load and figure, one column for each contender, and ratios between them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -78,11 +76,7 @@ def spread(values: Sequence[float]) -> str:
     return number(median(values)) + ends
 
 
-def rows_of(
-    turns: Iterable[Turn],
-    contenders: Sequence[str],
-    pairs: Sequence[tuple[str, str]] = (),
-) -> list[Row]:
+def rows_of(turns: Iterable[Turn], contenders: Sequence[str], pairs: Sequence[tuple[str, str]] = ()) -> list[Row]:
     """The rows of all turns, the figures of a load one below the other."""
     rows: dict[tuple[str, str], Row] = {}
     for turn in turns:

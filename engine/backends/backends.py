@@ -1,7 +1,5 @@
 """Chooses the backends of an engine, once at its start, from its configuration and its model's sizes."""
 
-from __future__ import annotations
-
 from engine.backends.base.backend import Backend, Backends, BackendUnavailable
 from engine.backends.base.model_config import ModelConfig
 from engine.backends.native.backend import BACKEND as NATIVE
@@ -17,11 +15,7 @@ if tuple(backend.name for backend in BACKENDS) != BACKEND_NAMES:
 
 
 def choose_backends(config: EngineConfig, model: ModelConfig) -> Backends:
-    """The configured backends, and for "auto" the first that supports the model.
-
-    Raises:
-        ValueError: a configured backend is unavailable, or no backend supports the configured quantisation.
-    """
+    """The configured backends, and for "auto" the first that supports the model; raises ValueError."""
     details, of_products, of_attention = list[str](), dict[str, str | None](), dict[str, str | None]()
     for backend in BACKENDS:
         try:

@@ -1,7 +1,5 @@
 """Runs a function in a background thread of the asyncio loop, optionally at lower priority."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -28,9 +26,7 @@ def run_in_background(
     """Like `asyncio.to_thread`, but the process may end before the thread does.
 
     Args:
-        name: of the thread.
-        is_calm: whether the thread, and the threads that it starts, run at lower priority than the process's other
-            threads. Only Linux has priorities of single threads; elsewhere it changes nothing.
+        is_calm: whether the thread and those that it starts run at a lower priority (on Linux alone).
         is_narrow: whether the function should use one core only, which it reads from `is_narrow_here`.
     """
     loop = asyncio.get_running_loop()
@@ -84,9 +80,8 @@ def is_narrow_here() -> bool:
 def _forget_locals(error: BaseException) -> None:
     """Clears the local variables of the frames that an error has come through.
 
-    An error is often part of a cycle, with a future in a frame of its own traceback say, that stays until the garbage
-    collector finds it. A model that could not be loaded would keep all its weights so long, or for ever where its
-    objects are excluded from collections.
+    An error is often part of a cycle until the garbage collector finds it, and would keep so long, or for ever, all
+    weights of a model that could not be loaded.
     """
     todo: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -103,9 +98,8 @@ def _forget_locals(error: BaseException) -> None:
 class _ShortSwitches:
     """Shortens the interpreter's switch interval while it is entered, so that waiting threads soon get its lock.
 
-    An engine thread takes the lock several times in a step, and waits each time for a whole interval of every thread
-    that computes: five milliseconds each by default. The interval is one of the whole process, so that several threads
-    may have entered.
+    An engine thread takes the lock several times in a step, and waits each time for a whole interval, five milliseconds
+    by default, of every thread that computes.
     """
 
     def __init__(self) -> None:

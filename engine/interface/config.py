@@ -1,7 +1,5 @@
 """The engine's configuration: frozen once the engine is built."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -32,11 +30,8 @@ _SECONDS = Limit(lambda seconds: seconds > 0, "it must be above 0 seconds")
 class EngineConfig:
     """What the user decides about the engine; the defaults suit a laptop.
 
-    Every field that is a `setting` is also a flag of `eagre serve`, an environment variable and a keyword of `LLM`.
-    None means a value that the engine chooses or no limit, as the help says.
-
-    Raises:
-        ValueError: a value is of the wrong type, outside its limits, or contradicts another.
+    Every `setting` is also a flag of `eagre serve`, an environment variable and a keyword of `LLM`. None means a value
+    that the engine chooses or no limit. Raises ValueError where a value is wrong or contradicts another.
     """
 
     dtype: str = setting(
@@ -252,12 +247,7 @@ class EngineConfig:
 
     @classmethod
     def from_keywords(cls, keywords: Mapping[str, Any]) -> Self:
-        """The configuration with these fields, the others at their defaults.
-
-        Raises:
-            TypeError: there is no such field; the message lists those that there are.
-            ValueError: as the constructor.
-        """
+        """The configuration with these fields, others at their defaults; raises TypeError for unknown fields."""
         names = [item.name for item in fields(cls)]
         for name in keywords:
             if name not in names:

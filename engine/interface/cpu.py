@@ -1,7 +1,5 @@
 """The processor that this process runs on: how many of its cores it may use, and its instruction sets."""
 
-from __future__ import annotations
-
 import os
 import platform
 from pathlib import Path

@@ -1,10 +1,4 @@
-"""The error of a model that cannot be served.
-
-It is a ValueError: a model is an argument, by its path or its content. The errors of a running engine are in
-`engine/interface/types.py`.
-"""
-
-from __future__ import annotations
+"""The error of a model that cannot be served; those of a running engine are in `engine/interface/types.py`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,18 +8,12 @@ MAX_ERROR_LETTERS = 1000
 
 
 class ModelError(ValueError):
-    """The model cannot be served: it is damaged, incomplete or not supported.
-
-    The message names the file, and in it the field or the tensor, and says why.
-    """
+    """The model is damaged, incomplete or not supported; the message names the file and the field or tensor."""
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Adds the model's `path` to the message of each ModelError, because most readers know only its inside.
-
-    Messages longer than MAX_ERROR_LETTERS are shortened in the middle: libraries quote whole values of a file.
-    """
+    """Adds the model's `path` to the message of each ModelError, and shortens it: libraries quote whole values."""
     try:
         yield
     except ModelError as error:

@@ -3,8 +3,6 @@
 A named pipe may have nothing to read for ever, and a device may have no end: reading one hangs, or fills the memory.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import os
@@ -15,12 +13,9 @@ _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: 
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Opens a regular file for reading, without blocking.
+    """Opens a regular file for reading, without blocking; raises OSError for anything else.
 
     The kind is checked once the file is open, so that it cannot be exchanged in between.
-
-    Raises:
-        OSError: it cannot be opened, or is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

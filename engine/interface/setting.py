@@ -1,10 +1,7 @@
 """Declarations of settings: a field's help, its limit, and how it is read from text.
 
-`EngineConfig` and the server's settings declare their fields with `setting`. Flags, environment variables, `--help` and
-the checks are made from these declarations; nothing here knows a command line.
+Flags, environment variables, `--help` and the checks of `EngineConfig` and the server's settings are made of these.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -66,11 +63,7 @@ class Setting:
         return self.kind is bool
 
     def parse(self, text: str) -> Any:
-        """The field's value from the text of a flag or variable.
-
-        Raises:
-            ValueError: the text has another form; the message says which form it must have.
-        """
+        """The field's value from the text of a flag or variable; raises ValueError that names the form it must have."""
         try:
             return self.from_key(_READERS[self.kind](text))
         except ValueError:
@@ -107,8 +100,7 @@ def setting(
         key: the name of flag and variable, with underscores; None: the field's own. A switch whose default is True
             needs one, because its flag turns the field off.
         is_secret: whether the value must not be shown, in an error for example.
-        variable: an environment variable that other programs also read. It counts where neither the flag nor our own
-            variable is given.
+        variable: of other programs, which counts where neither the flag nor our own variable is given.
     """
     said = {"summary": summary, "limit": limit, "metavar": metavar, "key": key, "is_secret": is_secret,
             "variable": variable}  # fmt: skip
@@ -137,11 +129,7 @@ def settings_of(configuration: type[Any]) -> dict[str, Setting]:
 
 
 def check(configuration: Any) -> None:
-    """Checks each setting of a dataclass by itself.
-
-    Raises:
-        ValueError: a value is of the wrong type or outside its limit; the message names the field.
-    """
+    """Checks each setting of a dataclass by itself; raises ValueError that names a wrong field."""
     for name, declared in settings_of(type(configuration)).items():
         value = getattr(configuration, name)
         problem = declared.problem(value)

@@ -1,7 +1,5 @@
 """A snapshot of the engine's state, as plain data for monitoring."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

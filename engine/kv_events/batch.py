@@ -1,11 +1,9 @@
 """Converts page events to the batches that subscribers read.
 
 The shapes are those of vLLM's `KVEventBatch`, `BlockStored`, `BlockRemoved` and `AllBlocksCleared`
-(vllm/distributed/kv_events.py). A batch is an array. An event is a map with its name under `type`, and was an array
-that begins with its name in earlier versions of vLLM. What vLLM calls a block is a page here.
+(vllm/distributed/kv_events.py). A batch is an array; an event is a map with its name under `type`, or in earlier
+versions of vLLM an array that begins with its name.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,14 +22,10 @@ def block_hash(hash_value: bytes) -> int:
 def make_batch(
     events: Sequence[PageEvent], page_size: int, seconds: float, *, has_array_events: bool = False
 ) -> list[Any]:
-    """The object that msgpack encodes for one message: time, events, rank.
+    """The object that msgpack encodes for one message: time since the epoch, events, rank.
 
-    Consecutive pages of one sequence become one event, and so do pages that are removed one after the other.
-
-    Args:
-        page_size: tokens of a page.
-        seconds: since the epoch.
-        has_array_events: whether events are arrays, as earlier versions of vLLM wrote them.
+    Consecutive pages of one sequence become one event, and so do pages that are removed one after the other. With
+    `has_array_events`, events are arrays, as earlier versions of vLLM wrote them.
     """
     entries: list[dict[str, Any]] = []
     previous: PageEvent | None = None

@@ -1,7 +1,5 @@
 """The memory that a model would take, computed from the headers of its files."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -17,12 +15,7 @@ from engine.weights.loader import bytes_in_memory
 
 
 def footprint(path: Path, config: EngineConfig) -> ModelFootprint:
-    """The memory that an engine of this configuration would take for the model.
-
-    Raises:
-        ModelError: the model cannot be served.
-        ValueError: the configuration does not fit the model or the machine.
-    """
+    """The memory that an engine of this configuration would take for the model; raises ModelError or ValueError."""
     opened = open_model(path)
     sizes, tensors = opened.config, opened.tensors
     backends = choose_backends(config, sizes)

@@ -1,7 +1,5 @@
 """The registry of architectures, a row for each name in files."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from engine.interface.errors import ModelError

@@ -5,8 +5,6 @@ experts, and of the vocabulary; the results of a half layer are added up over al
 "Megatron-LM", 2019). Tokens, slots and everything that samples are replicated.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import TypeVar
 
@@ -24,14 +22,7 @@ AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 def open_mesh(num_devices: int, num_hosts: int = 1) -> Mesh:
-    """The first devices of each process, those of the first process first.
-
-    Args:
-        num_devices: of all processes together, equally divided.
-
-    Raises:
-        ValueError: a process has too few.
-    """
+    """The first devices of each process, equally many of each, in order of processes; raises ValueError for too few."""
     share = num_devices // num_hosts
     devices: list[jax.Device] = []
     for index in range(num_hosts):

@@ -1,7 +1,5 @@
 """Where arrays lie and programs run, for one device and for several in the same words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
@@ -61,12 +59,7 @@ class Placement:
         return jax.ShapeDtypeStruct(shape, dtype)
 
     def spread(self, program: Program, takes: Sequence[Kind], gives: Sequence[Kind]) -> Program:
-        """A program as it runs on all devices.
-
-        Args:
-            takes: of its arguments.
-            gives: of the tuple that it returns, or of the one array.
-        """
+        """A program as it runs on all devices."""
         return program
 
 
@@ -74,10 +67,6 @@ class OverMesh(Placement):
     """The `Placement` of one model over all devices of a mesh."""
 
     def __init__(self, mesh: Mesh, params: Params) -> None:
-        """
-        Args:
-            params: as `SplitLayout` has placed them.
-        """
         self._mesh = mesh
         self._shardings = jax.tree.map(lambda leaf: leaf.sharding, params)
         self._everywhere = NamedSharding(mesh, PartitionSpec())
@@ -128,11 +117,7 @@ def shapes_of(tree: Tree) -> Tree:
 
 
 def choose_devices(config: EngineConfig, model: Model) -> tuple[Backends, Callable[[Params], Placement]]:
-    """The backends, and what makes the placement of weights that they have laid out.
-
-    Raises:
-        ValueError: the model cannot be split, there are too few devices, or a configured backend is unavailable.
-    """
+    """The backends, and what makes the placement of weights that they have laid out; raises ValueError."""
     if config.tensor_parallel == 1:
         return choose_backends(config, model.config), lambda params: Placement()
     refuse_unsplittable(model, config.tensor_parallel)

@@ -1,7 +1,5 @@
 """Products of which each device computes its share."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

@@ -5,8 +5,6 @@ same heads lie together, and gates with their ups. Every tensor is read once, an
 device. Of a mesh over several processes each process makes the shares of its own devices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Admission gives waiting requests slots and pages; preemption takes them away when the pool is empty."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 
 from engine.schedule.live_requests import LiveRequests
@@ -20,8 +18,7 @@ def is_sheltered(request: Request) -> bool:
 def preempt_one(requests: LiveRequests) -> None:
     """Preempts the running request of the lowest priority, and among equals the one that arrived last.
 
-    Call it only when a running request needs a page: a sheltered request has all its pages, so at least one running
-    request is not sheltered. Nothing may be in flight.
+    Call it only when a running request needs a page, because then one is not sheltered. Nothing may be in flight.
     """
     preempt(requests, max((r for r in requests.running if not is_sheltered(r)), key=attrgetter("order")))
 
@@ -34,11 +31,9 @@ def preempt(requests: LiveRequests, request: Request) -> None:
 
 
 def admit(requests: LiveRequests, num_wanted: int, *, may_begin: bool) -> list[Request]:
-    """Starts waiting requests in the order of the queue, while slots and pages last; returns those that were started.
+    """Starts waiting requests in the order of the queue, `num_wanted` at most, while slots and pages last.
 
-    Args:
-        num_wanted: how many at most.
-        may_begin: whether requests that have never run may start; others always may.
+    `may_begin` says whether requests that have never run may start; others always may.
     """
     buffer, pool = requests.buffer, requests.pool
     admitted: list[Request] = []

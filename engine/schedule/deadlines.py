@@ -1,7 +1,5 @@
 """The deadlines of requests, soonest first."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator
 from itertools import count
@@ -12,10 +10,7 @@ _MIN_PURGE_SIZE = 64  # a heap smaller than this is never purged
 
 
 class Deadlines:
-    """A heap of deadlines.
-
-    Finished requests' deadlines are dropped lazily: on expiry, or once they outnumber the live ones.
-    """
+    """A heap of deadlines; those of finished requests are dropped on expiry, or once they outnumber the live ones."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Request]] = []
@@ -36,10 +31,7 @@ class Deadlines:
                 heapq.heappush(self._heap, (deadline, next(self._tie_breakers), request))
 
     def pop_expired(self, now: float) -> Iterator[Request]:
-        """Yields the requests whose deadline is at or before `now`, in seconds on the monotonic clock.
-
-        The caller must end each one before it takes the next.
-        """
+        """Yields requests whose deadline, by the monotonic clock, has come; each must be ended before the next."""
         while self._heap and self._heap[0][0] <= now:
             _, _, request = heapq.heappop(self._heap)
             if request.status is RequestStatus.FINISHED:

@@ -1,7 +1,5 @@
 """The unfinished requests and what they hold: the waiting queue, the running list, and the moves between them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,11 +61,7 @@ class LiveRequests:
         self.waiting.add(request, self.running)
 
     def start(self, request: Request, num_cached_tokens: int) -> None:
-        """Takes a request from the queue and gives it a slot; it has its pages already.
-
-        Args:
-            num_cached_tokens: tokens whose pages came from the prefix cache, and so need not be computed.
-        """
+        """Takes a request from the queue and gives it a slot; it has its pages, some of them from the prefix cache."""
         self.waiting.remove(request)
         self.prefixes.stop_prefetch(request)
         request.status = RequestStatus.RUNNING
@@ -97,10 +91,7 @@ class LiveRequests:
             request.pages += pages
 
     def send_back(self, request: Request) -> None:
-        """Takes slot and pages from a running request and queues it again; nothing of it may be in flight.
-
-        Its tokens are kept, and all their keys and values are computed again.
-        """
+        """Takes slot and pages from a running request and queues it to be recomputed; nothing may be in flight."""
         self.release(request)
         request.prefetch = None  # pages that it loses now may have been stored
         request.status = RequestStatus.WAITING

@@ -1,7 +1,5 @@
 """The output processor commits finished steps: it appends tokens to their requests and ends those that are complete."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
@@ -31,11 +29,7 @@ class OutputProcessor:
         return news
 
     def _commit_plain(self, plan: StepPlan, tokens: list[int]) -> tuple[NewTokens, Sequence[int]]:
-        """Commits rows of a single token that get one token which does not end them, as nearly all rows do.
-
-        Returns:
-            Their tokens, and the indices of all other rows.
-        """
+        """Commits rows whose only token does not end them; returns the tokens, and the other rows' indices."""
         num_singles = plan.num_tokens.count(1)
         are_plain = plan.num_scheduler_steps == 1 and num_singles > 0 and all(plan.samples[:num_singles])
         if not are_plain or min(tokens) < 0 or max(tokens) >= self._vocab_size:

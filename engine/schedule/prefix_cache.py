@@ -1,7 +1,5 @@
 """The prefix cache: requests reuse the pages of a common prefix instead of computing it again."""
 
-from __future__ import annotations
-
 from cache.hashing import PageHash, hash_request_tokens, sha256_hash
 from cache.page import CachePage
 from cache.pool import PagePool
@@ -10,11 +8,7 @@ from engine.schedule.request import Request
 
 
 class PrefixCache:
-    """Names the pages of requests and finds named pages in the pool.
-
-    While a request computes a prefix, other requests with the same prefix wait for its pages. With KV offload a request
-    also waits for the stored pages of its prefix, and all pages with names are offered to be stored.
-    """
+    """Names the pages of requests and finds named pages in the pool, perhaps while another request computes them."""
 
     def __init__(self, pool: PagePool, page_size: int, *, is_enabled: bool) -> None:
         self._pool = pool
@@ -61,13 +55,10 @@ class PrefixCache:
             self._forget_computing(page_hash, request)
 
     def expect(self, request: Request, num_tokens: int) -> None:
-        """Tells the pool the names of the pages that the step being planned fills with tokens that are known.
+        """Tells the pool the names of the pages that the step being planned, which must be dispatched, fills.
 
-        The device computes steps in the order of their plans, and within a step it writes what it computes before it
-        reads. So the pages may be shared from now on, by other rows of this step too. The step must be dispatched.
-
-        Args:
-            num_tokens: of the request, computed after the step.
+        The device computes steps in the order of their plans, and in a step it writes before it reads. So the pages may
+        be shared from now on, by other rows of this step too.
         """
         self._cache_pages(request, min(num_tokens // self._page_size, len(request.page_hashes)))
 

@@ -1,7 +1,5 @@
 """Planning the prompts of a step: who is admitted, in which order, and how many tokens of each prompt are computed."""
 
-from __future__ import annotations
-
 from engine.schedule.admission import admit
 from engine.schedule.live_requests import LiveRequests
 from engine.schedule.request import Request
@@ -15,10 +13,9 @@ TURNS_PER_ROUND = 4  # the last turn of each round goes to the prompt that has w
 class PromptOrder:
     """Shortest remaining prompt first, with a share for those that are passed over.
 
-    Short prompts overtake long ones, which makes the mean time to the first token the shortest (Schrage, "A Proof of
-    the Optimality of the Shortest Remaining Processing Time Discipline", 1968). A long prompt is never stuck: one turn
-    in TURNS_PER_ROUND goes to the prompt whose last turn is longest ago. So of n prompts, each gets a chunk at least
-    once in about n * TURNS_PER_ROUND turns, whatever arrives.
+    This makes the mean time to the first token the shortest (Schrage, "A Proof of the Optimality of the Shortest
+    Remaining Processing Time Discipline", 1968). One turn in TURNS_PER_ROUND goes to the prompt whose last turn is
+    longest ago, so that of n prompts each gets a chunk about once in n * TURNS_PER_ROUND turns.
     """
 
     def __init__(self) -> None:
@@ -61,15 +58,8 @@ class PromptPlanner:
     ) -> None:
         """Admits waiting requests and shares the budget among all prompts that are not computed to their end.
 
-        Requests that wait for pages which this step computes may join it: a layer's keys and values of all tokens of a
-        step are written before any of them attends.
-
-        Args:
-            under_way: running requests with more than one token to compute.
-            budget: is spent.
-            singles: receives the rows of a single token.
-            chunks: receives the rows of several tokens.
-            may_begin: whether requests that have never run may start.
+        Requests that wait for pages which this step computes may join it: a layer's keys and values are all written
+        before any token attends. `singles` and `chunks` receive the rows of one and of several tokens.
         """
         admitted = self._admit(budget.num_tiles_left + _NUM_AHEAD - len(under_way), may_begin=may_begin)
         if not (under_way or admitted):

@@ -1,7 +1,5 @@
 """One request, as the scheduler knows it from submit to its last event."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any

@@ -1,7 +1,5 @@
 """The events of one step, or one turn of the engine loop, for the requests' streams."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,11 +11,7 @@ from engine.schedule.request import Request
 
 @dataclass(slots=True)
 class RequestEvent:
-    """New tokens of one request, its end, or both.
-
-    A commit makes one for each request of the step that `NewTokens` does not cover. An abort, a timeout or a failure
-    makes one without tokens.
-    """
+    """New tokens of one request, its end, or both; an abort, a timeout or a failure has no tokens."""
 
     request: Request
     token_ids: Sequence[int]  # output tokens that this commit added
@@ -33,10 +27,7 @@ class RequestEvent:
 
 @dataclass(slots=True)
 class NewTokens:
-    """One new token and no other change for each of several requests, as parallel lists.
-
-    Nearly all rows of a step end so, and there may be hundreds: one object for all of them is cheaper.
-    """
+    """One new token and no other change for each of several requests: one object for nearly all rows of a step."""
 
     requests: list[Request]
     tokens: list[int]

@@ -1,11 +1,8 @@
 """The scheduler: which requests the next step computes, and how many tokens of each.
 
-There is no prefill phase and no decode phase: every request has `num_computed_tokens` catching up with its number of
-tokens. Each step spends a token budget, and running requests come first, so that a burst of long prompts cannot stall
-streams. The idea is that of vLLM's V1 scheduler.
+There is no prefill phase and no decode phase, as in vLLM's V1 scheduler: every request has `num_computed_tokens`
+catching up with its number of tokens. Each step spends a token budget, and running requests come first.
 """
-
-from __future__ import annotations
 
 from cache.pool import OutOfPages, PagePool
 from engine.interface.types import FinishReason
@@ -48,14 +45,12 @@ class Scheduler:
 
         Args:
             max_num_batched_tokens: how many tokens of prompts a step computes at most, besides its decode rows.
-            chunk_alignment: tokens. The device pads each chunk of more than one token to a multiple of this, and the
-                budget is charged for the padding too.
+            chunk_alignment: tokens to whose multiple the device pads each longer chunk; the budget pays for it, too.
             num_scheduler_steps: decode steps that the device does in one program when every row can.
             target_gap: milliseconds that a step with decode rows should take at most; 0: no limit.
             chunk_grain: tokens that the device computes together, of a chunk that it does not pad; None: it pads.
 
-        Raises:
-            ValueError: the budget would starve prompts, or `chunk_alignment` is below 2.
+        Raises ValueError: the budget would starve prompts, or `chunk_alignment` is below 2.
         """
         if max_num_batched_tokens < chunk_alignment:
             raise ValueError(
@@ -126,10 +121,7 @@ class Scheduler:
         self.requests.queue(request)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> RequestEvent | None:
-        """Ends a request now; returns its last event, or None if it has ended already.
-
-        What it holds is released here, or in commit while a step of it is in flight.
-        """
+        """Ends a request and returns its last event, None if it has ended; a step in flight keeps slot and pages."""
         request = self.requests.unfinished.get(request_id)
         return None if request is None else self.requests.finish(request, (), reason)
 
@@ -147,10 +139,7 @@ class Scheduler:
         return [self.requests.finish(request, (), reason, error) for request in unfinished]
 
     def send_all_back(self) -> None:
-        """Queues every running request again and forgets all prefixes, before the pages' content is lost.
-
-        Raises RuntimeError if steps are in flight.
-        """
+        """Queues every running request again and forgets all prefixes; raises RuntimeError if steps are in flight."""
         if self._num_in_flight_steps:
             raise RuntimeError(f"{self._num_in_flight_steps} steps are in flight")
         for request in tuple(self.requests.running):
@@ -162,8 +151,8 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """Plans the next step; None if there is nothing to compute now.
 
-        None while `has_work` is true means: commit what is in flight, then call again. If the pool is out of pages,
-        commits come first, because they may free some; with nothing in flight, a request is preempted.
+        None while `has_work` is true means: commit what is in flight, which may free pages, then call again. With
+        nothing in flight and no pages, a request is preempted.
         """
         while True:
             try:
@@ -197,11 +186,7 @@ class Scheduler:
         return self._output_processor.commit(plan, result)
 
     def _plan(self) -> StepPlan:
-        """Makes one attempt at a step. If it fails, pages that were allocated stay with their requests.
-
-        Raises:
-            OutOfPages: a running request needs a page and there is none; nothing is planned.
-        """
+        """Makes one attempt at a step; if OutOfPages is raised, pages that were allocated stay with their requests."""
         singles, chunks = StepPlan(), StepPlan()
         requests, page_size, running = self.requests, self.requests.page_size, RequestStatus.RUNNING
         long: list[Request] = []  # requests with more than one token to compute; they get what the others leave

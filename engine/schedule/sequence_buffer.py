@@ -1,7 +1,5 @@
 """Host arrays of all running requests, indexed by slot, from which the rows of a step are gathered."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -15,10 +15,9 @@ from engine.schedule.step_time.step_costs import StepWork
 
 @dataclass(slots=True)
 class StepPlan:
-    """The requests of one step and the tokens to compute of each, as parallel lists with one entry a request.
+    """The requests of one step and the tokens to compute of each, as parallel lists, rows of a single token first.
 
-    Rows with a single token come first. A row samples when the step computes the last known token of its request; a
-    partial prompt is computed without sampling.
+    A row samples when the step computes the last known token of its request.
     """
 
     requests: list[Request] = field(default_factory=list)

@@ -1,7 +1,5 @@
 """The waiting queue: requests without a slot, in the order in which they may start."""
 
-from __future__ import annotations
-
 import heapq
 from bisect import insort
 from collections.abc import Collection, Iterator
@@ -18,10 +16,8 @@ class WaitingQueue:
     """Priority first; among equal priorities fair shares between tenants; among a tenant's requests arrival.
 
     Shares are those of a virtual token counter (Sheng et al., "Fairness in Serving Large Language Models", 2024): each
-    tenant's counter grows by the tokens that the engine has computed for it, and the tenant with the least counter is
-    next. A tenant that returns after a pause starts at the least counter of those that are active, or at that of the
-    tenant that was active last, so that a pause earns no credit. With a single tenant this is the order of priority and
-    arrival.
+    tenant's counter grows by the tokens computed for it, and the least is next. After a pause a tenant starts at the
+    least counter of the active ones, or that of the tenant active last, so that a pause earns no credit.
     """
 
     def __init__(self) -> None:
@@ -61,12 +57,9 @@ class WaitingQueue:
         self._served[tenant] = self._served.get(tenant, 0) + num_prompt_tokens + OUTPUT_WEIGHT * num_output_tokens
 
     def candidates(self, running: Collection[Request]) -> Iterator[Request]:
-        """The requests in the order in which they may start, each once.
+        """The requests in the order in which they may start, each once; `running` have output that is not charged yet.
 
         The caller may remove the request that it was given last, and charge tenants, before it takes the next.
-
-        Args:
-            running: requests whose output since they started is not charged yet.
         """
         if len(self._by_tenant) == 1:
             (requests,) = self._by_tenant.values()
@@ -95,10 +88,6 @@ class WaitingQueue:
         """The requests in the order in which they will start if nothing more comes, each once.
 
         Unlike `candidates`, it charges each tenant for the prompts of its earlier requests, as their starts will do.
-        The output of these requests is not known, and ignored.
-
-        Args:
-            running: requests whose output since they started is not charged yet.
         """
         unpaid = _unpaid(running)
         left = {tenant: iter(tuple(requests)) for tenant, requests in self._by_tenant.items()}

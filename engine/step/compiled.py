@@ -1,7 +1,5 @@
 """A table of compiled programs. All are compiled or loaded before readiness; a later compile is counted as a defect."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Hashable, Mapping
@@ -41,9 +39,8 @@ class CompiledPrograms:
     ) -> None:  # fmt: skip
         """Compiles programs in `num_threads()` threads, because XLA compiles without holding the interpreter lock.
 
-        Of those in the cache only the first is loaded here, which shows whether JAX can read them. A thread that
-        outlives this call loads the others in order, and a step that needs one earlier loads it: to load all takes
-        longer than the first token of a request.
+        Of those in the cache only the first is loaded here, which shows whether JAX can read them. A thread loads the
+        others afterwards, or a step that needs one earlier: to load all takes longer than a request's first token.
 
         Args:
             lowerings: for each key, a function that traces the program with abstract shapes.
@@ -109,10 +106,7 @@ class CompiledPrograms:
             self._loader = loader
 
     def close(self) -> None:
-        """Ends the thread that loads programs; `start` starts it again. Idempotent; never raises.
-
-        A load that takes longer than a moment finishes by itself, and is the last one.
-        """
+        """Ends the thread that loads programs, soon; `start` starts it again. Idempotent; never raises."""
         self._is_closed = True
         self.are_loaded.set()
         if self._loader is not None:
@@ -145,10 +139,7 @@ class _LateProgram:
         self._program: Program | None = None
 
     def load(self) -> Program:
-        """The program, which one thread loads while the others wait for it.
-
-        Where JAX can read the first program and not this one, it is compiled, and the next start will cache it anew.
-        """
+        """The program, which one thread loads while the others wait for it; compiled where JAX cannot read it."""
         with self._lock:
             if self._program is None:
                 self._program = self._kept.load(self._key)
@@ -159,11 +150,7 @@ class _LateProgram:
 
 
 class CompileCounter:
-    """Counts the XLA compiles of an engine's thread between `start` and `stop`; after readiness each is a defect.
-
-    The process may have several engines. Compiles in the threads of others, or in a thread that loads one more model,
-    do not count.
-    """
+    """Counts the XLA compiles of an engine's thread between `start` and `stop`; after readiness each is a defect."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,7 +1,5 @@
 """The arrays of one engine on its device: weights, KV pages, last tokens and sampler states."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 
@@ -80,11 +78,7 @@ class DeviceArrays:
             leaf.delete()
 
     def start(self, wait: Callable[[], object]) -> None:
-        """Starts the thread that populates the pages' memory ahead of use, on a CPU; nothing may be in flight.
-
-        Args:
-            wait: called in that thread; returns when it may begin to ask the system for memory.
-        """
+        """Starts the thread that populates a CPU's page memory, once `wait` returns; nothing may be in flight."""
         has_pages = not self.kv.data.is_deleted()  # they are while the engine sleeps
         is_on_host = jax.default_backend() == "cpu" and not isinstance(self.placement, OverMesh)
         if self._page_memory is None and has_pages and is_on_host:
@@ -104,10 +98,7 @@ class DeviceArrays:
 
 
 def _host_copy(leaf: jax.Array) -> np.ndarray:
-    """Copies a device array to host memory that `device_put` can take back.
-
-    On CPU a view would keep the memory of the device alive, or read it after it is freed.
-    """
+    """Copies a device array to host memory; on CPU a view would keep the device's memory, or read it once freed."""
     copy = large_array(leaf.shape, leaf.dtype)
     np.copyto(copy, np.asarray(leaf))
     return copy

@@ -1,7 +1,5 @@
 """The runner of a real model: it dispatches the programs of a step to the device and waits for their tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -165,10 +163,7 @@ class DeviceRunner:
             self.arrays.move_weights_to_host()
 
     def wake(self) -> None:
-        """Undoes `sleep`; the content of the pages is lost. The weights must not be forgotten.
-
-        Where it fails, the pages have no memory and the weights are where they were.
-        """
+        """Undoes `sleep`, with empty pages. Where it fails, they have no memory and the weights are where they were."""
         self._free_pages()  # a follower has some if it woke and not all hosts did
         try:
             self.arrays.allocate_pages()

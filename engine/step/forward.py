@@ -1,7 +1,5 @@
 """The functions that are compiled: one forward pass of a step, prompt logprobs, pooling, and several decode steps."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import jax
@@ -27,14 +25,9 @@ def forward(
     params: Params, kv: KVPages, slots: Slots, batch: StepBatch, *,
     model: Model, backends: Backends,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
-    """Computes logits of the rows that sample, and writes the keys and values of all tokens.
+    """Logits of the rows that sample, float32[num_sampled_rows, vocab_size], and `kv`, which is donated.
 
-    Args:
-        kv: donated.
-        slots: read only; a decode row's input token comes from here and never from the host.
-
-    Returns:
-        float32[num_sampled_rows, vocab_size], and kv.
+    A decode row's input token comes from `slots`, which is only read, and never from the host.
     """
     hidden, kv = _hidden(params, kv, slots, batch, model, backends)
     return model.logits(params, hidden, jnp.asarray(batch.sampled), backends), kv
@@ -56,15 +49,9 @@ def score_tile(
     params: Params, hidden: jax.Array, tokens: jax.Array, following: jax.Array, *,
     model: Model, backends: Backends,
 ) -> jax.Array:  # fmt: skip
-    """Logprobs of the tokens that follow those of a tile.
+    """Logprobs of the tokens that follow those of a tile, int32[TILE_SIZE, NUM_COLUMNS] as in sampling/logprobs.py.
 
-    Args:
-        hidden: of `forward_prompt`.
-        tokens: int32[TILE_SIZE], indices into `hidden`, negative in padding.
-        following: int32[TILE_SIZE].
-
-    Returns:
-        int32[TILE_SIZE, NUM_COLUMNS], as sampling/logprobs.py lays them out.
+    `tokens` are int32[TILE_SIZE], indices into `hidden` of `forward_prompt`, negative in padding.
     """
     logits = model.logits(params, hidden, tokens, backends)
     nothing_listed = jnp.zeros((tokens.shape[0], MAX_LOGPROB_TOKEN_IDS), jnp.int32)
@@ -74,10 +61,8 @@ def score_tile(
 def pool_tile(params: Params, hidden: jax.Array, tokens: jax.Array, shares: jax.Array, *, model: Model) -> jax.Array:
     """The contribution of a tile to the embedding of its prompt, float32[hidden].
 
-    Args:
-        hidden: of `forward_prompt`.
-        tokens: int32[TILE_SIZE], indices into `hidden`, negative in padding.
-        shares: float32[TILE_SIZE], of each of these tokens.
+    `tokens` are int32[TILE_SIZE], indices into `hidden` of `forward_prompt`, negative in padding, with float32
+    `shares`.
     """
     states = model.states(params, hidden, tokens).astype(jnp.float32)
     # Padding may be anything: 0 times a NaN is a NaN.
@@ -107,10 +92,9 @@ def _hidden(
 def _kept_asynchronous(tokens: jax.Array) -> jax.Array:
     """The tokens, with enough arithmetic added that XLA runs their program outside the thread that dispatches it.
 
-    XLA on CPU runs a program at once, in the caller's thread, if it estimates its arithmetic at fewer than 1,000
-    operations (TfrtCpuExecutable, `cheap_computation_`). Native kernels count for nothing there, so a step of few rows
-    would seem cheap and leave nothing to overlap. The operations added take a tenth of a microsecond; the barriers keep
-    the compiler from optimising them away.
+    XLA on CPU runs a program in the caller's thread if it estimates fewer than 1,000 operations (TfrtCpuExecutable,
+    `cheap_computation_`), and counts native kernels for nothing. The operations take a tenth of a microsecond; the
+    barriers keep the compiler from optimising them away.
     """
     magnitude = lax.optimization_barrier(jnp.broadcast_to(jnp.abs(tokens[:1]), (_OPERATIONS,)))
     nothing = jnp.minimum(jnp.sum(jnp.minimum(magnitude, 1)), 0)
@@ -132,12 +116,8 @@ def decode_steps(
 ) -> tuple[KVPages, Slots, jax.Array]:
     """Several steps of decode rows in one program: each samples the next one's input.
 
-    Args:
-        kv, slots: donated.
-        batch: of decode rows alone; their pages reach to the last step.
-
-    Returns:
-        kv, slots, and int32[num_steps, num_rows], as of so many calls of `sample`.
+    `kv` and `slots` are donated, and the rows' pages reach to the last step. Returns them and int32[num_steps,
+    num_rows].
     """
 
     def step(carry: tuple[KVPages, Slots], index: jax.Array) -> tuple[tuple[KVPages, Slots], jax.Array]:

@@ -1,7 +1,5 @@
 """Grammar masks: their memory, and which tokens each row of a step may sample."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from engine.schedule.request import Request, RequestStatus
@@ -23,15 +21,8 @@ def allocate_masks(num_rows: int, num_words: int) -> np.ndarray:
 def fill_masks(pending: PendingStep, masks: np.ndarray) -> list[tuple[Request, str]]:
     """Writes the masks of the rows that have a grammar and whose request is still running.
 
-    At the end of its text, a grammar allows only the tokens that end the request. `min_tokens` cannot hold there, so it
-    is removed from the row.
-
-    Args:
-        pending: a step that has not sampled yet.
-        masks: uint32[num_rows, num_words], all zeros; rows without a grammar stay so.
-
-    Returns:
-        The requests whose grammar cannot continue, each with the reason.
+    At the end of its text, a grammar allows only the tokens that end the request, so `min_tokens` is removed from the
+    row. Returns the requests whose grammar cannot continue, each with the reason.
     """
     failures: list[tuple[Request, str]] = []
     plan, ints = pending.plan, pending.inputs.sampling.ints

@@ -98,9 +98,8 @@ class _Decoded(NamedTuple):
 class InputBuilder:
     """Builds the inputs of one step after another.
 
-    Most steps decode the requests of the step before. Of their arrays only the positions are new, and the page table if
-    a request has got a page. So they reuse the rest, which costs a quarter of what `build_inputs` does, or half with a
-    new page table.
+    Most steps decode the requests of the step before. Only their positions are new, and the page table if a request has
+    got a page, so they reuse the rest for a quarter, or half, of the cost.
     """
 
     def __init__(self, buffer: SequenceBuffer, table: ShapeTable) -> None:

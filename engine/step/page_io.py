@@ -1,7 +1,5 @@
 """Copies single pages out of the KV cache on the device and into it, as bits."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence
@@ -98,11 +96,7 @@ def _bits(leaf: jax.Array) -> jax.Array:
 
 
 def page_parts(opened: OpenModel, config: EngineConfig, backends: Backends, layout: KVLayout) -> list[str]:
-    """What the bits of a page depend on besides the model's files and the engine's code.
-
-    Native kernels compute a row alike whatever other rows the step has. XLA does not: the sizes of steps and threads
-    count.
-    """
+    """What the bits of a page depend on besides the model's files and the engine's code: in XLA, sizes and threads."""
     chosen = (backends.for_products, backends.for_attention)
     is_invariant = all(backend.is_opaque_to_xla for backend in chosen)
     sizes = () if is_invariant else (config.max_num_seqs, config.max_num_batched_tokens, num_cores())

@@ -31,32 +31,24 @@ _CLOSE_SECONDS = 5.0  # the wait for a call of the system, which may be slow to 
 class PageMemory:
     """Asks the system for the memory of pages shortly before they are used for the first time.
 
-    The array of keys and values begins without memory, so that an engine takes no more than its requests need. The
-    system then clears memory in the middle of the step that is the first to write to a page. With huge pages that is 2
-    MiB for each layer at once, and in a virtual machine, whose host has to find the memory too, such a step of a small
-    model took 0.2 s instead of 0.06. So a thread of low priority asks for it (`madvise` with MADV_POPULATE_WRITE, which
-    changes no content), in stretches of as many pages as make a huge page in each layer: for the first one at once, and
-    for each other one when half of the one before is in use. Where the system refuses, or gives no thread, pages get
-    their memory when they are written. The scales of int8 pages are so few that a huge page holds those of many
-    stretches, and they are populated with their pages.
+    The array of keys and values begins without memory, which the system then clears in the middle of the step that
+    first writes to a page: with huge pages 2 MiB a layer, 0.2 s instead of 0.06 for a step of a small model in a
+    virtual machine. So a thread of low priority asks for it (`madvise` with MADV_POPULATE_WRITE, which changes no
+    content), in stretches that make a huge page in each layer: the first at once, each other one when half of the one
+    before is in use. Where the system refuses, pages get their memory when they are written. Scales of int8 pages are
+    populated with them.
 
-    A first request may come before that thread has begun, and would wait for a huge page in each layer. So the first
-    stretch is of small system pages until then: the request waits for those that it writes to, some microseconds each,
-    and the thread has the system join them to huge pages (MADV_COLLAPSE, which changes no content either). The memory
-    of scales does not begin small, so that such a request of int8 pages may wait for a huge page of them in each layer.
+    A first request may come before that thread has begun. So the first stretch is of small system pages until then, and
+    the thread has the system join them to huge pages (MADV_COLLAPSE, which changes no content either).
 
     It knows the arrays by their addresses alone, and relies on it that they stay there: each step donates them to its
-    program, which writes into them in place and returns them. Were one to move, the calls would be refused or find
-    other memory of this process, whose content they do not change either.
+    program. Were one to move, the calls would be refused or find other memory of this process, unchanged by them.
     """
 
     def __init__(self, pages: KVPages, wait: Callable[[], object] = lambda: None) -> None:
-        """Begins with the first pages.
+        """Begins with the first pages, of one device that is the host; no program may be using them.
 
-        Args:
-            pages: of one device that is the host; no program may be using them.
-            wait: returns when the system may be asked; called in the thread. Threads that need new memory wait while
-                the system is asked, and at times that does more harm than a step that waits for its pages.
+        The thread calls `wait` before it asks the system, because threads that need new memory wait meanwhile.
         """
         self._wait = wait
         self._num_layers, self._num_pages = pages.data.shape[:2]
@@ -200,10 +192,7 @@ def _advise(begin: int, size: int, advice: int) -> int:
 
 
 def _gives_huge_pages() -> bool:
-    """Whether the system gives huge pages on request; MADV_COLLAPSE would make them against its setting.
-
-    Newer kernels have a setting for each size, which may leave it to the one for all.
-    """
+    """Whether the system gives huge pages on request, by the setting of the size or for all sizes."""
     of_size = _HUGE_PAGES_FOLDER / "hugepages-2048kB" / "enabled"
     setting = of_size.read_text(encoding="ascii") if of_size.exists() else "[inherit]"
     if "[inherit]" in setting:

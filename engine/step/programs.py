@@ -1,7 +1,5 @@
 """The compiled programs of one engine: which there are, their abstract inputs, and where earlier starts left them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -219,11 +217,7 @@ class ArrayTrees(NamedTuple):
     states: FeatureStates
 
     def of(self, key: Hashable) -> ProgramTrees:
-        """The arguments and results of a program, known without tracing it; a number stands for an array.
-
-        Raises:
-            KeyError: there is no such program.
-        """
+        """The arguments and results of a program without tracing it, numbers for arrays; raises KeyError."""
         params, kv, slots, states = self
         batch, rows = StepBatch._make([0] * 4), SamplingRows._make([0] * 2)
         page = (0,) if kv.scales is None else (0, 0)

@@ -4,8 +4,6 @@ A step has decode rows of one token each and tiles of TILE_SIZE tokens; a chunk 
 needs. Both counts are padded up to a bucket, so that few compiled programs serve all steps.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,11 +57,7 @@ class ShapeTable:
         return decode + mixed
 
     def fit(self, num_decode_rows: int, num_tiles: int) -> StepShape:
-        """The smallest shape that holds the step.
-
-        Raises:
-            ValueError: no shape does; then the budget of the scheduler and this table disagree.
-        """
+        """The smallest shape that holds the step; ValueError where the scheduler's budget and this table disagree."""
         if num_tiles:
             return StepShape(_bucket(self.mixed_row_buckets, num_decode_rows), _bucket(self.tile_buckets, num_tiles))
         return StepShape(_bucket(self.row_buckets, num_decode_rows), 0)

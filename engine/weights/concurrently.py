@@ -1,7 +1,5 @@
 """Parallel execution of a loader's jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,12 +10,9 @@ Job = Callable[[], None]
 
 
 def run_all(jobs: Sequence[Job]) -> None:
-    """Runs jobs on `num_threads()` threads, in about their order.
+    """Runs jobs on `num_threads()` threads; raises what the first, in order, raised, and skips jobs not begun by then.
 
     Jobs spend their time outside of the interpreter's lock: they read files, call C++, or compute with numpy.
-
-    Raises:
-        Exception: the first, in order, that a job raised; jobs that have not begun by then are skipped.
     """
     if len(jobs) == 1:
         jobs[0]()
@@ -33,9 +28,5 @@ def run_all(jobs: Sequence[Job]) -> None:
 
 
 def num_threads() -> int:
-    """How many threads a load may use: one for each core, or a single one beside running engines.
-
-    The steps of other engines wait for the slowest of their own threads, so that a load on all cores would delay every
-    step.
-    """
+    """How many threads a load may use: one for each core, or one beside engines, whose steps would wait for it."""
     return 1 if is_narrow_here() else num_cores()

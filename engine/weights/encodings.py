@@ -14,8 +14,8 @@ from engine.weights.packing import Format
 class Encoding(IntEnum):
     """How a file holds weights. The values are those of the ggml project's types, and of the native packer.
 
-    The last two are of no file: the readers of quantised checkpoints write them. A group of 32 inputs is a scale and a
-    negated zero point, float16 both, and 16 bytes as those of Q4_1 or 32 of one number each.
+    The last two are of no file: readers of quantised checkpoints write groups of 32 inputs as a scale and a negated
+    zero point, both float16, and 16 bytes as those of Q4_1 or 32 of one number each.
     """
 
     F32 = 0

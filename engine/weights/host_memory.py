@@ -1,7 +1,5 @@
 """Host memory for large arrays that a CPU device uses without a copy."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import math
@@ -12,10 +10,7 @@ import numpy.typing as npt
 
 
 def give_back_freed() -> None:
-    """Returns freed memory from the C library to the system; takes milliseconds.
-
-    Only glibc has `malloc_trim`; with other libraries this does nothing. It does not hold the interpreter lock.
-    """
+    """Returns freed memory from glibc to the system, which takes milliseconds without the interpreter lock."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
@@ -23,9 +18,8 @@ def give_back_freed() -> None:
 def large_array(shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
     """Zeros, aligned to a page of memory and in huge pages where the system gives them.
 
-    `jax.device_put` uses such an array in place, so that weights are in memory once; one that `numpy.empty` made is not
-    aligned well enough and is copied. Huge pages save a decode step, which reads all weights, the look-up of each 4
-    KiB.
+    `jax.device_put` uses such an array in place, while one of `numpy.empty` would be copied. Huge pages save a decode
+    step, which reads all weights, the look-up of each 4 KiB.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size == 0:

@@ -67,10 +67,7 @@ class WeightsLayout(Protocol):
 
 
 def stacked_arrays(layers: LayerTensors, dtype: str, count: Count) -> jax.Array:
-    """[num_layers, …], each layer's tensors joined along their outputs and transposed: [inputs, outputs] of a matrix.
-
-    It is written in place, so that there is never a second copy of it.
-    """
+    """[num_layers, …], each layer's tensors joined along their outputs and transposed, written in place."""
     joined = (sum(tensor.shape[0] for tensor in layers[0]), *layers[0][0].shape[1:])
     stack = large_array((len(layers), *reversed(joined)), jnp.dtype(dtype))
 

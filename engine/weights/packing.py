@@ -1,7 +1,4 @@
-"""Packed weight matrices, as the native kernels read them: in blocks of 16 outputs and 32 inputs.
-
-The layout is described in engine/backends/native/src/layout/format.h.
-"""
+"""Packed weight matrices for the native kernels, in blocks of 16 outputs and 32 inputs (src/layout/format.h)."""
 
 from __future__ import annotations
 
@@ -101,10 +98,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the matrices of a stack lie.
-
-    All are joined of parts with the same numbers of tiles, each part in a format of its own.
-    """
+    """Where the matrices of a stack lie: each joined of parts with the same tiles, a part in a format of its own."""
 
     places: tuple[tuple[Place, ...], ...]  # by the index into the stack, then by part
     tiles: tuple[int, ...]  # of each part
@@ -116,11 +110,9 @@ class Placement:
         cls, formats: Sequence[Sequence[Format]], tiles: Sequence[int], num_inputs: int, *,
         is_gated: bool, as_bfloat16: bool = False,
     ) -> Placement:  # fmt: skip
-        """Lays parts one behind the other.
+        """Lays parts one behind the other; `formats` are by the index into the stack, then by part.
 
-        Args:
-            formats: by the index into the stack, then by part.
-            is_gated: whether the tiles of the two parts, gates and ups, alternate, as a gated product reads them.
+        If `is_gated`, the tiles of the two parts, gates and ups, alternate, as a gated product reads them.
         """
         places, offset = [], 0
         for parts in formats:
@@ -183,11 +175,8 @@ class Quantised(NamedTuple):
 def pack_quantised(matrix: Quantised) -> np.ndarray:
     """uint8[tiles, groups, block bytes]; outputs are padded with zeros to whole tiles.
 
-    Scales and minima are rounded to float16, which changes nothing where they come from it and
-    at most 1 part in 2,000 elsewhere, or 3e-8.
-
-    Raises:
-        PackingError: a scale or minimum is beyond float16.
+    Scales and minima are rounded to float16, by at most 1 part in 2,000 or 3e-8. Raises PackingError where one is
+    beyond float16.
     """
     num_outputs, num_groups = matrix.scales.shape
     tiles = -(-num_outputs // TILE)
@@ -210,12 +199,10 @@ def pack_quantised(matrix: Quantised) -> np.ndarray:
 def quantise(matrix: np.ndarray, bits: int) -> Quantised:
     """Rounds float32[outputs, inputs] to 8 bits (scale alone) or 4 bits (scale and minimum) a weight.
 
-    The error of a weight is at most half a step. A step is of 8 bits 1/127 of its group's largest magnitude, of 4 bits
-    1/15 of the range from the group's minimum to its maximum, where the minimum was rounded down and then the step up
-    to float16: by 1 part in 1,000, or 6e-8.
+    The error of a weight is at most half a step: of 8 bits, 1/127 of its group's largest magnitude; of 4 bits, 1/15 of
+    the group's range, where the minimum was rounded down and the step up to float16.
 
-    Raises:
-        PackingError: a weight is not finite, or so large that its step or minimum is beyond float16.
+    Raises PackingError: a weight is not finite, or its step or minimum is beyond float16.
     """
     groups = matrix.reshape(matrix.shape[0], -1, GROUP)
     if bits == 8:

@@ -1,7 +1,5 @@
 """The interface of a model file's tensors, and transforms of tensors while they are loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 from functools import partial
@@ -98,10 +96,7 @@ class OneMore(TensorWrapper):
 
 
 def paired_rows(head_dim: int) -> Transform:
-    """Reorders the rows of a matrix that is stored for a rotation of adjacent features.
-
-    Each head's adjacent pairs (0, 1), (2, 3), … become the halves (0, d/2), (1, d/2 + 1), …
-    """
+    """Reorders rows stored for a rotation of adjacent features: pairs (0, 1), … of a head become halves (0, d/2), …."""
 
     return partial(_PairedRows, head_dim=head_dim)
 

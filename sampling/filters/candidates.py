@@ -1,7 +1,5 @@
 """The input of a filter: the tokens that the filters before it have left."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax

@@ -5,8 +5,6 @@ takes 31 passes over a row, whatever the vocabulary's size, and is exact. Tokens
 kept with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

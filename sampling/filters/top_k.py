@@ -1,7 +1,5 @@
 """top-k: the k best tokens."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

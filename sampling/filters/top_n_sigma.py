@@ -1,7 +1,5 @@
 """top-nσ (Tang et al., "Top-nσ: Not All Logits Are You Need", 2024)."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 
@@ -9,8 +7,7 @@ import jax.numpy as jnp
 def top_n_sigma_mask(logits: jax.Array, top_n_sigma: jax.Array) -> jax.Array:
     """Which tokens lie within so many standard deviations below the best; top_n_sigma 0 keeps all.
 
-    The deviation is that of the population of logits that are not banned (-inf). Temperature changes nothing here: it
-    scales logits and deviation alike.
+    The deviation is that of the population of logits that are not banned; temperature changes nothing here.
     """
     is_left = logits > -jnp.inf
     count = jnp.maximum(jnp.sum(is_left, axis=-1, keepdims=True), 1)

@@ -1,7 +1,5 @@
 """top-p, nucleus sampling (Holtzman et al., "The Curious Case of Neural Text Degeneration", 2019)."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -10,11 +8,7 @@ from sampling.filters.threshold import largest_threshold
 
 
 def top_p_mask(weights: jax.Array, top_p: jax.Array) -> jax.Array:
-    """Which tokens form each row's smallest set of the most probable with a share of `top_p`; 1 or more keeps all.
-
-    Args:
-        weights: float32[num_rows, vocab_size], non-negative, not necessarily normalised.
-    """
+    """Which tokens form each row's smallest set of the most probable with a share of `top_p`; 1 or more keeps all."""
     bits = lax.bitcast_convert_type(weights, jnp.int32)
     wanted = top_p * jnp.sum(weights, axis=-1)
     threshold = largest_threshold(

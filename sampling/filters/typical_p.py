@@ -1,7 +1,5 @@
 """Locally typical sampling (Meister et al., 2022)."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -14,11 +12,7 @@ _MOST = 0x7FFFFFFF
 def typical_p_mask(weights: jax.Array, typical_p: jax.Array) -> jax.Array:
     """Which tokens form each row's smallest set of the most typical with a share of `typical_p`; 1 or more keeps all.
 
-    A typical token's surprise (its negative log probability) is close to the entropy. Tokens that tie with the last one
-    kept are kept with it.
-
-    Args:
-        weights: float32[num_rows, vocab_size], non-negative, not necessarily normalised.
+    A typical token's surprise is close to the entropy. Tokens that tie with the last one kept are kept with it.
     """
     total = jnp.sum(weights, axis=-1, keepdims=True)
     probability = weights / total

@@ -1,21 +1,13 @@
 """XTC, "exclude top choices" (p-e-w, text-generation-webui, 2024)."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 
 
 def xtc_mask(weights: jax.Array, probability: jax.Array, threshold: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Which tokens are left: where several reach the threshold, of those the least probable alone.
+    """Which tokens are left: of those that reach the threshold the least probable alone, of equals the largest id.
 
-    Of equally probable ones the one with the largest id counts as the least.
-
-    Args:
-        weights: float32[num_rows, vocab_size], non-negative, not necessarily normalised.
-        probability: float32[num_rows], of filtering the row at all.
-        threshold: float32[num_rows], the probability from which on a token is a top choice.
-        uniform: float32[num_rows] in [0, 1), the random number for `probability`.
+    A row is filtered where `uniform`, a random number in [0, 1), is below `probability`.
     """
     total = jnp.sum(weights, axis=-1, keepdims=True)
     is_top = (weights >= threshold[:, None] * total) & (weights > 0.0)

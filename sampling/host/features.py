@@ -1,12 +1,8 @@
 """The list of sampling features, in the one order of operations.
 
-A row of `FEATURES` says where in the order a feature stands, which requests use it, and which parameters the device
-reads. Its function on the device is in its own file, which sampling/registry.py names; that fails at import where the
-two differ. The bits of the USES column, the columns of a step's rows, and the C++ header that repeats both follow from
-this list.
+A feature's function on the device is in its own file, which sampling/registry.py names; that fails at import where the
+two differ. The bits of the USES column, the columns of a step's rows and the C++ header follow from this list.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto

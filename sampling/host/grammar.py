@@ -1,7 +1,5 @@
 """The interface of a grammar's matcher, and sets of tokens as packed bits: token t is bit t % 32 of word t // 32."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -37,10 +35,4 @@ class TokenMatcher(Protocol):
         """Advances by a token of the output; raises GrammarError if the grammar does not allow it."""
 
     def fill_mask(self, words: np.ndarray) -> None:
-        """Writes the tokens that may come next into a row of packed bits, uint32[num_words].
-
-        Where the grammar is at its end, these are the model's end tokens.
-
-        Raises:
-            GrammarError: finding them takes more than the limits allow.
-        """
+        """Writes the tokens that may come next, or end tokens, as bits in uint32[num_words]; raises GrammarError."""

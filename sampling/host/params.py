@@ -66,11 +66,7 @@ class InvalidParameter(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """The sampling parameters of one request, frozen and checked at construction; raises InvalidParameter.
-
-    The annotation of a number states its type and its limits; the wire takes the type from here. `check_token_ids`
-    checks token ids against the vocabulary.
-    """
+    """The sampling parameters of one request, with their types and limits, checked; raises InvalidParameter."""
 
     max_tokens: Annotated[int, Between(1)] = 16
     temperature: Annotated[float, Between(0.0, 2.0)] = 1.0  # 0 is greedy
@@ -164,19 +160,11 @@ class SamplingParams:
                 )
 
     def with_seed(self, seed: int) -> SamplingParams:
-        """The same with another seed, which fits in 64 bits.
-
-        Nothing else is checked again: a request may have a thousand answers, each with a seed of its own, and a
-        thousand biases in each.
-        """
+        """The same with another seed of 64 bits; nothing else is checked again, as a request may have many answers."""
         return self._with("seed", seed)
 
     def with_max_tokens(self, max_tokens: int) -> SamplingParams:
-        """The same with another positive `max_tokens`.
-
-        Raises:
-            InvalidParameter: it is below min_tokens.
-        """
+        """The same with another positive `max_tokens`; raises InvalidParameter."""
         if self.min_tokens > max_tokens:
             raise InvalidParameter(
                 "min_tokens", f"min_tokens is {self.min_tokens}; it must be at most max_tokens, {max_tokens}"
@@ -191,10 +179,7 @@ class SamplingParams:
         return copied
 
     def check_token_ids(self, vocab_size: int) -> None:
-        """
-        Raises:
-            InvalidParameter: a token id is not of the vocabulary.
-        """
+        """Raises InvalidParameter where a token id is not of the vocabulary."""
         if self.logit_bias:
             _check_token_ids("logit_bias", [token_id for token_id, _ in self.logit_bias], vocab_size)
         if self.bad_words:

@@ -1,8 +1,7 @@
 """The sampler's input for one step, packed into two arrays.
 
 Calling a compiled program costs time per argument, so the columns of all rows travel in one array of integers and one
-of floats. The first columns are those of every row; behind them are the parameters of the features, in the order of
-sampling/host/features.py.
+of floats: first those of every row, then the features' parameters in the order of sampling/host/features.py.
 """
 
 from __future__ import annotations
@@ -82,12 +81,7 @@ class SamplingRows(NamedTuple):
         return SamplingRows(self.ints.take(indices, axis=0), self.floats.take(indices, axis=0))
 
     def set(self, row: int, slot: int, params: SamplingParams, *, seed: int, num_prompt_tokens: int, uses: int) -> None:
-        """Writes a request's parameters into one row; its position changes with every step.
-
-        Args:
-            seed: 64 bits.
-            uses: the bits of the features it uses.
-        """
+        """Writes a request's parameters into one row; its position changes with every step."""
         ints, floats = self.ints[row], self.floats[row]
         ints[SLOT] = slot
         ints[[SEED_LOW, SEED_HIGH]] = np.array([seed & (2**64 - 1)], np.uint64).view(np.int32)

@@ -1,7 +1,5 @@
 """allowed_token_ids: bans every other token."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

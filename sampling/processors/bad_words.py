@@ -1,7 +1,5 @@
 """bad_words: bans the last token of a sequence where the output ends with all that comes before it."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,12 +1,9 @@
 """DRY ("don't repeat yourself", p-e-w, text-generation-webui, 2024; parameters as in llama.cpp).
 
-A token that would continue a repetition is penalised: where the sequence ends with L tokens that
-it has had before, the token that came after them then loses multiplier * base^(L - allowed length),
-if L is at least the allowed length. Matches do not reach across breakers, nor further back than
-`dry_penalty_last_n` tokens; breakers themselves are never penalised.
+Where the sequence ends with L tokens that it has had before, the token that came after them loses multiplier * base^(L
+- allowed length), if L is at least the allowed length. Matches reach neither across breakers nor further back than
+`dry_penalty_last_n` tokens; breakers are never penalised.
 """
-
-from __future__ import annotations
 
 from typing import NamedTuple
 
@@ -54,13 +51,8 @@ class Dry(LogitsProcessor[jax.Array, np.ndarray]):
 def _repeat_lengths(tokens: jax.Array, is_breaker: jax.Array, rows: SamplingRows, uses: jax.Array) -> jax.Array:
     """The length of the repetition that each token would continue, int32[num_rows, vocab_size].
 
-    All earlier places are compared with the end at once, one token further back in each turn. Where a repetition is
-    still alive after SHORT_TURNS of them, the lengths come from an algorithm whose work does not grow with the
-    repetition.
-
-    Args:
-        tokens: int32[num_rows, max_model_len].
-        is_breaker: bool[num_rows, vocab_size].
+    All earlier places of tokens, int32[num_rows, max_model_len], are compared with the end at once, one token further
+    back in each turn; repetitions longer than SHORT_TURNS go to an algorithm whose work does not grow with them.
     """
     num_rows, num_places = tokens.shape
     place, row = jnp.arange(num_places), jnp.arange(num_rows)[:, None]
@@ -98,12 +90,7 @@ def _prefix_lengths(tokens: jax.Array, num_tokens: jax.Array) -> jax.Array:
     """How many tokens from each place on equal the row's beginning, int32[num_rows, num_places].
 
     This is the Z algorithm (Gusfield, "Algorithms on Strings, Trees, and Sequences", 1997, section 1.4) for all rows in
-    parallel. In each turn a row either lengthens the match at its place or goes on to the next place, so that there are
-    at most two turns for a token. Place 0 stays 0.
-
-    Args:
-        tokens: int32[num_rows, num_places].
-        num_tokens: int32[num_rows], how many of them count.
+    parallel, in at most two turns for a token. Place 0 stays 0.
     """
     row, last = jnp.arange(tokens.shape[0]), tokens.shape[1] - 1
 

@@ -1,7 +1,5 @@
 """The grammar's mask: the tokens allowed next, as packed bits that the host has made for this step."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 

@@ -1,7 +1,5 @@
 """The token history of each slot on the device, for features that look back at output in flight."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """logit_bias: adds a value to the logits of a few tokens (OpenAI's parameter)."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax

@@ -1,11 +1,8 @@
 """The interface of the sampling features that change logits or keep a state.
 
-Such a feature is one file: the state that it keeps for each slot on the device, what is written there when a request
-gets a slot, and pure functions. Its row in sampling/host/features.py says which requests use it. For any other request
-nothing is written, and a step in which no row uses the feature skips its functions.
+A feature has a state for each slot, what is written there when a request gets a slot, and pure functions. A step in
+which no row uses the feature, by its row in sampling/host/features.py, skips them.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -69,11 +66,7 @@ class StepInput(NamedTuple):
 
 
 class LogitsProcessor(Generic[State, Row]):
-    """A feature on the device.
-
-    A subclass defines the methods that it needs: `allocate` and `row` if it keeps a state, `apply` if it changes
-    logits, `update` if a step changes its state.
-    """
+    """A feature on the device: `allocate` and `row` make its state, `apply` changes logits, `update` the state."""
 
     @property
     def keeps_state(self) -> bool:
@@ -93,12 +86,7 @@ class LogitsProcessor(Generic[State, Row]):
         raise NotImplementedError
 
     def apply(self, logits: jax.Array, state: State, step: StepInput, uses: jax.Array) -> jax.Array:
-        """The logits, changed in the rows that use the feature.
-
-        Args:
-            logits: float32[num_rows, vocab_size]; -inf where banned.
-            uses: bool[num_rows].
-        """
+        """The logits, float32[num_rows, vocab_size], -inf where banned, changed in the rows that use the feature."""
         raise NotImplementedError
 
     def update(self, state: State, rows: SamplingRows, tokens: jax.Array, uses: jax.Array) -> State:

@@ -1,7 +1,5 @@
 """min_tokens: bans the tokens that end the request until its output has so many tokens."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,10 +1,8 @@
 """Presence, frequency and repetition penalties, as vLLM and OpenAI define them.
 
 Presence and frequency look at the output alone, repetition (Keskar et al., "CTRL", 2019) at prompt and output. The
-counts live on the device and are raised in the step that samples, so they are never a token behind.
+counts are raised on the device, in the step that samples.
 """
-
-from __future__ import annotations
 
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """`eagre complete`: streams the answer to one prompt from a server, or from a model in this process."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Callable
@@ -17,11 +15,7 @@ def write_answer(
     url: str | None, model: str | None, api_key: str | None, body: dict[str, Any], write: Callable[[str], object],
     *, is_local: bool,
 ) -> None:  # fmt: skip
-    """Streams the answer to `body` from the server at `url`, or without a `url` from a local server or model.
-
-    Raises:
-        NoAnswer: there is no such server, the model cannot be loaded, or the request is refused or fails.
-    """
+    """Streams the answer of the server at `url`, or without one of a local server or model; raises NoAnswer."""
     if not is_local:
         try:
             asyncio.run(write_remote(url or address.DEFAULT_URL, body, write, api_key))
@@ -41,14 +35,7 @@ def write_answer(
 async def write_remote(
     url: str, body: dict[str, Any], write: Callable[[str], object], api_key: str | None = None
 ) -> None:
-    """Streams the answer to `body` from the server at `url`, without its reasoning.
-
-    A cancellation closes the connection, and so the server aborts the request.
-
-    Raises:
-        NoServer: no server listens there.
-        NoAnswer: the server refuses the request, fails, or closes the connection too early.
-    """
+    """Streams the answer to `body` without its reasoning; raises NoServer or NoAnswer. Cancelling it disconnects."""
     async with aclosing(ServerClient(url, api_key).answer(body)) as pieces:
         async for piece in pieces:
             if not piece.is_reasoning:

@@ -1,9 +1,7 @@
 """`eagre completion`: completion scripts for bash, zsh and fish, generated from the argument parser.
 
-No library replaces this: shtab has no fish, and argcomplete starts the command for each completion.
+shtab has no fish, and argcomplete starts the command for each completion.
 """
-
-from __future__ import annotations
 
 import argparse
 import shlex

@@ -1,7 +1,5 @@
 """`eagre deploy`: a router whose replicas Ray Serve places on the machines of a cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Mapping
@@ -20,12 +18,7 @@ from server.startup.settings import ServerSettings, SettingsError
 def run_deployment(
     plan: DeployPlan, flags: Mapping[str, Any], environment: Mapping[str, str], announce: Announce
 ) -> int:
-    """Deploys, and serves until a signal; with `plan.update` it only hands the settings over. Returns the exit status.
-
-    Args:
-        flags: of the command line, by the settings' keys.
-        environment: of this process.
-    """
+    """Deploys, and serves until a signal, or with `plan.update` hands the settings over; returns the exit status."""
     try:
         settings = replace(ServerSettings.from_sources(flags, environment), front_key=secrets.token_hex(16))
         of_replicas = replica_environment(flags, environment, plan.replica_cpus)

@@ -1,7 +1,5 @@
 """`eagre serve --host-index`: a host of a multi-host engine that only computes. It ends with the host that serves."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys
@@ -48,8 +46,7 @@ def run_follower(settings: ServerSettings, announce: Announce) -> int:
 async def follow(settings: ServerSettings, announce: Announce, progress: Progress) -> int:
     """Follows inside a running event loop; returns the exit status.
 
-    After a signal this host goes on computing until the leader ends, `shutdown_timeout` seconds at most: where all
-    hosts are stopped at once, the leader still drains its streams.
+    After a signal it computes for at most `shutdown_timeout` seconds until the leader, whose streams drain, ends.
     """
     try:
         (settings,) = settings_of_each(settings)
@@ -87,11 +84,7 @@ async def _follow(settings: ServerSettings, announce: Announce, progress: Progre
 
 @asynccontextmanager
 async def liveness_server(settings: ServerSettings) -> AsyncIterator[int | None]:
-    """Serves /liveness at the metrics port while the context lasts; gives the port, or None if the settings have none.
-
-    Raises:
-        CannotListen: the address is taken or invalid.
-    """
+    """Serves /liveness at the metrics port, if there is one, while the context lasts; raises CannotListen."""
     if settings.metrics_port is None:
         yield None
         return

@@ -37,11 +37,7 @@ class Listeners:
     def __init__(
         self, settings: ServerSettings, keys: KeyRing, app: web.Application, metrics_app: web.Application | None
     ) -> None:
-        """Reads the certificate. `keys` are those of `app`.
-
-        Raises:
-            CertificateError: it cannot be used.
-        """
+        """Reads the certificate, or raises CertificateError. `keys` are those of `app`."""
         self._settings = settings
         self._keys = keys
         warn_of_exposed_files(settings)

@@ -1,7 +1,5 @@
 """The command `eagre`. A subcommand imports its modules when it runs, so that `--help` takes about 0.05 s."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -97,11 +95,7 @@ def _deploy(options: argparse.Namespace) -> int:
 
 
 def _flags(options: argparse.Namespace) -> dict[str, Any]:
-    """Returns the flags by setting name, with the positional model as `model`.
-
-    Raises:
-        SettingsError: the model is given in both ways.
-    """
+    """Returns the flags by setting name, the positional model as `model`; raises SettingsError if it is given twice."""
     from server.startup.settings import SettingsError
 
     flags = dict(vars(options))

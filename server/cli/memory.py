@@ -1,8 +1,4 @@
-"""The garbage collector and the memory allocator of a process that only serves. The owner of the process alone may call
-these functions, because they change settings of the whole process.
-"""
-
-from __future__ import annotations
+"""Settings of the garbage collector and the memory allocator, for a process that only serves."""
 
 import asyncio
 import contextlib
@@ -33,11 +29,9 @@ def postpone_gc() -> None:
 def freeze_gc() -> None:
     """Keeps the garbage collector from stopping the engine thread and the event loop while they serve.
 
-    All objects that are alive now are excluded from later collections, which are frequent and therefore short. A later
-    call, after one more model was loaded, excludes the new ones too.
-
-    It does not collect before. A collection would stop the engines of the other models, and at a start it took a third
-    of a second of two, while the garbage that is kept instead made no difference to the resident memory.
+    All objects alive now, at the start or after one more model was loaded, are excluded from later collections, which
+    are therefore short. It does not collect before: that took a third of a second of a start of two, and freed nothing
+    to speak of.
     """
     gc.freeze()
     gc.set_threshold(_THRESHOLD, 5, 20)
@@ -46,9 +40,8 @@ def freeze_gc() -> None:
 def limit_malloc_arenas() -> None:
     """Limits glibc to one memory arena for each core, and at least two, instead of eight for each core.
 
-    A thread keeps what it has freed in its arena, up to 64 MiB, and another thread cannot use it there. More arenas
-    than threads that run at once only keep more memory. Must be called before threads are started. It has no effect
-    with other C libraries, and none where the environment variable MALLOC_ARENA_MAX decides.
+    A thread keeps up to 64 MiB that it has freed in its arena. Must be called before threads are started. It does
+    nothing with other C libraries, or where MALLOC_ARENA_MAX decides.
     """
     if "MALLOC_ARENA_MAX" in os.environ:
         return

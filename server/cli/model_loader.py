@@ -1,7 +1,5 @@
 """Loads the models of a server in threads, starts their engines, and notices when one fails."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
@@ -28,9 +26,6 @@ class ModelLoader:
     """Loads models that were not loaded before. Made in the asyncio loop."""
 
     def __init__(self, served: ServedModels, load: Load, progress: Progress) -> None:
-        """Args:
-        load: loads the model of some settings; called in a thread.
-        """
         self._served = served
         self._load = load
         self._progress = progress
@@ -39,13 +34,10 @@ class ModelLoader:
         self.failed: asyncio.Future[tuple[ServedModel, BaseException]] = asyncio.get_running_loop().create_future()
 
     async def load(self, model: ServedModel) -> None:
-        """Loads a model and opens it. Where others are open, the load has a lower priority and leaves a core to them.
+        """Loads a model and opens it, beside others with a lower priority that leaves a core to them.
 
         A load whose caller is cancelled goes on to its end, because a thread cannot be cancelled; then its engine is
-        shut down. So is one that cannot be started.
-
-        Raises:
-            Exception: what the load raises, or the start of the engine.
+        shut down. So is one that cannot be started. Raises what the load or the start of the engine raises.
         """
         is_calm = any(other.is_open for other in self._served.all)  # one that sleeps may be woken meanwhile
         is_narrow = self._served.residency.is_beside_others(model)
@@ -69,10 +61,7 @@ class ModelLoader:
         _log_backends(model.model_name, loaded.engine.model_info, model.settings.engine)
 
     async def load_first(self) -> bool:
-        """Waits until a model is loaded; returns False if none can be.
-
-        Where all models of the start fail, the others are tried, so that one bad file in a folder ends nothing.
-        """
+        """Waits until a model is loaded, of the start's or else any other; returns False if none can be."""
         residency = self._served.residency
         for index, model in enumerate(self._served.all):
             with nullcontext() if index < residency.limit else residency.use(model):
@@ -112,8 +101,7 @@ class ModelLoader:
 async def prepare_when_quiet(served: ServedModels, model: ServedModel) -> None:
     """Builds a model's grammar vocabulary once no model has generated anything for QUIET_S seconds.
 
-    The library builds its vocabulary with the interpreter lock held: streams would pause meanwhile, and readiness would
-    come later. A grammar that comes before has it built at once.
+    The library holds the interpreter lock meanwhile, and streams would pause. An earlier grammar has it built at once.
     """
     seconds = 0.0
     while seconds < QUIET_S:

@@ -1,7 +1,5 @@
 """`eagre models`: lists the models on this machine and the memory that each needs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any

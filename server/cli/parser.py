@@ -1,7 +1,5 @@
 """The argument parser of the command `eagre`. Only `serve` and `deploy` import the settings."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Sequence
@@ -110,11 +108,7 @@ class _ShowVersion(argparse.Action):
 
 
 def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of the whole command.
-
-    Args:
-        arguments: what will be parsed; the flags of `serve` and `deploy` are added only if these are among them.
-    """
+    """The parser of the whole command; it has the flags of `serve` and `deploy` only if these are among `arguments`."""
     parser = argparse.ArgumentParser(
         prog="eagre",
         description="A token-streaming server for language models.",

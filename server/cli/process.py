@@ -1,7 +1,5 @@
 """What all serving commands share of their process: exit statuses, signals, and the limit of open files."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -36,10 +34,7 @@ async def first_of(*futures: asyncio.Future[Any]) -> None:
 
 
 def watch_signals() -> asyncio.Future[str]:
-    """Resolves to the name of the first SIGTERM or SIGINT; a second signal ends the process at once.
-
-    A repetition of the first signal within SAME_SIGNAL_S is ignored.
-    """
+    """Resolves to the first signal of SIGTERM or SIGINT by name; another after SAME_SIGNAL_S ends the process."""
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[str] = loop.create_future()
     stopped_at = 0.0
@@ -60,8 +55,7 @@ def watch_signals() -> asyncio.Future[str]:
 def reload_on_hangup(reload: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
     """Calls `reload` at each SIGHUP, which would end the process otherwise.
 
-    One call follows the other, so that keys that were read first never replace later ones. Signals that come during a
-    call are answered together by one more. The caller must hold the task: asyncio does not.
+    One call follows the other; signals that come during a call cause one more. The caller must hold the task.
     """
     hung_up = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up.set)

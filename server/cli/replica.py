@@ -1,7 +1,5 @@
 """The process of one replica: `eagre serve` with its settings in the environment, which ends with its parent."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """`eagre serve --data-parallel` and the run of every router: it listens, starts its replicas, and drains at the end."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets
@@ -52,10 +50,7 @@ def run_local_replicas(settings: ServerSettings, announce: Announce) -> int:
 
 
 async def run_router(source: ReplicaSource, settings: ServerSettings, announce: Announce) -> int:
-    """Serves with the replicas of `source` until a signal, or until they cannot be started; returns the exit status.
-
-    The router listens before a replica is ready, so that readiness can report the progress.
-    """
+    """Listens before a replica of `source` is ready, serves until a signal, and returns the exit status."""
     async with Replicas() as replicas:
         try:
             keys = read_keys(settings)

@@ -1,7 +1,5 @@
 """`eagre serve`: listens, loads the models, serves, and drains running streams at the end."""
 
-from __future__ import annotations
-
 import asyncio
 import faulthandler
 import os
@@ -59,10 +57,7 @@ def _load_and_freeze(settings: ServerSettings, progress: Progress) -> LoadedMode
 
 
 async def serve(settings: ServerSettings, announce: Announce, progress: Progress, load: Load = load_model) -> int:
-    """Serves inside a running event loop; returns the exit status.
-
-    The socket listens before a model is loaded, so that readiness can report the progress.
-    """
+    """Listens before a model is loaded, serves until a signal, and returns the exit status."""
     try:
         served = ServedModels(settings, settings_of_each(settings))
         listeners = Listeners.of(served)

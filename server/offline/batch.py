@@ -39,13 +39,7 @@ class BatchProgress(NamedTuple):
 
 
 class Batch:
-    """Submits its jobs in order, as fast as there is room, and reads them all concurrently.
-
-    The engine's own limits, its slots and its queue, bound what is in flight.
-
-    Args:
-        submit: queues one job, waiting for room where there is none.
-    """
+    """Submits its jobs in order, as fast as there is room in the engine's queue, and reads them all concurrently."""
 
     def __init__(self, jobs: Sequence[Job], submit: Callable[[Job], Awaitable[Generation]]) -> None:
         self._jobs = jobs

@@ -6,8 +6,6 @@ with LLM("smollm2-135m-instruct") as llm:
     print(llm.generate("Once upon a time", max_tokens=64).text)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeAlias, overload
@@ -46,21 +44,20 @@ ShowProgress: TypeAlias = bool | Callable[[BatchProgress], None]
 class LLM(LLMLifecycle):
     """A loaded model. It may be used from scripts, from notebooks, and from several threads at once.
 
-    Parameters of a request are `SamplingParams`, keywords with the names of the HTTP API
-    (max_tokens, temperature, stop, n, …), or both, in which case the keywords win. Limits,
-    defaults, stop strings, finish reasons and counts are those of the HTTP API. Where keywords have
-    text (bad_words), `SamplingParams` have token ids. Logprobs come back by token ids too.
+    Parameters of a request are `SamplingParams`, keywords with the names of the HTTP API (max_tokens, temperature,
+    stop, n, …), or both, in which case the keywords win. Limits, defaults, stop strings, finish reasons and counts are
+    those of the HTTP API. Where keywords have text (bad_words), `SamplingParams` have token ids. Logprobs come back by
+    token ids too.
 
-    Every method but `close` raises EngineError once the model is closed or the engine has failed. A
-    request whose own grammar or parameters leave no token to choose ends with DeadEnd, an EngineError too.
+    Every method but `close` raises EngineError once the model is closed or the engine has failed. A request whose own
+    grammar or parameters leave no token to choose ends with DeadEnd, an EngineError too.
 
     The constructor pulls the model where it is missing, reads it and compiles every shape.
 
     Args:
         model: name of a built-in model, or path of a GGUF file or a Hugging Face folder.
         progress: False is silent; a callable receives stages instead of bars being shown.
-        engine: fields of EngineConfig. Compiled programs are cached in the user's cache folder unless
-            compilation_cache says otherwise.
+        engine: fields of EngineConfig. Compiled programs are cached in the user's cache folder by default.
 
     Raises:
         ModelStoreError, OSError: the model cannot be found or downloaded.
@@ -126,14 +123,13 @@ class LLM(LLMLifecycle):
             outputs = llm.generate(["The sea is", "The sky is"], max_tokens=16)
 
         Args:
-            prompts: a text or a list of token ids, which gives an Output; or a list of such, which
-                gives the list of their Outputs in the same order.
-            progress: several prompts show a bar on standard error; False is silent; a callable gets
-                a BatchProgress about ten times a second, and once at the end.
+            prompts: a text or a list of token ids, which gives an Output; or a list of such, which gives a list of
+                Outputs.
+            progress: several prompts show a bar on standard error; False is silent; a callable gets a BatchProgress
+                about ten times a second, and once at the end.
 
-        Raises:
-            InvalidParameter: a parameter or a prompt is rejected; nothing has run then. Of several
-                prompts, the message names the first that is wrong by its index.
+        Raises InvalidParameter, before anything has run: a parameter or a prompt is rejected, of several named by its
+        index.
         """
         if is_one_prompt(prompts):
             return self._run_one(COMPLETE, prompts, params, progress, options)
@@ -159,11 +155,8 @@ class LLM(LLMLifecycle):
     ) -> Output | list[Output]:
         """Like `generate`, with the assistant's next message; a list of conversations gives a list.
 
-        Args:
-            messages: `[{"role": "user", "content": "…"}, …]`, or a list of such lists.
-
-        Raises:
-            InvalidParameter: as `generate`; also where the model is not made for chat.
+        `messages` are `[{"role": "user", "content": "…"}, …]`, or a list of such lists. Raises InvalidParameter as
+        `generate`, and where the model is not made for chat.
         """
         if is_one_conversation(messages):
             return self._run_one(CHAT, messages, params, progress, options)
@@ -175,9 +168,7 @@ class LLM(LLMLifecycle):
             for delta in llm.stream("Once upon a time"):
                 print(delta.text, end="", flush=True)
 
-        Closing or dropping the iterator aborts the request.
-
-        Raises InvalidParameter if a parameter or the prompt is rejected.
+        Closing or dropping the iterator aborts the request. Raises InvalidParameter where one is rejected.
         """
         engine = self._engine
         return engine.stream(
@@ -190,19 +181,10 @@ class LLM(LLMLifecycle):
         return engine.stream(CHAT.prepare_one(messages, params, options, engine.prepare, is_streamed=True), owner=self)
 
     def embed(self, prompts: Any, *, pooling: Pooling | str = Pooling.LAST) -> np.ndarray:
-        """The embeddings of prompts: the hidden states of the model's last layer, after the last norm.
+        """The embeddings of prompts: float32[hidden] of one prompt, float32[num_prompts, hidden] of a list.
 
-        They are not normalized; divide by `np.linalg.norm` to compare directions.
-
-        Args:
-            prompts: a text or a list of token ids, or a list of such.
-            pooling: "last", the state of the last token, or "mean", that of all.
-
-        Returns:
-            float32[hidden] of one prompt, float32[num_prompts, hidden] of a list.
-
-        Raises:
-            InvalidParameter: the pooling or a prompt is rejected; nothing has run then.
+        They are the states of the model's last layer after the last norm, not normalized: "last", the state of the last
+        token, or "mean", that of all. Raises InvalidParameter, before anything has run.
         """
         if pooling not in list(Pooling):
             raise InvalidParameter("pooling", f"pooling is {pooling!r}; it must be {' or '.join(Pooling)}")
@@ -220,10 +202,7 @@ class LLM(LLMLifecycle):
         return np.stack(embeddings) if embeddings else np.zeros((0, 0), np.float32)
 
     def count_tokens(self, text_or_messages: str | Messages) -> int:
-        """Tokens of a prompt: of a text, or of messages in the chat template with the generation prompt.
-
-        Raises InvalidParameter if the messages are rejected, or the text is not Unicode.
-        """
+        """Tokens of a text, or of messages in the chat template with the generation prompt; raises InvalidParameter."""
         text_model = self._engine.text_model
         if isinstance(text_or_messages, str):
             with as_invalid_parameter("prompt"):
@@ -235,10 +214,7 @@ class LLM(LLMLifecycle):
     # ---------------------------------------------------------------- save and load
 
     def save(self, folder: str | Path) -> Path:
-        """Writes the model's name and the engine's configuration, without weights; returns the file.
-
-        Raises OSError if the folder cannot be written, or the model cannot be read.
-        """
+        """Writes the model's name and the engine's configuration, without weights; returns the file; raises OSError."""
         self._engine.check_open()
         return SavedConfig.of(self.model, self.config).write(Path(folder))
 

@@ -1,7 +1,5 @@
 """The base class of `LLM`: everything but generating, such as pause, sleep and close."""
 
-from __future__ import annotations
-
 import weakref
 from pathlib import Path
 from typing import Self
@@ -15,16 +13,10 @@ from server.startup.progress import silent
 
 
 class LLMLifecycle:
-    """A loaded model that can be paused, inspected and closed.
+    """A loaded model that can be paused, inspected and closed, by `with` or when it is dropped.
 
-    Used as `with`, which closes it. A model that is dropped closes itself.
-    Every method but `close` raises EngineError once the model is closed or its engine has failed.
-
-    The constructor starts the engine of `loaded`, which has not been started.
-
-    Args:
-        model: the name or path that the model was loaded from.
-        num_programs: how many programs were compiled for it.
+    Every method but `close` raises EngineError once the model is closed or its engine has failed. The constructor
+    starts the engine of `loaded`, for which `num_programs` were compiled.
     """
 
     def __init__(self, loaded: LoadedModel, model: str, config: EngineConfig, num_programs: int) -> None:
@@ -68,14 +60,12 @@ class LLMLifecycle:
     def update_weights(self, model: str | Path, *, drain: bool = False) -> None:
         """Takes the weights of another model of the same shape; the tokenizer stays.
 
-        Args:
-            drain: waits for running requests to end, instead of failing because of them.
+        `drain` waits for running requests to end, instead of failing because of them.
 
         Raises:
             ModelStoreError: the model cannot be found or downloaded.
             ModelError: it cannot replace the first.
-            EngineBusy: requests are running and may not or (as the engine is paused) cannot end first, or the
-                engine is asleep.
+            EngineBusy: requests are running and may not or cannot end first, or the engine is asleep.
         """
         path = ensure_model(str(model), silent)
         self._engine.operate(lambda client: client.lifecycle.update_weights(path, drain=drain))

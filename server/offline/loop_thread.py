@@ -1,7 +1,5 @@
 """An asyncio loop in a daemon thread, for callers that have no loop or another one."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
@@ -22,10 +20,8 @@ class LoopStopped(RuntimeError):
 class LoopThread:
     """Runs coroutines for synchronous callers, from any number of threads.
 
-    Every coroutine that is posted before `stop` is started, so that `stop` can cancel it.
-
-    Args:
-        at_end: called in the loop once every coroutine has ended, before the thread ends.
+    Every coroutine that is posted before `stop` is started, so that `stop` can cancel it. The loop calls `at_end` once
+    every coroutine has ended.
     """
 
     def __init__(self, name: str, at_end: Callable[[], None]) -> None:
@@ -42,16 +38,10 @@ class LoopThread:
         started.wait()
 
     def run(self, coroutine: Coroutine[Any, Any, T], on_tick: Callable[[], None] | None = None) -> T:
-        """Runs `coroutine` in the loop and waits for its result; raises what it raises.
+        """Runs `coroutine` in the loop and waits for its result; raises what it raises, or LoopStopped.
 
-        An exception in the waiting thread, such as KeyboardInterrupt, cancels the coroutine, waits
-        for its end and is raised to the caller.
-
-        Args:
-            on_tick: called in the caller's thread, every TICK_SECONDS while the coroutine runs.
-
-        Raises:
-            LoopStopped: the loop was stopped, before or while the coroutine runs.
+        An exception in the waiting thread, such as KeyboardInterrupt, cancels the coroutine, waits for its end and is
+        raised to the caller. `on_tick` is called in the caller's thread, every TICK_SECONDS meanwhile.
         """
         outcome: Future[T] = Future()
         try:  # from here on an interrupt may come between any two instructions

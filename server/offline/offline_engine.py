@@ -34,9 +34,8 @@ _ROOM_POLL_SECONDS = 0.005  # the engine does not notify when its queue becomes 
 class OfflineEngine:
     """Owns the engine of `loaded`, which has not been started, and a thread with the asyncio loop that it needs.
 
-    Its methods may be called from several threads at once, and from a thread that has a running
-    loop of its own; they raise EngineError if the engine failed or was closed. It closes itself at the
-    interpreter's exit.
+    Its methods may be called from several threads at once, with a running loop or without; they raise EngineError if
+    the engine failed or was closed. It closes itself at the interpreter's exit.
     """
 
     def __init__(self, loaded: LoadedModel) -> None:
@@ -60,11 +59,7 @@ class OfflineEngine:
     def prepare(self, request: GenerationRequest, base: SamplingParams | None = None) -> Job:
         """Tokenizes and checks a request of one prompt, and compiles its grammar.
 
-        Args:
-            base: parameters that hold where the request says nothing.
-
-        Raises:
-            ApiError, InvalidParameter, ValueError: the request is rejected.
+        Parameters of `base` hold where the request says nothing. Raises ApiError, InvalidParameter or ValueError.
         """
         (prompt,) = prepare_here(request, self.text_model, self._client, base)
         grammar_request = request.grammar
@@ -75,11 +70,7 @@ class OfflineEngine:
         return Job(request, prompt, rules_behind(compiled, prompt))
 
     def generate(self, jobs: Sequence[Job], watch: Callable[[BatchProgress], None] | None = None) -> list[Output]:
-        """The outputs of `jobs`, in their order.
-
-        Args:
-            watch: called in the caller's thread, about ten times a second, and once at the end.
-        """
+        """The outputs of `jobs`, in their order; calls `watch` in this thread ten times a second and at the end."""
         batch = Batch(jobs, self._submit)
         if watch is None:
             return self.run(batch.run())
@@ -97,10 +88,7 @@ class OfflineEngine:
         return self.run(self._stream(job, owner))
 
     def embed(self, prompts: Sequence[list[int]], pooling: Pooling) -> list[np.ndarray]:
-        """The embeddings of prompts, float32[hidden] each, in their order.
-
-        Raises InvalidParameter if a prompt is rejected; nothing has run then.
-        """
+        """The embeddings of prompts, float32[hidden] each, in their order; raises InvalidParameter before any runs."""
         for token_ids in prompts:
             self._client.check_prompt([*token_ids, *token_ids[-1:]], 1)  # as the client submits it
         return self.run(self._embed(prompts, pooling))

@@ -1,7 +1,5 @@
 """Turns the arguments of a Python call into the request that an HTTP client would have sent."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -58,15 +56,7 @@ class RequestBuilder(NamedTuple):
         *,
         is_streamed: bool = False,
     ) -> Job:
-        """The checked request for one answer.
-
-        Args:
-            start: a prompt or messages.
-            params: what holds where `options` say nothing.
-
-        Raises:
-            InvalidParameter: a parameter is unknown or outside its limits, or the prompt is rejected.
-        """
+        """The checked request for one answer; `params` hold where `options` say nothing. Raises InvalidParameter."""
         for name in sorted(_WIRE_ONLY.intersection(options)):
             raise InvalidParameter(name, f"{name} is a parameter of the HTTP API alone")
         length = {} if params is None else {"max_tokens": params.max_tokens}
@@ -80,10 +70,7 @@ class RequestBuilder(NamedTuple):
     def prepare_many(
         self, starts: Iterable[object], params: Params | None, options: Options, prepare: Prepare
     ) -> list[Job]:
-        """The checked requests for several answers.
-
-        Raises InvalidParameter if one of them is rejected; the message names it by its index.
-        """
+        """The checked requests for several answers; raises InvalidParameter that names a rejected one by its index."""
         starts = list(starts)
         each = [params] * len(starts) if params is None or isinstance(params, SamplingParams) else list(params)
         if len(each) != len(starts):

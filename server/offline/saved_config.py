@@ -57,12 +57,7 @@ class SavedConfig:
 
     @classmethod
     def of(cls, model: str, config: EngineConfig) -> SavedConfig:
-        """Reads the model's files for their hash.
-
-        Raises:
-            ModelStoreError: it is not there any more.
-            OSError: it cannot be read.
-        """
+        """Reads the model's files for their hash; raises ModelStoreError or OSError where it cannot."""
         engine = {name: value for name, value in asdict(config).items() if name not in _NOT_SAVED}
         builtin = BUILTIN_MODELS.get(model)
         if builtin is not None:
@@ -105,12 +100,7 @@ class SavedConfig:
         return cls(name, sha256, size, {key: _as_setting(value) for key, value in engine.items()})
 
     def check_model(self, model: str, progress: Progress) -> None:
-        """Pulls `model` where it is missing and compares it with the one that was saved.
-
-        Raises:
-            SavedLLMError: it is another one.
-            ModelStoreError: it cannot be found or downloaded.
-        """
+        """Pulls `model` if missing and compares it with the saved one; raises SavedLLMError or ModelStoreError."""
         builtin = BUILTIN_MODELS.get(model)
         path = ensure_model(model, progress)
         if builtin is not None:  # `ensure_model` has compared the file with this table

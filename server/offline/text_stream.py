@@ -1,7 +1,5 @@
 """One prompt's answer as an iterator of deltas, for synchronous code."""
 
-from __future__ import annotations
-
 import weakref
 from collections import deque
 from collections.abc import Coroutine
@@ -25,16 +23,8 @@ class RunsGenerations(Protocol):
 class TextStream:
     """Yields `Delta`s until every answer has had its one with a finish_reason.
 
-    A reader slower than the model gets longer deltas; nothing is lost. The request is aborted by
-    `close`, by leaving a `with` block, by an exception in `next`, and when the iterator is dropped
-    before its end.
-
-        with llm.stream("Once upon a time") as stream:
-            for delta in stream:
-                print(delta.text, end="", flush=True)
-
-    Args:
-        owner: the object that closes the engine when it is dropped. The stream holds it, so that it lives as long.
+    A reader slower than the model gets longer deltas. `close`, leaving a `with` block, an exception in `next`, and
+    dropping the iterator abort the request. The stream holds its `owner`, which closes the engine when it is dropped.
     """
 
     def __init__(self, generation: Generation, engine: RunsGenerations, owner: object) -> None:

@@ -22,7 +22,7 @@ def variable_name(setting: Setting) -> str:
 
 
 def add_flag(parser: argparse.ArgumentParser, setting: Setting) -> None:
-    """Adds the setting's flag to the parser. Its value is a text, of a switch True; None where the flag is missing.
+    """Adds the setting's flag to the parser: a text, of a switch True, None where it is missing.
 
     A flag of several texts may be given again, and gives a list.
     """
@@ -41,15 +41,9 @@ def add_flag(parser: argparse.ArgumentParser, setting: Setting) -> None:
 
 
 def read(settings: Iterable[Setting], flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The values that flags or variables give, by the names of the fields; a flag wins over its variable.
+    """The values of flags by key or else of variables, by the names of the fields; raises ValueError that names one.
 
     A variable that other programs read too has the lowest precedence.
-
-    Args:
-        flags: by the settings' keys; None counts as not given, and texts are parsed.
-
-    Raises:
-        ValueError: a text cannot be read; the message names the flag or the variable.
     """
     values: dict[str, Any] = {}
     for setting in settings:

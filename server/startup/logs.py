@@ -26,10 +26,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
 def set_up_logs(level: str, log_format: str, replica: str | None = None) -> None:
     """Configures structlog, and routes warnings of the standard library's loggers through it.
 
-    Args:
-        level: one of `LOG_LEVELS` of the settings.
-        log_format: one of `LOG_FORMATS` of the settings.
-        replica: the name of this server among others, which every event then has.
+    `replica` is the name of this server among others, which every event then has.
     """
 
     def add_replica(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -102,9 +99,8 @@ def note(**fields: object) -> None:
 def failure_of(error: Exception, event: str) -> ApiError:
     """The client's view of `error`. Must be called where it is handled.
 
-    An unexpected error is logged as `event`, with its traceback. An ApiError was logged, if need be, where it was
-    raised: the same failure is often reported to several readers. The caller must not keep the result, because its
-    traceback may keep the caller's variables alive.
+    An unexpected error is logged as `event`, with its traceback; an ApiError was logged where it was raised. The caller
+    must not keep the result, because its traceback may keep the caller's variables alive.
     """
     api_error = to_api_error(error)
     if api_error is not error and api_error.status == 500:

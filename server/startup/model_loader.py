@@ -31,7 +31,7 @@ class LoadedModel(NamedTuple):
 def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
     """Pulls the model if it is missing, reads it, and compiles its programs. Blocks; call it in a thread.
 
-    Raises ModelStoreError or ValueError or OSError if the model cannot be found, downloaded or served.
+    Raises ModelStoreError, ValueError or OSError.
     """
     loaded = load_with(settings.model, settings.engine_config, progress, settings.chat_template)
     if settings.sampling_defaults == OPENAI_DEFAULTS:
@@ -42,12 +42,7 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
 def follow_model(settings: ServerSettings, progress: Progress, on_lost: Callable[[BaseException], None]) -> None:
     """Loads this host's share of the model and follows the leader until that ends. Blocks; call it in a thread.
 
-    Args:
-        on_lost: as of `EngineClient.follow`.
-
-    Raises:
-        ModelStoreError, ValueError, OSError: the model cannot be found, downloaded or computed here.
-        HostLost: the leader is lost or has failed.
+    Raises HostLost where the leader is lost or has failed, otherwise as `load_model`.
     """
     path = ensure_model(settings.model, progress)
     from engine.client import EngineClient
@@ -61,12 +56,9 @@ def load_with(
     progress: Progress,
     chat_template: str | None = None,
 ) -> LoadedModel:
-    """As `load_model`, with another source of configuration.
+    """As `load_model`, with `configure`, which makes the engine's configuration from the end tokens of the model.
 
-    Args:
-        model: name of a built-in model or of one of the Hub, or path of a GGUF file or a Hugging Face folder.
-        configure: makes the configuration of the engine from the end tokens of the model.
-        chat_template: path of a template that replaces the model's own.
+    `chat_template` is the path of a template that replaces the model's own.
     """
     template = None if chat_template is None else _read_template(Path(chat_template))
     path = ensure_model(model, progress)

@@ -17,12 +17,10 @@ from server.startup.settings import ServerSettings, SettingsError
 
 
 def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
-    """The settings of each model to serve, in the order of the flags.
+    """The settings of each model to serve, in the order of the flags; raises SettingsError.
 
     Each has the name that clients know it by, unless it is the only one and is given none. Those that may be in memory
     at once share the memory for pages in equal parts.
-
-    Raises SettingsError if two models have one name, a folder holds none, or a name is given to several.
     """
     found = [model for text in settings.models for model in _read(text)]
     if len(found) == 1:
@@ -59,10 +57,7 @@ def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
 
 
 def _with_own_ports(engine: EngineConfig, index: int) -> EngineConfig:
-    """The configuration of one of several models: each publishes its page events at ports of its own.
-
-    Raises SettingsError if there are no such ports.
-    """
+    """The configuration of one of several models, with ports of its own for page events; raises SettingsError."""
     if index and (engine.prefix_cache_listen is not None or engine.prefix_cache_peers):
         raise SettingsError("prefix_cache_listen and prefix_cache_peers are for a server with one model")
     if engine.kv_events is None:
@@ -76,10 +71,7 @@ def _with_own_ports(engine: EngineConfig, index: int) -> EngineConfig:
 
 
 def _read(text: str) -> Iterator[tuple[str | None, str]]:
-    """The name, if one is given, and the model of each model that a flag means.
-
-    Raises SettingsError if a part is empty, or a folder holds no model.
-    """
+    """The name, if one is given, and the model of each model that a flag means; raises SettingsError."""
     name, has_name, model = text.partition("=")
     if not has_name or Path(os.path.expanduser(text)).exists():
         name, model = "", text
@@ -101,10 +93,7 @@ def _read(text: str) -> Iterator[tuple[str | None, str]]:
 
 
 def name_of(model: str) -> str:
-    """The default name of a model: the last part of its path, without the suffix of a file.
-
-    A built-in model or one of the Hub is called as it is given.
-    """
+    """The default name of a model: the last part of its path without a file's suffix, or all of a name."""
     path = Path(os.path.abspath(os.path.expanduser(model)))
     if model in BUILTIN_MODELS or not path.exists():
         return model

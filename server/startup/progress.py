@@ -27,9 +27,8 @@ def format_count(stage: str, count: int) -> str:
 class ProgressReporter:
     """A `Progress` callback that shows one stage at a time and may be called from any thread.
 
-    A stage begins with the first call that names it. It ends when `done` reaches a known `total`, or when
-    another stage begins. A total of 0 means that the total is not known yet. A note is shown behind the
-    figures.
+    A stage begins with the first call that names it. It ends when `done` reaches a known `total`, or when another stage
+    begins. A total of 0 is unknown.
 
         with ProgressReporter() as progress:
             pull("smollm2-135m-instruct", progress)

@@ -258,10 +258,7 @@ class ServerSettings:
         return self.models[0]
 
     def engine_config(self, eos_token_ids: tuple[int, ...] = ()) -> EngineConfig:
-        """The engine's settings, with the model's end tokens and the user's cache folder of programs.
-
-        Raises SettingsError if the engine does not accept the end tokens, or there is no such folder.
-        """
+        """The engine's settings, with the model's end tokens and the cache folder of programs; raises SettingsError."""
         try:
             folder = str(cache_folder() / "compiled")
             return replace(self.engine, compilation_cache=folder, eos_token_ids=eos_token_ids)
@@ -285,14 +282,9 @@ class ServerSettings:
 
     @classmethod
     def from_sources(cls, flags: Mapping[str, Any], environment: Mapping[str, str]) -> ServerSettings:
-        """The first of flag, environment variable and default that is given.
+        """The first of flag, environment variable and default that is given; raises SettingsError.
 
-        Args:
-            flags: by the settings' keys, as `add_flags` leaves them in the namespace; other names are
-                ignored. Texts are parsed.
-
-        Raises:
-            SettingsError: a value cannot be read or is outside its limits.
+        `flags` are by the settings' keys, as texts that are parsed; other names are ignored.
         """
         try:
             engine = EngineConfig(**read(settings_of(EngineConfig).values(), flags, environment))

@@ -60,11 +60,7 @@ class OutputMessages:
                 self._room -= len(text)
 
     def to_json(self, finish_reasons: Sequence[str | None]) -> str:
-        """One message for each answer.
-
-        Args:
-            finish_reasons: of the answers by their index; None of one that has not ended.
-        """
+        """One message for each answer, with its finish_reason, None of one that has not ended."""
         messages = []
         for at in sorted(self._texts):
             reason = finish_reasons[at] if at < len(finish_reasons) else None

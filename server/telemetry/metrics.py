@@ -24,11 +24,7 @@ _E2E_BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30,
 
 
 class Histogram:
-    """Counts in buckets, for one thread.
-
-    The histogram of prometheus_client takes a lock and walks its buckets at every observation. That is
-    dear where every token of every stream is an observation, and the asyncio loop needs no lock.
-    """
+    """Counts in buckets, without the lock of prometheus_client's, which is dear where every token is an observation."""
 
     def __init__(self, name: str, documentation: str, bounds: Sequence[float]) -> None:
         if sorted(set(bounds)) != list(bounds):

@@ -76,8 +76,7 @@ class MetricsPage(Collector):
 def _hit_rate(queries: Metric, hits: Metric) -> Metric:
     """The share of looked up prompt tokens that were found, 0 to 1, which old routers of vLLM still read.
 
-    Args:
-        queries, hits: families of Eagre's names, with one sample a model, in the same order.
+    `queries` and `hits` are families of Eagre's names, with one sample a model, in the same order.
     """
     name = "vllm:gpu_prefix_cache_hit_rate"
     family = GaugeMetricFamily(name, "Share of prompt tokens found in the prefix cache, 0 to 1", labels=["model_name"])

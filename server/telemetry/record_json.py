@@ -45,11 +45,7 @@ def summarise(record: RequestRecord) -> dict[str, Any]:
 
 
 def show(record: RequestRecord, tokenizer: HasTokenTexts | None) -> bytes:
-    """The whole record, as JSON.
-
-    Args:
-        tokenizer: of the record's model; None: it is not in memory, and the tokens have ids alone.
-    """
+    """The whole record, as JSON; without a tokenizer in memory, the tokens have ids alone."""
     prompts, answers = record.prompts, record.answers  # the record may lose them meanwhile
     params = prompts[0].params[0] if prompts else None
     told = [

@@ -15,10 +15,7 @@ UNWRITABLE = b'{"prompts":[],"parameters":{}}'  # orjson reads deeper nesting th
 
 
 def encode_request(request: GenerationRequest) -> bytes:
-    """The prompts as they were sent and the parameters that were given, by their wire names. May run in any thread.
-
-    Salts are left out, because they are secrets of the client.
-    """
+    """The prompts and given parameters by their wire names, without salts, which are secrets. May run in any thread."""
     wish = request.grammar
     parameters = {
         **request.sampling,

@@ -55,11 +55,7 @@ class RequestLog:
         return found if found is not None and request_id in found.ids else None
 
     def newest(self, limit: int, before: int | None = None) -> list[RequestRecord]:
-        """So many requests at most, the newest first.
-
-        Args:
-            before: only those with a smaller number.
-        """
+        """So many requests at most, the newest first, with numbers below `before`."""
         last = self._num_requests if before is None else min(before, self._num_requests)
         found = map(self._records.get, range(last - 1, max(last - 1 - limit, -1), -1))
         return [record for record in found if record is not None]

@@ -55,8 +55,7 @@ class AnswerRecord:
 class RequestRecord(GenerationObserver):
     """Everything that the log has of one request; an observer of its generation.
 
-    It is written in the asyncio thread. Other threads may read it: they first copy what still grows, each array in one
-    call.
+    Other threads than asyncio's may read it: they first copy what still grows, each array in one call.
     """
 
     __slots__ = (
@@ -72,10 +71,7 @@ class RequestRecord(GenerationObserver):
         model: str | None,
         grow: Callable[[RequestRecord, int], None],
     ) -> None:
-        """Args:
-        number: of the request, counted by the log.
-        grow: called with the bytes that the record takes from now on.
-        """
+        """`number` is counted by the log; `grow` is called with the bytes that the record takes from now on."""
         self._grow = grow
         self.number = number
         self.ids = tuple(dict.fromkeys(ids))

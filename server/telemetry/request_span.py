@@ -1,7 +1,6 @@
 """One request as a span, with the attributes of OpenTelemetry's semantic conventions for generative AI.
 
-Nothing happens while tokens come: everything is read from the generation when it has ended. The parts of a request,
-`queue`, `prompt` and `tokens`, are spans below it, which are made then too, with the times at which they were.
+Nothing happens while tokens come: the spans below it, `queue`, `prompt` and `tokens`, are made at its end.
 """
 
 from __future__ import annotations
@@ -42,11 +41,7 @@ class RequestSpan(GenerationObserver):
     def __init__(
         self, tracer: Tracer, parent: Context, request: GenerationRequest, model: str, request_ids: Sequence[str]
     ) -> None:
-        """
-        Args:
-            parent: has the caller's span, if there is one.
-            model: its name on this server.
-        """
+        """Begins the span below the caller's in `parent`, if there is one; `model` is its name on this server."""
         from opentelemetry.trace import SpanKind
 
         operation = "text_completion" if request.prompt_parameter == "prompt" else "chat"
@@ -141,10 +136,7 @@ def _of_sampling(sampling: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fits(value: object) -> bool:
-    """Whether a span can hold the number; an integer of more than 64 bits would make the whole export fail.
-
-    A request's numbers are checked against their limits only behind the span's beginning.
-    """
+    """Whether a span can hold the number: an integer of more than 64 bits would make the whole export fail."""
     return isinstance(value, float) or (isinstance(value, int) and -(1 << 63) <= value < 1 << 63)
 
 

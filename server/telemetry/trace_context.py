@@ -28,10 +28,7 @@ _TRACE_ID: ContextVar[str | None] = ContextVar("trace_id", default=None)
 
 
 def take_over(traceparent: Any, tracestate: Any = None) -> None:
-    """Sets the trace context of the running task, and adds its id to the task's logs.
-
-    An invalid context is ignored, as the recommendation demands.
-    """
+    """Sets the trace context of the running task, unless it is invalid, and adds its id to the task's logs."""
     caller = None
     if isinstance(traceparent, str) and len(traceparent) <= _MAX_LENGTH:
         traceparent = traceparent.strip()
@@ -44,10 +41,7 @@ def take_over(traceparent: Any, tracestate: Any = None) -> None:
 
 
 def take_from(body: dict[str, Any]) -> None:
-    """`take_over` for a message of a WebSocket, from which both fields are removed.
-
-    A message without them stays in the trace of the handshake.
-    """
+    """`take_over` for a message of a WebSocket, which loses both fields; without them the handshake's context holds."""
     traceparent, tracestate = body.pop("traceparent", None), body.pop("tracestate", None)
     if traceparent is not None:
         take_over(traceparent, tracestate)

@@ -47,7 +47,7 @@ def open_tracing(environ: Mapping[str, str]) -> Tracing | None:
     """The tracing that the environment configures; None where it configures none, or the library is not installed.
 
     `OTEL_EXPORTER_OTLP_ENDPOINT` (or `…_TRACES_ENDPOINT`) or `OTEL_TRACES_EXPORTER` switches traces on,
-    `OTEL_SDK_DISABLED=true` and `OTEL_TRACES_EXPORTER=none` off. All others are read by the library itself.
+    `OTEL_SDK_DISABLED=true` and `OTEL_TRACES_EXPORTER=none` off.
     """
     wanted = environ.get("OTEL_TRACES_EXPORTER", "").strip().lower()
     is_asked = bool(wanted) or any(environ.get(name) for name in _ENDPOINTS)
@@ -67,11 +67,7 @@ def open_tracing(environ: Mapping[str, str]) -> Tracing | None:
 
 
 def _exporter(wanted: str, environ: Mapping[str, str]) -> SpanExporter:
-    """
-    Raises:
-        ImportError: the package of the exporter is missing.
-        ValueError: there is none of this name.
-    """
+    """Raises ImportError where the exporter's package is missing, ValueError where there is none of this name."""
     if wanted == "console":
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 

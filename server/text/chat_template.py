@@ -1,7 +1,5 @@
 """Renders chat messages into a prompt with the model's jinja2 chat template."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,10 +39,8 @@ class ChatTemplate:
         template = ChatTemplate(source, eos_token="<|im_end|>")
         prompt = template.render([{"role": "user", "content": "Hi"}])
 
-    Args:
-        variants: sources to use instead of `source` where a variable is given, by the names in VARIANTS.
-
-    Raises ChatTemplateError if the source is not a valid jinja2 template, or it is too long.
+    `variants` are sources to use instead of `source` where a variable is given, by the names in VARIANTS. Raises
+    ChatTemplateError if a source is not a valid jinja2 template, or too long.
     """
 
     def __init__(
@@ -94,8 +90,7 @@ class ChatTemplate:
             kwargs: further variables for the template, such as `tools`, `documents` or its own switches.
 
         Raises:
-            ChatTemplateError: there are no messages, some content is not text, both switches are set, the
-                last message cannot be continued, or the template fails or exceeds its limits.
+            ChatTemplateError: the messages or switches are wrong, or the template fails or exceeds its limits.
             TemplateTimeout: see `inline_template_limits`.
         """
         flat = _with_texts(messages)
@@ -112,10 +107,8 @@ class ChatTemplate:
     ) -> ShieldedText:
         """`render`, with marks in the client's texts, so that none of them can become a control token.
 
-        All texts of `messages` but the roles are marked, and those in `kwargs`.
-
-        Raises:
-            ChatTemplateError: as `render`; or the messages leave no character for the marks.
+        All texts of `messages` but the roles are marked, and those in `kwargs`. Raises ChatTemplateError also where the
+        messages leave no character for the marks.
         """
         flat = _with_texts(messages)
         texts = [self._source, *control.ids]

@@ -1,7 +1,5 @@
 """Incremental detokenizing: token ids become text as they arrive."""
 
-from __future__ import annotations
-
 from codecs import utf_8_decode
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -27,8 +25,8 @@ def token_text_alone(tokenizer: HasTokenTexts, token_id: int) -> str:
 class IncrementalDetokenizer:
     """Turns the tokens of one output into text, and never emits half a character.
 
-    However the tokens are split into calls, all pieces and the flush together equal `Tokenizer.decode` of
-    all tokens. Bytes that may still become a character are held back; bytes that cannot are U+FFFD at once.
+    All pieces and the flush together equal `Tokenizer.decode` of all tokens. Bytes that may still become a character
+    are held back; bytes that cannot are U+FFFD at once.
 
         detokenizer = IncrementalDetokenizer(tokenizer)
         text = detokenizer.decode(event.token_ids)
@@ -42,10 +40,7 @@ class IncrementalDetokenizer:
         self._rest = b""  # the bytes of an incomplete character
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text that these tokens complete. It may be empty, and control tokens have none.
-
-        Raises IndexError if a token id is outside the vocabulary.
-        """
+        """The text, perhaps empty, that these tokens complete; raises IndexError for ids outside the vocabulary."""
         table = self._token_bytes
         if len(token_ids) == 1:
             data = self._rest + table[token_ids[0]]

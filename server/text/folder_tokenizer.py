@@ -1,7 +1,5 @@
 """Loads the tokenizer of a Hugging Face folder from `tokenizer.json`, else from SentencePiece's `tokenizer.model`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from engine.interface.errors import ModelError
@@ -16,10 +14,7 @@ SENTENCEPIECE_MODEL = "tokenizer.model"
 
 
 def load_folder_tokenizer(folder: ModelFolder, metadata: FolderMetadata) -> Tokenizer:
-    """The tokenizer of a folder.
-
-    Raises ModelError if there is no tokenizer, it is damaged, or its kind is not supported.
-    """
+    """The tokenizer of a folder; raises ModelError where there is none, or it is damaged or not supported."""
     vocabulary = _read_vocabulary(folder, metadata)
     tokens = vocabulary.tokens
     bos_token_id, eos_token_id = metadata.bos_token_id, None

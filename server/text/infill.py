@@ -1,10 +1,4 @@
-"""Fill-in-the-middle (FIM) prompts: the text before and behind a gap, with the model's own FIM tokens.
-
-The tokens are those of Bavarian et al., "Efficient Training of Language Models to Fill in the Middle" (2022), under the
-names that the families of models give them.
-"""
-
-from __future__ import annotations
+"""Fill-in-the-middle (FIM) prompts with the model's own FIM tokens (Bavarian et al., 2022)."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -43,11 +37,7 @@ class Infill(NamedTuple):
 
 
 def find_infill(tokens: Sequence[str], stated: Sequence[int | None] = ()) -> Infill | None:
-    """The FIM tokens of a vocabulary; None where it has none.
-
-    Args:
-        stated: the ids of prefix, suffix and middle that a model's file states.
-    """
+    """The FIM tokens of a vocabulary, or those `stated` in the model's file; None where it has none."""
     ids = {name: token_id for token_id, name in enumerate(tokens) if name in _WANTED}
     ends = tuple(ids[name] for name in _ENDS if name in ids)
     match tuple(stated):

@@ -1,16 +1,14 @@
 """Finds stop strings in text while it is streamed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 
 class StopStrings:
     """Cuts the text of one output at the first stop string.
 
-    The match that ends first wins, and among matches that end at the same character the longest, however the text is
-    split into chunks. Only the longest end of the text that may still become a stop string is held back.
-    Each stop string has a Knuth-Morris-Pratt automaton, so the cost of a character does not depend on their lengths.
+    The match that ends first wins, and among matches that end at the same character the longest. Only the longest end
+    of the text that may still become a stop string is held back. Each stop string has a Knuth-Morris-Pratt automaton,
+    so the cost of a character does not depend on their lengths.
 
         stops = StopStrings(["\n\n", "User:"])
         text, stopped = stops.feed(delta)  # stopped: the stop string that was found
@@ -33,10 +31,7 @@ class StopStrings:
         self._stopped: str | None = None
 
     def begin_behind(self, text: str) -> None:
-        """Continues text that the reader has already; called before anything is fed.
-
-        A stop string may begin in `text` and end behind it. One that ends within it does not count.
-        """
+        """Continues text that the reader has already; a stop string may begin in it, and must end behind it."""
         longest = max((len(automaton.stop) for automaton in self._automata), default=0)
         for character in text[max(0, len(text) - longest + 1) :]:
             for automaton in self._automata:
@@ -46,12 +41,7 @@ class StopStrings:
         self._held = text[len(text) - self._num_sent :]
 
     def feed(self, text: str) -> tuple[str, str | None]:
-        """Takes the next piece of text.
-
-        Returns:
-            The text that may be sent now, and the stop string that was found, or None. After a stop string,
-            all further text is dropped.
-        """
+        """Takes a piece of text; returns what may be sent, nothing after a stop string, and the one that was found."""
         if self._stopped is not None:
             return "", self._stopped
         if not self._held and self._first_characters.isdisjoint(text):

@@ -1,7 +1,5 @@
 """Limits of one run of a chat template: its time, and the size of the texts and values that it builds."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -43,13 +41,10 @@ class PromptTextTooLong(Exception):
 
 
 class TemplateBudget:
-    """Counts the work of a template and raises TemplateError where it exceeds a limit.
+    """Counts the work of a template and raises TemplateError where it exceeds a limit, relative to the size of `given`.
 
     Sizes are those of trees: what is in a list twice counts twice, because writing, comparing and hashing the list walk
     over it twice. Otherwise a few nested lists could take practically for ever.
-
-    Args:
-        given: the messages and variables of the request, to whose size the limits are relative.
     """
 
     def __init__(self, given: object, max_seconds: float = MAX_SECONDS) -> None:
@@ -64,22 +59,14 @@ class TemplateBudget:
         self._max_total = self._total + MAX_TOTAL + TOTAL_GROWTH * num_given
 
     def tick(self) -> None:
-        """Checks the time limit: called for each loop step, call and operator.
-
-        Raises:
-            TemplateError: the time is over.
-            TemplateTimeout: the same, where the limit was shorter than MAX_SECONDS.
-        """
+        """Checks the time limit, for each loop step, call and operator; raises TemplateError or TemplateTimeout."""
         if time.monotonic() > self._end:
             if self._max_seconds < MAX_SECONDS:
                 raise TemplateTimeout(self._max_seconds)
             _refuse(f"it runs for more than {MAX_SECONDS:g} s, the limit")
 
     def size(self, value: object) -> int:
-        """The number of characters of a value and of all that is in it.
-
-        Raises TemplateError if it is larger than a value may be.
-        """
+        """The number of characters of a value and of all that is in it; raises TemplateError if it is too large."""
         if isinstance(value, str | bytes):
             return len(value)
         if type(value) is dict or type(value) is list:  # nearly always, and quicker found out
@@ -137,11 +124,7 @@ class TemplateBudget:
             self.spend(0)
 
     def built(self, value: object) -> None:
-        """Counts a value that was built; one that was there before may be counted again.
-
-        Raises:
-            TemplateError: as `check_size` and `spend`; or it is an integer with too many digits.
-        """
+        """Counts a value that was built, perhaps again; raises TemplateError beyond the limits or for long integers."""
         if isinstance(value, str | bytes):
             self.check_size(len(value))
             self.spend(len(value))
@@ -177,10 +160,7 @@ current_budget = _budget.get  # of the template that runs in this thread
 
 @contextmanager
 def running_template(given: object) -> Iterator[None]:
-    """Sets up the budget of the template that runs within this context.
-
-    Raises TemplateError if `given` is larger than any value may be.
-    """
+    """Sets up the budget of the template that runs within this context; raises TemplateError for a large `given`."""
     token = _budget.set(TemplateBudget(given, _seconds.get()))
     try:
         yield

@@ -1,7 +1,5 @@
 """A jinja2 sandbox with limits on time and memory: chat templates come from untrusted model files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import partial, update_wrapper, wraps
@@ -45,11 +43,7 @@ def _join(separator: str, pieces: Iterable[Any]) -> str:
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """A sandbox whose templates run within a `TemplateBudget` and raise TemplateError beyond it.
-
-    Operators, calls, filters, loop steps, literals with values in them and written values can cost more than a
-    constant. Each of them checks the budget, and nothing is computed before a template runs.
-    """
+    """A sandbox whose templates run within a `TemplateBudget` and raise TemplateError beyond it."""
 
     intercepted_binops = frozenset(["+", "*", "**", "%", "/", "//"])
 

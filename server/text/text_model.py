@@ -49,16 +49,12 @@ class TextModel:
         card: Mapping[str, int | float] | None = None,
         chat_template: str | None = None,
     ) -> TextModel:
-        """Reads the tokenizer and the like of a GGUF file or a folder in Hugging Face's layout.
+        """Reads the tokenizer and the like of a GGUF file or a folder in Hugging Face's layout; raises ModelError.
 
         Args:
             name: by default the name of the folder, or of the file without its suffix.
             card: the sampling that the model's card recommends, for what its files do not state.
             chat_template: the source of a template to use instead of the model's own ones.
-
-        Raises:
-            ModelError: the model is damaged or incomplete, its tokenizer is not supported, or its chat template is
-                broken.
         """
         with naming(path):
             try:
@@ -110,10 +106,7 @@ def _chat_template(
 
 
 def sampling_defaults(sources: Iterable[tuple[str, Mapping[str, Any]]]) -> Mapping[str, Any]:
-    """The fields of SamplingParams in `sources`, pairs of a name for the log and values; the last source wins.
-
-    An invalid value is left out and logged, because the model can be served without it.
-    """
+    """The valid fields of SamplingParams in `sources`, of which the last wins; invalid ones are logged."""
     defaults: dict[str, Any] = {}
     for source, values in sources:
         for name in PARAMETERS:

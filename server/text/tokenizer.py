@@ -47,19 +47,13 @@ class Vocabulary(Protocol):
         ...
 
     def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of `text`; names of control tokens in it become those tokens.
-
-        Raises:
-            TooManyTokens: there are more than `max_tokens`.
-            NativeLibraryError: a native library fails.
-        """
+        """Token ids of `text`, in which names become control tokens; raises TooManyTokens or NativeLibraryError."""
         ...
 
     def encode_parts(self, parts: Iterable[Part], mark: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids of a row of texts and control tokens; no text becomes a control token. Raises as `encode`.
+        """Token ids of texts and control tokens; no text becomes a control token. Raises as `encode`.
 
-        Args:
-            mark: one of `control_tokens.MARKS` that is in none of the texts.
+        `mark` is one of `control_tokens.MARKS` that is in none of the texts.
         """
         ...
 
@@ -67,14 +61,9 @@ class Vocabulary(Protocol):
 class Tokenizer:
     """The tokenizer of a model.
 
-    `token_bytes[token_id]` are the bytes of text that a token stands for. They may be part of a character,
-    and they are empty for control tokens.
-
-    Args:
-        eos_token_ids: any of these tokens ends an output.
-        prefix_ids: tokens that the model needs before every text, such as a begin-of-sequence token.
-        suffix_ids: tokens that the model needs after every text.
-        vocab_size: of the model's matrices; token ids beyond the vocabulary stand for no text.
+    `token_bytes[token_id]` are the bytes of text that a token stands for, perhaps a part of a character, empty for
+    control tokens. Models need `prefix_ids` before and `suffix_ids` after every text. Ids from the vocabulary to
+    `vocab_size`, which is the matrices', stand for no text.
     """
 
     def __init__(
@@ -104,10 +93,7 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, metadata: GgufMetadata) -> Tokenizer:
-        """The tokenizer of a GGUF file.
-
-        Raises ModelError if the kind of vocabulary or its pre-tokenizer is not supported.
-        """
+        """The tokenizer of a GGUF file; raises ModelError where its vocabulary or pre-tokenizer is not supported."""
         bos_token_id, eos_token_id = metadata.bos_token_id, metadata.eos_token_id
         vocabulary, adds_bos_token, adds_eos_token = _gguf_vocabulary(metadata)
         stated = (metadata.eos_token_id, metadata.eot_token_id, metadata.eom_token_id)
@@ -141,10 +127,9 @@ class Tokenizer:
         """Token ids of `text`; names of control tokens in it become those tokens.
 
         Args:
-            add_special_tokens: whether to add the tokens that the model needs around a text. A rendered chat
-                template has them already.
-            max_tokens: the largest number of tokens that the caller can use. Without this limit, a text of
-                millions of tokens blocks all other threads for a tenth of a second, while its list is made.
+            add_special_tokens: whether to add the tokens that the model needs around a text, as no chat template does.
+            max_tokens: the largest number that the caller can use. Without this limit, a text of millions of tokens
+                blocks all other threads for a tenth of a second, while its list is made.
 
         Raises:
             TooManyTokens: the text itself has more than `max_tokens`.
@@ -157,10 +142,7 @@ class Tokenizer:
         return [*self._prefix_ids, *token_ids, *self._suffix_ids] if add_special_tokens else token_ids
 
     def encode_parts(self, parts: Sequence[Part], *, max_tokens: int | None = None) -> list[int]:
-        """Token ids of a row of texts and control tokens, after the model's prefix; no name in a text becomes a token.
-
-        Raises what `encode` raises.
-        """
+        """Token ids of texts, in which no name becomes a token, and control tokens, after the prefix."""
         texts = [part for part in parts if isinstance(part, str)]
         for text in texts:
             _check_unicode(text)
@@ -174,10 +156,7 @@ class Tokenizer:
         return token_ids
 
     def encode_shielded(self, shielded: ShieldedText, *, max_tokens: int | None = None) -> list[int]:
-        """Token ids of a rendered chat template, in which only the template's own text becomes control tokens.
-
-        Raises what `encode` raises.
-        """
+        """Token ids of a rendered chat template, whose own text alone becomes control tokens; raises as `encode`."""
         text, mark, plain = shielded.text, shielded.mark, shielded.plain
         _check_unicode(plain)
         self.refuse_far_too_long(plain, max_tokens)
@@ -190,13 +169,11 @@ class Tokenizer:
     def refuse_far_too_long(self, text: str, max_tokens: int | None) -> None:
         """Tokenizes beginnings of a very long text, so that the work does not grow with texts that are refused.
 
-        The first beginning is enough for unusual text, of which each character is a token or more, the second for
-        usual text. Text of even longer tokens is left to the caller, because it may fit.
+        The first beginning is enough for unusual text, of which each character is a token or more, the second for usual
+        text. Text of even longer tokens is left to the caller, because it may fit.
 
-        Raises:
-            TooManyTokens: a beginning alone has more than twice as many tokens as allowed. What follows it could
-                join the beginning's last tokens, and never half of them.
-            ValueError, NativeLibraryError: as `encode`.
+        Raises TooManyTokens: a beginning alone has more than twice as many tokens as allowed. What follows it could
+        join its last tokens, and never half of them. Otherwise raises as `encode`.
         """
         if max_tokens is None:
             return
@@ -207,10 +184,7 @@ class Tokenizer:
                 self._vocabulary.encode(beginning, 2 * max_tokens)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of `token_ids`, without control tokens. Bytes that are not UTF-8 become U+FFFD.
-
-        Raises IndexError if a token id is not below `vocab_size`.
-        """
+        """The text of `token_ids` without control tokens, U+FFFD for bytes that are no UTF-8; raises IndexError."""
         table = self.token_bytes
         return b"".join([table[token_id] for token_id in token_ids]).decode("utf-8", errors="replace")
 
@@ -222,10 +196,7 @@ class Tokenizer:
         return self._tokens[token_id]
 
     def token_ids_with(self, texts: Collection[str]) -> tuple[int, ...]:
-        """The tokens whose text contains one of `texts`; the text of a control token is its name.
-
-        It searches the whole vocabulary; the results of the last searches are cached.
-        """
+        """The tokens whose text contains one of `texts`, of a control token its name; recent results are cached."""
         return self._remembered_ids_with(frozenset(texts))
 
     def _find_ids_with(self, texts: frozenset[str]) -> tuple[int, ...]:
@@ -266,10 +237,7 @@ def end_token_ids(stated: Sequence[int | None], tokens: Sequence[str], control_i
 
 
 def _gguf_vocabulary(metadata: GgufMetadata) -> tuple[Vocabulary, bool, bool]:
-    """The vocabulary, and whether a text gets a begin- and an end-of-sequence token. Defaults are llama.cpp's.
-
-    Raises ModelError if the kind of the vocabulary is not supported.
-    """
+    """The vocabulary, and whether a text gets a begin- and an end-of-sequence token; llama.cpp's defaults."""
     adds_bos, adds_eos = metadata.add_bos_token, metadata.add_eos_token
     match metadata.tokenizer_model:
         case "gpt2":

@@ -1,7 +1,5 @@
 """The interface of a backend, and the record of the backends that one engine uses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,10 +20,10 @@ class BackendUnavailable(RuntimeError):
 
 
 class Products(Protocol):
-    """Products of activations with weights that the same backend's `weights` has made.
+    """Products of activations [num_tokens, size] with weights that the same backend's `weights` has made.
 
-    Activations are [num_tokens, size]. Padding tokens, and padding rows of logits, may hold any values. `layer` is an
-    int32 scalar, the index into weights, norms and biases.
+    Padding tokens and padding rows of logits may hold any values. `layer` is an int32 scalar, the index into the
+    stacks.
     """
 
     def embed(self, weights: Matrix, tokens: jax.Array, layout: TokenLayout, *, scale: float = 1.0) -> jax.Array:
@@ -37,23 +35,15 @@ class Products(Protocol):
     ) -> jax.Array:  # fmt: skip
         """activation(norm(x) @ weights + bias); gated, activation(gate) * up of a matrix that has both.
 
-        Args:
-            x: [num_tokens, inputs].
-            norm: None: x is used as it is.
-            weights: inputs to outputs; gated, to twice the outputs.
-            bias: [num_layers, outputs]; gated, that of the gates and then that of the ups.
+        x is [num_tokens, inputs], bias [num_layers, outputs]; gated, weights and bias have first the gates, then the
+        ups.
         """
 
     def add_product(
         self, addend: jax.Array, x: jax.Array, weights: Matrix, layer: jax.Array, layout: TokenLayout, *,
         bias: jax.Array | None = None, scale: float = 1.0,
     ) -> jax.Array:  # fmt: skip
-        """addend + scale * (x @ weights + bias), [num_tokens, outputs].
-
-        Args:
-            addend: [num_tokens, outputs]; it may be overwritten.
-            bias: [num_layers, outputs].
-        """
+        """addend + scale * (x @ weights + bias), [num_tokens, outputs]; the addend may be overwritten."""
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: Matrix, down: Matrix, picks: Picks, layer: jax.Array,
@@ -61,12 +51,8 @@ class Products(Protocol):
     ) -> jax.Array:  # fmt: skip
         """addend + the sum over each token's experts of share * ((activation(x @ gate) * (x @ up)) @ down).
 
-        Only experts with tokens are read, and each computes those tokens alone (Shazeer et al., 2017).
-
-        Args:
-            addend: [num_tokens, hidden]; it may be overwritten.
-            x: [num_tokens, hidden].
-            gate_up, down: stacks of all experts of all layers.
+        Only experts with tokens are read, and each computes those tokens alone (Shazeer et al., 2017). The addend may
+        be overwritten; gate_up and down are stacks of all experts of all layers.
         """
 
     def head_product(
@@ -77,9 +63,7 @@ class Products(Protocol):
 
         Args:
             sampled: int32[num_sampled_rows], indices of tokens; negative in padding rows.
-            norm: of one layer.
             weights: an embedding's, [vocab, hidden].
-            bias: [1, vocab].
             softcap: above 0, logits become softcap * tanh(z / softcap).
         """
 
@@ -90,17 +74,10 @@ class Attention(Protocol):
     def __call__(
         self, qkv: jax.Array, kv: KVPages, layer: jax.Array, layout: TokenLayout, constants: AttentionConstants
     ) -> tuple[jax.Array, KVPages]:
-        """Norms and rotates queries and keys, writes keys and values into their pages, and attends causally.
+        """Norms and rotates queries and keys, writes keys and values into kv's pages, and attends causally.
 
-        All keys and values are written before any row attends, because rows may share pages that the step fills.
-
-        Args:
-            qkv: [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim].
-            kv: the pages of all layers, updated in place.
-            layer: int32 scalar, the index into kv and constants.
-
-        Returns:
-            [num_tokens, num_heads * head_dim], and kv.
+        All keys and values are written before any row attends, because rows may share pages that the step fills. qkv is
+        [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], the result [num_tokens, num_heads * head_dim].
         """
 
 

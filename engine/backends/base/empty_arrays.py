@@ -1,7 +1,5 @@
 """Uninitialised arrays, made by compiled programs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -11,10 +9,10 @@ Tree = TypeVar("Tree")
 
 
 class EmptyArrays:
-    """Makes the arrays of a tree by one program: to lower one takes ten times as long as to add an array to it.
+    """Makes the arrays of a tree by one program, because lowering one takes ten times as long as adding an array to it.
 
-    Programs are kept, so that the second arrays of a kind compile nothing. They are compiled ahead of time, because
-    JAX's caches of jitted functions are bounded and can be cleared, and then an engine that wakes would compile.
+    Programs are compiled ahead of time and kept: JAX's caches are bounded, and an engine that wakes would compile
+    again.
     """
 
     def __init__(self, make: Callable[[jax.ShapeDtypeStruct], jax.Array]) -> None:
@@ -23,11 +21,7 @@ class EmptyArrays:
         self._programs: dict[tuple[jax.ShapeDtypeStruct, ...], Callable[[], list[jax.Array]]] = {}
 
     def __call__(self, shapes: Tree) -> Tree:
-        """Arrays on JAX's first device, or as their shardings say.
-
-        Args:
-            shapes: a tree of `jax.ShapeDtypeStruct`.
-        """
+        """Arrays of a tree of `jax.ShapeDtypeStruct`, on JAX's first device or as their shardings say."""
         leaves, structure = jax.tree.flatten(shapes)
         program = self._programs.get(tuple(leaves))
         if program is None:

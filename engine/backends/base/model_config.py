@@ -1,7 +1,5 @@
 """The sizes that every model has, whatever its architecture."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from cache.storage import KVLayout

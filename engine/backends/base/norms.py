@@ -1,7 +1,5 @@
 """Norms outside a product, in XLA: of queries and keys, and after a block."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -10,16 +8,7 @@ from engine.backends.base.operands import Norm, NormKind
 
 
 def normed(x: jax.Array, norm: Norm | None, layer: jax.Array) -> jax.Array:
-    """A layer's norm over the last axis, computed in float32 whatever the type of x.
-
-    Args:
-        x: [..., size].
-        norm: None: x is returned as it is.
-        layer: int32 scalar, the index into the norm's weights and biases.
-
-    Returns:
-        [..., size], of the common type of x and the weights.
-    """
+    """A layer's norm over the last axis, computed in float32; x as it is where the norm is None."""
     if norm is None:
         return x
     wide = x.astype(jnp.float32)

@@ -1,7 +1,5 @@
 """What a model passes to a backend besides weights and activations: norms, activations, constants of attention."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -49,10 +47,8 @@ class Picks(NamedTuple):
 class AttentionConstants:
     """The constants of attention in a model, the same for a whole step.
 
-    Host arrays are constants of the compiled program, so that what a model does not use costs nothing.
-
-    Raises:
-        ValueError: a norm of queries or keys is no RMS norm, has a bias, or the two differ in their epsilon.
+    Host arrays are constants of the compiled program, so that what a model does not use costs nothing. Raises
+    ValueError where the norms of queries and keys are no RMS norms, have biases or differ in epsilon.
     """
 
     num_heads: int

@@ -1,7 +1,5 @@
 """The layout of a step's tokens, which attention and products read."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax
@@ -22,11 +20,7 @@ def pages_per_block(page_size: int) -> int:
 
 
 class TokenLayout(NamedTuple):
-    """The rows of a step, and the position of each of its tokens; the same for all layers.
-
-    Each decode row has one token; behind these come the tokens of the tiles. A compiled program computes only the
-    fields that its backends read.
-    """
+    """The rows of a step and the position of each token: one token a decode row, and then those of the tiles."""
 
     rows: jax.Array  # int32[num_decode_rows + num_tiles, NUM_ROW_INTS], as in the batch
     page_table: jax.Array  # int32[num_decode_rows + num_tiles, max_pages]
@@ -43,13 +37,7 @@ class TokenLayout(NamedTuple):
 def token_layout(
     rows: np.ndarray | jax.Array, page_table: np.ndarray | jax.Array, *, num_tiles: int, tile_size: int, page_size: int
 ) -> TokenLayout:
-    """Computes the layout of a batch.
-
-    Args:
-        rows: int32[num_decode_rows + num_tiles, NUM_ROW_INTS].
-        page_table: int32[num_decode_rows + num_tiles, max_pages].
-        tile_size, page_size: tokens.
-    """
+    """Computes the layout of a batch: rows int32[num_rows, NUM_ROW_INTS], page_table int32[num_rows, max_pages]."""
     num_decode = rows.shape[0] - num_tiles
     rows, table = jnp.asarray(rows), jnp.asarray(page_table)
     within = jnp.concatenate([jnp.zeros(num_decode, jnp.int32), jnp.tile(jnp.arange(tile_size), num_tiles)])

@@ -1,7 +1,5 @@
 """Paged attention by the native kernel, as a function of JAX arrays."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 import jax
@@ -24,22 +22,15 @@ def attention(
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """Norms and rotates queries and keys, writes keys and values into their pages, and attends causally.
 
-    A norm is an RMS norm with `epsilon` (Zhang and Sennrich, 2019) and comes before the rotation. A rotation is that of
-    Su et al., "RoFormer", 2021. The constants are those of `AttentionConstants`; an absent norm is an empty array.
+    The last `num_tiles` of the rows are tiles. The norm is an RMS norm (Zhang and Sennrich, 2019), the rotation that of
+    Su et al., "RoFormer", 2021. An absent norm is an empty array.
 
     Args:
         qkv: float32[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim].
         rows: int32[num_rows, columns] of a step, whose first two columns are a row's start and its number of tokens.
         page_table: int32[num_rows, max_pages].
-        layer: int32 scalar.
-        kv: the pages of all layers, updated in place.
-        num_tiles: how many of the rows, the last ones, are tiles.
 
-    Returns:
-        float32[num_tokens, num_heads * head_dim], and kv.
-
-    Raises:
-        ValueError: a size does not fit: heads have 16, 32, ... 256 features, of which an even number is rotated.
+    Raises ValueError where a size does not fit: heads have 16, 32, ... 256 features, an even number of them rotated.
     """
     num_layers, _, _, num_kv_heads, _, head_dim = kv.data.shape
     _check_sizes(head_dim, rotations.shape[-1], softcap)

@@ -1,7 +1,5 @@
 """The native backend: the C++ kernels behind the interface of every backend."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

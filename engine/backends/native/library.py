@@ -1,7 +1,5 @@
 """The shared library of the kernels: one for each instruction set, of which the best for this machine is loaded."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os
@@ -52,9 +50,8 @@ _libraries: dict[str, ctypes.CDLL] = {}  # by variant, those whose targets are r
 def load() -> str:
     """Loads the library and registers its targets with XLA, once; returns the name of the variant.
 
-    Raises:
-        NativeUnavailable: the device is no CPU, nothing was built, or nothing built runs here or fits these sources and
-            this jaxlib.
+    Raises NativeUnavailable: the device is no CPU, or nothing was built that runs here and fits these sources and this
+    jaxlib.
     """
     if jax.default_backend() != "cpu":
         raise NativeUnavailable(f"native kernels are for CPUs; the device is a {jax.default_backend()}")
@@ -107,12 +104,7 @@ def _register(variant: str, path: Path) -> None:
 
 
 def _check_version(library: ctypes.CDLL) -> None:
-    """Refuses a library that was built from other sources than those here, as after an update without a build.
-
-    Raises:
-        AttributeError: it is so old that it has no version.
-        NativeUnavailable: it is of other sources.
-    """
+    """Raises NativeUnavailable for a library that was built from other sources, AttributeError for a very old one."""
     tell = library.eagre_sources
     tell.restype = ctypes.c_char_p
     if SOURCES.is_dir() and tell() != digest().encode():
@@ -120,12 +112,7 @@ def _check_version(library: ctypes.CDLL) -> None:
 
 
 def _prepare(variant: str, library: ctypes.CDLL) -> None:
-    """Requests what the system must allow before a kernel of the library runs.
-
-    Raises:
-        AttributeError: the library is of another version.
-        NativeRefused: the system does not allow it.
-    """
+    """Requests what the system must allow before a kernel runs; raises NativeRefused where it does not."""
     prepare = library.eagre_prepare
     prepare.restype = ctypes.c_char_p
     refusal = prepare()
@@ -134,13 +121,10 @@ def _prepare(variant: str, library: ctypes.CDLL) -> None:
 
 
 def is_cut_short(path: Path) -> bool:
-    """Whether a library in ELF format (64 bits, little-endian) ends before the parts that its header announces.
+    """Whether an ELF library (64 bits, little-endian) ends before the parts that its header announces.
 
     The loader maps such a file without a complaint, and the process then dies of a bus error. Layout: System V
-    Application Binary Interface, "ELF header" and "Program header". Files of other formats count as whole.
-
-    Raises:
-        NativeUnavailable: the file cannot be read.
+    Application Binary Interface, "ELF header". Raises NativeUnavailable where the file cannot be read.
     """
     try:
         with path.open("rb") as file:

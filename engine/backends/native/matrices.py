@@ -1,7 +1,5 @@
 """The weights layout of the native backend: packed matrices, in the format of the file where a kernel reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The packer in C++: from rows of a model file to the tiles of a packed matrix, without the interpreter's lock."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from engine.backends.native.library import shared_library
@@ -19,16 +17,10 @@ def pack_rows(
     encoding: Encoding, rows: np.ndarray, kind: Format, tiles: np.ndarray, *,
     num_outputs: int, num_inputs: int, order: np.ndarray | None = None,
 ) -> None:  # fmt: skip
-    """Fills tiles; the outputs that the last one lacks become zeros.
+    """Fills tiles, uint8[tiles, tile bytes], from rows, uint8[rows, bytes of a row]; missing outputs become zeros.
 
-    Args:
-        rows: uint8[rows, bytes of a row], of a file; the bytes of a row lie together.
-        tiles: uint8[tiles, tile bytes], of which the bytes of a tile lie together.
-        order: int32[num_outputs]: output i is row order[i]; None: row i.
-
-    Raises:
-        PackingError: a scale is not finite or is beyond float16, the format cannot hold the encoding, or there are
-            fewer rows or bytes than the numbers of outputs and inputs say.
+    Output i is row order[i] where `order`, an int32 array, is given. Raises PackingError where a scale is not finite or
+    beyond float16, the format cannot hold the encoding, or rows or bytes are missing.
     """
     if (num_outputs if order is None else int(order.max(initial=-1)) + 1) > len(rows):
         raise PackingError("it has fewer rows than its shape says")

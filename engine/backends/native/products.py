@@ -1,14 +1,9 @@
 """Products of activations with packed weights by the native kernels, as functions of JAX arrays.
 
-As in `Products`, weights, norms and biases are whole stacks over the layers, and an index selects the layer, so that no
-slice is ever made. An array of size 0 stands for a norm or a bias that a model does not have. `rows` are
-int32[num_rows, columns] of a step, whose first two columns are a row's start and its number of tokens; the last
-`num_tiles` of them are tiles. Padding tokens are neither read nor written: their rows of a result are undefined.
-
-The number of inputs is a multiple of 32, or of the multiple of the formats of PackedMatrix; that of outputs is free.
+Weights, norms and biases are whole stacks over the layers, and an index selects the layer, so that no slice is made. An
+empty array stands for an absent norm or bias. `rows` are int32[num_rows, columns], whose first two columns are a row's
+start and number of tokens; the last `num_tiles` are tiles. Rows of padding tokens are undefined in the result.
 """
-
-from __future__ import annotations
 
 from typing import Any, TypeAlias
 
@@ -33,19 +28,10 @@ def norm_product(
 ) -> jax.Array:  # fmt: skip
     """activation(norm(x) @ weights[layer]ᵀ + bias[layer]), or gated, activation(gate) * up.
 
-    A gated product is that of Shazeer, "GLU variants improve transformer", 2020. The first half of its matrix's parts
-    are the gate's, and the second half those of `up`; so are its biases.
+    A gated product is that of Shazeer, "GLU variants improve transformer", 2020; the gate's parts come before those of
+    `up`. Arrays are float32: norms [num_layers, inputs], bias [num_layers, outputs], result [num_tokens, outputs].
 
-    Args:
-        norm: float32[num_layers, inputs], or empty where the kind is none.
-        norm_bias: float32[num_layers, inputs] of a LayerNorm, or empty.
-        bias: float32[num_layers, outputs], or empty.
-
-    Returns:
-        float32[num_tokens, outputs].
-
-    Raises:
-        ValueError: the kind of norm or activation is unknown, or the norm's arrays do not belong to its kind.
+    Raises ValueError: the kind of norm or activation is unknown, or the norm's arrays do not belong to its kind.
     """
     _check_norm(norm_kind, norm, norm_bias)
     if activation not in list(Activation):
@@ -80,13 +66,8 @@ def head_product(
 ) -> jax.Array:  # fmt: skip
     """Logits float32[num_sampled, vocab]: z = scale * (norm(x) @ weightsᵀ + bias), or softcap * tanh(z / softcap).
 
-    Args:
-        sampled: int32[num_sampled], indices of tokens, negative in padding rows.
-        norm: float32[inputs], or empty where the kind is none.
-        softcap: the bound of the logits' magnitudes; 0 for none.
-
-    Raises:
-        ValueError: the kind of norm is unknown, its arrays do not belong to it, or `softcap` is negative.
+    `sampled` are indices of tokens, negative in padding rows; a softcap of 0 is none. Raises ValueError for a wrong
+    norm or a negative softcap.
     """
     _check_norm(norm_kind, norm, norm_bias)
     if softcap < 0.0:
@@ -152,7 +133,7 @@ def add_experts(
     addend: jax.Array, x: jax.Array, gate_up: PackedMatrix, down: PackedMatrix, picks: Picks, layer: jax.Array,
     layout: TokenLayout, *, activation: Activation,
 ) -> jax.Array:  # fmt: skip
-    """As `Products.add_experts`, in place of the addend; padding tokens are neither read nor written.
+    """As `Products.add_experts`, in place of the addend.
 
     A token's experts are added up in the order of their numbers, so that a row alone equals the row in a batch.
     """

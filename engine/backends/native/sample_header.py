@@ -2,12 +2,9 @@
 
     python -m engine.backends.native.sample_header
 
-The columns of the rows, the bits of the features and the order of their states' arrays follow from
-sampling/host/features.py and sampling/registry.py. The header is kept with the other sources, so
-that a build needs no JAX; a test compares it with what this file would write.
+The names follow from sampling/host/features.py and sampling/registry.py. The header is committed, so that a build needs
+no JAX; a test compares it with what this file would write.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
@@ -27,10 +24,7 @@ _WIDTH = 118  # of a line of enumerators
 
 
 def state_names(states: FeatureStates) -> list[str]:
-    """The names of the states' arrays, in the order in which `jax.tree.leaves` lists them.
-
-    A feature's only array has the feature's name; one of several has both names.
-    """
+    """The names of the states' arrays in the order of `jax.tree.leaves`, with the field's where there are several."""
     paths = jax.tree_util.tree_flatten_with_path(states)[0]
     return ["_".join(jax.tree_util.keystr((key,), simple=True) for key in path) for path, _ in paths]
 

@@ -1,7 +1,5 @@
 """The native sampler: one thread passes over each row, and a row pays only for the features that it uses."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 
@@ -17,9 +15,7 @@ from sampling.sampler import SamplerBackend
 def argmax(logits: jax.Array, slots: jax.Array, num_slots: int) -> jax.Array:
     """The first of the best tokens of each row, or the vocabulary's size where a logit is NaN; int32[num_rows].
 
-    Args:
-        logits: float32[num_rows, vocab].
-        slots: int32[num_rows]; a row whose slot is not below `num_slots` is padding and is not read.
+    A row whose slot is not below `num_slots` is padding and is not read.
     """
     out = jax.ShapeDtypeStruct((logits.shape[0],), jnp.int32)
     tokens: jax.Array = jax.ffi.ffi_call(target("argmax"), out)(logits, slots, num_slots=num_slots)
@@ -38,11 +34,7 @@ def full(
 ) -> tuple[jax.Array, FeatureStates]:
     """As `sampling.sampler.portable_full`, except that rows without logprobs have zeros behind the token.
 
-    What a step changes in the states is updated in place. The arrays of the states go in the order that the generated
-    header names (`sample_header`).
-
-    Args:
-        states: of `num_slots` slots.
+    The states are updated in place. Their arrays go in the order of the generated header (`sample_header`).
     """
     inputs = (logits, rows.ints, rows.floats, uniforms(rows), mask)
     arrays, tree = jax.tree.flatten(states)

@@ -1,7 +1,5 @@
 """The digest of the kernels' sources. Needs nothing but Python: the build loads this file alone."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

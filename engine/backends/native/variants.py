@@ -1,7 +1,5 @@
 """The instruction sets that the kernels are compiled for. Needs nothing but Python: setup.py loads this file alone."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Collection
 from pathlib import Path

@@ -1,13 +1,9 @@
 """Paged attention in portable XLA, which runs everywhere.
 
-The context is walked in blocks of a few pages with a running softmax (Milakov and Gimelshein,
-"Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022). The range
-of blocks is a run-time value, from the first that a window of the step reaches to the end of its
-longest context, so one program serves every length. Blocks stand at fixed places, and a row's
-result does not depend on its neighbours: a block of which the row sees nothing adds exact zeros.
+The context is walked in blocks of a few pages with a running softmax (Milakov and Gimelshein, "Online normalizer
+calculation for softmax", 2018; Dao et al., "FlashAttention", 2022). The range of blocks is a run-time value, so one
+program serves every length. Blocks begin at fixed places, so a row's result does not depend on its neighbours.
 """
-
-from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
@@ -49,11 +45,7 @@ def _normed_heads(x: jax.Array, norm: Norm | None, layer: jax.Array) -> jax.Arra
 
 
 def _rotate(x: jax.Array, layer: jax.Array, constants: AttentionConstants) -> jax.Array:
-    """Rotates the first rotary_dim features of each head by the layer's table (Su et al., "RoFormer", 2021).
-
-    Args:
-        x: [num_tokens, num_heads, head_dim].
-    """
+    """Rotates the first rotary_dim features of each head of x, [num_tokens, num_heads, head_dim] (Su et al., 2021)."""
     tables = np.unique(constants.tables)
     if tables[-1] < 0:
         return x
@@ -73,16 +65,9 @@ def _rotate(x: jax.Array, layer: jax.Array, constants: AttentionConstants) -> ja
 def _attend(
     q: jax.Array, positions: jax.Array, kv: KVPages, layer: jax.Array, table: jax.Array, constants: AttentionConstants
 ) -> jax.Array:
-    """Attention of rows of equal width.
+    """Attention of rows of equal width for q, [num_rows, width, num_heads, head_dim].
 
-    Args:
-        q: [num_rows, width, num_heads, head_dim].
-        positions: int32[num_rows, width]; each query sees keys at its position and before, as far as the layer's window
-            reaches.
-        table: int32[num_rows, max_pages].
-
-    Returns:
-        [num_rows * width, num_heads * head_dim].
+    Each query sees keys at its position and before, as far as the layer's window reaches.
     """
     num_rows, width, num_heads, head_dim = q.shape
     num_kv_heads = kv.num_heads

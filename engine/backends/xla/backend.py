@@ -1,7 +1,5 @@
 """The record of the portable backend."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 
 from engine.backends.base.backend import Backend

@@ -1,11 +1,8 @@
 """Mixtures of experts in XLA: each expert computes its tokens in blocks of a fixed number of rows.
 
-The pairs of a token and an expert are sorted by expert, and each expert's are cut into blocks, the last of which may be
-in part empty (as in Gale et al., "MegaBlocks", 2023). How many blocks there are is a run-time value, so that the work
-grows with the tokens, and experts without tokens are not read.
+Pairs of a token and an expert are sorted by expert and cut into blocks (as in Gale et al., "MegaBlocks", 2023). The
+number of blocks is a run-time value, so that experts without tokens are not read.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 

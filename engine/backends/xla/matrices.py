@@ -1,7 +1,5 @@
 """The weights layout of the XLA backend: stacks [num_layers, inputs, outputs], embeddings [vocab, hidden]."""
 
-from __future__ import annotations
-
 import math
 
 import jax

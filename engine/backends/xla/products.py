@@ -1,7 +1,5 @@
 """Products of activations with arrays of weights, in XLA."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 

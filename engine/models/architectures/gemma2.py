@@ -1,7 +1,5 @@
 """The Gemma 2 architecture (Gemma Team, "Gemma 2: Improving Open Language Models at a Practical Size", 2024)."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -96,10 +94,7 @@ def are_local(num_layers: int, period: int) -> list[bool]:
 
 
 def gguf_scalar(file: GGUFTensors, usual: DecoderConfig, num_layers_27b: int) -> float:
-    """The scores are divided by its square root; raises ModelError.
-
-    Files seldom state a scale: the 27B models are known by their layers.
-    """
+    """The scores are divided by its square root; raises ModelError."""
     scale = file.fields.positive_number("attention.scale")
     if scale is not None:
         return scale**-2

@@ -1,7 +1,5 @@
 """The Gemma 3 architecture, text only (Gemma Team, "Gemma 3 Technical Report", 2025)."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Set
@@ -113,8 +111,8 @@ def _with_windows(
 def _read_rotaries(config: JsonFile, usual: DecoderConfig) -> tuple[Rotary, ...]:
     """The rotary embeddings of layers without and with a window.
 
-    Since version 5 of transformers there is a table for each in `rope_parameters`. Before, `rope_scaling` was that of
-    layers without a window, and the other was never stretched.
+    Since version 5 of transformers `rope_parameters` has both. Before, `rope_scaling` was that of layers without a
+    window.
     """
     tables = config.table("rope_parameters")
     head_dim, context = usual.head_dim, usual.context_length

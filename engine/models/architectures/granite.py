@@ -1,7 +1,5 @@
 """The Granite architecture of IBM's dense language models from 3.0 on (Granite team, "Granite 3.0", 2024)."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Set
 from dataclasses import dataclass

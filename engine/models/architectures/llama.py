@@ -1,7 +1,5 @@
 """The Llama architecture (Touvron et al., "LLaMA", 2023), from Llama 2 to 3.3, and SmolLM2."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from engine.models.parts.decoder import Decoder

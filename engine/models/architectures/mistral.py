@@ -1,9 +1,4 @@
-"""Mistral's architecture (Jiang et al., "Mistral 7B", 2023) and those of Ministral: Llama's with sliding windows.
-
-GGUF files of the former name it as Llama's.
-"""
-
-from __future__ import annotations
+"""Mistral's architecture (Jiang et al., "Mistral 7B", 2023), Llama's with windows; GGUF files name it as Llama's."""
 
 import dataclasses
 from collections.abc import Set

@@ -1,9 +1,4 @@
-"""The Mixtral architecture (Jiang et al., "Mixtral of Experts", 2024): Mistral's attention, and experts.
-
-GGUF files name it as Llama's, with experts.
-"""
-
-from __future__ import annotations
+"""Mixtral's architecture (Jiang et al., 2024): Mistral's attention, and experts; GGUF files name it as Llama's."""
 
 import dataclasses
 from collections.abc import Mapping, Set

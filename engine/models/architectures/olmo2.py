@@ -1,7 +1,5 @@
 """The OLMo 2 architecture (OLMo team, "2 OLMo 2 Furious", 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

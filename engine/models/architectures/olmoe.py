@@ -1,7 +1,5 @@
 """The OLMoE architecture (Muennighoff et al., "OLMoE: Open Mixture-of-Experts Language Models", 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 from dataclasses import dataclass
 from typing import Self

@@ -1,7 +1,5 @@
 """The Phi-3 architecture (Abdin et al., "Phi-3 technical report", 2024), also of Phi-3.5, Phi-4 and Phi-4-mini."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Set
 from dataclasses import dataclass

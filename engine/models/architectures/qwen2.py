@@ -1,7 +1,5 @@
 """The Qwen2 architecture (Yang et al., "Qwen2 technical report", 2024), also of Qwen2.5."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Set
 from dataclasses import dataclass

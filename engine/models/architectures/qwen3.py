@@ -1,7 +1,5 @@
 """The Qwen3 architecture (Yang et al., "Qwen3 technical report", 2025) of its dense models."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Set
 from dataclasses import dataclass

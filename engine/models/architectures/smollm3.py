@@ -1,7 +1,5 @@
 """The SmolLM3 architecture (Bakouch et al., "SmolLM3", 2025)."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Set
 from dataclasses import dataclass

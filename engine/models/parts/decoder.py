@@ -1,7 +1,5 @@
 """The family of decoders that descend from Llama: what they share, and the ways in which they differ."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
@@ -39,10 +37,7 @@ class QueryKeyNorm(StrEnum):
 
 @dataclass(frozen=True)
 class Decoder(Model):
-    """Residual layers of attention and a feed-forward block.
-
-    An architecture declares its differences in its class; one model's sizes and constants are in its configuration.
-    """
+    """Residual layers of attention and a feed-forward block."""
 
     config: DecoderConfig
 

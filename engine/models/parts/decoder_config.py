@@ -1,7 +1,5 @@
 """The configuration of one decoder: sizes, constants, and which optional parts it has."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from engine.backends.base.model_config import ModelConfig

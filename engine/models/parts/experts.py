@@ -1,7 +1,5 @@
 """The family of decoders whose feed-forward blocks are mixtures of experts (Shazeer et al., 2017)."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -74,12 +72,7 @@ class ExpertsDecoder(Decoder):
 
 
 def pick(scores: jax.Array, num_picked: int, *, normalises: bool) -> Picks:
-    """The experts with the largest shares.
-
-    Args:
-        scores: [num_tokens, num_experts], of which a softmax makes shares.
-        normalises: whether the shares of those that a token picks are divided by their sum.
-    """
+    """The experts with the largest shares, a softmax of [num_tokens, num_experts], perhaps divided by their sum."""
     shares, experts = lax.top_k(jax.nn.softmax(scores.astype(jnp.float32), axis=-1), num_picked)
     if normalises:
         shares = shares / jnp.sum(shares, axis=-1, keepdims=True)
@@ -106,14 +99,7 @@ def read_folder(config: JsonFile, usual: DecoderConfig, *, normalises_shares: bo
 
 
 def read_gguf(file: GGUFTensors, *, normalises_shares: bool) -> ExpertsConfig:
-    """The configuration in GGUF files of the family.
-
-    Args:
-        normalises_shares: of the architecture, where the file does not say.
-
-    Raises:
-        ModelError: a field is missing or wrong, or has a value that is not supported.
-    """
+    """The configuration in the family's GGUF files, `normalises_shares` where they do not say; raises ModelError."""
     fields, usual = file.fields, gguf_config.read_decoder(file)
     inner = fields.integer("expert_feed_forward_length")
     if fields.value("expert_shared_count"):

@@ -1,7 +1,5 @@
 """Reads the fields of `config.json` that several architectures share. Names: Hugging Face transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Set
 from typing import TypedDict
 
@@ -57,10 +55,7 @@ def read_sizes(config: JsonFile) -> Sizes:
 
 
 def read_epsilon(config: JsonFile, key: str, default: float) -> float:
-    """The epsilon of a norm.
-
-    It is rounded like that of a GGUF file, in which 1e-5 was a float32; converters write such values here too.
-    """
+    """The epsilon of a norm, rounded to float32 as in GGUF files, because converters write such values here too."""
     return float(f"{config.positive_number(key) or default:.6g}")
 
 
@@ -69,16 +64,12 @@ def read_decoder(
     rotary: Rotary | None = None, is_tied: bool = False, default_theta: float = 10000.0,
     hidden_act: str = "silu",
 ) -> DecoderConfig:  # fmt: skip
-    """The configuration of most models of the family; every layer rotates alike and sees all tokens.
+    """The configuration of most models of the family, whose layers are all alike; raises ModelError.
 
     Args:
         rotary: the rotary embedding where the architecture reads it in its own way.
-        is_tied: whether the embedding makes the logits where the configuration does not say.
-        default_theta: the base of the rotary embedding's frequencies where the configuration does not say.
+        is_tied, default_theta: what holds where the configuration does not say.
         hidden_act: the only activation of the architecture, by its name in configurations.
-
-    Raises:
-        ModelError: a field is missing or wrong, or has a value that is not supported.
     """
     if config.text("model_type") not in (None, model_type):
         raise config.error("model_type", f'of this architecture it must be "{model_type}"')
@@ -120,14 +111,10 @@ def read_flag(config: JsonFile, key: str, default: bool) -> bool:
 
 
 def read_windows(config: JsonFile, is_local: Sequence[bool], *, default: int | None = None) -> tuple[int, ...]:
-    """The window of each layer in tokens, 0 for all.
+    """The window of each layer in tokens, 0 for none; raises ModelError.
 
-    Args:
-        is_local: which layers have one where `layer_types` does not say.
-        default: the window where `sliding_window` is absent; null means that there is none.
-
-    Raises:
-        ModelError: `sliding_window` or `layer_types` is wrong.
+    `is_local` says which layers have one where `layer_types` does not, and `default` is the window where
+    `sliding_window` is absent; null means that there is none.
     """
     window = config.integer("sliding_window", least=1) if "sliding_window" in config.names else default
     kinds = config.value("layer_types")

@@ -1,7 +1,5 @@
 """Reads the fields of GGUF files that several architectures share. Source of the names: the ggml project."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from engine.interface.errors import ModelError
@@ -62,14 +60,7 @@ def read_multiplier(file: GGUFTensors, key: str, default: float = 1.0) -> float:
 
 
 def read_decoder(file: GGUFTensors, *, rotary: Rotary | None = None) -> DecoderConfig:
-    """The configuration of most models of the family: every layer rotates alike, and has the file's window, if any.
-
-    Args:
-        rotary: the rotary embedding where the architecture reads it in its own way.
-
-    Raises:
-        ModelError: a field is missing or wrong, or has a value that is not supported.
-    """
+    """The configuration of most models of the family, whose layers are all alike; raises ModelError."""
     sizes = read_sizes(file)
     num_layers, head_dim = sizes["num_layers"], sizes["head_dim"]
     if rotary is None:

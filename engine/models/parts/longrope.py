@@ -1,7 +1,5 @@
 """LongRoPE: a rotary embedding with factors for short and for long contexts (Ding et al., "LongRoPE", 2024)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -33,20 +31,15 @@ class LongRope:
     original_context: int  # tokens; a longer context takes the long one
 
     def of(self, num_tokens: int) -> Rotary:
-        """The table of a context of so many tokens.
+        """The table for the longest context that is served, as in vLLM and llama.cpp.
 
-        It is chosen by the longest context that is served and not request by request, as vLLM and llama.cpp do: keys
-        that are written with one table cannot be read with the other.
+        It cannot be chosen for each request: keys that are written with one table cannot be read with the other.
         """
         return self.long if num_tokens > self.original_context else self.short
 
 
 def read_longrope(config: JsonFile, head_dim: int, context_length: int) -> tuple[Rotary, LongRope | None]:
-    """The rotary embedding of short contexts, perhaps over a part of the head, and both tables where there are two.
-
-    Raises:
-        ModelError: a field is missing or wrong, or the scaling is not supported.
-    """
+    """The rotary embedding of short contexts, and both tables where there are two; raises ModelError."""
     tables = list(rope_tables(config))
     rotary_dim = read_rotary_dim(config, head_dim)
     # The first releases of Phi-3 named it "su" and "yarn", which it is not.

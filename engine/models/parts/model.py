@@ -1,7 +1,5 @@
 """The interface of an architecture: leaves, forward pass and logits, made from the configuration of a model's file."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Set
@@ -24,10 +22,7 @@ from engine.weights.leaf import Leaf
 
 @dataclass(frozen=True)
 class Model(ABC):
-    """An architecture with the sizes and constants of one model; its functions are pure.
-
-    Two models of the same architecture and configuration are equal, and compute with the same programs.
-    """
+    """An architecture with the sizes and constants of one model; equal ones compute with the same programs."""
 
     config: ModelConfig
 
@@ -37,14 +32,7 @@ class Model(ABC):
     @classmethod
     @abstractmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        """Reads `config.json` of a folder in Hugging Face's layout.
-
-        Args:
-            tensor_names: of all tensors in the folder.
-
-        Raises:
-            ModelError: a field is missing or wrong, or has a value that is not supported.
-        """
+        """Reads `config.json` of a folder in Hugging Face's layout, whose tensors are given; raises ModelError."""
 
     @classmethod
     @abstractmethod
@@ -52,10 +40,7 @@ class Model(ABC):
         """Reads the fields of a GGUF file; raises ModelError as `from_folder`."""
 
     def for_context(self, num_tokens: int) -> Self:
-        """The model for requests of up to so many tokens; most models compute the same whatever their length.
-
-        It must be the same for all requests, because they share keys in the prefix cache.
-        """
+        """The model for requests of up to so many tokens; the same for all, because they share cached keys."""
         return self
 
     @abstractmethod
@@ -66,33 +51,15 @@ class Model(ABC):
     def forward(
         self, params: Params, tokens: jax.Array, kv: KVPages, layout: TokenLayout, backends: Backends
     ) -> tuple[jax.Array, KVPages]:
-        """Runs a step's tokens through all layers.
-
-        Args:
-            params: as `leaves` declares them.
-            tokens: int32[num_tokens].
-            kv: the pages of all layers, updated in place.
-
-        Returns:
-            [num_tokens, hidden], which `logits` takes, and kv.
-        """
+        """Runs tokens, int32[num_tokens], through all layers: [num_tokens, hidden], and the updated kv."""
 
     @abstractmethod
     def logits(self, params: Params, hidden: jax.Array, sampled: jax.Array, backends: Backends) -> jax.Array:
-        """float32[num_sampled_rows, vocab] of some of the tokens that `forward` returned.
-
-        Args:
-            sampled: int32[num_sampled_rows], indices of tokens, negative in padding rows.
-        """
+        """float32[num_sampled_rows, vocab] of the tokens of `forward` with these indices, negative in padding."""
 
     @abstractmethod
     def states(self, params: Params, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
-        """[num_tokens, hidden] after the last norm, from which embeddings are made.
-
-        Args:
-            hidden: of tokens that `forward` returned.
-            tokens: int32[num_tokens], indices of them, negative in padding.
-        """
+        """[num_tokens, hidden] after the last norm, for embeddings, of tokens by their indices, negative in padding."""
 
 
 Carry = tuple[jax.Array, KVPages]

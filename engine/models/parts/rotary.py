@@ -1,7 +1,5 @@
 """The rotary embedding: its tables of angles, and how models stretch them over longer contexts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,8 +47,8 @@ def plain(rotary_dim: int, theta: float) -> Rotary:
 def divided(rotary_dim: int, theta: float, factors: Sequence[float] | float, magnitude: float = 1.0) -> Rotary:
     """Each frequency divided by its factor, or all by one.
 
-    Sources: Chen et al., "Extending context window of large language models via position interpolation", 2023 (one
-    factor); Ding et al., "LongRoPE", 2024 (a factor for each).
+    Sources: Chen et al., "Extending context window of large language models via position interpolation", 2023; Ding et
+    al., "LongRoPE", 2024 (a factor for each).
     """
     return _rotary(rotary_frequencies(rotary_dim, theta) / np.asarray(factors, np.float32), magnitude)
 
@@ -62,10 +60,8 @@ def llama3(
 ) -> Rotary:  # fmt: skip
     """Low frequencies divided by a factor, high ones kept, those between interpolated (Llama 3.1's model card, 2024).
 
-    Args:
-        low_freq_factor: frequencies that turn fewer times than this within the original context are low.
-        high_freq_factor: those that turn more often than this are high; it is larger than `low_freq_factor`.
-        original_context: tokens that the model was trained with before it was stretched.
+    Low are frequencies that turn fewer times than `low_freq_factor` within the original context, high those that turn
+    more often than `high_freq_factor`.
     """
     frequencies = rotary_frequencies(rotary_dim, theta)
     turns = np.float32(original_context) / (np.float32(2 * math.pi) / frequencies)
@@ -81,7 +77,6 @@ def yarn(
     """Slow pairs of features interpolated, fast ones kept, a ramp between (Peng et al., "YaRN", 2023).
 
     Args:
-        original_context: tokens that the model was trained with before it was stretched.
         beta_fast, beta_slow: turns within the original context at which the ramp begins and ends.
         is_truncated: whether the ends of the ramp are moved outwards to whole pairs.
         magnitude: None: as the paper has it, by `yarn_magnitude`.
@@ -113,11 +108,9 @@ def longrope_magnitude(factor: float, original_context: int) -> float:
 
 
 def rotations(positions: jax.Array, *frequencies: np.ndarray) -> jax.Array:
-    """Cosines and then sines of each token's angles, float32[num_tables, num_tokens, rotary_dim].
+    """Cosines and then sines of the angles at int32[num_tokens] positions, float32[num_tables, num_tokens, rotary_dim].
 
-    Args:
-        positions: int32[num_tokens].
-        frequencies: of each table, float32[rotary_dim / 2].
+    Each table has frequencies float32[rotary_dim / 2].
     """
     angles = positions.astype(jnp.float32)[None, :, None] * np.stack(frequencies)[:, None]
     return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)

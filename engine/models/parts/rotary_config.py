@@ -1,7 +1,5 @@
 """Reads the scaling of a model's rotary embedding, from `config.json` and from GGUF files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from engine.interface.errors import ModelError
@@ -27,15 +25,9 @@ def read_rotary(
     config: JsonFile, rotary_dim: int, context_length: int, *, default_theta: float = 10000.0,
     table: JsonFile | None = None,
 ) -> Rotary:  # fmt: skip
-    """The rotary embedding, stretched as `rope_scaling` or `rope_parameters` says.
+    """The rotary embedding, stretched as `rope_scaling` or `rope_parameters` says; raises ModelError.
 
-    Args:
-        rotary_dim: features of a head that are rotated.
-        context_length: as the file states it.
-        table: instead of these two, where a model has one for each kind of layer.
-
-    Raises:
-        ModelError: a field is missing or wrong, or the scaling is not supported.
+    `table` stands for these two, where a model has one for each kind of layer.
     """
     tables = [table] if table is not None else list(rope_tables(config))
     fields = next((each for each in tables if kind_of(each) not in ("default", "none")), None)
@@ -82,16 +74,7 @@ def stretched_context(config: JsonFile) -> int:
 def read_rotary_of_gguf(
     file: GGUFTensors, rotary_dim: int, context_length: int, *, base_key: str = "rope.freq_base"
 ) -> Rotary:
-    """The rotary embedding, stretched as the fields of `rope.scaling` say.
-
-    Args:
-        rotary_dim: features of a head that are rotated.
-        context_length: as the file states it.
-        base_key: of the base of the frequencies.
-
-    Raises:
-        ModelError: a field or the tensor of factors is wrong, or the scaling is not supported.
-    """
+    """The rotary embedding, stretched as the fields of `rope.scaling` say; raises ModelError."""
     fields = file.fields
     theta = fields.positive_number(base_key) or 10000.0
     kind = fields.text("rope.scaling.type") or "none"

@@ -40,11 +40,10 @@ class StepCosts:
     """Predicts the duration of a step from its work.
 
     The prediction is a weighted sum (of the step itself, its decode rows, its tiles, and the context of both), times a
-    correction for the bucket that the step is in, because cost is not quite linear in rows and tiles. A tile has two
-    weights, a fixed one and one for how full it is, so that the first part of a tile shows whether parts are cheaper
-    here. The weights are estimated by a Kalman filter (Kalman, "A New Approach to Linear Filtering and Prediction
-    Problems", 1960) that lets them drift, so that a machine that becomes slower is followed, and that trusts outliers
-    less the further off they are. The corrections are exponential averages of bounded steps.
+    correction for the step's bucket, because cost is not quite linear. A tile has a fixed weight and one for how full
+    it is, so that the first part of a tile shows whether parts are cheaper here. A Kalman filter (Kalman, "A New
+    Approach to Linear Filtering and Prediction Problems", 1960) estimates the weights, lets them drift with the
+    machine, and trusts outliers less. The corrections are exponential averages of bounded steps.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,5 @@
 """The step time budget of an engine: how long a step with prompts may take, learned from measured steps."""
 
-from __future__ import annotations
-
 from math import inf
 
 from engine.schedule.step_time.step_costs import StepCosts, StepWork
@@ -20,25 +18,21 @@ _MAX_OTHERS_STRETCH = 1.6  # of a tile and the rows of other tenants: measured s
 class StepTimeBudget:
     """Makes the budget of each step, and learns from each step's duration. Only the engine thread changes it.
 
-    Streams see a gap between two tokens that is as long as the step between them. So a step in which requests decode
-    has a limit: as many tiles of prompts as fit into the target with the decode rows, but at least a part of one, or
-    prompts would starve. Where the device computes no padding the first tile is cut to pieces, of which no more are
-    taken than fit into the target, or than make the step twice as long as its decode rows alone, whichever is longer:
-    half of the time is left for prompts, so that their first tokens come at most twice as late as with whole tiles.
-    Beside streams of other tenants only the rows of those count, because a tenant with many rows in the step already
-    has taken a part of the others' time with them, and a tile may make the step 1.6 times as long as those. Gaps are
-    longer where small pieces would make the prompt much slower or save little of the tile's time: `TokenBudget` takes a
-    larger piece then, or the whole tile. The margin between what is aimed at and the target follows the quantile of
-    measured over predicted durations (stochastic approximation: Robbins and Monro, 1951), because a promise for the
-    slowest steps in a hundred cannot be kept by a prediction that is right on average.
+    The gap between two tokens of a stream is as long as the step between them. So a step with decode rows takes as many
+    tiles of prompts as fit into the target, but at least a part of one, or prompts would starve. Where the device
+    computes no padding the first tile is cut to pieces, of which no more are taken than fit into the target or make the
+    step twice as long as its decode rows alone, whichever is longer: first tokens come at most twice as late as with
+    whole tiles. Beside streams of other tenants only their rows count, and a tile may make the step 1.6 times as long
+    as those. `TokenBudget` takes a larger piece where small ones save little. The margin to the target follows the
+    quantile of measured over predicted durations (stochastic approximation: Robbins and Monro, 1951), because the
+    slowest steps in a hundred exceed a mean prediction.
     """
 
     def __init__(self, target_gap: float = 0.0, grain: int | None = None) -> None:
         """Makes a budget that knows nothing of the machine yet.
 
-        Args:
-            target_gap: milliseconds; 0: no limit, for throughput.
-            grain: tokens of a tile that the device computes together; None: all of them, padding too.
+        `target_gap` is in milliseconds, 0 for throughput; `grain` is the tokens of a tile that the device computes
+        together, None for all of them, padding too.
         """
         self.target_gap = target_gap
         self._grain = grain
@@ -60,12 +54,7 @@ class StepTimeBudget:
         return self._prompt_ms / self._total_ms if self._total_ms else 0.0
 
     def budget(self, num_tokens: int, chunk_alignment: int, work: StepWork) -> TokenBudget:
-        """The budget for the prompts of a step.
-
-        Args:
-            num_tokens: how many tokens of prompts the step may compute at most.
-            work: the decode rows of the step.
-        """
+        """The budget for at most `num_tokens` of prompts, in a step that has the decode rows in `work`."""
         if not (self.target_gap and work.num_decode_rows):
             return TokenBudget(num_tokens, chunk_alignment, work, inf, self.costs, grain=self._grain)
         return TokenBudget(
@@ -74,20 +63,15 @@ class StepTimeBudget:
         )  # fmt: skip
 
     def _longest_with_tile(self, rows: StepWork, of_other_tenants: bool) -> float:
-        """Milliseconds that a step with one tile, or a part of one, may be predicted to take.
-
-        Args:
-            rows: the decode rows of the step that count: of other tenants alone, if there are enough.
-            of_other_tenants: whether they are those of other tenants.
-        """
+        """Milliseconds that a step with a tile, or a part of one, may be predicted to take beside these rows."""
         stretch = _MAX_OTHERS_STRETCH if of_other_tenants else _MAX_STRETCH
         return max(self.target_gap / self._margin, stretch * self.costs.predict(rows))
 
     def learn(self, work: StepWork, seconds: float) -> None:
         """Learns from the duration of a step.
 
-        Of steps that only decode and take about what was predicted, one in four is used. Which one does not depend on
-        its duration, or predictions would lean towards the steps that were far off.
+        Of steps that only decode, one in four is used. Which one does not depend on its duration, or predictions would
+        lean towards the steps that were far off.
         """
         measured, predicted = 1000 * seconds, self.costs.predict(work)
         if measured <= 0:

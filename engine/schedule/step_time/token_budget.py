@@ -1,7 +1,5 @@
 """The token budget that prompts have in one step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import inf
 
@@ -14,11 +12,9 @@ _LEAST_SAVED = 1 / 3  # of the tile's time, by a piece that does not keep the li
 class TokenBudget:
     """How many more tokens of prompts a step may compute, by their number and by the time that they take.
 
-    A request with a single token left is a decode row, of which there is one for each slot: it costs no tokens here.
-    The device pads each chunk of more than one token to whole tiles of `chunk_alignment` tokens, so a chunk costs its
-    padded length of the number of tokens. Its time is that of its pieces of `grain` tokens. Of the step's first tile
-    one piece at least is granted, however long that takes, so that prompts do not starve; and all of it where pieces
-    save too little.
+    Decode rows cost no tokens. A chunk costs the tokens of its whole tiles (`chunk_alignment`), to which the device
+    pads it, and the time of its pieces of `grain` tokens. Of the step's first tile one piece is granted, however long
+    it takes, so that prompts do not starve; and all of it where pieces save too little.
     """
 
     __slots__ = ("_chunk_alignment", "_costs", "_first_limit", "_grain", "_limit", "is_exhausted", "num_left", "work")
@@ -34,8 +30,8 @@ class TokenBudget:
             limit: milliseconds for the whole step; infinite for none.
             costs: predict how long the step takes; needed with a limit.
             grain: tokens of a tile that the device computes together, a divisor of `chunk_alignment`; None: all.
-            first_limit: from decode rows, and whether they are those of other tenants, milliseconds for a step with its
-                first tile, which is cut to pieces that keep them. None: it stays whole.
+            first_limit: from decode rows, and whether they are those of other tenants, milliseconds for a step with a
+                part of its first tile. None: the tile stays whole.
         """
         self.num_left = num_tokens
         self.is_exhausted = False  # once a request has got less than it can use
@@ -52,16 +48,10 @@ class TokenBudget:
         return self.num_left // self._chunk_alignment
 
     def take(self, num_tokens: int, start: int, others: StepWork | None = None) -> int:
-        """Spends what can be afforded of a request's tokens.
+        """Spends what can be afforded of a request's `num_tokens` tokens at position `start`; returns how many.
 
-        Args:
-            num_tokens: how many there are to compute, at least 1.
-            start: the position of the first of them.
-            others: the decode rows of the other tenants, where the request has to make room for them.
-
-        Returns:
-            How many tokens of them to compute; a chunk that does not fit is cut at a multiple of the alignment, and the
-                step's first tile at one of the grain.
+        A chunk that does not fit is cut at a multiple of the alignment, and the step's first tile at one of the grain.
+        `others` are the decode rows of the other tenants, where the request has to make room for them.
         """
         num_taken = self._take_row(start) if num_tokens == 1 else self._take_tiles(num_tokens, start, others)
         self.is_exhausted |= num_taken < num_tokens
@@ -97,8 +87,8 @@ class TokenBudget:
         """How many of the tokens of the step's first tile to compute: the most that keep the limit.
 
         Pieces that cost more than `_MOST_PER_TOKEN` times as much for each token as the whole tile are not considered.
-        If no other piece keeps the limit, the smallest of the others is taken, provided that it saves at least
-        `_LEAST_SAVED` of the tile's time; else the whole tile is.
+        If none keeps the limit, the smallest is taken if it saves `_LEAST_SAVED` of the tile's time; else the whole
+        tile is.
         """
         if self._first_limit is None or self._costs is None or not self._costs.has_seen_tiles:
             return count

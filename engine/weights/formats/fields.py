@@ -1,7 +1,5 @@
 """Typed access to the fields of a model's configuration, in any format of files."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from contextlib import suppress

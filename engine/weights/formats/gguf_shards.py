@@ -1,11 +1,8 @@
-"""GGUF models that are split over several files (shards).
+"""GGUF models that are split over several files (shards), without JAX, for engine and server.
 
-Source of names and fields: `gguf-split` of llama.cpp. A model of three shards is `NAME-00001-of-00003.gguf` to
-`NAME-00003-of-00003.gguf`; each states its number from 0 (`split.no`), how many there are (`split.count`) and how many
-tensors they have together (`split.tensors.count`). The first holds all other fields.
-
-The engine needs the names for the tensors and the server to find models, so this module is part of the interface
-between them. It imports no JAX.
+Source of names and fields: `gguf-split` of llama.cpp. `NAME-00001-of-00003.gguf` is the first of three shards and holds
+all fields; each states its number from 0 (`split.no`), how many there are (`split.count`) and how many tensors they
+have together (`split.tensors.count`).
 """
 
 from __future__ import annotations
@@ -48,21 +45,13 @@ class ShardName:
 
 
 def shard_paths(path: Path) -> list[Path]:
-    """The files of the model that a GGUF file belongs to, in their order, whether they exist or not.
-
-    `path` alone where its name is no shard's.
-    """
+    """The files of the model of a GGUF file, whether they exist or not; `path` alone where its name is no shard's."""
     name = ShardName.parse(path.name)
     return [path] if name is None else [path.with_name(other) for other in name.file_names()]
 
 
 def tensors_of_shards(path: Path, first: GGUFFile) -> dict[str, ReaderTensor]:
-    """The tensors of a model by their names, from its first file, which is open, and from all others.
-
-    Raises:
-        ModelError: `path` is a later shard; a shard is missing, damaged, or not of this model; there are more or fewer
-            tensors than the first shard says.
-    """
+    """The tensors of a model by name, from its open first shard and all others; raises ModelError if they differ."""
     name, count = ShardName.parse(path.name), _count(path, first, COUNT, least=1)
     if name is None and (count or 1) > 1:
         raise ModelError(

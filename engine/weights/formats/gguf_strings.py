@@ -1,10 +1,8 @@
-"""The strings of an array in a GGUF file: each is its length in bytes, 8 bytes, little-endian, and then its bytes.
+"""The strings of an array in a GGUF file: each is its length, 8 bytes, little-endian, and then its bytes.
 
-Each length determines where the next string begins. Vocabularies have up to 500,000 of them, for which a start waits,
-so strings are not read one by one: nearly all lengths are from 1 to 255, and so one byte and seven zeros.
+Vocabularies have up to 500,000 of them, for which a start waits, so they are not read one by one: nearly all lengths
+are from 1 to 255, and so one byte and seven zeros.
 """
-
-from __future__ import annotations
 
 import struct
 

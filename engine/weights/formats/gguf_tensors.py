@@ -110,12 +110,7 @@ class GGUFTensors:
     format = "gguf"
 
     def __init__(self, path: Path) -> None:
-        """Opens a file, given by its path or that of the first of its shards.
-
-        Raises:
-            ModelError: the file is no GGUF file, is damaged or cannot be read, or names no architecture; a shard is
-                missing or is another model's.
-        """
+        """Opens a file, given by its path or that of its first shard; raises ModelError."""
         try:
             file = GGUFFile(path)
         except OSError as error:

@@ -1,7 +1,5 @@
 """Git LFS pointer files, which stand in for the content that they name. Source: the specification of Git LFS."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from engine.interface.errors import ModelError

@@ -1,8 +1,4 @@
-"""A model's folder in Hugging Face's layout, and the JSON in it.
-
-Engine and server both read it, for sizes and weights and for the vocabulary and the chat template, so this module is
-part of the interface between them. It imports neither JAX nor numpy.
-"""
+"""A model's folder in Hugging Face's layout and its JSON files, without JAX or numpy, for engine and server."""
 
 from __future__ import annotations
 
@@ -89,11 +85,7 @@ class ModelFolder:
             raise ModelError(f"{path} cannot be read: {error.strerror}") from error
 
     def text(self, name: str, max_bytes: int = MAX_TEXT_BYTES) -> str | None:
-        """The content of a text file, or None where there is none of that name.
-
-        Raises:
-            ModelError: it cannot be read, is larger than `max_bytes`, or is not UTF-8.
-        """
+        """The content of a UTF-8 file of at most `max_bytes`, None where there is none; raises ModelError."""
         path = self.file(name)
         if path is None:
             return None
@@ -103,11 +95,7 @@ class ModelFolder:
             raise ModelError(f"{path} is damaged: it is not UTF-8: {error}") from error
 
     def json(self, name: str) -> JsonFile | None:
-        """The object in a JSON file, or None where there is none of that name.
-
-        Raises:
-            ModelError: it cannot be read, is larger than MAX_JSON_BYTES, or is no JSON object.
-        """
+        """The object in a JSON file, or None where there is none; raises ModelError as `text` and for other JSON."""
         text = self.text(name, MAX_JSON_BYTES)
         if text is None:
             return None

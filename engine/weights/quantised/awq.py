@@ -1,7 +1,5 @@
 """Matrices of AWQ (Lin et al., "AWQ", 2023) in the "gemm" layout of the AutoAWQ project."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from engine.weights.quantised.parts import FLOATS, WORDS, Parts, groups_of, unpacked_awq

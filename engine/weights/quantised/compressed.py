@@ -1,7 +1,5 @@
 """Integer matrices in the formats of the compressed-tensors project, packed into words or one in a byte."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np
@@ -71,10 +69,7 @@ class CompressedIntegers:
 
 
 class PackedIntegers(CompressedIntegers):
-    """`Integers` of "pack-quantized": words int32[outputs, inputs * bits / 32], numbers above their least one.
-
-    Zero points lie in words along the outputs, int32[outputs * bits / 32, groups].
-    """
+    """`Integers` of "pack-quantized": int32[outputs, inputs * bits / 32], zero points in words along the outputs."""
 
     def __init__(self, parts: Parts) -> None:
         """Raises ModelError if a tensor is missing, or of another type or shape."""

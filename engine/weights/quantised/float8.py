@@ -32,8 +32,7 @@ class Float8Matrix:
             part_of_scales: the name of the tensor that holds them.
             block: outputs and inputs of a block, where there are scales for blocks.
 
-        Raises:
-            ModelError: a tensor is missing, or of another type or shape.
+        Raises ModelError: a tensor is missing, or of another type or shape.
         """
         self._parts, self.name = parts, f"{parts.module}.weight"
         self._weight = parts.matrix("weight", FLOAT8)

@@ -1,7 +1,5 @@
 """The tensors of a folder, quantised or not, by the names that they have where nothing is quantised."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,8 +17,7 @@ WEIGHT = "weight"
 class FolderTensors:
     """A `TensorFile` of a folder, quantised or not.
 
-    Whether a matrix is quantised is decided by its tensors and not by the lists of the configuration: one that was left
-    unquantised has a tensor of floats.
+    A matrix counts as quantised by its tensors, not by the lists of the configuration.
     """
 
     format = SafetensorsFiles.format

@@ -1,7 +1,5 @@
 """GPTQ matrices (Frantar et al., "GPTQ", 2022) in the format of the AutoGPTQ and GPTQModel projects."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np
@@ -15,9 +13,8 @@ NAMES = frozenset({"qweight", "qzeros", "scales", "g_idx"})
 class GptqIntegers:
     """`Integers` in words along the inputs, int32[inputs * bits / 32, outputs].
 
-    Zero points lie in words along the outputs, int32[groups, outputs * bits / 32]; version 1 of the format stores them
-    less one, modulo the numbers' range. Scales are [groups, outputs], and `g_idx` int32[inputs] is the group of each
-    input where inputs were quantised in the order of their activations.
+    Zero points are int32[groups, outputs * bits / 32], in version 1 less one, modulo the numbers' range. `g_idx`
+    int32[inputs] is the group of each input where inputs were quantised in the order of their activations.
     """
 
     def __init__(self, parts: Parts, *, bits: int, group_size: int, is_ordered: bool, zero_offset: int) -> None:
@@ -25,8 +22,7 @@ class GptqIntegers:
             is_ordered: whether `g_idx` counts; else groups are of neighbours.
             zero_offset: is added to a stored zero point: 1 in version 1, 0 in version 2.
 
-        Raises:
-            ModelError: a tensor is missing, or of another type or shape.
+        Raises ModelError: a tensor is missing, or of another type or shape.
         """
         self.bits = bits
         self._parts, self._is_ordered, self._group_size, self._zero_offset = parts, is_ordered, group_size, zero_offset
@@ -44,12 +40,7 @@ class GptqIntegers:
 
     @cached_property
     def groups(self) -> np.ndarray:
-        """As `Integers`.
-
-        Raises:
-            ModelError: `g_idx` is required and missing, names a group that does not exist, or is given where inputs are
-                not ordered.
-        """
+        """As `Integers`; raises ModelError where `g_idx` is missing, wrong, or given though inputs are not ordered."""
         usual = groups_of(self.shape[1], self._group_size)
         order = None if self._order is None else self._order.array
         if not self._is_ordered:

@@ -42,11 +42,10 @@ class Integers(Protocol):
 
 
 class GroupedMatrix:
-    """A `FileTensor` of integers, read lazily; the format depends on scales and zero points.
+    """A `FileTensor` of integers, read lazily.
 
-    The packed formats have a scale for each 32 inputs, in float16. They hold a matrix exactly if all 32 inputs of such
-    a group have one scale, which float16 holds exactly: symmetric ones as INT4 or INT8, others with their zero points.
-    Anything else becomes bfloat16, each weight computed in float32 and rounded once.
+    It stays exact in a packed format if all 32 inputs of a group have one scale, which float16 holds exactly; otherwise
+    each weight is computed in float32 and rounded once, to bfloat16.
     """
 
     def __init__(self, integers: Integers) -> None:

@@ -1,7 +1,5 @@
 """The tensors that a checkpoint stores for one quantised matrix."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any

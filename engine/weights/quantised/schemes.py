@@ -1,7 +1,5 @@
 """Quantisation schemes: reads the quantisation in a checkpoint's configuration, and chooses its matrices' readers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """`eagre bench`: runs every load of a plan on every server in turn, and prints and writes the figures."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random
@@ -37,11 +35,7 @@ class Bench:
         self.is_complete = False
 
     async def run(self) -> None:
-        """Prints a line for each turn. The turn that a cancellation ends counts with what it has measured.
-
-        Raises:
-            NoAnswer: a request of the warm-up failed, or a server's WebSockets cannot be opened.
-        """
+        """Prints a line for each turn, also for one that a cancellation ends; raises NoAnswer."""
         for server in self._servers:
             await self._warm_up(server)
         print(table.headings(), flush=True)
@@ -88,11 +82,7 @@ class Bench:
 
 
 def run_bench(options: argparse.Namespace, api_key: str | None) -> int:
-    """Runs the command; the exit status is 1 if requests failed, and 130 after Ctrl-C.
-
-    Raises:
-        NoAnswer: nothing can be measured.
-    """
+    """Runs the command; exits with 1 if requests failed, with 130 after Ctrl-C; raises NoAnswer."""
     for flag, path in (("--json", options.json), ("--html", options.html)):
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise NoAnswer(f"{flag} {path} cannot be written: there is no such folder, or it is a folder itself")
@@ -141,10 +131,6 @@ async def _servers(options: argparse.Namespace, api_key: str | None) -> list[Ser
 
 
 async def _first_model(server: Server) -> str:
-    """
-    Raises:
-        NoServer, NoAnswer: the server cannot be reached, or does not list its models.
-    """
     answer = await ServerClient(server.url, server.api_key).get("/v1/models")
     try:
         return str(orjson.loads(answer)["data"][0]["id"])

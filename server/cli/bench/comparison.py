@@ -1,7 +1,5 @@
 """Comparison of two servers over several rounds: the medians of each figure, and their ratio."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median

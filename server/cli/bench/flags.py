@@ -1,7 +1,5 @@
 """The flags of `eagre bench`. A flag that `vllm bench serve` has too also takes that name."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

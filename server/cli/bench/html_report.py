@@ -1,7 +1,5 @@
 """The HTML report of a measurement, with its plots; the page itself is the jinja2 template `report.html`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path

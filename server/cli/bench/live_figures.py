@@ -1,7 +1,5 @@
 """The figures of a running load."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 

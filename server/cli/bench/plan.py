@@ -1,7 +1,5 @@
 """The plan of a measurement: its servers and its loads, made from the flags."""
 
-from __future__ import annotations
-
 import argparse
 import random
 from dataclasses import dataclass, field, replace
@@ -54,11 +52,7 @@ class Plan:
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
-    """The plan that the flags ask for.
-
-    Raises:
-        NoAnswer: two flags contradict each other, or a file or JSON object is not valid; the message names the flag.
-    """
+    """The plan that the flags say; raises NoAnswer that names a flag with a wrong file or value, or a contradiction."""
     if options.shared_prefix > options.input_tokens:
         raise NoAnswer(f"--shared-prefix {options.shared_prefix} is more than --input-tokens {options.input_tokens}")
     if options.connections > 1 and options.route != "websocket":

@@ -1,7 +1,5 @@
 """The figures as JSON, with the field names of `vllm bench serve`."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The table of `eagre bench` in the terminal: one line for each load, printed when the load has ended."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Sequence
 

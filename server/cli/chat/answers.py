@@ -24,21 +24,13 @@ class Answers(Protocol):
     name: str  # of the model
 
     def answer(self, body: dict[str, Any], write: Callable[[Piece], object]) -> None:
-        """Writes the answer piece by piece. KeyboardInterrupt aborts the request.
-
-        Raises:
-            NoAnswer: the request is refused or fails.
-        """
+        """Writes the answer piece by piece; raises NoAnswer. KeyboardInterrupt aborts the request."""
 
     def close(self) -> None: ...
 
 
 class ServerAnswers:
-    """Answers of a server.
-
-    Raises:
-        NoAnswer: there is no server, it is not ready, or it refuses the key.
-    """
+    """Answers of a server; raises NoAnswer where there is none, it is not ready, or it refuses the key."""
 
     def __init__(self, client: ServerClient, model: str | None) -> None:
         models = orjson.loads(asyncio.run(client.get("/v1/models")))["data"]
@@ -73,14 +65,7 @@ class LocalAnswers:
 
 
 def open_answers(url: str | None, model: str | None, api_key: str | None, *, is_local: bool) -> Answers:
-    """Answers of the server at `url`; without a `url`, of the server at the default address, else of this process.
-
-    Args:
-        model: the name of one of the server's models, or the model that this process loads.
-
-    Raises:
-        NoAnswer: the server cannot be used, or the model cannot be loaded.
-    """
+    """Answers of a `model` of the server at `url` or the default address, or else of this process; raises NoAnswer."""
     if not is_local:
         try:
             return ServerAnswers(ServerClient(url or address.DEFAULT_URL, api_key), model)

@@ -1,7 +1,5 @@
 """The loop of `eagre chat`: reads a line, runs it as a command or sends it as a question, writes the answer."""
 
-from __future__ import annotations
-
 from server.cli.chat.answers import Answers
 from server.cli.chat.commands import Outcome, run_command
 from server.cli.chat.conversation import Conversation, ConversationError

@@ -1,7 +1,5 @@
 """The slash commands of the chat."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -34,11 +32,7 @@ class Outcome(NamedTuple):
 
 
 def run_command(line: str, conversation: Conversation) -> Outcome:
-    """Runs the command in `line`, which begins with a slash.
-
-    Raises:
-        ConversationError: there is no such command, or it fails.
-    """
+    """Runs the command in `line`, which begins with a slash; raises ConversationError."""
     name, _, argument = line.partition(" ")
     command = COMMANDS.get(name)
     if command is None:

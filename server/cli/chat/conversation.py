@@ -1,7 +1,5 @@
 """The messages of a chat, and the parameters of its requests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -50,22 +48,14 @@ class Conversation:
             self.turns.append((question, answer))
 
     def undo(self) -> str:
-        """Removes the last turn and returns its question.
-
-        Raises:
-            ConversationError: there is none.
-        """
+        """Removes the last turn and returns its question; raises ConversationError."""
         if not self.turns:
             raise ConversationError("there is no question yet")
         self._last_question = None
         return self.turns.pop()[0]
 
     def retry(self) -> str:
-        """Returns the last question, to be sent again, and removes its turn.
-
-        Raises:
-            ConversationError: there is none.
-        """
+        """Returns the last question, to be sent again, and removes its turn; raises ConversationError."""
         if self._last_question is None:
             return self.undo()
         if self.turns and self.turns[-1][0] == self._last_question:
@@ -78,11 +68,7 @@ class Conversation:
         self._last_question = None
 
     def set_parameter(self, name: str, text: str) -> None:
-        """Sets a parameter of the request to `text` as JSON, or as it is; an empty `text` removes the parameter.
-
-        Raises:
-            ConversationError: the chat fills this field itself.
-        """
+        """Sets a parameter to `text` as JSON, or as it is, or removes it; raises ConversationError for some."""
         if name in RESERVED:
             raise ConversationError(f"{name} cannot be set; the chat fills it in itself")
         if not text:
@@ -94,21 +80,14 @@ class Conversation:
             self.parameters[name] = text
 
     def save(self, path: Path) -> None:
-        """
-        Raises:
-            ConversationError: the file cannot be written.
-        """
+        """Writes the conversation to a file; raises ConversationError."""
         try:
             path.write_bytes(orjson.dumps(self.body(), option=orjson.OPT_INDENT_2) + b"\n")
         except (OSError, ValueError) as error:
             raise ConversationError(f"{path} cannot be written: {error}") from error
 
     def load(self, path: Path) -> None:
-        """Replaces all messages and parameters by those of a saved conversation.
-
-        Raises:
-            ConversationError: the file cannot be read, or has no conversation; nothing has changed then.
-        """
+        """Replaces messages and parameters by those of a saved conversation, or raises ConversationError."""
         try:
             body = orjson.loads(path.read_bytes())
         except (OSError, ValueError) as error:

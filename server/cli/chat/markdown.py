@@ -45,10 +45,7 @@ Line = list[Segment]
 
 
 class MarkdownStream:
-    """Writes markdown to a terminal piece by piece; how the text is split makes no difference to what remains.
-
-    stream.feed(piece) … stream.finish()
-    """
+    """Writes markdown to a terminal piece by piece; how the text is split makes no difference to what remains."""
 
     def __init__(self, console: Console, style: str = "none") -> None:
         self._console = console
@@ -265,10 +262,7 @@ def _highlighted(code: str, info: str, style: Style) -> Text:
 
 
 def _stripped(line: Line) -> Line:
-    """A line without spaces at its end, and without anything that steers the terminal.
-
-    Entities such as `&#x202e;` become characters only in the parser, so that they are taken out here.
-    """
+    """A line without spaces at its end, and without anything that steers the terminal, such as a decoded `&#x202e;`."""
     line = [Segment(without_controls(text), style) for text, style, control in line if not control]
     while line and not line[-1].text.rstrip(" "):
         line.pop()

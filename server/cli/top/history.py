@@ -1,7 +1,5 @@
 """Rates and step times from the last events of an engine."""
 
-from __future__ import annotations
-
 from collections import deque
 from statistics import median
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """One view of an engine for the terminal: figures, a bar of the cache's pages, and a table of the requests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rich.console import Group
@@ -26,9 +24,7 @@ _NUM_OTHER_LINES = 10  # above the first request
 def draw(event: dict[str, Any], history: History, *, width: int, height: int | None, where: str) -> Group:
     """The view as a renderable of at most `height` lines; None shows all requests.
 
-    Args:
-        event: the last one of `GET /engine/events`, which `history` has taken already.
-        where: the server's address, for the first line.
+    `event` is the last one of `GET /engine/events`, `where` the server's address for the first line.
     """
     pages, queries = event["pages"], event["prefix_cache_queries"]
     hits = f"{event['prefix_cache_hits'] / queries:.0%} of {queries:,} prompt tokens" if queries else "none yet"

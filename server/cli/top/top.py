@@ -1,7 +1,5 @@
 """Follows an engine's events and draws each of them in the terminal."""
 
-from __future__ import annotations
-
 from contextlib import aclosing, nullcontext
 from urllib.parse import urlencode
 
@@ -17,11 +15,7 @@ _EVENTS_OF_ONE_PICTURE = 2  # a rate needs two
 
 
 async def follow(client: ServerClient, model: str | None, *, is_once: bool) -> None:
-    """Draws on the terminal's alternate screen until it is cancelled; prints one view of all requests if `is_once`.
-
-    Raises:
-        NoServer, NoAnswer: the server cannot be reached, refuses the stream, or ended it.
-    """
+    """Draws on the terminal's alternate screen until it is cancelled, or once; raises NoServer or NoAnswer."""
     history, num_events = History(), 0
     path = "/engine/events" + ("" if model is None else "?" + urlencode({"model": model}))
     console = Console(highlight=False)

@@ -1,7 +1,5 @@
 """GPT-2's byte alphabet (`bytes_to_unicode`): each byte is written as one printable character."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
@@ -10,11 +8,7 @@ import numpy.typing as npt
 
 
 def byte_of_character() -> dict[str, int]:
-    """The byte of each of the 256 characters.
-
-    A byte that is printable in Latin-1 is written as itself. The others are written, in order, as the
-    characters from U+0100 on.
-    """
+    """The byte of each character: printable Latin-1 is written as itself, other bytes in order from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
@@ -37,7 +31,7 @@ _NUMBERS = _numbers()
 def bytes_of(tokens: Sequence[str]) -> list[bytes]:
     """The bytes of each token. One with a character outside the alphabet was added as plain text, in UTF-8.
 
-    A start waits for this, so all tokens are looked up together and taken apart again: each character is one byte.
+    A start waits for this, so all tokens are looked up together and taken apart again.
     """
     written, plain = list(tokens), dict[int, bytes]()
     codes, numbers = _look_up(written)

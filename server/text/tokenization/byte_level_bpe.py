@@ -1,10 +1,7 @@
 """Byte-level BPE vocabularies, as GPT-2 introduced them, through the `tokenizers` library.
 
-The vocabulary writes every byte as one printable character, so its tokens cover all texts. Models differ
-in how a text is split before tokens are merged (`pre_tokenizers.py`).
+Every byte is written as one printable character. Models differ in how a text is split before (`pre_tokenizers.py`).
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
@@ -24,10 +21,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
 
 
 class ByteLevelBpe(TokenizersEncoder):
-    """A byte-level BPE vocabulary of a GGUF file.
-
-    Raises ModelError if the pre-tokenizer of the model is not supported, or its merges are wrong.
-    """
+    """A byte-level BPE vocabulary of a GGUF file; raises ModelError if its pre-tokenizer is not supported."""
 
     def __init__(self, metadata: GgufMetadata) -> None:
         scheme = _scheme(metadata.tokenizer_pre)

@@ -41,10 +41,7 @@ CONTROL_NAME_BEGINS = "<"  # as all names do for which `is_control_name`
 
 
 def is_control_name(token: str) -> bool:
-    """Whether a token that is stored as text is a control token by its name.
-
-    Other tokens that are stored as text are text: `<think>`, `<table>`, runs of spaces.
-    """
+    """Whether a token that is stored as text is a control token by its name; `<think>` and `<table>` are not."""
     return (
         token in END_TOKENS or token in _START_TOKENS or (len(token) > 4 and token[:2] == "<|" and token[-2:] == "|>")
     )
@@ -75,11 +72,8 @@ class ShieldedText(NamedTuple):
 class ControlTokens:
     """The control tokens that an encoder looks for in texts, by name.
 
-    Work is linear in a text's length, and the interpreter lock is released every few milliseconds.
-
-    Args:
-        ids: token ids by name. Names are not empty.
-        is_exact: whether the encoder finds exactly these names, and none that its normalizer equates.
+    Work is linear in a text's length, and the interpreter lock is released every few milliseconds. `is_exact` says that
+    the encoder finds exactly these names, and none that its normalizer equates.
     """
 
     def __init__(self, ids: Mapping[str, int], *, is_exact: bool = True) -> None:
@@ -124,11 +118,9 @@ class ControlTokens:
     def shield(self, text: str, mark: str, literals: str, *, is_key: bool = False) -> str:
         """`text` with a `mark` wherever it could become, or become part of, a control token's name.
 
-        A name is broken behind its first character, and so is the beginning of a name that the text
-        does not finish: a template may remove what follows, and put other text there. What the
-        template may look for in a text stays whole, as long as it is no such name: where the
-        beginning of a name, with the character behind it, occurs in `literals`, there is no mark.
-        Without the marks the result is `text`.
+        A name is broken behind its first character, and so is the beginning of a name that the text does not finish: a
+        template may put other text there. What the template may look for in a text stays whole: where the beginning of
+        a name, with the character behind it, occurs in `literals`, there is no mark.
 
         Args:
             mark: a character that occurs neither in `text` nor in a control token's name.
@@ -155,9 +147,8 @@ class ControlTokens:
     def _find_breaks(self, literals: str) -> _Breaks:
         """The places for marks, as a pattern over a name's first character and what follows it.
 
-        A place has no mark where the text goes on as one of the strings in `literals`: the longest beginning of
-        a name, and the character behind it. Nor has it one behind a character of a word, which no template takes
-        apart, unless a name goes on there.
+        There is no mark where the text goes on as one of the strings in `literals`, nor behind a character of a word,
+        which no template takes apart, unless a name goes on there.
         """
         allowed: dict[str, set[str]] = {name[0]: set() for name in self.ids}
         longest = 1
@@ -232,10 +223,7 @@ def _class(characters: Iterable[str], *, is_negated: bool = False) -> str:
 
 
 def _either(words: Iterable[str]) -> str:
-    """A pattern of any of `words`, which are a few characters long, the longest first.
-
-    It branches on one character at a time, so that words with another character are not tried.
-    """
+    """A pattern of any of `words`, the longest first, that branches on one character at a time, to fail early."""
     rests: dict[str, set[str]] = {}
     for word in words:
         rests.setdefault(word[:1], set()).add(word[1:])

@@ -1,7 +1,5 @@
 """Reads limits, special tokens and chat template of a Hugging Face folder; the files mean what transformers says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

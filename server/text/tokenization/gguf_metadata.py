@@ -1,7 +1,5 @@
 """Reads name, limits, vocabulary and chat template from the header of a GGUF file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -93,10 +91,7 @@ class GgufMetadata:
 
 
 def read_gguf_metadata(path: Path) -> GgufMetadata:
-    """Reads the header of a GGUF file.
-
-    Raises ModelError if it is of no supported version, is damaged, or lacks a needed field.
-    """
+    """Reads the header of a GGUF file; raises ModelError if it is damaged, not supported, or lacks a needed field."""
     return _metadata_of(_Fields(path, GGUFFile(path)))
 
 

@@ -1,7 +1,5 @@
 """Errors of tokenizer libraries: too many tokens, and panics of native code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,10 +16,7 @@ class NativeLibraryError(RuntimeError):
 
 @contextmanager
 def panics_as_errors(doing: str) -> Iterator[None]:
-    """Turns a panic of a Rust library into a NativeLibraryError that says what it was `doing`.
-
-    Such a panic is a BaseException, which no handler between here and the thread's end expects.
-    """
+    """Turns a panic of a Rust library, a BaseException, into a NativeLibraryError that says what it was `doing`."""
     try:
         yield
     except BaseException as error:

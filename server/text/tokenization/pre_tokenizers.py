@@ -6,8 +6,6 @@ the syntax of Oniguruma, which the `tokenizers` library runs. That differs from 
 its own engine has to approximate classes of characters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -28,10 +26,8 @@ def _llama3(number: str) -> str:
 def _cased_words(number: str, *, contraction: str = "", without: str = "", behind_symbols: str = r"[\r\n/]*") -> str:
     """The pattern of GPT-4o: a word ends where a capital follows a small letter.
 
-    Args:
-        contraction: what may belong to a word's end.
-        without: the characters that are no part of such a word.
-        behind_symbols: what may belong to the end of a run of symbols.
+    Words have no characters of `without`, and may end with `contraction`; runs of symbols may end with
+    `behind_symbols`.
     """
     start = rf"[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}{without}]"
     end = rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}{without}]"

@@ -42,10 +42,7 @@ WHITE_SPACE = (
 
 
 class SpacePrefix(StrEnum):
-    """Which segments of a text get a leading space, in a model that was trained with one before each text.
-
-    A segment is the text between two tokens that are found before SentencePiece sees the text.
-    """
+    """Which segments of a text, between tokens found before SentencePiece sees it, get a leading space."""
 
     ALWAYS = "always"  # every segment: `legacy` in transformers, and the way of llama.cpp
     FIRST = "first"  # only the segment at the start of the text
@@ -62,11 +59,9 @@ class _Processors(NamedTuple):
 class SentencePieceVocabulary:
     """A SentencePiece vocabulary; see `Vocabulary`.
 
-    SentencePiece never finds control tokens in a text, and does not know added tokens. Their names are therefore
-    found before it sees the text.
-
-    Some models store control tokens as user-defined symbols, which SentencePiece does find in a text. They are left
-    to it, unless a message has written one; then a second processor tokenizes, to which they are control tokens.
+    SentencePiece finds no control tokens in a text and does not know added tokens, so their names are found before.
+    Control tokens that a model stores as user-defined symbols are left to it, unless a message has written one; then a
+    second processor tokenizes, to which they are control tokens.
 
     Args:
         proto: the serialized `ModelProto`.
@@ -74,9 +69,7 @@ class SentencePieceVocabulary:
         token_types: see TokenType.
         added: by their texts, the tokens that are found in a text before SentencePiece sees it.
 
-    Raises:
-        ValueError: the text of a byte token is not of the form <0xFF>.
-        RuntimeError: SentencePiece does not accept the model.
+    Raises ValueError where a byte token is not <0xFF>, RuntimeError where SentencePiece does not accept the model.
     """
 
     def __init__(
@@ -108,10 +101,7 @@ class SentencePieceVocabulary:
 
     @classmethod
     def from_gguf(cls, metadata: GgufMetadata, model_type: ModelType = ModelType.BPE) -> SentencePieceVocabulary:
-        """The vocabulary of a GGUF file, with space prefixes as in llama.cpp.
-
-        Raises ModelError if SentencePiece does not accept the vocabulary.
-        """
+        """The vocabulary of a GGUF file, with space prefixes as in llama.cpp; raises ModelError."""
         tokens, token_types = metadata.tokens, metadata.token_types
         # The tokens of Phi-3 remove the white space after them, for which the file has no field.
         strips = metadata.architecture == "phi3"
@@ -133,12 +123,8 @@ class SentencePieceVocabulary:
     ) -> SentencePieceVocabulary:
         """Reads SentencePiece's own file format.
 
-        Args:
-            added: by their texts, tokens that other files than this one add.
-            prefix: the rule if the model is one with a space before each text.
-
-        Raises:
-            ModelError: the file is damaged or cannot be read, or an added token has the id of another one.
+        Other files add the tokens in `added`; `prefix` is the rule of a model with a space before each text. Raises
+        ModelError: the file is damaged or cannot be read, or an added token has the id of another one.
         """
         added = {} if added is None else added
         proto = read_limited(path)
@@ -257,12 +243,9 @@ def _type_of(processor: SentencePieceProcessor, token_id: int) -> TokenType:
 
 
 def _token_bytes(tokens: Sequence[str], token_types: Sequence[int]) -> list[bytes]:
-    """The bytes of each token; none of control tokens.
+    """The bytes of each token, none of control tokens; raises ValueError where a byte token is not <0xFF>.
 
-    A start waits for this, so all tokens become bytes together, with zeros between them. SentencePiece's
-    pieces have no zeros; where an added token has one, each token is encoded by itself.
-
-    Raises ValueError if the text of a byte token is not of the form <0xFF>.
+    A start waits for this, so all tokens become bytes together, with zeros between them, unless an added token has one.
     """
     all_bytes = "\0".join(tokens).replace(SPACE_MARK, " ").encode("utf-8").split(b"\0")
     if len(all_bytes) != len(tokens):

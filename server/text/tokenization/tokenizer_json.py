@@ -1,11 +1,7 @@
 """The vocabulary of a `tokenizer.json`, through the `tokenizers` library that defines the format.
 
-A text is tokenized by the whole stored pipeline. Tokens are turned back into text by a table of the bytes
-that each token stands for, because outputs arrive token by token; the table comes from the decoder of the
-pipeline.
+Outputs arrive token by token, so text is made by a table of each token's bytes, from the decoder of the pipeline.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -30,9 +26,7 @@ BytesOf = Callable[[Sequence[str]], list[bytes]]
 class TokenizerJson(TokenizersEncoder):
     """A vocabulary with its pipeline. Raises ModelError if the file is damaged, or its decoder is not supported.
 
-    Args:
-        text: the content of the file at `path`.
-        special_tokens: tokens of the vocabulary that are special even if the file does not say so.
+    `text` is the content of the file at `path`; `special_tokens` are special even if the file does not say so.
     """
 
     def __init__(self, path: Path, text: str, special_tokens: Sequence[str] = ()) -> None:

@@ -15,8 +15,8 @@ from server.text.tokenization.native_errors import TooManyTokens, panics_as_erro
 def disable_tokenizers_threads() -> None:
     """Keeps the library from encoding in threads of its own, unless TOKENIZERS_PARALLELISM says otherwise.
 
-    A single text gains nothing by them: the caller sleeps until one of them has computed. The asyncio loop, which
-    encodes short texts itself, would then depend on when a machine that is busy with an engine's steps runs a thread.
+    A single text gains nothing by them, and the asyncio loop, which encodes short texts itself, would depend on when a
+    busy machine runs a thread.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -24,9 +24,8 @@ def disable_tokenizers_threads() -> None:
 class TokenizersEncoder:
     """A pipeline, and a second one over the same vocabulary that knows no name of a control token.
 
-    The library splits a text at the tokens that were added to the vocabulary, and what it does to
-    the stretches between may depend on their places. The second pipeline therefore has the same
-    tokens under other names, which begin with a character that the text does not contain.
+    The library splits a text at added tokens, and what it does between may depend on their places. So the second
+    pipeline has the same tokens under other names, which begin with a character that the text does not contain.
 
     Args:
         tokenizer: the pipeline; it is not changed any more.

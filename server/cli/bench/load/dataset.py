@@ -1,7 +1,5 @@
 """Reads prompts from a JSONL file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +14,9 @@ MAX_BYTES = 1 << 30  # of the file
 def read_dataset(path: Path, route: Route) -> tuple[dict[str, Any], ...]:
     """The parts of request bodies in the lines of the file, for requests to `route`.
 
-    A line has `prompt` (a text or token ids) or `messages`, and other parameters of the request. `output_tokens`
-    is another name of `max_tokens`. A line of a batch file has its request in `body`. The model in a line is ignored.
-
-    Raises:
-        NoAnswer: the file cannot be read, or a line is not valid, or not for the route.
+    A line has `prompt` (a text or token ids) or `messages`, and other parameters, or all of that in `body`.
+    `output_tokens` is another name of `max_tokens`; a model is ignored. Raises NoAnswer for an invalid line, or where
+    the file cannot be read.
     """
     try:
         if path.stat().st_size > MAX_BYTES:

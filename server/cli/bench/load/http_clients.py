@@ -1,7 +1,5 @@
 """Clients over HTTP, whose answers are streams of server-sent events."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -37,10 +35,8 @@ class HttpClients:
     async def run(self, trace: Trace, body: dict[str, Any]) -> None:
         """Sends one request and records its answer in `trace`.
 
-        Raises:
-            RequestFailed: the server refused the request, or its stream has an error or no end.
-            aiohttp.ClientError, OSError: the connection could not be made, or broke.
-            orjson.JSONDecodeError: an event is not JSON.
+        Raises RequestFailed where the server refused it or its stream has an error or no end, and the errors of aiohttp
+        and orjson.
         """
         data = orjson.dumps(body | self._options)
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}

@@ -1,7 +1,5 @@
 """Runs one load on one server and records a trace of each request."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time
@@ -22,10 +20,7 @@ _PAUSE_AFTER_FAILURE = 0.1
 
 
 class Load:
-    """A run of a workload. `traces` has every request that was sent so far, in order.
-
-    If `run` is cancelled, the traces stay, and those of requests that had not ended are marked `is_cut`.
-    """
+    """A run of a workload; `traces` has every request sent so far, in order, `is_cut` where a cancellation ended it."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
@@ -35,11 +30,7 @@ class Load:
         self.num_unsent = 0  # requests for which no client became free in time
 
     async def run(self) -> None:
-        """Sends the whole workload; the error of a failed request is in its trace.
-
-        Raises:
-            aiohttp.ClientError, OSError: the WebSockets could not be opened.
-        """
+        """Sends the whole workload; a trace has the error of its request. Raises what opening the WebSockets raises."""
         key = self.workload.api_key
         connector = aiohttp.TCPConnector(limit=0, force_close=not self.workload.keep_alive)
         async with aiohttp.ClientSession(

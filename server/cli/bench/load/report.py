@@ -41,10 +41,9 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def full_rate(traces: Sequence[Trace], concurrency: int) -> float | None:
-    """Tokens per second while `concurrency` streams were between their first and last chunk.
+    """Tokens per second while `concurrency` streams were between their first and last chunk; None if there were fewer.
 
-    This excludes prefill and the start and the end of the load, and measures the decode steps alone. None if
-    there were never as many streams.
+    This excludes prefill and the start and the end of the load, and measures the decode steps alone.
     """
     flowing = [trace for trace in traces if len(trace.arrivals) > 1]
     # At equal times a stream ends before the next one starts.
@@ -95,12 +94,7 @@ class Report:
 
     @classmethod
     def of(cls, traces: Sequence[Trace], *, concurrency: int | None, num_output_tokens: int | None) -> Report:
-        """Summarises traces.
-
-        Args:
-            concurrency: the number of clients; None if it was not fixed.
-            num_output_tokens: the tokens that each request should get; None if that is not known.
-        """
+        """Summarises traces; `concurrency` and `num_output_tokens` of a request are None where they were not fixed."""
         good = [trace for trace in traces if trace.error is None]
         ended = [trace for trace in good if not trace.is_cut]
         errors = Counter(trace.error for trace in traces if trace.error is not None)

@@ -90,11 +90,7 @@ class SocketClients:
 
     @classmethod
     async def connect(cls, session: aiohttp.ClientSession, workload: Workload) -> SocketClients:
-        """Opens the WebSockets.
-
-        Raises:
-            aiohttp.ClientError: a WebSocket could not be opened.
-        """
+        """Opens the WebSockets; raises aiohttp.ClientError or OSError where one cannot be opened."""
         url = root_of(workload.url) + "/v1/stream"
         sockets = [await session.ws_connect(url, max_msg_size=0) for _ in range(workload.num_connections)]
         return cls([StreamSocket(socket) for socket in sockets])
@@ -102,9 +98,8 @@ class SocketClients:
     async def run(self, trace: Trace, body: dict[str, Any]) -> None:
         """Sends one request and records its answer in `trace`.
 
-        Raises:
-            RequestFailed: the server refused the request, or the socket was closed.
-            aiohttp.ClientError, OSError: the socket broke.
+        Raises RequestFailed where the server refused it or closed the socket, aiohttp.ClientError or OSError where it
+        broke.
         """
         turn = next(self._turn)
         await self._sockets[turn % len(self._sockets)].run(str(turn), trace, body)

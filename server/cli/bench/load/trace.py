@@ -7,8 +7,6 @@ tpot   time per output token: the time from the first chunk to the last, divided
 e2el   end-to-end latency: from just before the request is sent until its answer has ended
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from dataclasses import dataclass, field
@@ -54,8 +52,7 @@ class Trace:
     def tpot(self) -> float | None:
         """Time per output token in seconds; None if all tokens came in one chunk.
 
-        Servers may send several tokens in a chunk and report their number only at the end. Then every chunk counts
-        with the same number.
+        Where a server reports the number of tokens only at the end, every chunk counts with the same number.
         """
         if len(self.arrivals) < 2:
             return None

@@ -1,7 +1,5 @@
 """The definition of a load: the number of requests, their times, and their prompts."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -23,11 +21,10 @@ WORDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The requests to a server. Tokens that are not shared are random, so that a prefix cache does not help with them.
+    """The requests to a server, with random tokens where they are not shared, against the prefix cache.
 
-    Without `rate` the load is closed: each of `concurrency` clients sends its next request when its last one has
-    ended. With it the load is open: requests arrive as a Poisson process, whether or not earlier ones have ended,
-    and a `concurrency` bounds how many run at once.
+    Without `rate` the load is closed: each of `concurrency` clients sends its next request when its last one has ended.
+    With it the load is open: requests arrive as a Poisson process, of which `concurrency` bounds how many run at once.
     """
 
     url: str = field(repr=False)  # http://host:port; may have a password
