@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.chaos.requests import hard_grammar
+from benchmarks.chaos.attacks.requests import hard_grammar
 from server.protocol.structured_outputs import Grammar, GrammarKind
 from server.structured_output.grammar_difficulty import is_simple
 
