@@ -43,6 +43,7 @@ ThinkingBudget: TypeAlias = Annotated[int, Field(ge=-1), AfterValidator(_as_budg
 
 class StreamOptions(StrictModel):
     include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # never done: it only makes chunks longer
     continuous_usage_stats: bool | None = None
 
 

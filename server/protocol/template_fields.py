@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import orjson
 from pydantic import BeforeValidator, model_validator
@@ -15,6 +15,7 @@ MAX_VARIABLES = 64
 MAX_VARIABLE_BYTES = 64 << 10  # of all of them, as JSON
 MAX_DOCUMENTS = 256
 MAX_DEPTH = 16  # of lists and objects within each other
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra"]
 RESERVED = frozenset(
     {
         "add_generation_prompt", "bos_token", "chat_template", "continue_final_message", "documents", "eos_token",

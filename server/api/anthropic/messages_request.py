@@ -20,6 +20,7 @@ from server.protocol.errors import invalid_value, shorten
 from server.protocol.generation_fields import MAX_STOP_LENGTH, MAX_STOPS, StreamFields
 from server.protocol.sampling_fields import as_strings
 from server.protocol.structured_outputs import GrammarRequest, StructuredOutputs
+from server.protocol.template_fields import Effort
 from server.protocol.tools import CallsTools, FunctionDefinition, Tool, ToolPolicy, as_schema
 
 MAX_TOOLS = 512
@@ -91,7 +92,7 @@ class JsonFormat(LenientModel):
 
 
 class OutputConfig(LenientModel):
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     format: JsonFormat | None = None
 
 

@@ -13,7 +13,7 @@ from server.protocol.base_models import StrictModel, bounded
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.generation_fields import GenerationFields, ThinkingBudget
 from server.protocol.structured_outputs import GrammarRequest, ResponseFormat
-from server.protocol.template_fields import TemplateFields, effort_variables
+from server.protocol.template_fields import Effort, TemplateFields, effort_variables
 from server.protocol.tools import MAX_TOOLS, CallsTools, NamedTool, Tool, ToolCall, ToolChoice, ToolPolicy
 from server.protocol.unknown_fields import CHAT, MESSAGE, UnknownFields
 
@@ -113,7 +113,7 @@ class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None  # true by default
     thinking_token_budget: ThinkingBudget | None = None  # of the reasoning of each answer
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    reasoning_effort: Effort | None = None
     parse_special: bool | None = None  # whether names of control tokens in messages become those tokens
     logprobs: Annotated[bool, BeforeValidator(_as_logprobs_switch, json_schema_input_type=bool)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None

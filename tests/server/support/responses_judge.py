@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 # OpenAI's server tells `store` too; earlier versions of the library want the `name` at the end of a call's arguments.
-NOT_IN_THE_LIBRARY = {"store", "name"}
+NOT_IN_THE_LIBRARY = {"store", "name", "presence_penalty", "frequency_penalty"}
 
 
 def _models(union: Any) -> dict[str, type[BaseModel]]:
