@@ -24,8 +24,58 @@ _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "refusal", "reason
 ItemId = Annotated[str, Field(min_length=1, max_length=MAX_ID_LENGTH)]
 
 
-def _as_content(value: Any) -> str:
-    return as_text(value, _text_of_part)
+# What stands in the place of content that is not text, for a model that takes text alone.
+_NOTES = {
+    "input_image": "[An image was left out here, because this model cannot see images.]",
+    "input_file": "[A file was left out here, because this model cannot read it.]",
+    "input_audio": "[A recording was left out here, because this model cannot hear it.]",
+    "input_video": "[A video was left out here, because this model cannot see it.]",
+    "computer_screenshot": "[A screenshot was left out here, because this model cannot see images.]",
+    "encrypted_content": "",
+}
+
+
+def _as_content(value: Any, info: ValidationInfo) -> str:
+    """The text of a content, with notes where it has a picture or a file."""
+
+    def text_of(part: Any) -> str:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in _NOTES:
+            return _text_of_part(part)
+        told = _text_of_file(part) if kind == "input_file" else None
+        if told is None:
+            report(info, f"input[].{info.field_name}.{kind}")
+        return _NOTES[kind] if told is None else told
+
+    return as_text(value, text_of)
+
+
+def _as_output(value: Any, info: ValidationInfo) -> str:
+    """The text of a call's result, which some clients send as one part or as an object of their own."""
+    if isinstance(value, dict):
+        value = [value] if value.get("type") in _NOTES or value.get("type") in _TEXT_PARTS else _from_object(value)
+    return _as_content("" if value is None else value, info)
+
+
+def _from_object(value: dict[str, Any]) -> Any:
+    if isinstance(value.get("content"), str | list):
+        return value["content"]
+    return orjson.dumps(value).decode() if not is_deeper(value, MAX_DEPTH) else value
+
+
+def _text_of_file(part: dict[str, Any]) -> str | None:
+    """The name and the text of a file that has nothing but text; None of any other."""
+    data = part.get("file_data")
+    if not isinstance(data, str):
+        return None
+    try:
+        text = base64.b64decode(data.partition(",")[2] if data.startswith("data:") else data, validate=True).decode()
+    except ValueError:
+        return None
+    if "\0" in text or text.startswith("%PDF"):
+        return None
+    name = part.get("filename")
+    return f"{name}:\n{text}" if isinstance(name, str) else text
 
 
 def _text_of_part(part: Any) -> str:
@@ -36,33 +86,6 @@ def _text_of_part(part: Any) -> str:
     if kind is None or not isinstance(text, str):
         raise ValueError(f'content has the part {shorten(part)}; it must look like {{"type":"input_text","text":"…"}}')
     return text
-
-
-# What the results of tools may have besides text, and what stands in its place for a model that takes text alone.
-_NOTES = {
-    "input_image": "[An image was left out here, because this model cannot see images.]",
-    "input_file": "[A file was left out here, because this model cannot read files.]",
-    "input_audio": "[A recording was left out here, because this model cannot hear.]",
-    "computer_screenshot": "[A screenshot was left out here, because this model cannot see images.]",
-    "encrypted_content": "",
-}
-
-
-def _as_output(value: Any, info: ValidationInfo) -> Any:
-    """The text of a call's result, with notes where it has a picture or a file."""
-    if isinstance(value, dict) and value.get("type") not in _NOTES:  # as Codex's first versions have sent it
-        value = value.get("content", orjson.dumps(value).decode())
-    if isinstance(value, dict):
-        value = [value]
-
-    def text_of(part: Any) -> str:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in _NOTES:
-            return _text_of_part(part)
-        report(info, f"input[].output.{kind}")
-        return _NOTES[kind]
-
-    return as_text("" if value is None else value, text_of)
 
 
 def report(info: ValidationInfo, name: str) -> None:
@@ -179,6 +202,8 @@ class ServerCallItem(Item):
     """A call that another server has made and answered by itself."""
 
     type: Literal["mcp_call", "code_interpreter_call"]
+    status: str | None = None  # type: ignore[assignment]
+    container_id: str | None = None
     name: str | None = None
     server_label: str | None = None
     arguments: Arguments = "{}"
@@ -190,6 +215,8 @@ class ServerCallItem(Item):
 
 class OtherOutputItem(Item):
     """The result of a call that is not a function's."""
+
+    status: str | None = None  # type: ignore[assignment]  # that of a patch may be "failed"
 
     type: Literal["custom_tool_call_output", "local_shell_call_output", "apply_patch_call_output"]
     call_id: ItemId | None = None

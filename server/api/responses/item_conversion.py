@@ -112,7 +112,7 @@ def _parts_of(item: Item, tools: OfferedTools) -> Iterable[_Call | _Result | str
         case "function_call_output" | "custom_tool_call_output" | "local_shell_call_output":
             yield _Result(call_id, item["output"])
         case "apply_patch_call_output":
-            yield _Result(call_id, item["output"] or "done")
+            yield _Result(call_id, item["output"] or item["status"])
         case "shell_call_output":
             yield _Result(call_id, "\n".join(map(_written, item["output"])))
         case "tool_search_output":

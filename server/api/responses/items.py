@@ -51,7 +51,8 @@ def _shape(item: InputItem, item_id: str) -> Item:
             return {**head, **fields, "tools": [tool.to_wire() for tool in item.tools]}
         case ItemReference():
             return head
-    return {**head, "status": "completed", **item.model_dump(exclude={"id", "type", "status"}, exclude_none=True)}
+    status = "failed" if item.status == "failed" else "completed"
+    return {**head, "status": status, **item.model_dump(exclude={"id", "type", "status"}, exclude_none=True)}
 
 
 def _input_text(text: str) -> Item:

@@ -77,7 +77,10 @@ def test_the_same_texts_match(grammar: str, matching: list[str], others: list[st
         ('start: "a"~5000', "at most 1000"),
         ("start: /a/x", "flags"),
         ("start: " + "(" * 100 + '"a"' + ")" * 100, "nested deeper"),
-        ("start: a0\n" + "".join(f"a{i}: a{i + 1} a{i + 1}\n" for i in range(40)) + 'a40: "x"', "characters, the limit"),
+        (
+            "start: a0\n" + "".join(f"a{i}: a{i + 1} a{i + 1}\n" for i in range(40)) + 'a40: "x"',
+            "characters, the limit",
+        ),
         ("start: a0\n" + "".join(f"a{i}: a{i + 1}\n" for i in range(3000)) + 'a3000: "x"', "too long a chain"),
     ],
 )
