@@ -191,6 +191,13 @@ class Embeddings(Answer):
     usage: EmbeddingUsage
 
 
+class InputTokens(Answer):
+    """The response of /v1/responses/input_tokens."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
 class Tokens(Answer):
     count: int
     max_model_len: int

@@ -263,9 +263,9 @@ class ResponsesRequest(TemplateFields, GenerationFields):
 
     @model_validator(mode="after")
     def _choice_is_among_the_tools(self, info: ValidationInfo) -> ResponsesRequest:
-        if self.previous_response_id is None and self.conversation is None:
-            if self.offered_tools.ignores_choice:
-                report(info, "tool_choice")
+        follows = self.previous_response_id is not None or self.conversation is not None
+        if not follows and self.offered_tools.ignores_choice:
+            report(info, "tool_choice")
         for name in _left_out(self.tools or ()):
             report(info, f"tools[].{name}")
         return self
