@@ -106,6 +106,22 @@ class CustomDefinition(LenientTool):
         return Tool.model_construct(type="function", function=function)
 
 
+class CustomTool(LenientTool):
+    """A custom tool in the form of the chat route."""
+
+    type: Literal["custom"]
+    custom: CustomDefinition
+
+    @cached_property
+    def function(self) -> FunctionDefinition:
+        """The function whose calls a grammar makes."""
+        return self.custom.to_function()
+
+    def to_template(self) -> dict[str, Any]:
+        """The tool in the form that chat templates expect."""
+        return self.custom.to_tool().to_template()
+
+
 def _with_input(form: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {INPUT: form}, "required": [INPUT], "additionalProperties": False}
 

@@ -16,7 +16,7 @@ from server.api.responses.client_tools import (
     ShellTool,
 )
 from server.api.responses.function_tools import FunctionTool
-from server.api.responses.tool_choice import AllowedTools, ChosenTool
+from server.api.responses.tool_choice import AllowedTools, ChosenTool, ToolChoice
 from server.protocol.errors import invalid_value
 from server.protocol.tools import CallsTools, FunctionDefinition, Tool, ToolPolicy
 
@@ -112,7 +112,7 @@ class OfferedTools(CallsTools):
         self,
         tools: Sequence[ClientTool],
         more: Iterable[ClientTool] = (),
-        choice: str | ChosenTool | AllowedTools | None = None,
+        choice: ToolChoice | None = None,
         *,
         is_parallel: bool = True,
         has_form: bool = False,
@@ -193,9 +193,9 @@ class OfferedTools(CallsTools):
             case AllowedTools(mode=mode):
                 functions = [tool.function for tool in self._allowed(tools)]
                 return ToolPolicy(functions, mode if functions else "auto", self._is_parallel)
-        functions = [tool.function for tool in tools]
-        mode = "auto" if choice == "required" and self.ignores_choice else choice or "auto"
-        return ToolPolicy(functions, mode, self._is_parallel)  # type: ignore[arg-type]
+            case "none" | "required" if not self.ignores_choice:
+                return ToolPolicy([tool.function for tool in tools], choice, self._is_parallel)
+        return ToolPolicy([tool.function for tool in tools], "auto", self._is_parallel)
 
     def _allowed(self, tools: Sequence[OfferedTool]) -> list[OfferedTool]:
         if not isinstance(self._choice, AllowedTools):

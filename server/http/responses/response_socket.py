@@ -162,19 +162,15 @@ class ResponseSocket:
         task.add_done_callback(end)
 
     def _cancel(self, message: _Cancel) -> None:
-        named = message.response_id
-        found = [
-            one for one in self._running if one.response_id == named or (named is None and one.lane == message.lane)
-        ]
+        lane, named = message
+        if named is None:
+            found, reason = [one for one in self._running if one.lane == lane], "no response runs in this stream"
+        else:
+            found = [one for one in self._running if one.response_id == named]
+            reason = f"the response {shorten(named)} does not run on this socket"
         if not found:
-            raise ApiError(
-                "no response runs in this stream"
-                if named is None
-                else f"the response {shorten(named)} does not run here",
-                status=404,
-                param=None if named is None else "response_id",
-                code="not_found",
-            )
+            param = None if named is None else "response_id"
+            raise ApiError(reason, status=404, param=param, code="not_found")
         for one in found:
             one.cancel()
 
@@ -236,10 +232,7 @@ def _read(text: str, max_bytes: int) -> _Create | _Cancel | _Refusal:
         lane = _take(frame, "stream_id", lambda name: name is None or _is_name(name), "a short string")
         kind = frame.pop("type", None)
         if kind == "response.cancel":
-            is_id = "the id of a response"
-            return _Cancel(
-                lane, _take(frame, "response_id", lambda value: value is None or isinstance(value, str), is_id)
-            )
+            return _Cancel(lane, _take(frame, "response_id", _is_id, "the id of a response"))
         if kind != "response.create":
             raise ApiError(
                 f"type is {shorten(kind)}; it must be response.create or response.cancel",
@@ -263,6 +256,10 @@ def _take(frame: dict[str, Any], name: str, fits: Callable[[Any], bool], demand:
     if not fits(value):
         raise ApiError(f"{name} is {shorten(value)}; it must be {demand}", param=name, code="invalid_value")
     return value
+
+
+def _is_id(value: object) -> bool:
+    return value is None or isinstance(value, str)
 
 
 def _is_name(value: object) -> bool:
