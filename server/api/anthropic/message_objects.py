@@ -11,7 +11,7 @@ import orjson
 from engine.interface.types import FinishReason
 from server.api.framing import SERVER_SENT_EVENTS, Framing
 from server.generation.answers import Usage
-from server.protocol.errors import ApiError
+from server.protocol.errors import ApiError, ContextError
 
 ANTHROPIC_HEADER = "anthropic-version"  # which every client of Anthropic's API sends
 REQUEST_ID_HEADER = "request-id"  # by which Anthropic's libraries know an answer
@@ -45,7 +45,10 @@ MESSAGE_EVENTS = Framing(
 
 def error_object(error: ApiError, request_id: str) -> dict[str, Any]:
     """The body of an error: `{"type": "error", "error": {…}}`."""
-    body = {"type": _TYPES.get(error.status, "invalid_request_error"), "message": error.message}
+    message = error.message
+    if isinstance(error, ContextError):  # by these words clients know that the conversation must be shortened
+        message = f"prompt is too long: {error.num_tokens} tokens > {error.limit} maximum"
+    body = {"type": _TYPES.get(error.status, "invalid_request_error"), "message": message}
     return {"type": "error", "error": body, "request_id": request_id}
 
 

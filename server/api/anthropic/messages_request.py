@@ -101,7 +101,7 @@ class ThinkingConfig(LenientModel):
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     budget_tokens: Annotated[int, Field(ge=1)] | None = None
-    display: Literal["summarized", "omitted"] | None = None
+    display: str | None = None  # "omitted" leaves its text out
 
 
 class JsonFormat(LenientModel):
