@@ -185,7 +185,7 @@ CALLS: list[tuple[dict[str, Any], str]] = [
     ({"type": "function_call", "name": "f", "namespace": "mcp__node", "arguments": {"a": 1}}, '!mcp__node__f{"a": 1}'),
     ({"type": "function_call", "name": "f", "arguments": None}, "!f{}"),
     ({"type": "custom_tool_call", "name": "walk", "input": 'go "on"'}, '!walk{"input": "go \\"on\\""}'),
-    ({"type": "local_shell_call", "action": {"type": "exec", "command": ["l"], "env": {}}}, '!local_shell{"command": ["l"]}'),
+    ({"type": "local_shell_call", "action": {"type": "exec", "command": [], "env": {}}}, '!local_shell{"command": []}'),
     ({"type": "shell_call", "action": {"commands": ["ls"], "timeout_ms": None}}, '!shell{"commands": ["ls"]}'),
     ({"type": "apply_patch_call", "operation": {"path": "a", "diff": ""}}, '!apply_patch{"path": "a", "diff": ""}'),
     ({"type": "tool_search_call", "execution": "client", "arguments": {"query": "q"}}, '!tool_search{"query": "q"}'),
@@ -307,12 +307,13 @@ async def test_parameters_of_agents(server: RunningServer) -> None:
     body = {
         "input": [], "instructions": "Go.", "presence_penalty": 0.5, "stream": True,
         "stream_options": {"include_obfuscation": True, "reasoning_summary_delivery": "sequential_cutoff"},
-        "reasoning": {"effort": "ultra", "summary": "none", "mode": "x"}, "text": {"verbosity": "medium"},
+        "reasoning": {"effort": "max", "summary": "none", "mode": "x"}, "text": {"verbosity": "medium"},
         "context_management": [{"type": "compaction", "compact_threshold": 5}],
     }  # fmt: skip
     response = judge(await stream(server, **body))
     assert text_of(response) == "system:Go.|"
     assert (response["presence_penalty"], response["frequency_penalty"]) == (0.5, 0.0)
+    assert (await ask(server, input="x", reasoning={"effort": "ultra"}))["reasoning"]["effort"] == "ultra"
     messages = [{"role": "user", "content": "x"}]
     options = {"include_obfuscation": True, "include_usage": True}
     chat = {"messages": messages, "reasoning_effort": "ultra", "stream": True, "stream_options": options}
