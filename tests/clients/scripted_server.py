@@ -26,7 +26,8 @@ TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}] {{ m.content }}"
     "{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}</call>{% endfor %}{% endfor %}"
 )
-TASK, PICTURE, SEARCH = "DO-THE-TASK", "LOOK-AT-IT", "SEARCH-FOR-IT"  # what a test asks an agent for
+# What a test asks an agent for.
+TASK, PICTURE, SEARCH, WORD = "DO-THE-TASK", "LOOK-AT-IT", "SEARCH-FOR-IT", "SAY-THE-WORD"
 NOTE = "An image was left out here"
 DONE, SEEN, FOUND = "The task is done.", "There was a picture that I cannot see.", "The search has ended."
 PATCH = '*** Begin Patch\n*** Add File: b.txt\n+two "quoted"\n*** End Patch\n'
@@ -36,20 +37,26 @@ _SHELLS = ("exec_command", "shell_command", "shell", "Bash")
 def answer(prompt: str) -> str:
     """What the model writes."""
     tools = re.findall(r"<tool>([^<]+)</tool>", prompt)
-    asked = max((TASK, PICTURE, SEARCH), key=prompt.rfind)
+    asked = max((TASK, PICTURE, SEARCH, WORD), key=prompt.rfind)
     since = prompt[prompt.rfind(asked) :] if asked in prompt else ""
     num_done = since.count("[tool] ")
     path = re.search(r"PATH=(\S+)", since)
     if asked == PICTURE and since:
         if path is not None and num_done == 0 and "Read" in tools:
             return _call("Read", file_path=path[1])
-        return SEEN if NOTE in since else "There is no picture."
+        return SEEN if NOTE in prompt else "There is no picture."
     if asked == SEARCH and since and num_done == 0 and "WebSearch" in tools:
         return _call("WebSearch", query="eagre")
     if asked == SEARCH and since:
         return FOUND
     if not since:
         return "ok"
+    if asked == WORD:
+        name = next((name for name in tools if name.endswith("__lookup")), None)
+        told = re.search(r"The word is (\w+)", since)
+        if told is None and name is not None and num_done == 0:
+            return _call(name, day="today")
+        return f"It is {told[1]}." if told is not None else "There is no such tool."
     if num_done == 0:
         return _shell(tools, "echo one > a.txt; cat a.txt")
     if num_done == 1:

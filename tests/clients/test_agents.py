@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import subprocess
+import sys
 import time
 import urllib.request
 import zlib
@@ -19,7 +20,7 @@ PACKAGES = Path(os.environ.get("EAGRE_NODE_MODULES", ROOT / "build" / "clients-j
 CODEX, CLAUDE = PACKAGES / ".bin" / "codex", PACKAGES / ".bin" / "claude"
 LIMIT_S = 180
 # As tests.clients.scripted_server has them, which needs packages that are not installed beside the clients.
-TASK, PICTURE, SEARCH = "DO-THE-TASK", "LOOK-AT-IT", "SEARCH-FOR-IT"
+TASK, PICTURE, SEARCH, WORD = "DO-THE-TASK", "LOOK-AT-IT", "SEARCH-FOR-IT", "SAY-THE-WORD"
 DONE, SEEN, FOUND = "The task is done.", "There was a picture that I cannot see.", "The search has ended."
 
 Run = Callable[..., str]
@@ -76,6 +77,7 @@ def codex(scripted: str, tmp_path: Path) -> Run:
     (home / "config.toml").write_text(
         'model = "fake"\nmodel_provider = "eagre"\n[model_providers.eagre]\nname = "eagre"\n'
         f'base_url = "{scripted}/v1"\nwire_api = "responses"\n'
+        f'[mcp_servers.words]\ncommand = "{sys.executable}"\nargs = ["{Path(__file__).parent / "mcp_server.py"}"]\n'
     )
 
     def run(*arguments: str | Path, with_catalogue: bool = False, over_socket: bool = False) -> str:
@@ -108,6 +110,11 @@ def test_codex_does_a_task_of_three_calls_and_resumes(
     assert (tmp_path / "work" / "b.txt").read_text() == 'two "quoted"\n'
     again = codex("resume", "--last", "Thank you.", with_catalogue=with_catalogue, over_socket=over_socket)
     assert DONE in again
+
+
+def test_codex_calls_the_tool_of_an_mcp_server(codex: Run) -> None:
+    assert "It is heron." in codex(WORD)
+    assert "It is heron." in codex(WORD, with_catalogue=True, over_socket=True)
 
 
 def test_codex_takes_a_picture_and_goes_on(codex: Run, picture: Path) -> None:

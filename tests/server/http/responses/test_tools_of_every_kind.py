@@ -25,7 +25,7 @@ SERVERS = ("web_search", "file_search", "code_interpreter", "image_generation", 
 
 
 def calling(name: str, **arguments: Any) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
 
 
 IN_SPACE = {"name": "f", "namespace": "mcp__node"}
