@@ -40,7 +40,7 @@ def answer(prompt: str) -> str:
     asked = max((TASK, PICTURE, SEARCH, WORD), key=prompt.rfind)
     since = prompt[prompt.rfind(asked) :] if asked in prompt else ""
     num_done = since.count("[tool] ")
-    path = re.search(r"PATH=(\S+)", since)
+    path = re.search(r"PATH=([^\s\[]+)", since)
     if asked == PICTURE and since:
         if path is not None and num_done == 0 and "Read" in tools:
             return _call("Read", file_path=path[1])

@@ -410,3 +410,19 @@ async def test_tools_that_messages_add_and_remove(server: RunningServer) -> None
     broken = [{"type": "tool_addition", "tool": {"name": "late", "input_schema": 5}}]
     status, answer = await server.post(PATH, asking(broken))
     assert (status, "late" in answer["error"]["message"]) == (400, True)
+
+
+async def test_a_prompt_beyond_the_context_is_refused_in_words_that_clients_know(server: RunningServer) -> None:
+    status, answer = await server.post(PATH, asking("x" * 600))
+    assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
+    words = answer["error"]["message"].split()
+    assert (" ".join(words[:4]), words[5:]) == ("prompt is too long:", ["tokens", ">", "512", "maximum"])
+    assert int(words[4]) >= 600
+    for path, body in (
+        ("/v1/responses", {"input": "x" * 600}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 600}]}),
+        ("/v1/completions", {"prompt": "x" * 600}),
+    ):
+        status, answer = await server.post(path, body)
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+        assert "maximum context length is 512 tokens" in answer["error"]["message"]
