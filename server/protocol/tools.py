@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import orjson
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from server.protocol.base_models import StrictModel
+from server.protocol.base_models import StrictModel, bounded
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.json_limits import is_deeper, is_longer
 from server.protocol.structured_outputs import NAME_PATTERN, Grammar, GrammarKind
@@ -73,11 +73,23 @@ class NamedCustomTool(StrictModel):
         return self.custom
 
 
+def _tag_of(choice: Any) -> str:
+    if isinstance(choice, str):
+        return "<word>"
+    kind = choice.get("type") if isinstance(choice, dict) else getattr(choice, "type", None)
+    return f"<{kind}>" if kind in ("custom", "allowed_tools") else "<function>"
+
+
+OneTool = Annotated[
+    Annotated[NamedTool, Tag("<function>")] | Annotated[NamedCustomTool, Tag("<custom>")], Discriminator(_tag_of)
+]
+
+
 class AllowedSet(StrictModel):
     """Some of the tools, among which the model may or must choose."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool | NamedCustomTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+    tools: Annotated[list[OneTool], Field(min_length=1, fail_fast=True), bounded("tools", MAX_TOOLS)]
 
 
 class AllowedTools(StrictModel):
@@ -89,13 +101,6 @@ class AllowedTools(StrictModel):
     @property
     def names(self) -> list[str]:
         return [tool.function.name for tool in self.allowed_tools.tools]
-
-
-def _tag_of(choice: Any) -> str:
-    if isinstance(choice, str):
-        return "<word>"
-    kind = choice.get("type") if isinstance(choice, dict) else getattr(choice, "type", None)
-    return f"<{kind}>" if kind in ("custom", "allowed_tools") else "<function>"
 
 
 ToolChoice = Annotated[

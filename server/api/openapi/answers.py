@@ -171,6 +171,7 @@ class ModelCard(BaseModel):
 class ModelList(Answer):
     object: Literal["list"]
     data: list[ModelCard]
+    models: list[dict[str, Any]]  # the catalogue that Codex reads
 
 
 class Embedding(Answer):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
-from server.api.responses.function_tools import FunctionTool
+from server.api.responses.function_tools import Callers, FunctionTool
 from server.protocol.base_models import LenientModel, bounded
 from server.protocol.custom_tools import CustomDefinition, LenientTool
 from server.protocol.errors import invalid_value, shorten
@@ -80,7 +80,7 @@ class ShellTool(LenientTool):
 
     type: Literal["shell"]
     environment: dict[str, Any] | None = None
-    allowed_callers: list[str] | None = None
+    allowed_callers: Callers | None = None
 
     @property
     def is_local(self) -> bool:
@@ -95,7 +95,7 @@ class ApplyPatchTool(LenientTool):
     """Changes of files, which the client makes."""
 
     type: Literal["apply_patch"]
-    allowed_callers: list[str] | None = None
+    allowed_callers: Callers | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """The tool in the response object."""

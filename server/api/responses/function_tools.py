@@ -14,6 +14,9 @@ from server.protocol.tools import FunctionDefinition
 MAX_CALLERS = 16  # of one tool
 
 
+Callers = Annotated[list[str], Field(fail_fast=True), bounded("allowed_callers", MAX_CALLERS)]
+
+
 class FunctionTool(LenientTool):
     """A function by its name and the JSON schema of its arguments."""
 
@@ -24,7 +27,7 @@ class FunctionTool(LenientTool):
     strict: bool | None = None  # calls that must be made follow the schema always
     # For other servers, before or after a call; not part of the prompt. A tool whose loading is deferred is offered.
     defer_loading: bool | None = None
-    allowed_callers: Annotated[list[str], Field(fail_fast=True), bounded("allowed_callers", MAX_CALLERS)] | None = None
+    allowed_callers: Callers | None = None
     output_schema: dict[str, Any] | None = None
 
     def to_function(self, name: str) -> FunctionDefinition:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, Val
 
 from server.api.openai.chat_request import MAX_PARTS, as_text
 from server.api.responses.client_tools import ClientTools
-from server.protocol.base_models import LenientModel, StrictModel
+from server.protocol.base_models import LenientModel, StrictModel, bounded
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.json_limits import is_deeper
 from server.protocol.unknown_fields import MAX_NAME_CHARS, UnknownFields
@@ -209,7 +209,7 @@ class ServerCallItem(Item):
     arguments: Arguments = "{}"
     code: str | None = None
     output: str | None = None
-    outputs: list[dict[str, Any]] | None = None
+    outputs: Annotated[list[Json], Field(fail_fast=True), bounded("outputs", MAX_PARTS)] | None = None
     error: Any = None
 
 
@@ -228,7 +228,7 @@ class ShellCallOutputItem(Item):
 
     type: Literal["shell_call_output"]
     call_id: ItemId
-    output: Annotated[list[Json], Field(max_length=MAX_PARTS)]
+    output: Annotated[list[Json], Field(fail_fast=True), bounded("output", MAX_PARTS)]
     max_output_length: int | None = None
 
 
