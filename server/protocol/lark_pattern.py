@@ -14,9 +14,11 @@ from typing import NamedTuple, TypeAlias
 import orjson
 
 MAX_PATTERN_CHARS = 16_000
-MAX_TOKENS = 20_000  # of a grammar's source
+MAX_TOKENS = 4_000  # of a grammar's source; to read and to translate them takes some 20 ms at most
 MAX_NESTING = 64  # of parentheses
-_LEVELS = (24, 16, 12, 8, 6, 4, 3, 2, 1, 0)  # of recursion in the middle of rules, the first that fits
+MAX_WORK = 200_000  # characters that are written for all levels together, and _VISIT for each part
+_VISIT = 50
+_LEVELS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)  # of recursion in the middle of rules, of which the last that fits counts
 _ENDLESS = 1_000  # the most repetitions that are written as a number
 
 # What Lark's own library of terminals has.
@@ -87,22 +89,20 @@ def pattern_of_lark(source: str) -> str:
     grammar = _Parser(source).read()
     if "start" not in grammar.rules:
         raise LarkError("it has no rule named start")
-    reason: LarkError | None = None
-    for level in _LEVELS:
+    writer = _Writer(grammar)
+    pattern: str | None = None
+    reason = LarkError("nothing matches it, or its recursion never ends")
+    for level in _LEVELS if writer.is_recursive else _LEVELS[:1]:
         try:
-            writer = _Writer(grammar, level)
-            pattern = writer.write()
+            pattern = writer.write(level)
         except RecursionError as error:
             raise LarkError("its rules form too long a chain") from error
-        except _TooLongError:
-            reason = LarkError(f"as a regular expression it has more than {MAX_PATTERN_CHARS} characters, the limit")
-            if writer.is_recursive:
-                continue
+        except _TooLongError as error:
+            reason = LarkError(str(error))
             break
-        if pattern is None:
-            break
-        return pattern
-    raise reason or LarkError("nothing matches it, or its recursion never ends")
+    if pattern is None:
+        raise reason
+    return pattern
 
 
 class _Grammar(NamedTuple):
@@ -332,33 +332,36 @@ def _regex(text: str) -> str:
 
 
 class _TooLongError(Exception):
-    """The regular expression would be too long."""
+    """The regular expression would be too long, or take too long to write; the message says which."""
 
 
 class _Writer:
-    """Writes the regular expression of one grammar.
+    """Writes the regular expressions of one grammar."""
 
-    Args:
-        level: how often a rule may come back within itself.
-    """
-
-    def __init__(self, grammar: _Grammar, level: int) -> None:
+    def __init__(self, grammar: _Grammar) -> None:
         self._rules = {name: _without_outer_recursion(name, node) for name, node in grammar.rules.items()}
-        self._level = level
+        self._ignored = grammar.ignored
         self._cycles = _cycles(self._rules)
         self._written: dict[tuple[str, int], str | None] = {}
         self._between = ""
-        if grammar.ignored:
-            ignored = self._of(_Choice(grammar.ignored), level, "IGNORED")
-            self._between = f"(?:{ignored})*" if ignored else ""
+        self._work = 0
 
     @property
     def is_recursive(self) -> bool:
         return any(self._cycles.values())
 
-    def write(self) -> str | None:
-        """None where nothing matches within the level."""
-        written = self._rule("start", self._level)
+    def write(self, level: int) -> str | None:
+        """None where nothing matches within the level.
+
+        Args:
+            level: how often a rule may come back within itself.
+        """
+        self._written, self._between = {}, ""
+        if self._ignored:
+            ignored = self._of(_Choice(self._ignored), level, "IGNORED")
+            self._between = f"(?:{ignored})*" if ignored else ""
+            self._written = {}
+        written = self._rule("start", level)
         return None if written is None else self._between + written
 
     def _rule(self, name: str, level: int) -> str | None:
@@ -393,8 +396,11 @@ class _Writer:
                     written = "" if least == 0 else None
                 else:
                     written = f"(?:{inner}){_times(least, most)}"
+        self._work += _VISIT + (0 if written is None else len(written))
+        if self._work > MAX_WORK:
+            raise _TooLongError("it takes too long to translate; it must be simpler")
         if written is not None and len(written) > MAX_PATTERN_CHARS:
-            raise _TooLongError
+            raise _TooLongError(f"as a regular expression it has more than {MAX_PATTERN_CHARS} characters, the limit")
         return written
 
 
@@ -404,19 +410,37 @@ def _times(least: int, most: int | None) -> str:
 
 
 def _cycles(rules: Mapping[str, _Node]) -> Mapping[str, frozenset[str]]:
-    """Of each rule, the rules that it names and that lead back to it."""
-    named = {rule: frozenset(_names(node)) & rules.keys() for rule, node in rules.items()}
-    reached: dict[str, set[str]] = {}
-    for rule in rules:
-        seen: set[str] = set()
-        waiting = list(named[rule])
-        while waiting:
-            name = waiting.pop()
-            if name not in seen:
-                seen.add(name)
-                waiting += named[name] - seen
-        reached[rule] = seen
-    return {rule: frozenset(name for name in named[rule] if rule in reached[name]) for rule in rules}
+    """Of each rule, the rules that it names and that lead back to it.
+
+    Rules that lead to each other are found by Tarjan's algorithm, whose time grows with the length of the grammar.
+    """
+    named = {rule: tuple(dict.fromkeys(name for name in _names(node) if name in rules)) for rule, node in rules.items()}
+    number: dict[str, int] = {}  # in the order of the visits
+    lowest: dict[str, int] = {}
+    group: dict[str, int] = {}  # the number of the first rule of those that lead to each other
+    path: list[str] = []
+    for root in rules:
+        visits = [(root, iter(named[root]))] if root not in number else []
+        while visits:
+            rule, names = visits[-1]
+            if rule not in number:
+                number[rule] = lowest[rule] = len(number)
+                path.append(rule)
+            for name in names:
+                if name not in number:
+                    visits.append((name, iter(named[name])))
+                    break
+                if name not in group:
+                    lowest[rule] = min(lowest[rule], lowest[name])
+            else:
+                visits.pop()
+                if visits:
+                    above = visits[-1][0]
+                    lowest[above] = min(lowest[above], lowest[rule])
+                if lowest[rule] == number[rule]:
+                    while rule not in group:
+                        group[path.pop()] = number[rule]
+    return {rule: frozenset(name for name in named[rule] if group[name] == group[rule]) for rule in rules}
 
 
 def _names(node: _Node) -> Iterable[str]:
