@@ -34,6 +34,8 @@ _PATTERNS = {"/static/{path}": "/static/{path:.+}", "/v1/models/{id}": "/v1/mode
 _HANDLERS: dict[tuple[str, str], Handler] = {
     **{("POST", route.path): failover.forward_generation for route in ROUTES if isinstance(route, BodyRoute)},
     ("POST", RESPONSES): sticky_routes.forward_response,
+    ("POST", RESPONSES + "/input_tokens"): sticky_routes.forward_response,
+    ("POST", RESPONSES + "/compact"): sticky_routes.forward_response,
     ("GET", "/v1/streams/{id}"): failover.resume_stream,
     ("DELETE", "/v1/streams/{id}"): failover.stop_stream,
     ("GET", "/v1/requests"): sticky_routes.forward_to_named,
