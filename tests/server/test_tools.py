@@ -288,8 +288,6 @@ async def test_calls_of_custom_tools_go_back_to_the_template(start_server: Start
         {"role": "assistant", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "r"},
     ]
-    _, answer = await server.post(
-        "/v1/chat/completions", {"messages": messages, "tools": [CUSTOM], "tool_choice": "none"}
-    )
+    _, answer = await server.post("/v1/chat/completions", {"messages": messages, "tools": [CUSTOM]})
     told = answer["choices"][0]["message"]["content"]
     assert told == 'walk;user:What is the weather?|assistant:!walk{"input": "go \\"on\\""}|tool:rc1|'

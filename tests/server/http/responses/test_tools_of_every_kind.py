@@ -103,9 +103,7 @@ async def test_the_prompt_shows_a_custom_tool_as_a_function_with_its_grammar(sta
     server = await start_saying(
         template="{{ tools[0].function.description }}!{{ tools[0].function.parameters | tojson }}"
     )
-    description, _, parameters = text_of(await ask(server, input="x", tools=[CUSTOM], tool_choice="none")).partition(
-        "!"
-    )
+    description, _, parameters = text_of(await ask(server, input="x", tools=[CUSTOM])).partition("!")
     assert description == f"Walks.\n\nThe input must match this Lark grammar:\n{GRAMMAR['definition']}"
     assert json.loads(parameters)["properties"] == {"input": {"type": "string"}}
 
