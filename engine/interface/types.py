@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sampling.host.params import InvalidParameter
+
 if TYPE_CHECKING:  # only types need it here, so that parameters can be made without it
     import numpy as np
 
@@ -107,6 +109,25 @@ class EngineState(StrEnum):
 
 class EngineBusy(RuntimeError):
     """A change of state was refused, because requests are running or the engine is in the wrong state."""
+
+
+class ContextOverflow(InvalidParameter):
+    """A prompt, alone or with the tokens of the answer, has no room in the model's context.
+
+    Args:
+        num_tokens: that were asked for; at least so many where the rest was not counted.
+        limit: the tokens of the context.
+    """
+
+    def __init__(self, param: str, reason: str, num_tokens: int, limit: int) -> None:
+        # Clients look for "maximum context length" in the sentence, and then shorten the conversation.
+        super().__init__(
+            param,
+            f"{reason}; the model's context is {limit} tokens, prompt and output together (its maximum context length "
+            f"is {limit} tokens)",
+        )
+        self.num_tokens = num_tokens
+        self.limit = limit
 
 
 class QueueFull(RuntimeError):

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from engine.interface.types import ContextOverflow
 from sampling.host.params import InvalidParameter
 from server.protocol.errors import ApiError
 from server.protocol.json_limits import is_deeper, size_of
@@ -264,19 +265,13 @@ def _num_listed(max_model_len: int | None) -> int | None:
 
 
 def _too_many(error: TooManyTokens, max_model_len: int | None) -> InvalidParameter:
-    return InvalidParameter(
-        "prompt",
-        f"the prompt has at least {error.num_tokens} tokens; "
-        f"the model's context is {max_model_len} tokens, prompt and output together",
-    )
+    num_tokens = error.num_tokens
+    return ContextOverflow("prompt", f"the prompt has at least {num_tokens} tokens", num_tokens, max_model_len or 0)
 
 
 def _refuse_hopeless(num_chars: int, text_model: TextModel, max_model_len: int | None) -> None:
     """Refuses a text that is too long whatever its tokens are, because a token has a largest number of characters."""
     fewest = num_chars // text_model.tokenizer.max_token_bytes
     if max_model_len is not None and fewest >= max_model_len:
-        raise InvalidParameter(
-            "prompt",
-            f"the prompt has {num_chars} characters and so at least {fewest} tokens; "
-            f"the model's context is {max_model_len} tokens, prompt and output together",
-        )
+        reason = f"the prompt has {num_chars} characters and so at least {fewest} tokens"
+        raise ContextOverflow("prompt", reason, fewest, max_model_len)

@@ -108,6 +108,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     app.router.add_get(responses.RESPONSES, handle_socket, allow_head=False)
     _add_probes(app)
     app.router.add_get("/version", health.version)
+    app.router.add_get("/api/hello", health.hello)
     if settings.metrics_port is None:
         _add_figures(app)
     engine_events.add_routes(app)

@@ -66,6 +66,11 @@ async def version(_request: web.Request) -> web.Response:
     return json_response({"name": "eagre", "version": eagre_version()})
 
 
+async def hello(_request: web.Request) -> web.Response:
+    """GET /api/hello, by which Claude Code finds out whether its server can be reached."""
+    return json_response({"message": "hello"})
+
+
 def _readiness(served: ServedModels) -> dict[str, Any]:
     match served.phase:
         case Phase.LOADING:

@@ -6,6 +6,8 @@ from typing import Any
 
 from aiohttp import web
 
+from server.api.anthropic.message_objects import ANTHROPIC_HEADER, anthropic_list, anthropic_model
+from server.api.responses.model_catalogue import catalogue_entry
 from server.http.entry.served import SERVED
 from server.http.transport.json_body import json_response
 from server.protocol.errors import without_folders
@@ -15,17 +17,24 @@ from server.startup.version import eagre_version
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """GET /v1/models"""
+    """GET /v1/models: OpenAI's list with Codex's catalogue beside it, or Anthropic's list for its clients."""
     served = request.app[SERVED]
     _check_loaded(served)
-    return json_response({"object": "list", "data": [_shape(model, served) for model in served.all]})
+    if ANTHROPIC_HEADER in request.headers:
+        return json_response(anthropic_list([model.model_name for model in served.all], served.started_at))
+    listed = [_shape(model, served) for model in served.all]
+    catalogue = [_catalogue_entry(model, place) for place, model in enumerate(served.all)]
+    return json_response({"object": "list", "data": listed, "models": catalogue})
 
 
 async def show_model(request: web.Request) -> web.Response:
     """GET /v1/models/{id}"""
     served = request.app[SERVED]
     _check_loaded(served)
-    return json_response(_shape(served.find(request.match_info["id"]), served))
+    model = served.find(request.match_info["id"])
+    if ANTHROPIC_HEADER in request.headers:
+        return json_response(anthropic_model(model.model_name, served.started_at))
+    return json_response(_shape(model, served))
 
 
 async def show_server(request: web.Request) -> web.Response:
@@ -78,6 +87,12 @@ def _check_loaded(served: ServedModels) -> None:
     """Raises ApiError where no model has been loaded yet."""
     if served.phase is Phase.LOADING:
         served.check_accepting()
+
+
+def _catalogue_entry(model: ServedModel, place: int) -> dict[str, Any]:
+    max_model_len = model.engine.model_info.max_model_len if model.is_open else None
+    reasons = model.is_open and model.answer_format.reasoning is not None
+    return catalogue_entry(model.model_name, place, max_model_len, reasons=reasons)
 
 
 def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:

@@ -70,6 +70,11 @@ class UnknownFields:
                 self._check_unknown(name, value, fields, path)
         return kept
 
+    def add(self, name: str) -> None:
+        """Reports a part of the body that is known and ignored."""
+        if name not in self.ignored and len(self.ignored) < MAX_IGNORED:
+            self.ignored.append(name)
+
     def _check_unknown(self, name: str, value: Any, fields: Collection[str], path: str) -> None:
         shown = path + name[:MAX_NAME_CHARS]
         _, compared = self._compared.setdefault(id(fields), (fields, set()))

@@ -11,7 +11,7 @@ import orjson
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from engine.interface.types import DeadEnd, EngineError, QueueFull
+from engine.interface.types import ContextOverflow, DeadEnd, EngineError, QueueFull
 from sampling.host.params import InvalidParameter
 
 MAX_PARAM_CHARS = 128
@@ -77,6 +77,15 @@ class ApiError(Exception):
         """
         self.__traceback__ = self.__cause__ = self.__context__ = None
         return self
+
+
+class ContextError(ApiError):
+    """400, for a prompt that has no room in the model's context; clients know it by its code and shorten it."""
+
+    def __init__(self, error: ContextOverflow) -> None:
+        super().__init__(str(error), param=error.param, code="context_length_exceeded")
+        self.num_tokens = error.num_tokens
+        self.limit = error.limit
 
 
 class FieldError(ValueError):
@@ -180,6 +189,8 @@ def to_api_error(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
+        case ContextOverflow():
+            return ContextError(error)
         case InvalidParameter():
             return invalid_value(str(error), error.param)
         case QueueFull():

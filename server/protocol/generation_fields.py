@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import orjson
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
@@ -17,6 +17,7 @@ MAX_CHOICES = 16  # n and best_of
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256  # characters
 MAX_SALT_LENGTH = 256  # characters
+Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra"]
 REQUEST_ID_PATTERN = r"^[A-Za-z0-9._:-]{1,128}$"
 
 MAX_VARIABLES = 64
@@ -87,6 +88,7 @@ ThinkingBudget: TypeAlias = Annotated[int, Field(ge=-1), AfterValidator(_as_budg
 
 class StreamOptions(StrictModel):
     include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # never done: it only makes chunks longer
     continuous_usage_stats: bool | None = None
 
 

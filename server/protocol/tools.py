@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
 import orjson
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from server.protocol.base_models import StrictModel
+from server.protocol.base_models import StrictModel, bounded
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.json_limits import is_deeper, is_longer
 from server.protocol.structured_outputs import NAME_PATTERN, Grammar, GrammarKind
@@ -62,7 +62,54 @@ class NamedTool(StrictModel):
     function: FunctionName
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+class NamedCustomTool(StrictModel):
+    """A `tool_choice` of one custom tool by its name."""
+
+    type: Literal["custom"]
+    custom: FunctionName
+
+    @property
+    def function(self) -> FunctionName:
+        return self.custom
+
+
+def _tag_of(choice: Any) -> str:
+    if isinstance(choice, str):
+        return "<word>"
+    kind = choice.get("type") if isinstance(choice, dict) else getattr(choice, "type", None)
+    return f"<{kind}>" if kind in ("custom", "allowed_tools") else "<function>"
+
+
+OneTool = Annotated[
+    Annotated[NamedTool, Tag("<function>")] | Annotated[NamedCustomTool, Tag("<custom>")], Discriminator(_tag_of)
+]
+
+
+class AllowedSet(StrictModel):
+    """Some of the tools, among which the model may or must choose."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[OneTool], Field(min_length=1, fail_fast=True), bounded("tools", MAX_TOOLS)]
+
+
+class AllowedTools(StrictModel):
+    """A `tool_choice` among some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedSet
+
+    @property
+    def names(self) -> list[str]:
+        return [tool.function.name for tool in self.allowed_tools.tools]
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("<word>")]
+    | Annotated[NamedTool, Tag("<function>")]
+    | Annotated[NamedCustomTool, Tag("<custom>")]
+    | Annotated[AllowedTools, Tag("<allowed_tools>")],
+    Discriminator(_tag_of),
+]
 
 
 class FunctionCall(StrictModel):
@@ -88,7 +135,13 @@ class ToolCall(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _as_libraries_send_it(cls, value: Any) -> Any:
-        """Drops what libraries add, and what is null."""
+        """Drops what libraries add, and what is null. A call of a custom tool is a function's with one argument."""
+        if isinstance(value, dict) and value.get("type") == "custom" and isinstance(value.get("custom"), dict):
+            name, text = value["custom"].get("name"), value["custom"].get("input")
+            if not isinstance(text, str):
+                raise ValueError(f"the input of a custom tool's call is {shorten(text)}; it must be a string")
+            function = {"name": name, "arguments": orjson.dumps({"input": text}).decode()}
+            value = {**value, "type": "function", "function": function}
         if isinstance(value, dict):
             return {name: part for name, part in value.items() if name in cls.model_fields and part is not None}
         return value

@@ -36,6 +36,8 @@ _HANDLERS: dict[tuple[str, str], Handler] = {
     **{("POST", route.path): failover.forward_generation for route in ROUTES if isinstance(route, BodyRoute)},
     ("POST", RESPONSES): sticky_routes.forward_with_history,
     ("POST", CONVERSATIONS): sticky_routes.forward_with_history,
+    ("POST", RESPONSES + "/input_tokens"): sticky_routes.forward_with_history,
+    ("POST", RESPONSES + "/compact"): sticky_routes.forward_with_history,
     ("GET", "/v1/streams/{id}"): failover.resume_stream,
     ("DELETE", "/v1/streams/{id}"): failover.stop_stream,
     ("GET", "/v1/requests"): sticky_routes.forward_to_named,

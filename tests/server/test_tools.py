@@ -240,3 +240,54 @@ def test_calls_that_must_be_made_follow_the_schemas(
 ) -> None:
     json.loads(text)
     assert matches(vocabulary, parameters, text) == fits
+
+
+GRAMMAR = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "^go [a-z]+$"}}
+CUSTOM: Any = {"type": "custom", "custom": {"name": "walk", "format": GRAMMAR}}
+NAMED = {"type": "custom", "custom": {"name": "walk"}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ("auto", '<tool_call>{"name": "walk", "arguments": {"input": "go on"}}</tool_call>'),
+        ("required", '[{"name": "walk", "arguments": {"input": "go on"}}]'),
+        (NAMED, '[{"name": "walk", "arguments": {"input": "go on"}}]'),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}},
+            '[{"name": "walk", "arguments": {"input": "go on"}}]',
+        ),
+    ],
+)  # fmt: skip
+async def test_a_custom_tool_has_its_input_as_text(ask: Callable[..., Any], choice: Any, said: str) -> None:
+    client = await ask(said)
+    asked = {"model": "fake", "messages": ASK, "tools": [CUSTOM, CLOCK], "tool_choice": choice}
+    whole = (await client.chat.completions.create(**asked)).choices[0]
+    assert whole.finish_reason == "tool_calls"
+    (call,) = whole.message.tool_calls
+    assert (call.type, call.custom.name, call.custom.input) == ("custom", "walk", "go on")
+    deltas = [chunk.choices[0].delta async for chunk in await client.chat.completions.create(**asked, stream=True)]
+    told = [call for delta in deltas for call in delta.tool_calls or ()]
+    assert (told[0].type, told[0].model_extra["custom"]["name"]) == ("custom", "walk")
+    assert "".join(call.model_extra["custom"]["input"] for call in told) == "go on"
+
+
+async def test_the_grammar_of_a_custom_tool_holds(start_server: StartServer) -> None:
+    call = '[{"name": "walk", "arguments": {"input": "stay"}}]'
+    server = await start_server(FakeEngineClient(respond=saying(call)))
+    body = {"messages": ASK, "tools": [CUSTOM], "tool_choice": "required"}
+    status, answer = await server.post("/v1/chat/completions", body)
+    assert (status, "grammar" in answer["error"]["message"]) == (400, True)
+
+
+async def test_calls_of_custom_tools_go_back_to_the_template(start_server: StartServer) -> None:
+    server = await start_server(text_model=FakeTextModel(TEMPLATE))
+    call = {"id": "c1", "type": "custom", "custom": {"name": "walk", "input": 'go "on"'}}
+    messages = [
+        *ASK,
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "r"},
+    ]
+    _, answer = await server.post("/v1/chat/completions", {"messages": messages, "tools": [CUSTOM]})
+    told = answer["choices"][0]["message"]["content"]
+    assert told == 'walk;user:What is the weather?|assistant:!walk{"input": "go \\"on\\""}|tool:rc1|'

@@ -11,21 +11,33 @@ from itertools import groupby
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import PlainValidator
+from pydantic import PlainValidator, ValidationInfo
 
-from server.api.anthropic.content_blocks import Block, Text, Thinking, ToolResult, ToolUse, read_blocks
-from server.protocol.base_models import LenientModel
+from server.api.anthropic.content_blocks import (
+    Block,
+    Text,
+    Thinking,
+    ToolChange,
+    ToolResult,
+    ToolUse,
+    read_blocks,
+)
+from server.protocol.base_models import LenientModel, UnknownFields
 
 # Claude Code begins the system with a block that differs in each request. The model needs nothing of it, and no prefix
 # could ever be found in the cache behind it.
 _CHANGING = "x-anthropic-billing-header"
 
 
+def _as_blocks(value: Any, info: ValidationInfo) -> list[Block]:
+    return read_blocks(value, info.context.add if isinstance(info.context, UnknownFields) else lambda _: None)
+
+
 class InputMessage(LenientModel):
     """One message of a request. A system message keeps its place."""
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[Block], PlainValidator(read_blocks)]
+    content: Annotated[list[Block], PlainValidator(_as_blocks)]
 
 
 def without_changing_blocks(texts: Sequence[str]) -> list[str]:
@@ -64,7 +76,7 @@ def _plain_messages(system: Sequence[str], turns: Sequence[InputMessage]) -> Ite
     elif turns and turns[0].role == "assistant":
         yield {"role": "user", "content": ""}
     for turn in turns:
-        text = "\n".join(_as_text(block) for block in turn.content if not isinstance(block, Thinking))
+        text = "\n".join(_as_text(block) for block in turn.content if not isinstance(block, Thinking | ToolChange))
         yield {"role": "assistant" if turn.role == "assistant" else "user", "content": text}
 
 
@@ -126,7 +138,7 @@ def _result_text(result: ToolResult) -> str:
     return f"Error: {result.text}" if result.is_error else result.text
 
 
-def _as_text(block: Block) -> str:
+def _as_text(block: Text | ToolUse | ToolResult) -> str:
     match block:
         case ToolUse():
             call = orjson.dumps({"name": block.name, "arguments": block.input}).decode()

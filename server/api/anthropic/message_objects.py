@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -9,8 +11,9 @@ import orjson
 from engine.interface.types import FinishReason
 from server.api.framing import SERVER_SENT_EVENTS, Framing
 from server.generation.answers import Usage
-from server.protocol.errors import ApiError
+from server.protocol.errors import ApiError, ContextError
 
+ANTHROPIC_HEADER = "anthropic-version"  # which every client of Anthropic's API sends
 REQUEST_ID_HEADER = "request-id"  # by which Anthropic's libraries know an answer
 
 _TYPES = {
@@ -42,7 +45,10 @@ MESSAGE_EVENTS = Framing(
 
 def error_object(error: ApiError, request_id: str) -> dict[str, Any]:
     """The body of an error: `{"type": "error", "error": {…}}`."""
-    body = {"type": _TYPES.get(error.status, "invalid_request_error"), "message": error.message}
+    message = error.message
+    if isinstance(error, ContextError):  # by these words clients know that the conversation must be shortened
+        message = f"prompt is too long: {error.num_tokens} tokens > {error.limit} maximum"
+    body = {"type": _TYPES.get(error.status, "invalid_request_error"), "message": message}
     return {"type": "error", "error": body, "request_id": request_id}
 
 
@@ -85,3 +91,20 @@ def stop_reason(reason: FinishReason | None, *, is_stop_string: bool, has_calls:
     if is_stop_string:
         return "stop_sequence"
     return "tool_use" if has_calls else "end_turn"
+
+
+def anthropic_model(name: str, created_at: int) -> dict[str, Any]:
+    """The object of a model.
+
+    Args:
+        created_at: seconds since the epoch.
+    """
+    told = datetime.fromtimestamp(created_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"type": "model", "id": name, "display_name": name, "created_at": told}
+
+
+def anthropic_list(names: Sequence[str], created_at: int) -> dict[str, Any]:
+    """The list of models."""
+    models = [anthropic_model(name, created_at) for name in names]
+    first, last = (names[0], names[-1]) if names else (None, None)
+    return {"data": models, "has_more": False, "first_id": first, "last_id": last}

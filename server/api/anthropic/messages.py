@@ -56,7 +56,7 @@ class MessagesCall(BodyCall):
         parts = context.answer_format.of_request(
             may_call=body.may_call,
             must_call=must_call,
-            schemas={tool.name: tool.input_schema for tool in body.tools or ()},
+            schemas={tool.function.name: tool.function.parameters for tool in body.offered_tools},
         )
         shows = body.thinking is not None and body.thinking.display != "omitted"
         blocks = BlockWriter(with_thinking=body.wants_thinking, shows_thinking=shows)

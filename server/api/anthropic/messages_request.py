@@ -5,9 +5,18 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainValidator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PlainValidator,
+    PrivateAttr,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
-from server.api.anthropic.content_blocks import read_texts
+from server.api.anthropic.content_blocks import ToolChange, read_texts
 from server.api.anthropic.message_conversion import (
     InputMessage,
     to_messages,
@@ -15,9 +24,9 @@ from server.api.anthropic.message_conversion import (
     without_changing_blocks,
 )
 from server.api.openai.chat_request import MAX_MESSAGES
-from server.protocol.base_models import LenientModel, bounded
+from server.protocol.base_models import MAX_NAME_CHARS, LenientModel, UnknownFields, bounded
 from server.protocol.errors import invalid_value, shorten
-from server.protocol.generation_fields import MAX_STOP_LENGTH, MAX_STOPS, StreamFields
+from server.protocol.generation_fields import MAX_STOP_LENGTH, MAX_STOPS, Effort, StreamFields
 from server.protocol.sampling_fields import as_strings
 from server.protocol.structured_outputs import GrammarRequest, StructuredOutputs
 from server.protocol.tools import CallsTools, FunctionDefinition, Tool, ToolPolicy, as_schema
@@ -35,22 +44,32 @@ class ClientTool(LenientModel):
 
     strict: bool | None = None  # calls follow the schema always
 
-    @model_validator(mode="before")
-    @classmethod
-    def _has_a_schema(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "input_schema" not in value and value.get("type") not in (None, "custom"):
-            raise ValueError(
-                f"tools has one of type {shorten(value['type'])}, which runs on Anthropic's servers; "
-                "this server takes tools with an input_schema"
-            )
-        return value
-
     def to_tool(self) -> Tool:
         """The tool in OpenAI's form; names may be longer here."""
         function = FunctionDefinition.model_construct(
             name=self.name, description=self.description, parameters=self.input_schema, strict=self.strict
         )
         return Tool.model_construct(type="function", function=function)
+
+
+class ServerTool(LenientModel):
+    """A tool that Anthropic's servers run, or whose schema they alone know: it is not part of the prompt."""
+
+    type: str
+    name: str | None = None
+
+
+def _tag_of(tool: Any) -> str:
+    if not isinstance(tool, dict):
+        return "<server>" if isinstance(tool, ServerTool) else "<client>"
+    has_schema = "input_schema" in tool or tool.get("type") in (None, "custom")
+    return "<client>" if has_schema or not isinstance(tool.get("type"), str) else "<server>"
+
+
+# The tags of a union's members have angle brackets, which keep them out of the paths in errors.
+AnyTool = Annotated[
+    Annotated[ClientTool, Tag("<client>")] | Annotated[ServerTool, Tag("<server>")], Discriminator(_tag_of)
+]
 
 
 class ToolChoice(LenientModel):
@@ -80,7 +99,7 @@ class ThinkingConfig(LenientModel):
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     budget_tokens: Annotated[int, Field(ge=1)] | None = None
-    display: Literal["summarized", "omitted"] | None = None
+    display: str | None = None  # "omitted" leaves its text out
 
 
 class JsonFormat(LenientModel):
@@ -91,7 +110,7 @@ class JsonFormat(LenientModel):
 
 
 class OutputConfig(LenientModel):
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     format: JsonFormat | None = None
 
 
@@ -101,35 +120,55 @@ class CountTokensRequest(LenientModel):
     model: str | None = None
     messages: Annotated[list[InputMessage], Field(min_length=1, fail_fast=True), bounded("messages", MAX_MESSAGES)]
     system: Annotated[list[str], PlainValidator(_as_system)] = Field(default_factory=list)
-    tools: Annotated[list[ClientTool], Field(fail_fast=True), bounded("tools", MAX_TOOLS)] | None = None
+    tools: Annotated[list[AnyTool], Field(fail_fast=True), bounded("tools", MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
+    _ignored: tuple[str, ...] = PrivateAttr(default=())
 
     @classmethod
     def parse(cls, body: Any) -> Self:
         """Validates a decoded JSON body. Raises ApiError or ValidationError if it is not a valid request."""
-        return cls.model_validate(body)
+        unknown = UnknownFields()
+        request = cls.model_validate(body, context=unknown)
+        for tool in request.tools or ():
+            if isinstance(tool, ServerTool):
+                unknown.add(f"tools[].{tool.type[:MAX_NAME_CHARS]}")
+        if request.ignores_choice:
+            unknown.add("tool_choice")
+        request._ignored = tuple(unknown.ignored)
+        return request
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Parameters that are ignored with a warning: none, because clients of this API expect no warnings."""
-        return ()
+        """Tools and blocks that are left out. Unknown parameters are not among them: clients send new ones often."""
+        return self._ignored
 
     @model_validator(mode="after")
     def _choice_is_among_the_tools(self) -> Self:
-        named, choice = [tool.name for tool in self.tools or ()], self.tool_choice
+        named, choice = [tool.name for tool in self.tools or () if tool.name is not None], self.tool_choice
         if len(set(named)) < len(named):
             raise ValueError("tools has two of the same name; each name must stand there once")
-        if choice is None:
+        offered = self.offered_tools
+        if choice is None or self.ignores_choice:
             return self
-        if choice.type == "tool" and choice.name not in named:
+        if choice.type == "tool" and choice.name not in [tool.function.name for tool in offered]:
             raise invalid_value(
                 f"tool_choice.name is {shorten(choice.name)}, which is not among the tools", "tool_choice.name"
             )
-        if choice.type == "any" and not named:
+        if choice.type == "any" and not offered:
             raise invalid_value("tool_choice is any and tools is empty", "tool_choice")
         return self
+
+    @property
+    def ignores_choice(self) -> bool:
+        """Whether `tool_choice` means tools that are not part of the prompt."""
+        choice, left_out = self.tool_choice, [tool for tool in self.tools or () if isinstance(tool, ServerTool)]
+        if choice is None or not left_out:
+            return False
+        if choice.type == "tool":
+            return any(choice.name in (tool.name, tool.type) for tool in left_out)
+        return choice.type == "any" and not self.offered_tools
 
     @property
     def continues(self) -> bool:
@@ -148,8 +187,23 @@ class CountTokensRequest(LenientModel):
 
     @cached_property
     def offered_tools(self) -> list[Tool]:
-        """The tools in the prompt."""
-        return [tool.to_tool() for tool in self.tools or ()]
+        """The tools in the prompt: those of the request, as messages have changed them.
+
+        Raises ValueError if a message adds a tool that is none.
+        """
+        known = {tool.name: tool for tool in self.tools or () if isinstance(tool, ClientTool)}
+        offered = dict(known)
+        for change in (block for turn in self.messages for block in turn.content if isinstance(block, ToolChange)):
+            if change.is_removed:
+                offered.pop(change.name, None)
+            elif change.definition is not None:
+                try:
+                    offered[change.name] = ClientTool.model_validate(change.definition)
+                except ValidationError as error:
+                    raise ValueError(f"messages add the tool {shorten(change.name)}, which is invalid") from error
+            elif change.name in known:
+                offered[change.name] = known[change.name]
+        return [tool.to_tool() for tool in offered.values()]
 
     @property
     def wants_thinking(self) -> bool:
@@ -193,7 +247,7 @@ class MessagesRequest(CountTokensRequest, StreamFields, CallsTools):
     @cached_property
     def tool_policy(self) -> ToolPolicy:
         functions, choice = [tool.function for tool in self.offered_tools], self.tool_choice
-        if choice is None:
+        if choice is None or self.ignores_choice:
             return ToolPolicy(functions)
         if choice.type == "tool":
             return ToolPolicy([function for function in functions if function.name == choice.name], "required", False)

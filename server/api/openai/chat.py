@@ -134,7 +134,7 @@ class ChatCall(OpenAICall):
         self.conversation = Conversation(
             [message.to_template() for message in body.messages],
             parse_special=body.parse_special is True,
-            tools=[tool.to_template() for tool in body.tools or ()],
+            tools=body.prompt_tools,
             begins_turn=body.add_generation_prompt is not False and not body.continue_final_message,
             continues=body.continue_final_message is True,
             variables=body.template_variables if body.has_template_variables else {},
@@ -167,10 +167,11 @@ class ChatCall(OpenAICall):
         if parts.is_plain:
             return None
         prompt, with_reasoning = generation.prompts[0].token_ids, body.include_reasoning is not False
-        num_begun = self.request.num_prompt_output_tokens
+        num_begun, custom_names = self.request.num_prompt_output_tokens, body.custom_names
         return lambda: ChatDeltaParser(
-            parts, prompt, generation.tokenizer, num_begun=num_begun, with_reasoning=with_reasoning
-        )
+            parts, prompt, generation.tokenizer, num_begun=num_begun, with_reasoning=with_reasoning,
+            custom_names=custom_names,
+        )  # fmt: skip
 
     @classmethod
     def parse(cls, body: Any) -> ChatCall:

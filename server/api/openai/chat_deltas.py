@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 from engine.interface.types import FinishReason
+from server.output_parsers.custom_input import CustomInputReader
 from server.output_parsers.output_parser import OutputFormat, OutputParser
 from server.output_parsers.parser_events import (
     ContentDelta,
@@ -45,12 +46,15 @@ class ChatDeltaParser:
         prompt: token ids; its end shows whether the answer begins within the reasoning.
         num_begun: how many of the prompt's tokens are the answer so far, which goes on.
         with_reasoning: whether reasoning is returned, or dropped.
+        custom_names: of the custom tools, whose calls have an input that is text.
     """
 
     def __init__(
         self, parts: OutputFormat, prompt: Sequence[int], tokenizer: HasTokenTexts, *, num_begun: int = 0,
-        with_reasoning: bool = True,
+        with_reasoning: bool = True, custom_names: Set[str] = frozenset(),
     ) -> None:  # fmt: skip
+        self._custom_names = custom_names
+        self._input: CustomInputReader | None = None  # of the last call, if it is a custom tool's
         self._with_reasoning = with_reasoning
         self._parts = OutputParser(parts, prompt, tokenizer, num_begun=num_begun)
         self._num_calls = 0
@@ -64,7 +68,7 @@ class ChatDeltaParser:
         events = self._parts.feed(text, token_ids, is_last=is_last)
         content = "".join(event.text for event in events if isinstance(event, ContentDelta))
         reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
-        return ChatDelta(reasoning if self._with_reasoning else "", content, self._shape(events))
+        return ChatDelta(reasoning if self._with_reasoning else "", content, self._shape(events, is_last=is_last))
 
     def reason(self, reason: FinishReason | None) -> str | None:
         """The `finish_reason` of the choice: that of an answer with calls has a name of its own."""
@@ -83,22 +87,39 @@ class ChatDeltaParser:
             message["reasoning_content"] = delta.reasoning
         return message
 
-    def _shape(self, events: Sequence[ParserEvent]) -> list[dict[str, Any]]:
+    def _shape(self, events: Sequence[ParserEvent], *, is_last: bool) -> list[dict[str, Any]]:
         shaped: list[dict[str, Any]] = []
         for event in events:
             match event:
                 case ToolCallStart(name):
-                    function = {"name": name, "arguments": ""}
-                    shaped.append(
-                        {"index": self._num_calls, "id": new_call_id(), "type": "function", "function": function}
-                    )
+                    self._end_input(shaped)
+                    call = {"index": self._num_calls, "id": new_call_id()}
+                    if name in self._custom_names:
+                        self._input = CustomInputReader()
+                        shaped.append({**call, "type": "custom", "custom": {"name": name, "input": ""}})
+                    else:
+                        shaped.append({**call, "type": "function", "function": {"name": name, "arguments": ""}})
                     self._num_calls += 1
                 case ToolCallArguments(text):
-                    index = self._num_calls - 1
-                    if not shaped or shaped[-1]["index"] != index:
-                        shaped.append({"index": index, "function": {"arguments": ""}})
-                    shaped[-1]["function"]["arguments"] += text
+                    self._add(text if self._input is None else self._input.feed(text), shaped)
+        if is_last:
+            self._end_input(shaped)
         return shaped
+
+    def _end_input(self, shaped: list[dict[str, Any]]) -> None:
+        if self._input is not None:
+            self._add(self._input.finish(), shaped)
+            self._input = None
+
+    def _add(self, text: str, shaped: list[dict[str, Any]]) -> None:
+        """Adds to the arguments, or the input, of the last call."""
+        if not text:
+            return
+        kind, field = ("function", "arguments") if self._input is None else ("custom", "input")
+        index = self._num_calls - 1
+        if not shaped or shaped[-1]["index"] != index:
+            shaped.append({"index": index, kind: {field: ""}})
+        shaped[-1][kind][field] += text
 
 
 def new_call_id() -> str:

@@ -6,15 +6,26 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from sampling.host.params import MAX_LOGPROBS
 from server.protocol.base_models import StrictModel, UnknownFields, bounded
+from server.protocol.custom_tools import CustomTool
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.foreign_parameters import CHAT, MESSAGE
-from server.protocol.generation_fields import GenerationFields, TemplateFields, ThinkingBudget, effort_variables
+from server.protocol.generation_fields import Effort, GenerationFields, TemplateFields, ThinkingBudget, effort_variables
 from server.protocol.structured_outputs import GrammarRequest, ResponseFormat
-from server.protocol.tools import MAX_TOOLS, CallsTools, NamedTool, Tool, ToolCall, ToolChoice, ToolPolicy
+from server.protocol.tools import (
+    MAX_TOOLS,
+    AllowedTools,
+    CallsTools,
+    NamedCustomTool,
+    NamedTool,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolPolicy,
+)
 
 MAX_MESSAGES = 4096
 _ANY_TEXT = GrammarRequest("response_format", ResponseFormat(type="text"))
@@ -100,6 +111,17 @@ class Message(StrictModel):
         return message
 
 
+def _tag_of(tool: Any) -> str:
+    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
+    return "<custom>" if kind == "custom" else "<function>"
+
+
+# The tags of a union's members have angle brackets, which keep them out of the paths in errors.
+ChatTool = Annotated[
+    Annotated[Tool, Tag("<function>")] | Annotated[CustomTool, Tag("<custom>")], Discriminator(_tag_of)
+]
+
+
 class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
     """OpenAI's chat completion request."""
 
@@ -107,12 +129,12 @@ class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True), bounded("messages", MAX_MESSAGES)]
     max_completion_tokens: int | None = None  # the newer name of max_tokens, which it overrides
-    tools: Annotated[list[Tool], Field(fail_fast=True), bounded("tools", MAX_TOOLS)] | None = None
+    tools: Annotated[list[ChatTool], Field(fail_fast=True), bounded("tools", MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None  # "auto" where there are tools
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None  # true by default
     thinking_token_budget: ThinkingBudget | None = None  # of the reasoning of each answer
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    reasoning_effort: Effort | None = None
     parse_special: bool | None = None  # whether names of control tokens in messages become those tokens
     logprobs: Annotated[bool, BeforeValidator(_as_logprobs_switch, json_schema_input_type=bool)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
@@ -122,7 +144,11 @@ class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
         if not self.tools and self.tool_choice is None:
             return self
         choice = self.tool_choice
-        chosen = [choice.function.name] if isinstance(choice, NamedTool) else []
+        chosen: list[str] = []
+        if isinstance(choice, NamedTool | NamedCustomTool):
+            chosen = [choice.function.name]
+        elif isinstance(choice, AllowedTools):
+            chosen = choice.names
         has_form = super().grammar_request not in (None, _ANY_TEXT)
         self.check_tools([tool.function.name for tool in self.tools or ()], chosen, has_form=has_form)
         return self
@@ -130,9 +156,24 @@ class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
     @cached_property
     def tool_policy(self) -> ToolPolicy:
         tools, choice = [tool.function for tool in self.tools or ()], self.tool_choice
-        if isinstance(choice, NamedTool):
+        if isinstance(choice, AllowedTools):
+            allowed, mode = [tool for tool in tools if tool.name in choice.names], choice.allowed_tools.mode
+            return ToolPolicy(allowed, mode, self.parallel_tool_calls is not False)
+        if isinstance(choice, NamedTool | NamedCustomTool):
             return ToolPolicy([tool for tool in tools if tool.name == choice.function.name], "required", False)
         return ToolPolicy(tools, choice or "auto", self.parallel_tool_calls is not False)
+
+    @property
+    def prompt_tools(self) -> list[dict[str, Any]]:
+        """The tools in the prompt, in the form that chat templates expect."""
+        choice = self.tool_choice
+        names = choice.names if isinstance(choice, AllowedTools) else None
+        return [tool.to_template() for tool in self.tools or () if names is None or tool.function.name in names]
+
+    @property
+    def custom_names(self) -> frozenset[str]:
+        """The names of the custom tools."""
+        return frozenset(tool.function.name for tool in self.tools or () if isinstance(tool, CustomTool))
 
     @property
     def has_template_variables(self) -> bool:

@@ -190,6 +190,7 @@ class ModelCard(BaseModel):
 class ModelList(Answer):
     object: Literal["list"]
     data: list[ModelCard]
+    models: list[dict[str, Any]]  # the catalogue that Codex reads
 
 
 class Embedding(Answer):
@@ -208,6 +209,13 @@ class Embeddings(Answer):
     model: str
     data: list[Embedding]
     usage: EmbeddingUsage
+
+
+class InputTokens(Answer):
+    """The response of /v1/responses/input_tokens."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
 
 
 class Tokens(Answer):

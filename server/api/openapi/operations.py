@@ -142,6 +142,13 @@ OPERATIONS = (
         "Creates a response, as JSON, as server-sent events, or in the background", ResponsesRequest,
         event=answers.ResponseEvent,
     ),
+    Operation(
+        "POST", "/v1/responses/input_tokens", Tag.RESPONSES, "Counts the tokens of a response's prompt",
+        ResponsesRequest, answer=answers.InputTokens,
+    ),
+    Operation(
+        "POST", "/v1/responses/compact", Tag.RESPONSES, "Replaces a conversation by its summary", ResponsesRequest,
+    ),
     Operation("GET", "/v1/responses", Tag.RESPONSES, "A WebSocket on which many responses are made", is_socket=True),
     Operation(
         "GET", "/v1/responses/{id}", Tag.RESPONSES, "A stored response, or its events",
@@ -197,6 +204,7 @@ OPERATIONS = (
         for path in ("/server_info", "/get_server_info", "/model_info", "/get_model_info")
     ),
     Operation("GET", "/version", Tag.HEALTH, "Name and version of the server", answer=answers.Version),
+    Operation("GET", "/api/hello", Tag.HEALTH, "Says hello, for Claude Code"),
     Operation("GET", LIVENESS, Tag.HEALTH, "Liveness probe: whether the engine loop runs", key=Key.NOBODY),
     Operation(
         "GET", READINESS, Tag.HEALTH, "Readiness probe: whether requests are accepted", answer=answers.Readiness,

@@ -1,25 +1,80 @@
-"""The `input` of a request: a text, or a list of items, each a message, a call, or a call's result."""
+"""The `input` of a request: a text, or a list of items: messages, reasoning, calls and their results, and others."""
 
 from __future__ import annotations
 
+import base64
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
+import orjson
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationInfo, model_validator
 
-from server.api.openai.chat_request import as_text
-from server.protocol.base_models import StrictModel, UnknownFields
-from server.protocol.errors import ApiError, invalid_value, shorten
+from server.api.openai.chat_request import MAX_PARTS, as_text
+from server.api.responses.client_tools import ClientTools
+from server.protocol.base_models import MAX_NAME_CHARS, LenientModel, StrictModel, UnknownFields, bounded
+from server.protocol.errors import invalid_value, shorten
+from server.protocol.json_limits import is_deeper
 
 MAX_ITEMS = 4096  # of one request
 MAX_ID_LENGTH = 256  # characters of an id that a client names
+MAX_DEPTH = 64  # of lists and objects in an item's fields
 
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"})
 
 ItemId = Annotated[str, Field(min_length=1, max_length=MAX_ID_LENGTH)]
 
 
-def _as_content(value: Any) -> str:
-    return as_text(value, _text_of_part)
+# What stands in the place of content that is not text, for a model that takes text alone.
+_NOTES = {
+    "input_image": "[An image was left out here, because this model cannot see images.]",
+    "input_file": "[A file was left out here, because this model cannot read it.]",
+    "input_audio": "[A recording was left out here, because this model cannot hear it.]",
+    "input_video": "[A video was left out here, because this model cannot see it.]",
+    "computer_screenshot": "[A screenshot was left out here, because this model cannot see images.]",
+    "encrypted_content": "",
+}
+
+
+def _as_content(value: Any, info: ValidationInfo) -> str:
+    """The text of a content, with notes where it has a picture or a file."""
+
+    def text_of(part: Any) -> str:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in _NOTES:
+            return _text_of_part(part)
+        told = _text_of_file(part) if kind == "input_file" else None
+        if told is None:
+            report(info, f"input[].{info.field_name}.{kind}")
+        return _NOTES[kind] if told is None else told
+
+    return as_text(value, text_of)
+
+
+def _as_output(value: Any, info: ValidationInfo) -> str:
+    """The text of a call's result, which some clients send as one part or as an object of their own."""
+    if isinstance(value, dict):
+        value = [value] if value.get("type") in _NOTES or value.get("type") in _TEXT_PARTS else _from_object(value)
+    return _as_content("" if value is None else value, info)
+
+
+def _from_object(value: dict[str, Any]) -> Any:
+    if isinstance(value.get("content"), str | list):
+        return value["content"]
+    return orjson.dumps(value).decode() if not is_deeper(value, MAX_DEPTH) else value
+
+
+def _text_of_file(part: dict[str, Any]) -> str | None:
+    """The name and the text of a file that has nothing but text; None of any other."""
+    data = part.get("file_data")
+    if not isinstance(data, str):
+        return None
+    try:
+        text = base64.b64decode(data.partition(",")[2] if data.startswith("data:") else data, validate=True).decode()
+    except ValueError:
+        return None
+    if "\0" in text or text.startswith("%PDF"):
+        return None
+    name = part.get("filename")
+    return f"{name}:\n{text}" if isinstance(name, str) else text
 
 
 def _text_of_part(part: Any) -> str:
@@ -32,7 +87,29 @@ def _text_of_part(part: Any) -> str:
     return text
 
 
+def report(info: ValidationInfo, name: str) -> None:
+    """Reports a part of the body as ignored."""
+    if isinstance(info.context, UnknownFields):
+        info.context.add(name)
+
+
+def _as_arguments(value: Any) -> Any:
+    """The arguments of an earlier call as JSON text; other servers send them back as an object, or not at all."""
+    if value is None:
+        return "{}"
+    return orjson.dumps(value).decode() if isinstance(value, dict) and not is_deeper(value, MAX_DEPTH) else value
+
+
+def _shallow(value: Any) -> Any:
+    if is_deeper(value, MAX_DEPTH):
+        raise ValueError(f"an item is nested deeper than {MAX_DEPTH} levels, the limit")
+    return value
+
+
 Text = Annotated[str, BeforeValidator(_as_content, json_schema_input_type=str | list[dict[str, Any]])]
+Output = Annotated[str, BeforeValidator(_as_output, json_schema_input_type=str | list[dict[str, Any]])]
+Arguments = Annotated[str, BeforeValidator(_as_arguments, json_schema_input_type=str | dict[str, Any])]
+Json = Annotated[dict[str, Any], BeforeValidator(_shallow, json_schema_input_type=dict[str, Any])]
 
 
 class Item(StrictModel):
@@ -64,7 +141,8 @@ class FunctionCallItem(Item):
     type: Literal["function_call"]
     call_id: ItemId
     name: str
-    arguments: str
+    namespace: str | None = None
+    arguments: Arguments = "{}"
 
 
 class FunctionCallOutputItem(Item):
@@ -72,7 +150,103 @@ class FunctionCallOutputItem(Item):
 
     type: Literal["function_call_output"]
     call_id: ItemId
-    output: Text
+    output: Output
+
+
+class CustomToolCallItem(Item):
+    """A call of a custom tool."""
+
+    type: Literal["custom_tool_call"]
+    call_id: ItemId
+    name: str
+    namespace: str | None = None
+    input: str
+
+
+class ShellCallItem(Item):
+    """A call of a shell, with the commands in its action."""
+
+    type: Literal["local_shell_call", "shell_call"]
+    call_id: ItemId | None = None  # its `id` where it has none
+    action: Json
+
+
+class ApplyPatchCallItem(Item):
+    """A call that changes a file."""
+
+    type: Literal["apply_patch_call"]
+    call_id: ItemId
+    operation: Json
+
+
+class ToolSearchCallItem(Item):
+    """A search for tools."""
+
+    type: Literal["tool_search_call"]
+    call_id: ItemId | None = None
+    execution: str | None = None
+    arguments: Any = None
+
+
+class ToolSearchOutputItem(Item):
+    """The tools that a search has found."""
+
+    type: Literal["tool_search_output"]
+    call_id: ItemId | None = None
+    execution: str | None = None
+    tools: ClientTools = Field(default_factory=list)
+
+
+class ServerCallItem(Item):
+    """A call that another server has made and answered by itself."""
+
+    type: Literal["mcp_call", "code_interpreter_call"]
+    status: str | None = None  # type: ignore[assignment]
+    container_id: str | None = None
+    name: str | None = None
+    server_label: str | None = None
+    arguments: Arguments = "{}"
+    code: str | None = None
+    output: str | None = None
+    outputs: Annotated[list[Json], Field(fail_fast=True), bounded("outputs", MAX_PARTS)] | None = None
+    error: Any = None
+
+
+class OtherOutputItem(Item):
+    """The result of a call that is not a function's."""
+
+    status: str | None = None  # type: ignore[assignment]  # that of a patch may be "failed"
+
+    type: Literal["custom_tool_call_output", "local_shell_call_output", "apply_patch_call_output"]
+    call_id: ItemId | None = None
+    output: Output = ""
+
+
+class ShellCallOutputItem(Item):
+    """What the commands of a `shell_call` have written."""
+
+    type: Literal["shell_call_output"]
+    call_id: ItemId
+    output: Annotated[list[Json], Field(fail_fast=True), bounded("output", MAX_PARTS)]
+    max_output_length: int | None = None
+
+
+_SEAL = "eagre-1."
+
+
+def sealed(text: str) -> str:
+    """The `encrypted_content` of an item of this server. Only clients that keep it read it, and it is their own."""
+    return _SEAL + base64.b64encode(text.encode("utf-8", "replace")).decode()
+
+
+def unsealed(content: str | None) -> str | None:
+    """What `sealed` was made of; None where another server has made the content."""
+    if content is None or not content.startswith(_SEAL):
+        return None
+    try:
+        return base64.b64decode(content.removeprefix(_SEAL), validate=True).decode()
+    except ValueError:
+        return None
 
 
 class ReasoningItem(Item):
@@ -81,7 +255,34 @@ class ReasoningItem(Item):
     type: Literal["reasoning"]
     summary: Text = ""
     content: Text = ""
-    encrypted_content: str | None = None  # another server's, which cannot be read here
+    encrypted_content: str | None = None
+
+    @model_validator(mode="after")
+    def _tell_what_cannot_be_read(self, info: ValidationInfo) -> ReasoningItem:
+        if self.encrypted_content and not self.content and unsealed(self.encrypted_content) is None:
+            report(info, "input[].encrypted_content")
+        return self
+
+
+class CompactionItem(Item):
+    """The summary of a conversation; that of another server cannot be read here."""
+
+    type: Literal["compaction", "compaction_summary", "context_compaction"]
+    encrypted_content: str | None = None
+
+    @model_validator(mode="after")
+    def _tell_what_cannot_be_read(self, info: ValidationInfo) -> CompactionItem:
+        if unsealed(self.encrypted_content) is None:
+            report(info, f"input[].{self.type}")
+        return self
+
+
+class AdditionalToolsItem(Item):
+    """Tools that join those of the request."""
+
+    type: Literal["additional_tools"]
+    role: str | None = None
+    tools: ClientTools
 
 
 class ItemReference(StrictModel):
@@ -91,16 +292,66 @@ class ItemReference(StrictModel):
     id: ItemId
 
 
-_KINDS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+class OtherItem(LenientModel):
+    """An item that says nothing to the model, or that is not known: it is kept and is no part of the prompt."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    type: str
+    id: ItemId | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _passed_over(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, dict):
+            report(info, f"input[].{str(value.get('type'))[:MAX_NAME_CHARS]}")
+            if value.get("id") is None:
+                value = {name: part for name, part in value.items() if name != "id"}
+        return _shallow(value)
+
+
+_CLASSES: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
+    (MessageItem, ("message",)),
+    (FunctionCallItem, ("function_call",)),
+    (FunctionCallOutputItem, ("function_call_output",)),
+    (CustomToolCallItem, ("custom_tool_call",)),
+    (ShellCallItem, ("local_shell_call", "shell_call")),
+    (ApplyPatchCallItem, ("apply_patch_call",)),
+    (ToolSearchCallItem, ("tool_search_call",)),
+    (ToolSearchOutputItem, ("tool_search_output",)),
+    (ServerCallItem, ("mcp_call", "code_interpreter_call")),
+    (OtherOutputItem, ("custom_tool_call_output", "local_shell_call_output", "apply_patch_call_output")),
+    (ShellCallOutputItem, ("shell_call_output",)),
+    (ReasoningItem, ("reasoning",)),
+    (CompactionItem, ("compaction", "compaction_summary", "context_compaction")),
+    (AdditionalToolsItem, ("additional_tools",)),
+    (ItemReference, ("item_reference",)),
+)
+_TAGS = {kind: f"<{kinds[0]}>" for _, kinds in _CLASSES for kind in kinds}
+
+
+def _tag_of(item: Any) -> str:
+    return _TAGS.get(item["type"] if isinstance(item, dict) else item.type, "<other>")
+
 
 # The tags of a union's members have angle brackets, which keep them out of the paths in errors.
 InputItem = Annotated[
     Annotated[MessageItem, Tag("<message>")]
     | Annotated[FunctionCallItem, Tag("<function_call>")]
     | Annotated[FunctionCallOutputItem, Tag("<function_call_output>")]
+    | Annotated[CustomToolCallItem, Tag("<custom_tool_call>")]
+    | Annotated[ShellCallItem, Tag("<local_shell_call>")]
+    | Annotated[ApplyPatchCallItem, Tag("<apply_patch_call>")]
+    | Annotated[ToolSearchCallItem, Tag("<tool_search_call>")]
+    | Annotated[ToolSearchOutputItem, Tag("<tool_search_output>")]
+    | Annotated[ServerCallItem, Tag("<mcp_call>")]
+    | Annotated[OtherOutputItem, Tag("<custom_tool_call_output>")]
+    | Annotated[ShellCallOutputItem, Tag("<shell_call_output>")]
     | Annotated[ReasoningItem, Tag("<reasoning>")]
-    | Annotated[ItemReference, Tag("<item_reference>")],
-    Discriminator(lambda item: f"<{item['type']}>"),
+    | Annotated[CompactionItem, Tag("<compaction>")]
+    | Annotated[AdditionalToolsItem, Tag("<additional_tools>")]
+    | Annotated[ItemReference, Tag("<item_reference>")]
+    | Annotated[OtherItem, Tag("<other>")],
+    Discriminator(_tag_of),
 ]
 
 
@@ -129,10 +380,6 @@ def _with_type(item: Any, path: str) -> dict[str, Any]:
     kind = item.get("type")
     if kind is None:  # the API allows it where the rest shows what is meant
         return {**item, "type": "item_reference" if item.keys() <= {"id", "type"} and "id" in item else "message"}
-    if kind not in _KINDS:
-        raise ApiError(
-            f"{path}.type is {shorten(kind)}; it is not supported by this server, which has {', '.join(_KINDS)}",
-            param=f"{path}.type",
-            code="unsupported_parameter",
-        )
+    if not isinstance(kind, str) or not kind:
+        raise invalid_value(f"{path}.type is {shorten(kind)}; it must be a string", f"{path}.type")
     return item

@@ -10,12 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from server.api.responses.input_items import (
-    FunctionCallItem,
-    FunctionCallOutputItem,
+    AdditionalToolsItem,
+    CompactionItem,
     InputItem,
     ItemReference,
     MessageItem,
+    OtherItem,
     ReasoningItem,
+    ToolSearchOutputItem,
+    unsealed,
 )
 
 Item = dict[str, Any]
@@ -36,17 +39,20 @@ def _shape(item: InputItem, item_id: str) -> Item:
         case MessageItem():
             part = output_text(item.content) if item.role == "assistant" else _input_text(item.content)
             return {**head, "status": "completed", "role": item.role, "content": [part]}
-        case FunctionCallItem():
-            call = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
-            return {**head, "status": "completed", **call}
-        case FunctionCallOutputItem():
-            return {**head, "status": "completed", "call_id": item.call_id, "output": item.output}
         case ReasoningItem():
+            content = item.content or unsealed(item.encrypted_content) or ""
             summary = [{"type": "summary_text", "text": item.summary}] if item.summary else []
-            content = [reasoning_text(item.content)] if item.content else []
-            return {**head, "summary": summary, "content": content}
+            shaped = {**head, "summary": summary, "content": [reasoning_text(content)] if content else []}
+            return shaped if item.encrypted_content is None else {**shaped, "encrypted_content": item.encrypted_content}
+        case CompactionItem() | OtherItem():
+            return {**head, **item.model_dump(exclude={"id", "type"}, exclude_none=True)}
+        case AdditionalToolsItem() | ToolSearchOutputItem():
+            fields = item.model_dump(exclude={"id", "type", "status", "tools"}, exclude_none=True)
+            return {**head, **fields, "tools": [tool.to_wire() for tool in item.tools]}
         case ItemReference():
             return head
+    status = "failed" if item.status == "failed" else "completed"
+    return {**head, "status": status, **item.model_dump(exclude={"id", "type", "status"}, exclude_none=True)}
 
 
 def _input_text(text: str) -> Item:
@@ -74,7 +80,24 @@ _TOKEN_LENGTH = 2 * _TOKEN_BYTES  # characters
 RESPONSE_PREFIX = "resp_"
 CONVERSATION_PREFIX = "conv_"
 
-_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "reasoning": "rs",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "local_shell_call": "lsh",
+    "shell_call": "sh",
+    "shell_call_output": "sho",
+    "apply_patch_call": "apc",
+    "apply_patch_call_output": "apco",
+    "compaction": "cmp",
+    "mcp_call": "mcp",
+    "code_interpreter_call": "ci",
+    "additional_tools": "at",
+}
+_OTHER_PREFIX = "item"
 
 
 def new_response_id() -> str:
@@ -87,12 +110,12 @@ def new_conversation_id() -> str:
 
 def item_id(kind: str, response_id: str, index: int) -> str:
     """The id of an item of a response; `index` counts all its items, those of its input first."""
-    return f"{_PREFIXES[kind]}_{response_id.removeprefix(RESPONSE_PREFIX)}{index:04x}"
+    return f"{_PREFIXES.get(kind, _OTHER_PREFIX)}_{response_id.removeprefix(RESPONSE_PREFIX)}{index:04x}"
 
 
 def new_item_id(kind: str) -> str:
     """The id of an item that belongs to no response."""
-    return f"{_PREFIXES[kind]}_{secrets.token_hex(_TOKEN_BYTES)}"
+    return f"{_PREFIXES.get(kind, _OTHER_PREFIX)}_{secrets.token_hex(_TOKEN_BYTES)}"
 
 
 def response_of_item(known_id: str) -> str:

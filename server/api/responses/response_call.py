@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from server.api.openai.call import to_request
-from server.api.responses.item_conversion import to_messages
+from server.api.responses.client_tools import read_tools
+from server.api.responses.item_conversion import refuse_stray_outputs, to_messages
 from server.api.responses.items import Item, item_id, new_response_id, shape_items
+from server.api.responses.offered_tools import OfferedTools
 from server.api.responses.response_object import Response, new_response
 from server.api.responses.responses_request import ResponsesRequest
 from server.api.responses.truncation import TruncatedConversation
 from server.generation.generation_request import GenerationRequest
 from server.generation.prompt_sources import Conversation, PromptSource
+from server.protocol.errors import ApiError, invalid_value
+from server.protocol.structured_outputs import GrammarRequest
+
+_WITH_TOOLS = ("additional_tools", "tool_search_output")
 
 
 class ResponseCall:
@@ -32,6 +39,7 @@ class ResponseCall:
         self.created_at = int(time.time())
         self.given: list[Item] = shape_items(body.input, self.item_id)
         self.before: list[Item] = []
+        self.tools = OfferedTools(())  # known with the request
         self.response: Response = new_response(body, self.id, self.created_at)  # as it begins
 
     @property
@@ -46,20 +54,38 @@ class ResponseCall:
         """The id of an item of the output."""
         return self.item_id(kind, len(self.given) + index)
 
-    def to_request(self) -> GenerationRequest:
-        """The generation request. May take long where many items precede it."""
-        body = self.body
-        conversation = Conversation(
-            to_messages([*self.before, *self.given], body.instructions),
-            tools=[tool.to_template() for tool in body.prompt_tools],
+    def conversation(self) -> Conversation:
+        """The prompt, and with it the tools. May take long where many items precede it.
+
+        Raises:
+            ApiError: a result belongs to no call, or the choice among the tools is invalid.
+        """
+        body, items = self.body, [*self.before, *self.given]
+        refuse_stray_outputs(self.before, self.given)
+        more = [tool for item in items if item["type"] in _WITH_TOOLS for tool in read_tools(item["tools"])]
+        try:
+            self.tools = body.offered_with(more) if more else body.offered_tools
+        except ApiError:
+            raise
+        except ValueError as error:
+            raise invalid_value(str(error), "tools") from error
+        return Conversation(
+            to_messages(items, body.instructions, self.tools),
+            tools=self.tools.prompt_tools,
             variables=body.template_variables,
         )
+
+    def to_request(self) -> GenerationRequest:
+        """The generation request. May take long, and raise, as `conversation`."""
+        body, conversation = self.body, self.conversation()
         max_tokens = 1 if self.is_warm_up else body.max_output_tokens
         prompt: PromptSource = conversation
         if body.truncation == "auto":
             prompt = TruncatedConversation(conversation, max_tokens)
         make = partial(
-            to_request, body, [prompt], prompt_parameter="input", strict_calls=body.strict_calls,
+            to_request, body, [prompt], prompt_parameter="input", strict_calls=self.tools.strict_calls,
             thinking_budget=body.thinking_token_budget,
         )  # fmt: skip
-        return make(max_tokens=max_tokens, max_tokens_parameter="max_output_tokens")
+        request = make(max_tokens=max_tokens, max_tokens_parameter="max_output_tokens")
+        forced = self.tools.forced_calls
+        return request if forced is None else replace(request, grammar=GrammarRequest("tools", forced))

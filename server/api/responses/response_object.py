@@ -7,7 +7,6 @@ from typing import Any
 import orjson
 
 from engine.interface.types import FinishReason
-from server.api.responses.function_tools import AllowedTools, NamedFunction
 from server.api.responses.items import Item
 from server.api.responses.responses_request import ResponsesRequest
 from server.generation.answers import Usage
@@ -40,6 +39,8 @@ def new_response(body: ResponsesRequest, response_id: str, created_at: int) -> R
         "model": None,
         "output": [],
         "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "presence_penalty": getattr(body, "presence_penalty", None) or 0.0,
+        "frequency_penalty": getattr(body, "frequency_penalty", None) or 0.0,
         "previous_response_id": body.previous_response_id,
         "conversation": None if body.conversation is None else {"id": body.conversation},
         "prompt_cache_key": body.prompt_cache_key,
@@ -68,15 +69,8 @@ def _encoded(value: Any) -> orjson.Fragment:
 
 
 def _shape_choice(body: ResponsesRequest) -> str | dict[str, Any]:
-    match body.tool_choice:
-        case NamedFunction(name=name):
-            return {"type": "function", "name": name}
-        case AllowedTools(mode=mode, tools=tools):
-            shaped = [{"type": "function", "name": tool.name} for tool in tools]
-            return {"type": "allowed_tools", "mode": mode, "tools": shaped}
-        case str() as choice:
-            return choice
-    return "auto"
+    choice = body.tool_choice or "auto"
+    return choice if isinstance(choice, str) else choice.to_wire()
 
 
 def end_response(

@@ -21,6 +21,7 @@ from server.output_parsers.output_parser import OutputParser
 from server.protocol.errors import ApiError
 
 PROGRESS = "response.eagre.progress"
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 
 class ResponseWriter(StreamWriter):
@@ -41,7 +42,8 @@ class ResponseWriter(StreamWriter):
         self._turn = turn
         self._is_shut_down = is_shut_down
         self._events = EventEncoder(turn.stream_id, is_wanted=is_streamed, as_messages=as_messages)
-        self._output = OutputItems(self._events, turn.output_id)
+        seals = ENCRYPTED_REASONING in (turn.body.include or ())
+        self._output = OutputItems(self._events, turn.output_id, seals_reasoning=seals)
         self._generation: Generation | None = None
         self._parts: OutputParser | None = None
         self._logprobs: ChatLogprobs | None = None
@@ -75,10 +77,9 @@ class ResponseWriter(StreamWriter):
         """Says that the request is accepted."""
         body, self._generation = self._turn.body, generation
         (prompt,) = generation.prompts
+        tools = self._output.tools = self._turn.tools
         answer_format = context.answer_format.of_request(
-            may_call=body.may_call,
-            must_call=body.forced_calls is not None,
-            schemas={tool.name: tool.parameters for tool in body.tools or ()},
+            may_call=tools.may_call, must_call=tools.forced_calls is not None, schemas=tools.schemas
         )
         self._parts = OutputParser(
             answer_format, prompt.token_ids, generation.tokenizer, num_begun=body.num_prompt_output_tokens or 0

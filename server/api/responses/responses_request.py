@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from sampling.host.params import MAX_LOGPROBS
-from server.api.responses.function_tools import AllowedTools, FunctionChoice, FunctionTools, NamedFunction
-from server.api.responses.input_items import InputItem, ItemId, checked_items
+from server.api.responses.client_tools import ClientTool, ClientTools, OtherTool, ShellTool
+from server.api.responses.input_items import (
+    AdditionalToolsItem,
+    InputItem,
+    ItemId,
+    ToolSearchOutputItem,
+    checked_items,
+    report,
+)
+from server.api.responses.offered_tools import OfferedTools
+from server.api.responses.tool_choice import ToolChoice
 from server.protocol.base_models import StrictModel, UnknownFields
 from server.protocol.errors import ApiError, UnknownField, invalid_value, shorten
 from server.protocol.foreign_parameters import Unsupported
 from server.protocol.generation_fields import (
+    Effort,
     GenerationFields,
     StreamOptions,
     TemplateFields,
@@ -23,7 +33,7 @@ from server.protocol.generation_fields import (
 )
 from server.protocol.json_limits import is_deeper
 from server.protocol.structured_outputs import NAME_PATTERN, GrammarRequest, JsonSchema, ResponseFormat
-from server.protocol.tools import MAX_DEPTH, CallsTools, Tool, ToolPolicy
+from server.protocol.tools import MAX_DEPTH
 
 MAX_METADATA = 16  # pairs
 MAX_METADATA_NAME = 64  # characters
@@ -50,7 +60,6 @@ _NOT_HERE = {*_OF_OTHER_ROUTES, "max_tokens"}
 _RESPONSES: Unsupported = {
     **_OF_OTHER_ROUTES,
     "background_options": ({}, {"completion_window": "soonest"}),
-    "context_management": ([],),
     "image": (),
     "moderation": (),
     "prompt": (),
@@ -96,6 +105,18 @@ def _as_items(value: Any) -> Any:
     return [{"type": "message", "role": "user", "content": value}] if isinstance(value, str) else value
 
 
+class LenientPart(StrictModel):
+    """The base class of objects in the body, of which clients send more fields with each version."""
+
+    PATH: ClassVar[str] = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_more_names_than_fields(cls, value: Any, info: ValidationInfo) -> Any:  # overrides StrictModel's
+        unknown = info.context if isinstance(info.context, UnknownFields) else UnknownFields()
+        return unknown.drop_from(value, cls.model_fields, {}, cls.PATH)
+
+
 class TextFormat(StrictModel):
     """The Responses API's form of `response_format`; the parts of a schema are next to the type."""
 
@@ -138,24 +159,31 @@ class TextFormat(StrictModel):
         }
 
 
-class TextConfig(StrictModel):
+class TextConfig(LenientPart):
     """The parameter `text`."""
+
+    PATH = "text."
 
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class Reasoning(StrictModel):
+class Reasoning(LenientPart):
     """The reasoning options of a response."""
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    summary: Literal["auto", "concise", "detailed"] | None = None  # the reasoning itself is returned, never a summary
-    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    PATH = "reasoning."
+    effort: Effort | None = None
+    # The reasoning itself is returned, never a summary.
+    summary: Literal["none", "auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["none", "auto", "concise", "detailed"] | None = None
     context: Literal["auto", "current_turn", "all_turns"] | None = None
+    mode: str | None = None
 
 
 class ResponseStreamOptions(StreamOptions):
-    include_obfuscation: bool | None = None  # never done: it only makes chunks longer
+    """The options of a stream of events."""
+
+    reasoning_summary_delivery: str | None = None  # of summaries, of which there are none
 
 
 def _without_other_routes(schema: dict[str, Any]) -> None:
@@ -164,7 +192,7 @@ def _without_other_routes(schema: dict[str, Any]) -> None:
         schema["properties"].pop(name, None)
 
 
-class ResponsesRequest(TemplateFields, GenerationFields, CallsTools):
+class ResponsesRequest(TemplateFields, GenerationFields):
     """OpenAI's request for a response, with the sampling parameters of the other routes."""
 
     model_config = ConfigDict(json_schema_extra=_without_other_routes)
@@ -180,14 +208,15 @@ class ResponsesRequest(TemplateFields, GenerationFields, CallsTools):
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None  # of built-in tools, of which there are none
     text: TextConfig | None = None
-    tools: FunctionTools | None = None
-    tool_choice: FunctionChoice | None = None  # "auto" where there are tools
+    tools: ClientTools | None = None
+    tool_choice: ToolChoice | None = None  # "auto" where there are tools
     parallel_tool_calls: bool | None = None
     metadata: Metadata | None = None
     store: bool | None = None  # true by default
     background: bool | None = None
     truncation: Literal["auto", "disabled"] | None = None
     include: Annotated[list[str], Field(max_length=16)] | None = None
+    context_management: Annotated[list[dict[str, Any]], Field(max_length=16)] | None = None  # ignored
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     previous_response_id: ItemId | None = None
     conversation: (
@@ -212,9 +241,11 @@ class ResponsesRequest(TemplateFields, GenerationFields, CallsTools):
 
     @model_validator(mode="after")
     def _something_to_answer(self) -> ResponsesRequest:
-        if not self.input and self.previous_response_id is None and self.conversation is None:
+        follows = self.previous_response_id is not None or self.conversation is not None
+        if not self.input and not self.instructions and not follows:
             raise ApiError(
-                "input is empty; without previous_response_id or conversation there must be something to answer",
+                "input is empty; without instructions, previous_response_id or conversation there must be something to "
+                "answer",
                 param="input",
                 code="missing_required_parameter",
             )
@@ -241,9 +272,12 @@ class ResponsesRequest(TemplateFields, GenerationFields, CallsTools):
         return self
 
     @model_validator(mode="after")
-    def _choice_is_among_the_tools(self) -> ResponsesRequest:
-        names = [tool.name for tool in self.tools or ()]
-        self.check_tools(names, self._chosen_names, has_form=self._form is not None)
+    def _choice_is_among_the_tools(self, info: ValidationInfo) -> ResponsesRequest:
+        follows = self.previous_response_id is not None or self.conversation is not None
+        if not follows and self.offered_tools.ignores_choice:
+            report(info, "tool_choice")
+        for name in _left_out(self.tools or ()):
+            report(info, f"tools[].{name}")
         return self
 
     @model_validator(mode="after")
@@ -262,9 +296,11 @@ class ResponsesRequest(TemplateFields, GenerationFields, CallsTools):
         if isinstance(unknown, UnknownFields):
             tier, text = self.service_tier, self.text
             if tier not in (None, "auto", "default"):
-                unknown.ignored.append("service_tier")
+                unknown.add("service_tier")
             if text is not None and text.verbosity not in (None, "medium"):
-                unknown.ignored.append("text.verbosity")
+                unknown.add("text.verbosity")
+            if self.context_management:
+                unknown.add("context_management")
         return self
 
     @property
@@ -272,26 +308,34 @@ class ResponsesRequest(TemplateFields, GenerationFields, CallsTools):
         """Whether the response can be fetched and followed later on."""
         return self.store is not False
 
-    @property
-    def prompt_tools(self) -> list[Tool]:
-        """The tools in the prompt."""
-        chosen = self._chosen_names if isinstance(self.tool_choice, AllowedTools) else None
-        return [tool.to_tool() for tool in self.tools or () if chosen is None or tool.name in chosen]
-
     @cached_property
-    def tool_policy(self) -> ToolPolicy:
-        functions, choice = [tool.function for tool in self.prompt_tools], self.tool_choice
-        match choice:
-            case NamedFunction(name=name):
-                return ToolPolicy([function for function in functions if function.name == name], "required", False)
-            case AllowedTools(mode=mode):
-                return ToolPolicy(functions, mode, self.parallel_tool_calls is not False)
-        return ToolPolicy(functions, choice or "auto", self.parallel_tool_calls is not False)
+    def offered_tools(self) -> OfferedTools:
+        """The tools of the request, and those of the items of its input.
+
+        Raises ApiError or ValueError if they, or the choice among them, are invalid.
+        """
+        return self.offered_with(())
+
+    def offered_with(self, earlier: Iterable[ClientTool]) -> OfferedTools:
+        """The tools, with those of items that precede the request."""
+        of_input = [
+            tool
+            for item in self.input
+            if isinstance(item, AdditionalToolsItem | ToolSearchOutputItem)
+            for tool in item.tools
+        ]
+        return OfferedTools(
+            self.tools or (),
+            [*earlier, *of_input],
+            self.tool_choice,
+            is_parallel=self.parallel_tool_calls is not False,
+            has_form=self._form is not None,
+        )
 
     @property
     def grammar_request(self) -> GrammarRequest | None:
-        forced = self.forced_calls
-        return self._form if forced is None else GrammarRequest("tools", forced)
+        """The form of the answer; calls that must be made take its place."""
+        return self._form
 
     @property
     def wants_logprobs(self) -> bool:
@@ -308,15 +352,6 @@ class ResponsesRequest(TemplateFields, GenerationFields, CallsTools):
         return {**effort_variables(effort), **super().template_variables}
 
     @property
-    def _chosen_names(self) -> list[str]:
-        match self.tool_choice:
-            case NamedFunction(name=name):
-                return [name]
-            case AllowedTools(tools=tools):
-                return [tool.name for tool in tools]
-        return []
-
-    @property
     def _text_format(self) -> ResponseFormat | None:
         """The format that `text` asks for; None where any text is allowed."""
         asked = None if self.text is None or self.text.format is None else self.text.format.to_response_format()
@@ -327,6 +362,11 @@ class ResponsesRequest(TemplateFields, GenerationFields, CallsTools):
         if self.structured_outputs is not None:
             return GrammarRequest("structured_outputs", self.structured_outputs)
         return None if self._text_format is None else GrammarRequest("text.format", self._text_format)
+
+
+def _left_out(tools: Iterable[ClientTool]) -> list[str]:
+    """The types of the tools that are not part of the prompt."""
+    return OfferedTools([tool for tool in tools if isinstance(tool, OtherTool | ShellTool)]).left_out
 
 
 def _reject_renamed(body: Any) -> None:

@@ -40,11 +40,40 @@ class _Create(NamedTuple):
     is_warm_up: bool
 
 
+class _Cancel(NamedTuple):
+    """A message that ends a response early: the one of its lane that runs, or the one that it names."""
+
+    lane: str | None
+    response_id: str | None
+
+
 class _Refusal(NamedTuple):
     """A message that is refused, with its error."""
 
     lane: str | None
     error: ApiError
+
+
+class _Running:
+    """A response whose turn has come."""
+
+    def __init__(self, lane: str | None) -> None:
+        self.lane = lane
+        self.response_id: str | None = None
+        self._abort: Callable[[], object] | None = None
+        self._is_cancelled = False
+
+    def accept(self, abort: Callable[[], object]) -> None:
+        """Says how it is aborted, which may have been asked for before."""
+        self._abort = abort
+        if self._is_cancelled:
+            abort()
+
+    def cancel(self) -> None:
+        """Ends it with what it has."""
+        self._is_cancelled = True
+        if self._abort is not None:
+            self._abort()
 
 
 class ResponseSocket:
@@ -63,6 +92,7 @@ class ResponseSocket:
         self._tasks: set[asyncio.Task[None]] = set()
         self._num_waiting_bytes = 0  # of messages whose turn has not come
         self._last: dict[str | None, asyncio.Task[None]] = {}  # of each lane
+        self._running: list[_Running] = []
 
     async def __aenter__(self) -> ResponseSocket:
         return self
@@ -77,11 +107,14 @@ class ResponseSocket:
         max_bytes, is_large = self._served.settings.max_body_bytes, len(text) > MAX_INLINE_BYTES
         # While a large message is read, the socket's next one waits.
         message = await self._served.workers.run_large(_read, text, max_bytes) if is_large else _read(text, max_bytes)
-        if isinstance(message, _Create):
-            try:
-                self._start(message, len(text))
-            except ApiError as error:
-                message = _Refusal(message.lane, error.without_traces())
+        try:
+            match message:
+                case _Create():
+                    self._start(message, len(text))
+                case _Cancel():
+                    self._cancel(message)
+        except ApiError as error:
+            message = _Refusal(message.lane, error.without_traces())
         if isinstance(message, _Refusal):
             await self._stream.write([_encode_error(message.lane, message.error)])
 
@@ -131,11 +164,25 @@ class ResponseSocket:
 
         task.add_done_callback(end)
 
+    def _cancel(self, message: _Cancel) -> None:
+        lane, named = message
+        if named is None:
+            found, reason = [one for one in self._running if one.lane == lane], "no response runs in this stream"
+        else:
+            found = [one for one in self._running if one.response_id == named]
+            reason = f"the response {shorten(named)} does not run on this socket"
+        if not found:
+            param = None if named is None else "response_id"
+            raise ApiError(reason, status=404, param=param, code="not_found")
+        for one in found:
+            one.cancel()
+
     async def _run(
         self, message: _Create, before: asyncio.Task[None] | None, preparing: ExitStack, share: Reservation
     ) -> None:
         """One response from its message to its last event."""
         is_large = share.num_bytes > MAX_INLINE_BYTES
+        running = _Running(message.lane)
         take_from(message.body)
         try:
             if before is not None:
@@ -145,18 +192,26 @@ class ResponseSocket:
                     self._num_waiting_bytes -= share.num_bytes
                 await self._served.turns.next()  # the responses of many lanes may end together
                 share.complete()
+            self._running.append(running)
             turn = await self._served.workers.run_large(_parse, message) if is_large else _parse(message)
+            running.response_id = turn.id
             self._served.ignored_parameters.tell(turn.ignored)
             await self._runner.look_back(turn, share)
-            await self._runner.run(
-                turn, self._stream, request_id=turn.body.request_id, on_accepted=lambda _: preparing.close()
-            )
+
+            def accept(abort: Callable[[], object]) -> None:
+                preparing.close()
+                running.accept(abort)
+
+            await self._runner.run(turn, self._stream, request_id=turn.body.request_id, on_accepted=accept)
         except ConnectionError:
             return  # the reading side ends the socket
         except Exception as error:  # noqa: BLE001 - any failure is told on the socket
             refusal = _encode_error(message.lane, failure_of(error, "response_failed"))
         else:
             return
+        finally:
+            if running in self._running:
+                self._running.remove(running)
         try:
             await self._stream.write([refusal])
         except ConnectionError:
@@ -168,7 +223,7 @@ def open_socket(request: web.Request, stream: SocketStream) -> ResponseSocket:
     return ResponseSocket(request.app[SERVED], stream, request[TENANT])
 
 
-def _read(text: str, max_bytes: int) -> _Create | _Refusal:
+def _read(text: str, max_bytes: int) -> _Create | _Cancel | _Refusal:
     """Parses a client's message; one of more than `max_bytes` in UTF-8 is refused."""
     lane = None
     try:
@@ -179,8 +234,14 @@ def _read(text: str, max_bytes: int) -> _Create | _Refusal:
             raise ApiError(f"the frame is {shorten(frame)}; it must be an object", code="invalid_type")
         lane = _take(frame, "stream_id", lambda name: name is None or _is_name(name), "a short string")
         kind = frame.pop("type", None)
+        if kind == "response.cancel":
+            return _Cancel(lane, _take(frame, "response_id", _is_id, "the id of a response"))
         if kind != "response.create":
-            raise ApiError(f"type is {shorten(kind)}; it must be response.create", param="type", code="invalid_value")
+            raise ApiError(
+                f"type is {shorten(kind)}; it must be response.create or response.cancel",
+                param="type",
+                code="invalid_value",
+            )
         frame.pop("stream", None)  # a socket always streams
         is_generated = _take(frame, "generate", lambda value: value in (None, True, False), "true or false")
         for name in ("background", "resumable"):
@@ -198,6 +259,10 @@ def _take(frame: dict[str, Any], name: str, fits: Callable[[Any], bool], demand:
     if not fits(value):
         raise ApiError(f"{name} is {shorten(value)}; it must be {demand}", param=name, code="invalid_value")
     return value
+
+
+def _is_id(value: object) -> bool:
+    return value is None or isinstance(value, str)
 
 
 def _is_name(value: object) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from server.http.responses import conversations, create_response, stored_responses
+from server.http.responses import conversations, create_response, prompt_queries, stored_responses
 
 RESPONSES = "/v1/responses"
 CONVERSATIONS = "/v1/conversations"
@@ -14,6 +14,8 @@ def add_routes(app: web.Application) -> None:
     """Adds every route of responses and conversations."""
     router = app.router
     router.add_post(RESPONSES, create_response.create)
+    router.add_post(RESPONSES + "/input_tokens", prompt_queries.count_input)
+    router.add_post(RESPONSES + "/compact", prompt_queries.compact)
     router.add_get(RESPONSES + "/{id}", stored_responses.fetch, allow_head=False)  # it may be a stream
     router.add_delete(RESPONSES + "/{id}", stored_responses.delete)
     router.add_post(RESPONSES + "/{id}/cancel", stored_responses.cancel)

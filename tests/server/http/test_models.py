@@ -43,3 +43,30 @@ async def test_what_the_model_recommends_is_shown_and_holds(start_server: StartS
     await server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "temperature": None})
     told = [(stream.params.temperature, stream.params.top_k) for stream in server.engine.submitted]
     assert told == [(0.2, 0), (0.2, 5)]
+
+
+async def test_codex_finds_its_catalogue(server: RunningServer) -> None:
+    _, body = await server.get("/v1/models?client_version=0.171.0")
+    (entry,) = body["models"]
+    assert (entry["slug"], entry["context_window"], entry["input_modalities"]) == ("fake", 512, ["text"])
+    assert entry["truncation_policy"] == {"mode": "tokens", "limit": 128}
+    assert entry["apply_patch_tool_type"] == "freeform"
+    assert entry["supported_reasoning_levels"] == []
+
+
+async def test_anthropics_clients_get_anthropics_list(server: RunningServer) -> None:
+    headers = {"anthropic-version": "2023-06-01"}
+    async with server.http.get(server.url + "/v1/models", headers=headers) as response:
+        body = await response.json()
+    (model,) = body["data"]
+    assert (model["type"], model["id"], model["display_name"]) == ("model", "fake", "fake")
+    assert model["created_at"].endswith("Z")
+    assert (body["has_more"], body["first_id"], body["last_id"]) == (False, "fake", "fake")
+    async with server.http.get(server.url + "/v1/models/fake", headers=headers) as response:
+        assert await response.json() == model
+
+
+async def test_hello(server: RunningServer) -> None:
+    assert await server.get("/api/hello") == (200, {"message": "hello"})
+    async with server.http.head(server.url + "/") as response:
+        assert response.status == 200

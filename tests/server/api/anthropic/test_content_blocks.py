@@ -8,7 +8,8 @@ import pytest
 
 from server.api.anthropic.content_blocks import MAX_BLOCKS, Text, Thinking, ToolResult, ToolUse, read_blocks, read_texts
 
-TEXT = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}, "citations": None}
+IMAGE = "[An image was left out here, because this model cannot see images.]"
+TEXT: dict[str, Any] = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}, "citations": None}
 
 
 def test_a_string_is_one_text() -> None:
@@ -44,10 +45,9 @@ def test_every_kind_of_block() -> None:
         (5, "content is 5"),
         ([5], "content[0] is 5"),
         ([{"type": "text"}], "content[0].text is null"),
-        ([TEXT, {"type": "image", "source": {}}], 'content[1] is a block of type "image"'),
-        ([{"type": "document", "source": {"type": "base64", "data": "a"}}], 'of type "document"'),
+        ([TEXT, {"type": "sound", "source": {}}], 'content[1] is a block of type "sound"'),
         ([{"type": "tool_use", "id": "a", "name": "f", "input": []}], "content[0].input"),
-        ([{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}], "content[0].content[0]"),
+        ([{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "sound"}]}], "content[0].content[0]"),
         ([{"type": "tool_result", "tool_use_id": "a", "is_error": 1}], "content[0].is_error is 1"),
         ([TEXT] * (MAX_BLOCKS + 1), f"at most {MAX_BLOCKS}"),
     ],
@@ -62,3 +62,45 @@ def test_texts_of_a_system() -> None:
     assert (read_texts(None, "system"), read_texts("a", "system")) == ([], ["a"])
     with pytest.raises(ValueError, match=r"system\[1\]"):
         read_texts([TEXT, {"type": "thinking", "thinking": "a"}], "system")
+
+
+@pytest.mark.parametrize(
+    ("block", "text", "reported"),
+    [
+        ({"type": "image", "source": {}}, IMAGE, "image"),
+        (
+            {"type": "document", "title": "t", "source": {"type": "base64", "data": "a"}},
+            "t\n[A document was left out here, because this model cannot read it.]",
+            "document",
+        ),
+        ({"type": "document", "source": {"type": "content", "content": [TEXT]}}, TEXT["text"], None),
+        ({"type": "search_result", "title": "t", "source": "s", "content": [TEXT]}, f"t\ns\n{TEXT['text']}", None),
+        ({"type": "server_tool_use", "id": "a", "name": "f", "input": {"q": 1}}, '[Called f with {"q":1}]', None),
+        (
+            {
+                "type": "web_search_tool_result",
+                "tool_use_id": "a",
+                "content": [{"type": "web_search_result", "title": "t", "url": "u", "encrypted_content": "x"}],
+            },
+            "[Result of web_search: t\nu]",
+            None,
+        ),
+        ({"type": "compaction", "content": "c"}, "This is a summary of the conversation before:\nc", None),
+    ],
+)  # fmt: skip
+def test_blocks_of_other_servers_say_what_they_can(block: Any, text: str, reported: str | None) -> None:
+    names: list[str] = []
+    assert read_blocks([block], names.append) == [Text(text)]
+    assert names == ([] if reported is None else [f"messages[].content.{reported}"])
+
+
+def test_references_and_images_in_results_are_text() -> None:
+    content = [{"type": "tool_reference", "tool_name": "z"}, {"type": "image"}]
+    (result,) = read_blocks([{"type": "tool_result", "tool_use_id": "a", "content": content}])
+    assert result == ToolResult("a", f"z\n{IMAGE}", False)
+
+
+def test_blocks_that_say_nothing_are_passed_over() -> None:
+    names: list[str] = []
+    assert read_blocks([{"type": "container_upload", "file_id": "f"}, {"type": "compaction"}], names.append) == []
+    assert names == ["messages[].content.container_upload"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from engine.interface.types import FinishReason
+from server.api.anthropic.messages_request import CountTokensRequest
 from server.api.openapi.messages import AnthropicMessage, MessageEvent
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
@@ -273,19 +274,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (asking([1]), "content[0]"),
     (asking([{"text": "x"}]), "content[0]"),
     (one(type="text", text=None), "content[0].text"),
-    (one(type="image", source={}), "image"),
-    (one(type="document", source={"type": "base64"}), "document"),
+    (one(type="sound", source={}), "sound"),
     (one(type="tool_use", id="x", name="x", input="{}"), "content[0].input"),
     (one(type="tool_use", name="x"), "content[0].id"),
     (one(type="tool_result", content="x"), "content[0].tool_use_id"),
     (one(type="tool_result", tool_use_id="x", is_error=1), "content[0].is_error"),
-    (one(type="tool_result", tool_use_id="x", content=[{"type": "image"}]), "content[0].content[0]"),
+    (one(type="tool_result", tool_use_id="x", content=[{"type": "sound"}]), "content[0].content[0]"),
     (one(type="tool_result", tool_use_id="x", content=[{"type": "tool_result"}]), "content[0].content[0]"),
     (asking([{"type": "text", "text": "x"}] * 4097), "4096"),
     (asking(system=5), "system"),
     (asking(system=[{"type": "image"}]), "system[0]"),
     (asking(tools=[{"name": "x"}]), "input_schema"),
-    (asking(tools=[{"name": "web", "type": "web_search_20250305"}]), "web_search_20250305"),
+    (asking(tools=[{"name": "web", "type": "custom"}]), "input_schema"),
     (asking(tools=[TOOL, TOOL]), "tools"),
     (asking(tools=[TOOL], tool_choice={"type": "tool"}), "tool_choice"),
     (asking(tools=[TOOL], tool_choice={"type": "tool", "name": "x"}), "tool_choice"),
@@ -380,3 +380,49 @@ async def test_what_is_nested_too_deeply_to_be_written_is_refused(server: Runnin
     body = f'{{"max_tokens":5,"messages":[{{"role":"user","content":"x"}}],"tools":[{tool}]}}'
     status, answer = await server.post_raw(PATH, body.encode())
     assert (status, "nested deeper than 100" in answer["error"]["message"]) == (400, True), answer
+
+
+async def test_tools_of_servers_are_left_out_with_a_warning(server: RunningServer) -> None:
+    kinds = ["web_search_20250305", "advisor_20260301", "code_execution_20250522", "mcp_toolset", "bash_20250124"]
+    tools = [{"type": kind, "name": f"n{place}"} for place, kind in enumerate(kinds)]
+    for choice, told in (
+        (None, []),
+        ({"type": "tool", "name": "n1"}, ["tool_choice"]),
+        ({"type": "any"}, ["tool_choice"]),
+    ):
+        body = asking(tools=tools, **({} if choice is None else {"tool_choice": choice}))
+        async with server.http.post(server.url + PATH, json=body) as response:
+            assert response.status == 200, await response.text()
+            ignored = response.headers["X-Eagre-Ignored"].split(", ")
+        assert sorted(ignored) == sorted([*(f"tools[].{kind}" for kind in kinds), *told])
+
+
+async def test_tools_that_messages_add_and_remove(server: RunningServer) -> None:
+    definition = {"type": "tool_definition", "name": "late", "input_schema": {"type": "object"}}
+    changes = [
+        {"type": "tool_addition", "tool": definition},
+        {"type": "tool_removal", "tool": {"type": "tool_reference", "name": TOOL["name"]}},
+        {"type": "text", "text": "x"},
+    ]
+    query = CountTokensRequest.parse({"messages": [{"role": "user", "content": changes}], "tools": [TOOL]})
+    assert [tool.function.name for tool in query.offered_tools] == ["late"]
+    assert (await server.post(PATH, asking(changes, tools=[TOOL])))[0] == 200
+    broken = [{"type": "tool_addition", "tool": {"name": "late", "input_schema": 5}}]
+    status, answer = await server.post(PATH, asking(broken))
+    assert (status, "late" in answer["error"]["message"]) == (400, True)
+
+
+async def test_a_prompt_beyond_the_context_is_refused_in_words_that_clients_know(server: RunningServer) -> None:
+    status, answer = await server.post(PATH, asking("x" * 600))
+    assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
+    words = answer["error"]["message"].split()
+    assert (" ".join(words[:4]), words[5:]) == ("prompt is too long:", ["tokens", ">", "512", "maximum"])
+    assert int(words[4]) >= 600
+    for path, body in (
+        ("/v1/responses", {"input": "x" * 600}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 600}]}),
+        ("/v1/completions", {"prompt": "x" * 600}),
+    ):
+        status, answer = await server.post(path, body)
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+        assert "maximum context length is 512 tokens" in answer["error"]["message"]

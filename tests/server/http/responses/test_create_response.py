@@ -148,9 +148,9 @@ async def test_the_form_of_the_text_is_told_back(server: RunningServer) -> None:
     ("body", "param", "words"),
     [
         ({}, "input", "must be something to answer"),
-        ({"input": [{"type": "computer_call"}]}, "input[0].type", "not supported"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content", "only text"),
-        ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type", "web_search"),
+        ({"input": [{"type": 5}]}, "input[0].type", "string"),
+        ({"input": [{"role": "user", "content": [{"type": "picture"}]}]}, "input[0].content", "only text"),
+        ({"input": "x", "tools": [{"name": "web_search"}]}, "tools[0]", "type"),
         ({"input": "x", "tool_choice": {"type": "file_search"}}, "tool_choice", "file_search"),
         ({"input": "x", "max_tokens": 5}, "max_tokens", 'did you mean "max_output_tokens"'),
         ({"input": "x", "max_output_tokens": 0}, "max_output_tokens", "at least 1"),

@@ -126,6 +126,32 @@ async def test_what_is_wrong_is_told_and_the_socket_goes_on(
     assert text_of(await respond(socket, input="x", stream=True)) == "user:x|"
 
 
+@pytest.mark.parametrize("by_id", [True, False])
+async def test_a_response_is_cancelled_on_its_socket(start_server, by_id: bool) -> None:
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine, text_model=FakeTextModel(TEMPLATE))
+    async with open_socket(server) as socket:
+        for lane in ("a", "b"):
+            await create(socket, input="tide", stream_id=lane)
+        events = [await receive(socket) for _ in range(4)]
+        await eventually(lambda: len(engine.running) == 2)
+        engine.step()
+        response_id = next(event["response"]["id"] for event in events if event["stream_id"] == "a")
+        named = {"response_id": response_id} if by_id else {"stream_id": "a"}
+        await socket.send(json.dumps({"type": "response.cancel", **named}))
+        while events[-1]["type"] not in TERMINAL:
+            events.append(await receive(socket))
+        last = events[-1]
+        assert (last["stream_id"], last["response"]["id"]) == ("a", response_id)
+        assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")
+        assert len(engine.running) == 1
+        await socket.send(json.dumps({"type": "response.cancel", **named}))
+        refusal = await receive(socket)
+        while refusal["type"] != "error":
+            refusal = await receive(socket)
+        assert (refusal["status"], refusal["error"]["code"]) == (404, "not_found")
+
+
 async def test_a_socket_that_closes_ends_its_responses(start_server) -> None:
     engine = FakeEngineClient(is_manual=True)
     server = await start_server(engine, text_model=FakeTextModel(TEMPLATE))
