@@ -31,6 +31,11 @@ class ToolCallSyntax(NamedTuple):
     is_ambiguous: bool = False
 
     @property
+    def strays(self) -> tuple[str, ...]:
+        """Markers that belong to a call wherever they stand, and so are never shown."""
+        return tuple(marker for marker in self.other_markers if marker.startswith(("</", "<\uff5c")))
+
+    @property
     def markers(self) -> tuple[str, ...]:
         """All markers that may be control tokens of the model, which other outputs do not show."""
         return (*self.begins, *self.other_markers)
@@ -111,6 +116,7 @@ class ToolParser:
         self._is_at_start = True
         self._is_plain = False  # no call can come any more
         self._follows_call = False  # white space behind a call is part of the syntax
+        self.has_cut_call = False  # a call has ended before its arguments
 
     def feed(self, text: str) -> Sequence[ToolEvent]:
         """The events that have become certain with `text`."""
@@ -125,7 +131,10 @@ class ToolParser:
         events: list[ToolEvent] = []
         if self._call is not None and not self._call.has_started:
             events.append(ContentDelta("".join(self._raw)))
-        elif self._call is None:
+        elif self._call is not None:
+            events += self._call.flush()
+            self.has_cut_call = self.has_cut_call or self._call.has_open_call
+        else:
             self._emit(self._held, events)
         self._held, self._call = "", None
         return merged(events)
@@ -174,6 +183,8 @@ class ToolParser:
             except NotAToolCall:
                 self._call = None
                 if call.has_started:  # what was emitted stays; the rest is text like any other
+                    events += call.flush()
+                    self.has_cut_call = self.has_cut_call or call.has_open_call
                     return text[position:]
                 self._is_plain = self._syntax.only_first
                 self._emit("".join(self._raw), events)
@@ -191,3 +202,25 @@ class ToolParser:
         if text:
             self._follows_call = False
             events.append(ContentDelta(text))
+
+
+class StrayMarkers:
+    """Leaves markers out of a text that stand outside of calls, such as an end without its beginning."""
+
+    def __init__(self, markers: Sequence[str]) -> None:
+        self._markers = markers
+        self._held = ""  # may still become a marker
+
+    def feed(self, text: str) -> str:
+        """What is certain not to be part of a marker."""
+        text, self._held = self._held + text, ""
+        for marker in self._markers:
+            text = text.replace(marker, "")
+        num_held = max((overlap(text, marker) for marker in self._markers), default=0)
+        self._held = text[len(text) - num_held :]
+        return text[: len(text) - num_held]
+
+    def flush(self) -> str:
+        """The text that was held back, once no more text can come."""
+        text, self._held = self._held, ""
+        return text
