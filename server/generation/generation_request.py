@@ -37,6 +37,7 @@ class GenerationRequest:
     include_stop: bool = False  # whether the stop string itself is part of the text
     grammar: GrammarRequest | None = None  # what every answer must match
     strict_calls: StrictCalls | None = None  # what calls in the answers must follow, where there is no grammar
+    declares_tools: bool = False  # whether the model may write calls, even where the request allows none
     thinking_budget: int | None = None  # tokens of each answer's reasoning, at most
     priority: int | None = None  # None: the lowest number that the tenant may ask for, at least 0
     cache_salt: str | None = None

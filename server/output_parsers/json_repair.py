@@ -6,6 +6,7 @@ import json
 import math
 import re
 
+MAX_DEPTH = 200  # of objects and lists; what reads them calls itself at each level
 _SPACE = " \t\r\n"
 _LITERALS = {
     "true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null",
@@ -106,6 +107,8 @@ class JsonRepair:
             raise NotJson
         if char in "{[":
             self._closers.append("}" if char == "{" else "]")
+            if len(self._closers) > MAX_DEPTH:
+                raise NotJson
             self._expects = "first key" if char == "{" else "item"
             return held + char
         if char not in "-+.0123456789" and not char.isalpha():
@@ -187,6 +190,14 @@ def repaired(text: str) -> str:
         written.append(repair.feed(char))
     written.append(repair.end())
     return "".join(written).strip()
+
+
+def is_whole_object(text: str) -> bool:
+    """Whether this is the JSON text of an object, and not the beginning of one."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 def _is_hex(char: str) -> bool:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:  # the settings know the names here, and `eagre serve --help` 
     from server.text.chat_template import ChatTemplate
 
 
+NATIVE = "native"  # the name by which the flag takes no syntax but that of the model's template
+
+
 class ToolCallSyntax(NamedTuple):
     """How one family of models writes its calls."""
 
@@ -94,8 +97,8 @@ def syntax_of_template(source: str) -> ToolCallSyntax | None:
 
 
 def choose_tool_call_syntax(name: str | None, chat_template: ChatTemplate | None) -> ToolCallSyntax | None:
-    """The syntax with this name, or without a name that of the model's template; None where neither is known."""
-    if name is not None:
+    """The syntax with this name, or else that of the model's template; None where neither is known."""
+    if name is not None and name != NATIVE:
         return next(syntax for syntax in TOOL_CALL_SYNTAXES if syntax.name == name)
     return None if chat_template is None else syntax_of_template(chat_template.source)
 

@@ -152,6 +152,11 @@ class CountTokensRequest(LenientModel):
         return [tool.to_tool() for tool in self.tools or ()]
 
     @property
+    def may_not_call(self) -> bool:
+        """Whether no tool may be called, so that the prompt says nothing of them."""
+        return self.tool_choice is not None and self.tool_choice.type == "none"
+
+    @property
     def wants_thinking(self) -> bool:
         """Whether reasoning is returned."""
         return self.thinking is not None and self.thinking.type != "disabled"

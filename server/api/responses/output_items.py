@@ -8,6 +8,7 @@ from typing import Any
 
 from server.api.responses.events import EventEncoder
 from server.api.responses.items import Item, output_text, reasoning_text
+from server.output_parsers.json_repair import is_whole_object
 from server.output_parsers.parser_events import (
     ContentDelta,
     ParserEvent,
@@ -156,6 +157,7 @@ class OutputItems:
                 item["arguments"] = text
                 name = item["name"]
                 self._events.add("response.function_call_arguments.done", **opened.place, name=name, arguments=text)
+                status = status if is_whole_object(text) else "incomplete"
         item["status"] = status
         self._events.add("response.output_item.done", output_index=opened.place["output_index"], item=item)
 

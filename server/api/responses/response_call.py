@@ -51,7 +51,7 @@ class ResponseCall:
         body = self.body
         conversation = Conversation(
             to_messages([*self.before, *self.given], body.instructions),
-            tools=[tool.to_template() for tool in body.prompt_tools],
+            tools=[tool.to_template() for tool in body.prompt_tools] if body.tool_choice != "none" else [],
             variables=body.template_variables,
         )
         max_tokens = 1 if self.is_warm_up else body.max_output_tokens
@@ -60,6 +60,6 @@ class ResponseCall:
             prompt = TruncatedConversation(conversation, max_tokens)
         make = partial(
             to_request, body, [prompt], prompt_parameter="input", strict_calls=body.strict_calls,
-            thinking_budget=body.thinking_token_budget,
+            thinking_budget=body.thinking_token_budget, declares_tools=bool(body.tools),
         )  # fmt: skip
         return make(max_tokens=max_tokens, max_tokens_parameter="max_output_tokens")

@@ -79,6 +79,7 @@ class ResponseWriter(StreamWriter):
             may_call=body.may_call,
             must_call=body.forced_calls is not None,
             schemas={tool.name: tool.parameters for tool in body.tools or ()},
+            is_parallel=body.tool_policy.is_parallel,
         )
         self._parts = OutputParser(
             answer_format, prompt.token_ids, generation.tokenizer, num_begun=body.num_prompt_output_tokens or 0
