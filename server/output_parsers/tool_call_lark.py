@@ -5,16 +5,17 @@ Each is in llguidance's variant of Lark, and begins behind the marker of a call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
 from server.output_parsers.tool_parser import DEEPSEEK, HERMES, LLAMA, MISTRAL, ToolCallSyntax
 from server.protocol.structured_outputs import Grammar, GrammarKind
-from server.protocol.tools import StrictCalls, array_of_calls
+from server.protocol.tools import FunctionDefinition, StrictCalls, arguments_schema, array_of_calls
 
 Part: TypeAlias = str | dict[str, Any]  # text in Lark, or a JSON schema
+_SPACES = "SPACES: /[ \\t\\r\\n]{1,8}/\n"
 _SPACE = 'SPACE: " " | /\\r?\\n/\n'
 
 
@@ -51,12 +52,29 @@ def tool_call_lark(syntax: ToolCallSyntax, calls: StrictCalls, markers: LarkMark
     write = _WRITERS.get(syntax.name)
     if write is None:
         return None
-    try:
-        source = orjson.dumps(write(calls, markers)).decode()
-    except orjson.JSONEncodeError as error:
-        raise ValueError(f"the schema of a tool cannot be written as JSON: {error}") from error
+    source = _source(write(calls, markers))
     begins = {begin.encode(): begin.encode() if begin == "{" else b"" for begin in syntax.begins}
     return ToolCallLark(Grammar(GrammarKind.CALLS, source), begins)
+
+
+def arguments_lark(tools: Sequence[FunctionDefinition]) -> Grammar:
+    """The grammar of one of the tools' names, a line end, and what stands behind the key of its arguments in JSON.
+
+    Raises ValueError if the schema of a tool cannot be written as JSON.
+    """
+    parts: list[Part] = [f"start: {' | '.join(f'call{index}' for index in range(len(tools)))}\n{_SPACES}"]
+    for index, tool in enumerate(tools):
+        begin = orjson.dumps(f"{tool.name}\n").decode()
+        parts += [f'call{index}: {begin} SPACES? ":" SPACES? arguments{index}\narguments{index}: %json ']
+        parts += [arguments_schema(tool), "\n"]
+    return Grammar(GrammarKind.CALLS, _source(parts))
+
+
+def _source(parts: list[Part]) -> str:
+    try:
+        return orjson.dumps(parts).decode()
+    except orjson.JSONEncodeError as error:
+        raise ValueError(f"the schema of a tool cannot be written as JSON: {error}") from error
 
 
 def _hermes(calls: StrictCalls, markers: LarkMarkers) -> list[Part]:

@@ -108,6 +108,23 @@ class ToolCall(StrictModel):
         }
 
 
+def arguments_schema(tool: FunctionDefinition) -> dict[str, Any]:
+    """The schema of a call's arguments, which are an object always."""
+    schema = tool.parameters or _EMPTY
+    return schema if "type" in schema else {"type": "object", **schema}
+
+
+class OfferedCalls(NamedTuple):
+    """Calls that a model may make; their arguments follow those schemas that can be enforced."""
+
+    tools: Sequence[FunctionDefinition]
+    is_parallel: bool
+
+    def is_longer(self, most: int) -> bool:
+        """Whether the schemas have more than so many characters and values."""
+        return is_longer([tool.parameters for tool in self.tools], most)
+
+
 class StrictCalls(NamedTuple):
     """Calls that a model may make, where at least one of the tools is strict."""
 
@@ -213,6 +230,13 @@ class CallsTools:
         """The schemas that calls must follow if the model chooses to make any; None where no tool is strict."""
         policy = self.tool_policy
         return StrictCalls.of(policy.tools, is_parallel=policy.is_parallel) if policy.mode == "auto" else None
+
+
+    @property
+    def offered_calls(self) -> OfferedCalls | None:
+        """The calls that the model may choose to make; None where it may make none, or must make one."""
+        policy = self.tool_policy
+        return OfferedCalls(policy.tools, policy.is_parallel) if policy.mode == "auto" and policy.tools else None
 
 
 def schema_of_calls(tools: Sequence[tuple[str, dict[str, Any]]], arguments: str = "arguments") -> dict[str, Any]:

@@ -163,7 +163,7 @@ async def test_a_marker_that_is_a_control_token_is_seen(start_server: StartServe
     assert answer["choices"][0]["message"]["content"] == f"Yes.{written}"
 
 
-async def test_with_none_nothing_is_a_call_and_no_markup_is_told(ask: Callable[..., Any]) -> None:
+async def test_with_none_nothing_is_a_call(ask: Callable[..., Any]) -> None:
     client = await ask("I would. " + CALL)
     answer = await client.chat.completions.create(model="fake", messages=ASK, tools=[WEATHER], tool_choice="none")
     assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == ("I would. ", "stop")

@@ -42,6 +42,7 @@ class MessagesCall(BodyCall):
             stops=body.stop_sequences,
             grammar=body.grammar_request,
             strict_calls=body.strict_calls,
+            offered_calls=body.offered_calls,
             declares_tools=bool(body.tools),
             thinking_budget=body.thinking_budget,
             streaming=body.streaming,

@@ -149,6 +149,7 @@ class ChatCall(OpenAICall):
             [conversation],
             prompt_parameter="messages",
             strict_calls=body.strict_calls if body.tools else None,
+            offered_calls=body.offered_calls if body.tools else None,
             declares_tools=bool(body.tools),
             thinking_budget=body.thinking_token_budget,
             **length,

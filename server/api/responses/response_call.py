@@ -61,5 +61,6 @@ class ResponseCall:
         make = partial(
             to_request, body, [prompt], prompt_parameter="input", strict_calls=body.strict_calls,
             thinking_budget=body.thinking_token_budget, declares_tools=bool(body.tools),
+            offered_calls=body.offered_calls,
         )  # fmt: skip
         return make(max_tokens=max_tokens, max_tokens_parameter="max_output_tokens")
