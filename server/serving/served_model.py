@@ -88,7 +88,11 @@ class ServedModel:
         )
         try:
             structured_output = StructuredOutputManager(
-                text_model.tokenizer, engine.model_info.vocab_size, answer_format, grammars
+                text_model.tokenizer,
+                engine.model_info.vocab_size,
+                answer_format,
+                grammars,
+                closes_objects=self.settings.additional_properties == "closed",
             )
             # On a CPU the weights are in the host's memory already, and a copy of them would give nothing back.
             # Those of several hosts stay where they are.

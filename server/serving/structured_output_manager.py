@@ -36,13 +36,21 @@ class StructuredOutputManager:
     """Compiles the rules that the answers to a request must follow."""
 
     def __init__(
-        self, tokenizer: Tokenizer, vocab_size: int, answer_format: OutputFormat, compiler: GrammarCompiler
+        self,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        answer_format: OutputFormat,
+        compiler: GrammarCompiler,
+        *,
+        closes_objects: bool = True,
     ) -> None:
         """
         Args:
             vocab_size: of the model's logits.
             answer_format: what answers may hold beside content.
+            closes_objects: whether objects have no properties that their schema does not describe, unless it says so.
         """
+        self._closes_objects = closes_objects
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._format = answer_format
@@ -65,7 +73,7 @@ class StructuredOutputManager:
             is_long = wish.value.is_longer(MAX_INLINE_CHARS)
             grammar = await workers.run(wish.to_grammar) if is_long else wish.to_grammar()
             if grammar is not None:
-                compiled = await self._compiler.compile(grammar, wish.parameter)
+                compiled = await self._compile(grammar, wish.parameter)
         watched = await self._calls(request, workers) if compiled is None else None
         is_asked = compiled is not None or watched is not None or request.thinking_budget is not None
         if not is_asked:
@@ -74,6 +82,9 @@ class StructuredOutputManager:
         if not reasons and not request.num_prompt_output_tokens:
             return [compiled or watched] * len(prompts)
         return await workers.run(self._rules, request, prompts, compiled, watched)
+
+    async def _compile(self, grammar: Grammar, parameter: str) -> CompiledGrammar:
+        return await self._compiler.compile(grammar._replace(closes_objects=self._closes_objects), parameter)
 
     def _rules(
         self,
@@ -138,7 +149,7 @@ class StructuredOutputManager:
         """The compiled grammar of the tools' arguments; None where it cannot be had."""
         try:
             grammar = await workers.run(arguments_lark, tools) if is_long else arguments_lark(tools)
-            return await self._compiler.compile(grammar, "tools")
+            return await self._compile(grammar, "tools")
         except (ValueError, QueueFull):
             return None
 
@@ -163,7 +174,7 @@ class StructuredOutputManager:
             raise InvalidParameter("tools", f"tools: {error}") from error
         if made is None:
             return None
-        compiled = await self._compiler.compile(made.grammar, "tools")
+        compiled = await self._compile(made.grammar, "tools")
         is_single = calls.most == 1
         kept = self._kept.get((made.grammar, is_single))
         if kept is not None:

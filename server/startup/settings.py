@@ -185,6 +185,11 @@ class ServerSettings:
         "hermes, mistral or llama3_json; if not given, that of the template and calls in plain JSON",
         limit=_listed(TOOL_CALL_PARSERS), metavar="NAME",
     )  # fmt: skip
+    additional_properties: str = setting(
+        "closed", "closed or open: whether objects may have properties that their schema does not describe, where it "
+        "says nothing of them",
+        limit=_listed(("closed", "open")), metavar="RULE",
+    )  # fmt: skip
     reasoning_parser: str | None = setting(
         None, f"{', '.join(REASONING_PARSERS[:-1])} or {OFF}: how the model marks its reasoning; if not given, its "
         "template tells",

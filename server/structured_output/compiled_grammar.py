@@ -12,6 +12,7 @@ import orjson
 
 from sampling.host.grammar import GrammarError
 from server.protocol.structured_outputs import Grammar, GrammarKind
+from server.structured_output.closed_objects import close_objects
 from server.structured_output.grammar_limits import InvalidGrammar, check_gbnf, check_lark, check_regex, check_schema
 from server.structured_output.grammar_matcher import GrammarMatcher, first_reason
 from server.structured_output.grammar_vocabulary import GrammarVocabulary
@@ -43,9 +44,10 @@ _NUM_PROBES = 8  # tokens; a grammar that is too wide for the limits fails withi
 class CompiledGrammar:
     """A grammar in its initial state, which makes one matcher for each output; any thread may call it."""
 
-    def __init__(self, start: LLMatcher, vocabulary: GrammarVocabulary) -> None:
+    def __init__(self, start: LLMatcher, vocabulary: GrammarVocabulary, *, limits_digits: bool) -> None:
         self._start = start
         self._vocabulary = vocabulary
+        self._limits_digits = limits_digits
 
     @classmethod
     def compile(cls, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
@@ -68,7 +70,7 @@ class CompiledGrammar:
         start = LLMatcher(vocabulary.tokens, lark, log_level=0, limits=_limits())
         if start.is_error():
             raise InvalidGrammar(first_reason(start.get_error()))
-        compiled = cls(start, vocabulary)
+        compiled = cls(start, vocabulary, limits_digits=grammar.kind in (GrammarKind.JSON_SCHEMA, GrammarKind.CALLS))
         compiled._probe()
         return compiled
 
@@ -77,7 +79,8 @@ class CompiledGrammar:
         return True
 
     def matcher(self) -> GrammarMatcher:
-        return GrammarMatcher(self._start, self._vocabulary.end_token_ids)
+        digits = self._vocabulary.digits if self._limits_digits else None
+        return GrammarMatcher(self._start, self._vocabulary.end_token_ids, digits)
 
     def after(self, token_ids: Sequence[int]) -> CompiledGrammar:
         """As `OutputGrammar.after`, without the interpreter lock."""
@@ -90,7 +93,7 @@ class CompiledGrammar:
                 raise GrammarError(f"token {token_id} is not allowed there: {first_reason(walker.get_error())}")
             if thread_time() - began > MAX_PREFIX_SECONDS:
                 raise GrammarError(f"to read them takes longer than {MAX_PREFIX_SECONDS:g} s, the limit")
-        return CompiledGrammar(walker, self._vocabulary)
+        return CompiledGrammar(walker, self._vocabulary, limits_digits=self._limits_digits)
 
     def _probe(self) -> None:
         """Matches a few tokens, so that a grammar that fails at its beginning is rejected before any request runs.
@@ -149,7 +152,7 @@ def to_lark(grammar: Grammar) -> str:
     """
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
-            return "start: %json " + _with_options(grammar.source)
+            return "start: %json " + _with_options(grammar.source, closes=grammar.closes_objects)
         case GrammarKind.REGEX:
             from llguidance import regex_to_lark
 
@@ -167,10 +170,13 @@ def to_lark(grammar: Grammar) -> str:
             return lark
         case GrammarKind.CALLS:
             parts = orjson.loads(grammar.source)
-            return "".join(part if isinstance(part, str) else _with_options(orjson.dumps(part)) for part in parts)
+            return "".join(
+                part if isinstance(part, str) else _with_options(orjson.dumps(part), closes=grammar.closes_objects)
+                for part in parts
+            )
 
 
-def _with_options(source: str | bytes) -> str:
+def _with_options(source: str | bytes, *, closes: bool) -> str:
     try:
         schema = orjson.loads(source)
     except orjson.JSONDecodeError as error:
@@ -180,6 +186,8 @@ def _with_options(source: str | bytes) -> str:
     check_schema(schema)
     if isinstance(schema, dict) and "x-guidance" in schema:
         raise InvalidGrammar("x-guidance is not supported: how JSON is written is the server's affair")
+    if closes:
+        schema = close_objects(schema)
     whole: dict[str, Any] = schema if isinstance(schema, dict) else {"anyOf": [schema]}
     return orjson.dumps({**whole, "x-guidance": JSON_OPTIONS}).decode()
 
