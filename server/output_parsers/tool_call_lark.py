@@ -70,6 +70,36 @@ def arguments_lark(tools: Sequence[FunctionDefinition]) -> Grammar:
     return Grammar(GrammarKind.CALLS, _source(parts))
 
 
+def calls_or_form(
+    form: Grammar, syntax: ToolCallSyntax, tools: Sequence[FunctionDefinition], most: int, markers: LarkMarkers
+) -> Grammar | None:
+    """The grammar of an answer that is either calls or has a form of its own; None where the form is no JSON schema.
+
+    A call is an object in JSON, or in the model's own syntax where schemas can be enforced in that.
+
+    Raises ValueError if the schema of a tool cannot be written as JSON.
+    """
+    if form.kind is not GrammarKind.JSON_SCHEMA:
+        return None
+    try:
+        schema = orjson.loads(form.source)
+    except orjson.JSONDecodeError:
+        return None
+    calls = StrictCalls([tool.model_copy(update={"strict": True}) for tool in tools], most)
+    write, own = _WRITERS.get(syntax.name), ""
+    parts: list[Part] = [
+        "form: %json ", schema if isinstance(schema, dict) else {"anyOf": [schema]}, "\nbare: %json ",
+        calls.schema("arguments"), "\n",
+    ]  # fmt: skip
+    if write is not None and syntax is not LLAMA:
+        first, *rest = write(calls, markers)
+        begins = " | ".join(markers[begin] for begin in syntax.begins)
+        repeated = f"{{1,{most}}}" if most > 1 else ""
+        own = " | (own SPACE?)" + repeated
+        parts += [f"own: ({begins}) behind\n" + str(first).replace("start:", "behind:", 1), *rest]
+    return Grammar(GrammarKind.CALLS, _source([f"start: form | bare{own}\n", *parts]))
+
+
 def _source(parts: list[Part]) -> str:
     try:
         return orjson.dumps(parts).decode()

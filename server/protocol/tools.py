@@ -187,13 +187,12 @@ class CallsTools:
     def tool_policy(self) -> ToolPolicy:
         raise NotImplementedError
 
-    def check_tools(self, names: Sequence[str], chosen: Sequence[str], *, has_form: bool) -> None:
+    def check_tools(self, names: Sequence[str], chosen: Sequence[str]) -> None:
         """Checks `tool_choice` against the tools.
 
         Args:
             names: of all tools.
             chosen: the names in `tool_choice`.
-            has_form: whether another parameter asks for a form of the answer.
         """
         if len(set(names)) < len(names):
             raise ValueError("tools has two functions of the same name; each name must stand there once")
@@ -206,11 +205,6 @@ class CallsTools:
             return
         if not names:
             raise invalid_value("tool_choice is required and tools is empty", "tool_choice")
-        if has_form:
-            raise invalid_value(
-                "tool_choice asks for a call, and another parameter for another form of the answer; give one of them",
-                "tool_choice",
-            )
 
     @property
     def may_call(self) -> bool:

@@ -14,10 +14,16 @@ from server.generation.generation_request import GenerationRequest
 from server.generation.prompt_sources import MAX_INLINE_CHARS
 from server.generation.prompts import PreparedPrompt, rules_behind
 from server.output_parsers.output_parser import OutputFormat
-from server.output_parsers.tool_call_lark import LarkMarkers, ToolCallLark, arguments_lark, tool_call_lark
+from server.output_parsers.tool_call_lark import (
+    LarkMarkers,
+    ToolCallLark,
+    arguments_lark,
+    calls_or_form,
+    tool_call_lark,
+)
 from server.output_parsers.tool_parser import HERMES
 from server.protocol.structured_outputs import Grammar
-from server.protocol.tools import FunctionDefinition
+from server.protocol.tools import MAX_CALLS, FunctionDefinition, OfferedCalls
 from server.structured_output.argument_grammar import ArgumentGrammar, ArgumentKeys
 from server.structured_output.compiled_grammar import CompiledGrammar
 from server.structured_output.grammar_compiler import GrammarCompiler
@@ -72,7 +78,9 @@ class StructuredOutputManager:
         if wish is not None:
             is_long = wish.value.is_longer(MAX_INLINE_CHARS)
             grammar = await workers.run(wish.to_grammar) if is_long else wish.to_grammar()
-            if grammar is not None:
+            if grammar is not None and request.offered_calls is not None:
+                compiled = await self._form_or_calls(grammar, request.offered_calls, workers)
+            if grammar is not None and compiled is None:
                 compiled = await self._compile(grammar, wish.parameter)
         watched = await self._calls(request, workers) if compiled is None else None
         is_asked = compiled is not None or watched is not None or request.thinking_budget is not None
@@ -82,6 +90,16 @@ class StructuredOutputManager:
         if not reasons and not request.num_prompt_output_tokens:
             return [compiled or watched] * len(prompts)
         return await workers.run(self._rules, request, prompts, compiled, watched)
+
+    async def _form_or_calls(self, form: Grammar, calls: OfferedCalls, workers: Workers) -> CompiledGrammar | None:
+        """The grammar of an answer of this form or a call; None where it cannot be had."""
+        most = MAX_CALLS if calls.is_parallel else 1
+        syntax = self._format.calls or HERMES
+        try:
+            made = await workers.run(calls_or_form, form, syntax, calls.tools, most, self._markers)
+            return None if made is None else await self._compile(made, "tools")
+        except ValueError:
+            return None  # compiled alone, the form says what is wrong with it
 
     async def _compile(self, grammar: Grammar, parameter: str) -> CompiledGrammar:
         return await self._compiler.compile(grammar._replace(closes_objects=self._closes_objects), parameter)

@@ -17,6 +17,7 @@ from server.structured_output.grammar_limits import InvalidGrammar, check_gbnf, 
 from server.structured_output.grammar_matcher import GrammarMatcher, first_reason
 from server.structured_output.grammar_vocabulary import GrammarVocabulary
 from server.structured_output.output_grammar import MAX_PREFIX_SECONDS
+from server.structured_output.schema_errors import located
 from server.text.tokenization.native_errors import is_panic
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class CompiledGrammar:
         """
         try:
             return cls._compile(grammar, vocabulary)
+        except InvalidGrammar as error:
+            raise _located(grammar, error, vocabulary) from error
         except BaseException as error:
             if not is_panic(error):
                 raise
@@ -115,6 +118,30 @@ class CompiledGrammar:
                 walker = walker.deep_copy()
             if not walker.consume_token(texts[0]):
                 raise InvalidGrammar(first_reason(walker.get_error()))
+
+
+def _located(grammar: Grammar, error: InvalidGrammar, vocabulary: GrammarVocabulary) -> InvalidGrammar:
+    """The error with the place in the schema that is the reason."""
+
+    def try_compile(schema: dict[str, Any]) -> None:
+        alone = Grammar(GrammarKind.JSON_SCHEMA, orjson.dumps(schema).decode(), grammar.closes_objects)
+        try:
+            CompiledGrammar._compile(alone, vocabulary)
+        except BaseException as panic:
+            if not is_panic(panic):
+                raise
+            raise InvalidGrammar("llguidance fails on it") from panic
+
+    try:
+        source = orjson.loads(grammar.source) if grammar.kind in (GrammarKind.JSON_SCHEMA, GrammarKind.CALLS) else None
+    except orjson.JSONDecodeError:
+        return error
+    for schema in source if isinstance(source, list) else [source]:
+        if isinstance(schema, dict):
+            found = located(schema, error, try_compile)
+            if found is not error:
+                return found
+    return error
 
 
 def _consume(walker: LLMatcher, token_id: int) -> bool:
@@ -188,8 +215,22 @@ def _with_options(source: str | bytes, *, closes: bool) -> str:
         raise InvalidGrammar("x-guidance is not supported: how JSON is written is the server's affair")
     if closes:
         schema = close_objects(schema)
+    if isinstance(schema, dict) and "$id" in schema and not _has_absolute_references(schema):
+        schema = {name: part for name, part in schema.items() if name != "$id"}  # a mere name of the schema
     whole: dict[str, Any] = schema if isinstance(schema, dict) else {"anyOf": [schema]}
     return orjson.dumps({**whole, "x-guidance": JSON_OPTIONS}).decode()
+
+
+def _has_absolute_references(node: Any) -> bool:
+    """Whether a part of a schema refers to another one by more than its place, so that `$id` matters."""
+    if isinstance(node, list):
+        return any(map(_has_absolute_references, node))
+    if not isinstance(node, dict):
+        return False
+    reference = node.get("$ref", "#")
+    if isinstance(reference, str) and not reference.startswith("#"):
+        return True
+    return any(map(_has_absolute_references, node.values()))
 
 
 def _is_lark(text: str) -> bool:

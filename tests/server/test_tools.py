@@ -189,7 +189,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [WEATHER, WEATHER]}, "tools"),
     ({"tools": [WEATHER] * 129}, "tools"),
     ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-    ({"tools": [WEATHER], "tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
 ]
 

@@ -179,16 +179,6 @@ class MessagesRequest(CountTokensRequest, StreamFields, CallsTools):
     top_p: float | None = None
     top_k: int | None = None
 
-    @model_validator(mode="after")
-    def _one_grammar_at_most(self) -> Self:
-        if self.forced_calls is not None and self.output_config is not None and self.output_config.format is not None:
-            raise invalid_value(
-                "tool_choice asks for a call, and output_config.format for another form of the answer; "
-                "give one of them",
-                "tool_choice",
-            )
-        return self
-
     @property
     def sampling(self) -> dict[str, Any]:
         """The sampling parameters that the request gives."""

@@ -12,13 +12,12 @@ from sampling.host.params import MAX_LOGPROBS
 from server.protocol.base_models import StrictModel, bounded
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.generation_fields import GenerationFields, ThinkingBudget
-from server.protocol.structured_outputs import GrammarRequest, ResponseFormat
+from server.protocol.structured_outputs import GrammarRequest
 from server.protocol.template_fields import TemplateFields, effort_variables
 from server.protocol.tools import MAX_TOOLS, CallsTools, NamedTool, Tool, ToolCall, ToolChoice, ToolPolicy
 from server.protocol.unknown_fields import CHAT, MESSAGE, UnknownFields
 
 MAX_MESSAGES = 4096
-_ANY_TEXT = GrammarRequest("response_format", ResponseFormat(type="text"))
 MAX_PARTS = 1024  # of one message's content
 
 
@@ -124,8 +123,7 @@ class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
             return self
         choice = self.tool_choice
         chosen = [choice.function.name] if isinstance(choice, NamedTool) else []
-        has_form = super().grammar_request not in (None, _ANY_TEXT)
-        self.check_tools([tool.function.name for tool in self.tools or ()], chosen, has_form=has_form)
+        self.check_tools([tool.function.name for tool in self.tools or ()], chosen)
         return self
 
     @cached_property

@@ -235,7 +235,7 @@ class ResponsesRequest(TemplateFields, GenerationFields, CallsTools):
     @model_validator(mode="after")
     def _choice_is_among_the_tools(self) -> ResponsesRequest:
         names = [tool.name for tool in self.tools or ()]
-        self.check_tools(names, self._chosen_names, has_form=self._form is not None)
+        self.check_tools(names, self._chosen_names)
         return self
 
     @model_validator(mode="after")
