@@ -7,7 +7,14 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from server.output_parsers.json_calls import JsonCallFinder
-from server.output_parsers.parser_events import ContentDelta, ParserEvent, ReasoningDelta, ToolCallStart, ToolEvent, merged
+from server.output_parsers.parser_events import (
+    ContentDelta,
+    ParserEvent,
+    ReasoningDelta,
+    ToolCallStart,
+    ToolEvent,
+    merged,
+)
 from server.output_parsers.reasoning_parser import ReasoningParser, ReasoningSyntax
 from server.output_parsers.tool_parser import ARRAY, HERMES, StrayMarkers, ToolCallSyntax, ToolParser
 from server.text.detokenizer import HasTokenTexts, IncrementalDetokenizer

@@ -225,7 +225,6 @@ class CallsTools:
         policy = self.tool_policy
         return StrictCalls.of(policy.tools, is_parallel=policy.is_parallel) if policy.mode == "auto" else None
 
-
     @property
     def offered_calls(self) -> OfferedCalls | None:
         """The calls that the model may choose to make; None where it may make none, or must make one."""

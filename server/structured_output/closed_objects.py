@@ -1,7 +1,7 @@
 """Closes the objects of a JSON schema: without `additionalProperties`, an object has only the properties it describes.
 
-JSON Schema itself allows any further ones, and a small model then invents keys until its tokens are spent. llama.cpp and
-xgrammar have the same default.
+JSON Schema itself allows any further ones, and a small model then invents keys until its tokens are spent. llama.cpp
+and xgrammar have the same default.
 """
 
 from __future__ import annotations

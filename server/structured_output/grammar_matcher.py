@@ -42,9 +42,7 @@ class GrammarMatcher:
 
     __slots__ = ("_digits", "_end_token_ids", "_excess", "_is_ended", "_num_digits", "_own", "_start")
 
-    def __init__(
-        self, start: LLMatcher, end_token_ids: frozenset[int], digits: DigitLimit | None = None
-    ) -> None:
+    def __init__(self, start: LLMatcher, end_token_ids: frozenset[int], digits: DigitLimit | None = None) -> None:
         self._start = start
         self._digits = digits
         self._num_digits = 0  # in a row, at the end of the output

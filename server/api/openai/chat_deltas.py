@@ -74,7 +74,7 @@ class ChatDeltaParser:
         return ChatDelta(reasoning if self._with_reasoning else "", content, self._shape(events))
 
     def reason(self, reason: FinishReason | None) -> str | None:
-        """The `finish_reason` of the choice: that of an answer with calls has a name of its own, unless one is cut off."""
+        """The `finish_reason` of the choice: `tool_calls` for one that ends with calls, none of which is cut off."""
         return FINISH_REASON if self._parts.has_whole_calls and reason is FinishReason.STOP else reason
 
     def message(self, text: str, token_ids: Sequence[int]) -> dict[str, Any]:

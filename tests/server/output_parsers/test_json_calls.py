@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -63,7 +64,8 @@ TEXTS = [
 ]
 CUT: list[tuple[str, list[ToolEvent]]] = [
     ('```json\n{"name": "w", "arguments": {"a": 1', [ToolCallStart("w"), ToolCallArguments('{"a": 1')]),
-    ('Hm. {"name": "w", "arguments": {"a": "x', [ContentDelta("Hm. "), ToolCallStart("w"), ToolCallArguments('{"a": "x')]),
+    ('Hm. {"name": "w", "arguments": {"a": "x',
+     [ContentDelta("Hm. "), ToolCallStart("w"), ToolCallArguments('{"a": "x')]),
 ]  # fmt: skip
 
 
@@ -106,4 +108,4 @@ def test_any_mixture_gives_the_same_events_whole_and_in_pieces(seed: int) -> Non
     for _ in range(5):
         cuts = sorted(rng.randrange(len(text) + 1) for _ in range(rng.randint(1, 6)))
         bounds = [0, *cuts, len(text)]
-        assert read(*(text[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False))) == whole
+        assert read(*(text[begin:end] for begin, end in pairwise(bounds))) == whole

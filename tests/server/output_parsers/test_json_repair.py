@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from server.output_parsers.json_repair import NotJson, is_whole_object, repaired
 
+CHARS = st.text(st.characters(exclude_categories=["Cs"]))
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_categories=["Cs"])),
-    lambda part: st.lists(part, max_size=3) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), part, max_size=3),
+    st.none() | st.booleans() | NUMBERS | CHARS,
+    lambda part: st.lists(part, max_size=3) | st.dictionaries(CHARS, part, max_size=3),
     max_leaves=8,
-)  # fmt: skip
+)
 
 
 @given(VALUES, st.booleans(), st.sampled_from([None, 1]))
@@ -43,20 +44,28 @@ def test_what_models_write_is_repaired(written: str, meant: str) -> None:
     json.loads(meant)
 
 
-@pytest.mark.parametrize("text", ["", "{", "{a: 1}", "[1 2]", '{"a" 1}', "[,]", "{,}", "1 2", "abc", "]", '["x', "[" * 300 + "]" * 300])
+@pytest.mark.parametrize(
+    "text", ["", "{", "{a: 1}", "[1 2]", '{"a" 1}', "[,]", "{,}", "1 2", "abc", "]", '["x', "[" * 300 + "]" * 300]
+)
 def test_what_cannot_be_json_is_refused(text: str) -> None:
     with pytest.raises(NotJson):
         repaired(text)
 
 
-@given(st.text(alphabet='{}[]",:\\u0dx1eE.+- \n\'tN', max_size=30))
+@given(st.text(alphabet="{}[]\",:\\u0dx1eE.+- \n'tN", max_size=30))
 def test_whatever_comes_out_is_json(text: str) -> None:
     try:
         written = repaired(text)
     except NotJson:
         return
-    json.loads(written, parse_constant=lambda name: pytest.fail(name))
+    json.loads(written, parse_constant=pytest.fail)
 
 
 def test_an_object_is_whole_or_cut() -> None:
-    assert [is_whole_object(text) for text in ('{"a": 1}', "{}", '{"a": 1', "[1]", "")] == [True, True, False, False, False]
+    assert [is_whole_object(text) for text in ('{"a": 1}', "{}", '{"a": 1', "[1]", "")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]

@@ -86,7 +86,9 @@ def test_a_number_has_an_end(schema: Any, begun: str) -> None:
     assert num_digits >= 19
 
 
-@pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "string", "pattern": "^[0-9]{40}$"}, {"enum": [10**15]}])
+@pytest.mark.parametrize(
+    "schema", [{"type": "string"}, {"type": "string", "pattern": "^[0-9]{40}$"}, {"enum": [10**15]}]
+)
 def test_digits_that_are_no_endless_number_are_left_alone(schema: Any) -> None:
     text = f'"{"1" * 40}"' if "type" in schema else str(10**15)
     assert matches(grammar_of(schema), text)
