@@ -108,6 +108,7 @@ class OutputParser:
         takes_json = parts.calls is not None and parts.takes_json and bool(parts.schemas)
         self._json_calls = JsonCallFinder(parts.schemas) if takes_json else None
         self._hides_calls, self._only_one = parts.hides_calls, parts.only_one
+        self._num_seen_calls = 0  # where only one is let through
         self._reasoning_ids: list[int] = []  # until it is known where the reasoning ends
         self._is_counted = False
         if num_begun:
@@ -176,10 +177,9 @@ class OutputParser:
     def _without_second_call(self, events: Sequence[ParserEvent]) -> list[ParserEvent]:
         """`events` up to the end of the first call of the output."""
         kept: list[ParserEvent] = []
-        num_calls = self.num_calls
         for event in events:
-            num_calls += isinstance(event, ToolCallStart)
-            if num_calls == 0 or (num_calls == 1 and not isinstance(event, ContentDelta)):
+            self._num_seen_calls += isinstance(event, ToolCallStart)
+            if not self._num_seen_calls or (self._num_seen_calls == 1 and not isinstance(event, ContentDelta)):
                 kept.append(event)
         return kept
 

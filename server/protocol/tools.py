@@ -65,11 +65,18 @@ class NamedTool(StrictModel):
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
+def as_arguments(value: Any) -> Any:
+    """The text of a call's arguments, which some clients send as an object, or leave out where there are none."""
+    if value is None:
+        return ""
+    return orjson.dumps(as_schema(value)).decode() if isinstance(value, dict) else value
+
+
 class FunctionCall(StrictModel):
     """A call's name, and its arguments as the text of a JSON object."""
 
     name: str
-    arguments: str
+    arguments: Annotated[str, BeforeValidator(as_arguments, json_schema_input_type=str | dict[str, Any])] = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -97,7 +104,8 @@ class ToolCall(StrictModel):
         """The call in the form that chat templates expect: the arguments are an object, if their text is one."""
         arguments: Any = self.function.arguments
         try:
-            read = orjson.loads(arguments or "{}")
+            text = arguments.strip().removeprefix("\ufeff")
+            read = {} if text in ("", "null") else orjson.loads(text)
             arguments = read if isinstance(read, dict) and not is_deeper(read, MAX_DEPTH) else arguments
         except orjson.JSONDecodeError:
             pass  # a call that was cut off

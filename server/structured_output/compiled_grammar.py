@@ -12,12 +12,12 @@ import orjson
 
 from sampling.host.grammar import GrammarError
 from server.protocol.structured_outputs import Grammar, GrammarKind
-from server.structured_output.closed_objects import close_objects
 from server.structured_output.grammar_limits import InvalidGrammar, check_gbnf, check_lark, check_regex, check_schema
 from server.structured_output.grammar_matcher import GrammarMatcher, first_reason
 from server.structured_output.grammar_vocabulary import GrammarVocabulary
 from server.structured_output.output_grammar import MAX_PREFIX_SECONDS
-from server.structured_output.schema_errors import located
+from server.structured_output.schemas.closed_objects import close_objects
+from server.structured_output.schemas.schema_errors import located
 from server.text.tokenization.native_errors import is_panic
 
 if TYPE_CHECKING:
@@ -123,14 +123,17 @@ class CompiledGrammar:
 def _located(grammar: Grammar, error: InvalidGrammar, vocabulary: GrammarVocabulary) -> InvalidGrammar:
     """The error with the place in the schema that is the reason."""
 
-    def try_compile(schema: dict[str, Any]) -> None:
+    def refusal_of(schema: dict[str, Any]) -> str | None:
         alone = Grammar(GrammarKind.JSON_SCHEMA, orjson.dumps(schema).decode(), grammar.closes_objects)
         try:
             CompiledGrammar._compile(alone, vocabulary)
+        except InvalidGrammar as refusal:
+            return str(refusal)
         except BaseException as panic:
             if not is_panic(panic):
                 raise
-            raise InvalidGrammar("llguidance fails on it") from panic
+            return "llguidance fails on it"
+        return None
 
     try:
         source = orjson.loads(grammar.source) if grammar.kind in (GrammarKind.JSON_SCHEMA, GrammarKind.CALLS) else None
@@ -138,9 +141,9 @@ def _located(grammar: Grammar, error: InvalidGrammar, vocabulary: GrammarVocabul
         return error
     for schema in source if isinstance(source, list) else [source]:
         if isinstance(schema, dict):
-            found = located(schema, error, try_compile)
-            if found is not error:
-                return found
+            found = located(schema, refusal_of)
+            if found is not None:
+                return InvalidGrammar(found)
     return error
 
 

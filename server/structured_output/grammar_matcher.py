@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sampling.host.grammar import GrammarError
-from server.structured_output.digit_limit import MAX_DIGITS, DigitLimit
+from server.structured_output.schemas.digit_limit import MAX_DIGITS, DigitLimit
 from server.text.tokenization.native_errors import is_panic
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from sampling.host.grammar import num_words_of
-from server.structured_output.digit_limit import DigitLimit
 from server.structured_output.grammar_limits import InvalidGrammar
+from server.structured_output.schemas.digit_limit import DigitLimit
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

@@ -89,12 +89,8 @@ async def whole(server: RunningServer, route: str, body: dict[str, Any]) -> Answ
 
 
 async def streamed(server: RunningServer, route: str, body: dict[str, Any]) -> Answer:
-    events: list[dict[str, Any]] = []
-    async with server.http.post(server.url + PATHS[route], json={**body, "stream": True}) as response:
-        assert response.status == 200
-        async for line in response.content:
-            if line.startswith(b"data: {"):
-                events.append(json.loads(line[6:]))
+    sent = (await server.stream_bytes(PATHS[route], body)).splitlines()
+    events = [json.loads(line[6:]) for line in sent if line.startswith(b"data: {")]
     if route == "chat":
         return _from_chunks(events)
     return read_response(events[-1]["response"]) if route == "responses" else _from_blocks(events)

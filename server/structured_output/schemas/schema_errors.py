@@ -6,30 +6,31 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from server.structured_output.grammar_limits import InvalidGrammar
-
 MAX_TRIALS = 100  # schemas that are compiled for one message
 _NAMED = ("properties", "patternProperties", "$defs", "definitions")
 _SINGLE = ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
 _LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
 _TOOL = re.compile(r"tool\d+")
 
-TryCompile = Callable[[dict[str, Any]], None]  # raises InvalidGrammar
+Compile = Callable[[dict[str, Any]], str | None]  # returns why a schema cannot be compiled
 
 
-def located(schema: Any, error: InvalidGrammar, try_compile: TryCompile) -> InvalidGrammar:
-    """The error with the path of the part that is the reason, and in a schema of calls with the name of the tool."""
-    search = _Search(schema, try_compile)
+def located(schema: Any, refusal: Compile) -> str | None:
+    """The reason with the path of the part that fails, and in a schema of calls with the name of the tool.
+
+    None where no part of the schema fails, or none alone.
+    """
+    search = _Search(schema, refusal)
     try:
         for label, part in _tools_of(schema) or [("", schema)]:
             found = search.failing(part, ())
             if found is not None:
                 path, reason = found
                 where = f"{label}{'.'.join(path)}".strip()
-                return InvalidGrammar(f"{where}: {reason}") if where else error
+                return f"{where}: {reason}" if where else None
     except _TooManyTrials:
         pass
-    return error
+    return None
 
 
 class _TooManyTrials(Exception):
@@ -37,11 +38,11 @@ class _TooManyTrials(Exception):
 
 
 class _Search:
-    def __init__(self, root: Any, try_compile: TryCompile) -> None:
+    def __init__(self, root: Any, refusal: Compile) -> None:
         self._definitions = {
             key: root[key] for key in ("$defs", "definitions") if isinstance(root, dict) and key in root
         }
-        self._try_compile = try_compile
+        self._refusal = refusal
         self._left = MAX_TRIALS
 
     def failing(self, node: Any, path: tuple[str, ...]) -> tuple[tuple[str, ...], str] | None:
@@ -51,11 +52,8 @@ class _Search:
         self._left -= 1
         if self._left < 0:
             raise _TooManyTrials
-        try:
-            self._try_compile({**self._definitions, **node})
-        except InvalidGrammar as error:
-            reason = str(error)
-        else:
+        reason = self._refusal({**self._definitions, **node})
+        if reason is None:
             return None
         for step, part in _parts(node):
             found = self.failing(part, (*path, *step))
