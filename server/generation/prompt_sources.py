@@ -235,8 +235,8 @@ class Conversation(NamedTuple):
             for messages, more in self._forms():
                 try:
                     if self.parse_special:
-                        return template.render(messages, **(variables | more)), None
-                    shielded = template.render_shielded(messages, tokenizer.control, **(variables | more))
+                        return template.render(messages, **{**variables, **more}), None
+                    shielded = template.render_shielded(messages, tokenizer.control, **{**variables, **more})
                     return shielded.plain, shielded
                 except ChatTemplateError as error:
                     refusal = refusal or error  # the first says it of what the client has sent

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo,
 from server.api.openai.chat_request import as_text
 from server.protocol.base_models import StrictModel
 from server.protocol.errors import ApiError, invalid_value, shorten
+from server.protocol.tools import as_arguments
 from server.protocol.unknown_fields import UnknownFields
 
 MAX_ITEMS = 4096  # of one request
@@ -65,7 +66,7 @@ class FunctionCallItem(Item):
     type: Literal["function_call"]
     call_id: ItemId
     name: str
-    arguments: str
+    arguments: Annotated[str, BeforeValidator(as_arguments, json_schema_input_type=str | dict[str, Any])] = ""
 
 
 class FunctionCallOutputItem(Item):
