@@ -145,7 +145,7 @@ class OutputParser:
                 events += self._behind_reasoning(event.text) if isinstance(event, ContentDelta) else (event,)
             self._count(token_ids, self._reasoning)
         if is_last and self._calls is not None:
-            events += self._calls_in(self._calls.flush())
+            events += self._calls_in(self._calls.flush(drops_markup=True))
             events += self._calls_in([ContentDelta(self._strays.flush())])
             events += () if self._json_calls is None else self._json_calls.flush()
         if self._hides_calls:

@@ -132,17 +132,21 @@ def qwen_coder(text: ToolCallReader) -> CharCoroutine:
 
 
 def xml_call(text: ToolCallReader) -> CharCoroutine:
-    """`name>`, then `<parameter=key>value</parameter>` for each argument, then `</function>`.
+    """`name>`, then `<parameter=key>value</parameter>` for each argument or an object in JSON, then `</function>`.
 
     A value is text, unless the tool's schema says otherwise.
     """
     name, _ = yield from _until((yield), ">")
     name = name.strip()
     text.start(name)
+    char = yield from text.skip_space()
+    if char == "{":
+        yield from text.arguments(char)
+        return (yield from text.literal("</function>", (yield from text.skip_space())))
     text.emit("{")
     is_first = True
     while True:
-        yield from text.literal("<", (yield from text.skip_space()))
+        yield from text.literal("<", char or (yield from text.skip_space()))
         char = yield
         if char == "/":
             yield from text.literal("function>")
@@ -154,6 +158,7 @@ def xml_call(text: ToolCallReader) -> CharCoroutine:
         text.emit(f"{'' if is_first else ', '}{json.dumps(key.strip(), ensure_ascii=False)}: ")
         is_first = False
         yield from _xml_value(text, argument_type(text.schema_of(name), key.strip()))
+        char = ""
 
 
 def _xml_value(text: ToolCallReader, kind: ArgumentType) -> CharCoroutine:

@@ -65,7 +65,15 @@ DEEPSEEK = ToolCallSyntax(
     ("<\uff5ctool\u2581calls\u2581begin\uff5c>",), tool_call_formats.DEEPSEEK_MARKERS,
 )  # fmt: skip
 QWEN_CODER = ToolCallSyntax(
-    "qwen3_coder", ("<tool_call>", "<function="), tool_call_formats.qwen_coder, False, ("<function=",), _TAGS
+    "qwen3_coder",
+    ("<tool_call>", "<function="),
+    tool_call_formats.qwen_coder,
+    False,
+    ("<parameter=", "<tool_call>\n<function="),
+    _TAGS,
+)
+FUNCTIONARY = ToolCallSyntax(
+    "functionary_v3", ("<function=",), tool_call_formats.xml_call, False, ("<function=",), ("</function>",)
 )
 GRANITE = ToolCallSyntax(
     "granite", ("<|tool_call|>", "<tool_call>"), tool_call_formats.granite, False, ("<|tool_call|>",), _TAGS
@@ -79,6 +87,7 @@ ARRAY = ToolCallSyntax("json", ("[",), tool_call_formats.array, only_first=True)
 TOOL_CALL_SYNTAXES: tuple[ToolCallSyntax, ...] = (
     DEEPSEEK,
     QWEN_CODER,
+    FUNCTIONARY,
     PHI,
     GRANITE,
     HERMES,
@@ -129,11 +138,16 @@ class ToolParser:
             rest = self._outside(rest, events) if self._call is None else self._inside(rest, events)
         return merged(events)
 
-    def flush(self) -> Sequence[ToolEvent]:
-        """The events of the text that was held back, once no more text can come."""
+    def flush(self, *, drops_markup: bool = False) -> Sequence[ToolEvent]:
+        """The events of the text that was held back, once no more text can come.
+
+        Args:
+            drops_markup: whether a call that is cut off before its name is known is left out, rather than text.
+        """
         events: list[ToolEvent] = []
         if self._call is not None and not self._call.has_started:
-            events.append(ContentDelta("".join(self._raw)))
+            if not drops_markup or self._syntax.is_ambiguous:
+                events.append(ContentDelta("".join(self._raw)))
         elif self._call is not None:
             events += self._call.flush()
             self.has_cut_call = self.has_cut_call or self._call.has_open_call
