@@ -112,7 +112,7 @@ class Submitter:
                     # Prompt, then grammar.
                     prompts = await prepare(request, text_model, engine, self._workers)
                     rules: Sequence[OutputGrammar | None] = ()
-                    if request.grammar is not None or request.strict_calls or request.thinking_budget is not None:
+                    if request.has_rules:
                         rules = await structured_output.rules_of(request, prompts, self._workers)
                     # Queue. Checked once more, because everything before may have taken long.
                     self._check_accepting()

@@ -74,8 +74,8 @@ def _run(socket: Connection) -> None:
     threads: LargeStackThreads[str | None] = LargeStackThreads(1, STACK_BYTES, "grammar")
     socket.send_bytes(b"ready")
     while True:
-        kind, source = json.loads(socket.recv_bytes())
-        grammar = Grammar(GrammarKind(kind), source)
+        kind, *source = json.loads(socket.recv_bytes())
+        grammar = Grammar(GrammarKind(kind), *source)
         signal.setitimer(signal.ITIMER_PROF, message.seconds)
         # Even if the server does not kill it, the process ends after this time.
         signal.setitimer(signal.ITIMER_REAL, message.seconds * WALL_TIME_FACTOR + 1.0)

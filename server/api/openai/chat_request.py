@@ -13,7 +13,7 @@ from server.protocol.base_models import StrictModel, bounded
 from server.protocol.custom_tools import CustomTool
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.generation_fields import GenerationFields, ThinkingBudget
-from server.protocol.structured_outputs import GrammarRequest, ResponseFormat
+from server.protocol.structured_outputs import GrammarRequest
 from server.protocol.template_fields import Effort, TemplateFields, effort_variables
 from server.protocol.tools import (
     MAX_TOOLS,
@@ -29,7 +29,6 @@ from server.protocol.tools import (
 from server.protocol.unknown_fields import CHAT, MESSAGE, UnknownFields
 
 MAX_MESSAGES = 4096
-_ANY_TEXT = GrammarRequest("response_format", ResponseFormat(type="text"))
 MAX_PARTS = 1024  # of one message's content
 
 
@@ -150,8 +149,7 @@ class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
             chosen = [choice.function.name]
         elif isinstance(choice, AllowedTools):
             chosen = choice.names
-        has_form = super().grammar_request not in (None, _ANY_TEXT)
-        self.check_tools([tool.function.name for tool in self.tools or ()], chosen, has_form=has_form)
+        self.check_tools([tool.function.name for tool in self.tools or ()], chosen)
         return self
 
     @cached_property
