@@ -40,7 +40,7 @@ ROOMS = (
     "server.startup",
     "server.model_sources",
     "server.output_parsers", "server.streams",
-    "server.generation", "server.structured_output",
+    "server.generation", "server.structured_output", "server.structured_output.schemas",
     "server.storage",
     "server.text", "server.text.tokenization",
     "server.admission", "server.admission.limits", "server.protocol", "server",

@@ -9,7 +9,7 @@ from typing import Any
 from server.generation.prompt_sources import PromptSource
 from server.protocol.generation_fields import PLAIN, Streaming
 from server.protocol.structured_outputs import GrammarRequest
-from server.protocol.tools import StrictCalls
+from server.protocol.tools import OfferedCalls, StrictCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,19 @@ class GenerationRequest:
     include_stop: bool = False  # whether the stop string itself is part of the text
     grammar: GrammarRequest | None = None  # what every answer must match
     strict_calls: StrictCalls | None = None  # what calls in the answers must follow, where there is no grammar
+    offered_calls: OfferedCalls | None = None  # calls that answers may have, where there is no grammar
+    declares_tools: bool = False  # whether the model may write calls, even where the request allows none
     thinking_budget: int | None = None  # tokens of each answer's reasoning, at most
     priority: int | None = None  # None: the lowest number that the tenant may ask for, at least 0
     cache_salt: str | None = None
     timeout: float | None = None  # seconds
     streaming: Streaming = PLAIN
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether the answers may have to follow a grammar."""
+        wishes = (self.grammar, self.strict_calls, self.offered_calls, self.thinking_budget)
+        return any(wish is not None for wish in wishes)
 
     @property
     def only_echoes(self) -> bool:

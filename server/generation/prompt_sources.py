@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -12,6 +12,7 @@ from sampling.host.params import InvalidParameter
 from server.protocol.errors import ApiError
 from server.protocol.json_limits import is_deeper, size_of
 from server.text.chat_template import ChatTemplate, ChatTemplateError
+from server.text.conversation_forms import described_tool, forms_of
 from server.text.template_limits import PromptTextTooLong, inline_template_limits
 from server.text.text_model import TextModel
 from server.text.tokenization.control_tokens import ShieldedText
@@ -232,17 +233,32 @@ class Conversation(NamedTuple):
             "add_generation_prompt": self.begins_turn,
             "continue_final_message": self.continues,
         }
-        tried = [self.messages] if self.plain_messages is None else [self.messages, self.plain_messages]
+        refusal: ChatTemplateError | None = None
         with inline_template_limits(MAX_INLINE_SECONDS) if is_brief else nullcontext():
-            for messages in tried:
+            for messages, more in self._forms():
                 try:
                     if self.parse_special:
-                        return template.render(messages, **variables), None
-                    shielded = template.render_shielded(messages, tokenizer.control, **variables)
+                        return template.render(messages, **{**variables, **more}), None
+                    shielded = template.render_shielded(messages, tokenizer.control, **{**variables, **more})
                     return shielded.plain, shielded
                 except ChatTemplateError as error:
-                    refusal = error
+                    refusal = refusal or error  # the first says it of what the client has sent
         raise ApiError(str(refusal), param="messages", code="invalid_messages") from refusal
+
+    def _forms(self) -> Iterator[tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]]:
+        """The conversation as it is, and then the forms of it that a template may take; with variables for each."""
+        yield self.messages, {}
+        if self.continues:
+            if self.plain_messages is not None:
+                yield self.plain_messages, {}
+            return
+        described = {"tools": [described_tool(tool) for tool in self.tools]}  # also where there are none
+        if described["tools"] != list(self.tools) or not self.tools:
+            yield self.messages, described
+        for messages in forms_of(self.messages):
+            yield messages, {}
+        if self.plain_messages is not None:
+            yield self.plain_messages, {}
 
 
 def _template_of(text_model: TextModel) -> ChatTemplate:

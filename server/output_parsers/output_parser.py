@@ -6,9 +6,17 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from server.output_parsers.parser_events import ContentDelta, ParserEvent, ToolCallStart, merged
+from server.output_parsers.json_calls import JsonCallFinder
+from server.output_parsers.parser_events import (
+    ContentDelta,
+    ParserEvent,
+    ReasoningDelta,
+    ToolCallStart,
+    ToolEvent,
+    merged,
+)
 from server.output_parsers.reasoning_parser import ReasoningParser, ReasoningSyntax
-from server.output_parsers.tool_parser import ARRAY, HERMES, ToolCallSyntax, ToolParser
+from server.output_parsers.tool_parser import ARRAY, HERMES, StrayMarkers, ToolCallSyntax, ToolParser
 from server.text.detokenizer import HasTokenTexts, IncrementalDetokenizer
 
 PROMPT_END = 16  # tokens of a prompt in which the marker is looked for that begins reasoning
@@ -20,6 +28,9 @@ class OutputFormat(NamedTuple):
     reasoning: ReasoningSyntax | None = None
     calls: ToolCallSyntax | None = None
     schemas: Mapping[str, Any] = MappingProxyType({})  # of the arguments of each tool, by its name
+    takes_json: bool = True  # whether an object in JSON that names a tool is a call, too
+    hides_calls: bool = False  # whether calls are left out of the output, because none may be made
+    only_one: bool = False  # whether the output ends with its first call
 
     @property
     def is_plain(self) -> bool:
@@ -27,7 +38,12 @@ class OutputFormat(NamedTuple):
         return self.reasoning is None and self.calls is None
 
     def of_request(
-        self, *, may_call: bool, must_call: bool, schemas: Mapping[str, Any] = MappingProxyType({})
+        self,
+        *,
+        may_call: bool,
+        must_call: bool,
+        schemas: Mapping[str, Any] = MappingProxyType({}),
+        is_parallel: bool = True,
     ) -> OutputFormat:
         """The format of the outputs of one request to the model that has this format.
 
@@ -36,10 +52,15 @@ class OutputFormat(NamedTuple):
                 one is parsed.
             must_call: whether the output, but for its reasoning, consists of calls by a grammar.
             schemas: of the arguments of each tool, by its name. Some syntaxes do not tell texts from other values.
+            is_parallel: whether there may be several calls.
         """
         if must_call:
             return OutputFormat(self.reasoning, ARRAY)
-        return OutputFormat(self.reasoning, (self.calls or HERMES) if may_call else None, schemas)
+        if may_call:
+            return self._replace(calls=self.calls or HERMES, schemas=schemas, only_one=not is_parallel)
+        if schemas and not (self.calls or HERMES).is_ambiguous:
+            return OutputFormat(self.reasoning, self.calls or HERMES, takes_json=False, hides_calls=True)
+        return OutputFormat(self.reasoning)
 
     def markers(self, *, with_calls: bool) -> list[str]:
         """Markers that may be control tokens, whose text the parser needs."""
@@ -83,6 +104,11 @@ class OutputParser:
         is_open = parts.starts_in_reasoning(prompt[max(0, num_before - PROMPT_END) : num_before], tokenizer)
         self._reasoning = None if parts.reasoning is None else ReasoningParser(parts.reasoning, is_open=is_open)
         self._calls = None if parts.calls is None else ToolParser(parts.calls, parts.schemas)
+        self._strays = StrayMarkers(() if parts.calls is None else parts.calls.strays)
+        takes_json = parts.calls is not None and parts.takes_json and bool(parts.schemas)
+        self._json_calls = JsonCallFinder(parts.schemas) if takes_json else None
+        self._hides_calls, self._only_one = parts.hides_calls, parts.only_one
+        self._num_seen_calls = 0  # where only one is let through
         self._reasoning_ids: list[int] = []  # until it is known where the reasoning ends
         self._is_counted = False
         if num_begun:
@@ -94,6 +120,14 @@ class OutputParser:
     def num_reasoning_tokens(self) -> int:
         """Reasoning tokens so far, markers included."""
         return max(0, self._num_reasoning_tokens - self._num_begun)
+
+    @property
+    def has_whole_calls(self) -> bool:
+        """Whether there are calls, and none of them was cut off."""
+        has_cut = (self._calls is not None and self._calls.has_cut_call) or (
+            self._json_calls is not None and self._json_calls.has_cut_call
+        )
+        return self.num_calls > 0 and not has_cut
 
     def feed(self, text: str, token_ids: Sequence[int] = (), *, is_last: bool) -> list[ParserEvent]:
         """The events that have become certain with `text`; with the last text, all of them.
@@ -111,12 +145,43 @@ class OutputParser:
                 events += self._behind_reasoning(event.text) if isinstance(event, ContentDelta) else (event,)
             self._count(token_ids, self._reasoning)
         if is_last and self._calls is not None:
-            events += self._calls.flush()
+            events += self._calls_in(self._calls.flush(drops_markup=True))
+            events += self._calls_in([ContentDelta(self._strays.flush())])
+            events += () if self._json_calls is None else self._json_calls.flush()
+        if self._hides_calls:
+            events = [event for event in events if isinstance(event, ContentDelta | ReasoningDelta)]
+        elif self._only_one:
+            events = self._without_second_call(events)
         self.num_calls += sum(isinstance(event, ToolCallStart) for event in events)
         return merged(events)
 
     def _behind_reasoning(self, text: str) -> Sequence[ParserEvent]:
-        return (ContentDelta(text),) if self._calls is None else self._calls.feed(text)
+        return (ContentDelta(text),) if self._calls is None else self._calls_in(self._calls.feed(text))
+
+    def _calls_in(self, events: Sequence[ToolEvent]) -> list[ToolEvent]:
+        """`events` with the calls in the texts among them, and without stray markers."""
+        found: list[ToolEvent] = []
+        for event in events:
+            if isinstance(event, ContentDelta):
+                found += self._calls_in_text(self._strays.feed(event.text))
+                continue
+            if isinstance(event, ToolCallStart):
+                found += self._calls_in_text(self._strays.flush())
+                found += () if self._json_calls is None else self._json_calls.interrupt()
+            found.append(event)
+        return found
+
+    def _calls_in_text(self, text: str) -> Sequence[ToolEvent]:
+        return (ContentDelta(text),) if self._json_calls is None else self._json_calls.feed(text)
+
+    def _without_second_call(self, events: Sequence[ParserEvent]) -> list[ParserEvent]:
+        """`events` up to the end of the first call of the output."""
+        kept: list[ParserEvent] = []
+        for event in events:
+            self._num_seen_calls += isinstance(event, ToolCallStart)
+            if not self._num_seen_calls or (self._num_seen_calls == 1 and not isinstance(event, ContentDelta)):
+                kept.append(event)
+        return kept
 
     def _count(self, token_ids: Sequence[int], reasoning: ReasoningParser) -> None:
         if self._is_counted:

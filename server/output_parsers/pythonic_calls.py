@@ -33,6 +33,7 @@ def python_call(text: ToolCallReader, char: str, *, may_print: bool = False) -> 
     if char == ")":
         text.start(name)
         text.emit("{}")
+        text.end()
         return ""
     key = yield from _keyword(text, char)
     text.start(name)
@@ -47,6 +48,7 @@ def python_call(text: ToolCallReader, char: str, *, may_print: bool = False) -> 
             raise NotAToolCall
         if char == ")":
             text.emit("}")
+            text.end()
             return ""
         text.emit(", ")
         key = yield from _keyword(text, char)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator
-from typing import Any
 
+from server.output_parsers.argument_types import ArgumentType, argument_type
 from server.output_parsers.pythonic_calls import python_call, python_calls
 from server.output_parsers.reasoning_parser import overlap
 from server.output_parsers.tool_call_reader import MAX_NAME_CHARS, CharCoroutine, NotAToolCall, ToolCallReader
@@ -132,85 +132,75 @@ def qwen_coder(text: ToolCallReader) -> CharCoroutine:
 
 
 def xml_call(text: ToolCallReader) -> CharCoroutine:
-    """`name>`, then `<parameter=key>value</parameter>` for each argument, then `</function>`.
+    """`name>`, then `<parameter=key>value</parameter>` for each argument or an object in JSON, then `</function>`.
 
     A value is text, unless the tool's schema says otherwise.
     """
     name, _ = yield from _until((yield), ">")
     name = name.strip()
     text.start(name)
+    char = yield from text.skip_space()
+    if char == "{":
+        yield from text.arguments(char)
+        return (yield from text.literal("</function>", (yield from text.skip_space())))
     text.emit("{")
     is_first = True
     while True:
-        yield from text.literal("<", (yield from text.skip_space()))
+        yield from text.literal("<", char or (yield from text.skip_space()))
         char = yield
         if char == "/":
             yield from text.literal("function>")
             text.emit("}")
+            text.end()
             return ""
         yield from text.literal("parameter=", char)
         key, _ = yield from _until((yield), ">")
         text.emit(f"{'' if is_first else ', '}{json.dumps(key.strip(), ensure_ascii=False)}: ")
         is_first = False
-        yield from _xml_value(text, is_text=_is_text(text.schema_of(name), key.strip()))
+        yield from _xml_value(text, argument_type(text.schema_of(name), key.strip()))
+        char = ""
 
 
-def _xml_value(text: ToolCallReader, *, is_text: bool) -> CharCoroutine:
-    """A value up to its closing tag, without the line ends next to the opening and the closing tag."""
-    value: list[str] = []  # of what is no text
-    held, is_begin, num_chars = "", True, 0
-    if is_text:
+def _xml_value(text: ToolCallReader, kind: ArgumentType) -> CharCoroutine:
+    """A value up to its closing tag, without the line ends next to the opening and the closing tag.
+
+    Texts, objects and arrays are emitted as they come, other values whole.
+    """
+    char = yield
+    if char == "\n":
+        char = yield
+    if "string" not in kind.types and kind.values is None:
+        before = ""
+        while char in " \t\r\n":
+            before += char
+            char = yield
+        if (char == "{" and "object" in kind.types) or (char == "[" and "array" in kind.types):
+            yield from text.json_value(char)
+            yield from text.literal("</parameter>", (yield from text.skip_space()))
+            return ""
+        char = before + char
+    held, value, num_chars = char, "", 0
+    if kind.is_text and kind.values is None:
         text.emit('"')
     while True:
-        held += yield
-        if is_begin and held == "\n":
-            held, is_begin = "", False
-            continue
-        is_begin = False
         end = next((end for end in _VALUE_ENDS if held.endswith(end)), None)
         if end is None:
             num_sure = len(held) - max(overlap(held, marker) for marker in _VALUE_ENDS)
         else:
             num_sure = len(held) - len(end)
         sure, held = held[:num_sure], held[num_sure:]
-        if is_text:
+        if kind.is_text and kind.values is None:
             text.emit(json.dumps(sure, ensure_ascii=False)[1:-1])
         else:
-            value.append(sure)
+            value += sure
             num_chars += len(sure)
             if num_chars > MAX_VALUE_CHARS:
                 raise NotAToolCall
         if end is not None:
             break
-    text.emit('"' if is_text else _as_json("".join(value)))
+        held += yield
+    text.emit('"' if kind.is_text and kind.values is None else kind.to_json(value))
     return ""
-
-
-def _as_json(value: str) -> str:
-    """A value as JSON; as a string where it is not JSON by itself."""
-    try:
-        read = json.loads(value.strip(), parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        lowered = value.strip().lower()  # as Python writes them
-        constants = {"true": "true", "false": "false", "none": "null"}
-        return constants.get(lowered) or json.dumps(value, ensure_ascii=False)
-    return json.dumps(read, ensure_ascii=False)
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(name)
-
-
-def _is_text(schema: Any, key: str) -> bool:
-    """Whether a tool's schema has an argument as text. An argument that it does not describe is text, too."""
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    of_key = properties.get(key) if isinstance(properties, dict) else None
-    if not isinstance(of_key, dict):
-        return True
-    kind = of_key.get("type")
-    if kind is None:
-        return not any(name in of_key for name in ("anyOf", "oneOf", "allOf", "$ref", "properties", "items"))
-    return kind == "string" or (isinstance(kind, list) and "string" in kind)
 
 
 def _until(char: str, end: str) -> Generator[None, str, tuple[str, str]]:

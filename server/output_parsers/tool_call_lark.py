@@ -5,16 +5,17 @@ Each is in llguidance's variant of Lark, and begins behind the marker of a call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
 from server.output_parsers.tool_parser import DEEPSEEK, HERMES, LLAMA, MISTRAL, ToolCallSyntax
 from server.protocol.structured_outputs import Grammar, GrammarKind
-from server.protocol.tools import StrictCalls, array_of_calls
+from server.protocol.tools import FunctionDefinition, StrictCalls, arguments_schema, array_of_calls
 
 Part: TypeAlias = str | dict[str, Any]  # text in Lark, or a JSON schema
+_SPACES = "SPACES: /[ \\t\\r\\n]{1,8}/\n"
 _SPACE = 'SPACE: " " | /\\r?\\n/\n'
 
 
@@ -51,12 +52,59 @@ def tool_call_lark(syntax: ToolCallSyntax, calls: StrictCalls, markers: LarkMark
     write = _WRITERS.get(syntax.name)
     if write is None:
         return None
-    try:
-        source = orjson.dumps(write(calls, markers)).decode()
-    except orjson.JSONEncodeError as error:
-        raise ValueError(f"the schema of a tool cannot be written as JSON: {error}") from error
+    source = _source(write(calls, markers))
     begins = {begin.encode(): begin.encode() if begin == "{" else b"" for begin in syntax.begins}
     return ToolCallLark(Grammar(GrammarKind.CALLS, source), begins)
+
+
+def arguments_lark(tools: Sequence[FunctionDefinition]) -> Grammar:
+    """The grammar of one of the tools' names, a line end, and what stands behind the key of its arguments in JSON.
+
+    Raises ValueError if the schema of a tool cannot be written as JSON.
+    """
+    parts: list[Part] = [f"start: {' | '.join(f'call{index}' for index in range(len(tools)))}\n{_SPACES}"]
+    for index, tool in enumerate(tools):
+        begin = orjson.dumps(f"{tool.name}\n").decode()
+        parts += [f'call{index}: {begin} SPACES? ":" SPACES? arguments{index}\narguments{index}: %json ']
+        parts += [arguments_schema(tool), "\n"]
+    return Grammar(GrammarKind.CALLS, _source(parts))
+
+
+def calls_or_form(
+    form: Grammar, syntax: ToolCallSyntax, tools: Sequence[FunctionDefinition], most: int, markers: LarkMarkers
+) -> Grammar | None:
+    """The grammar of an answer that is either calls or has a form of its own; None where the form is no JSON schema.
+
+    A call is an object in JSON, or in the model's own syntax where schemas can be enforced in that.
+
+    Raises ValueError if the schema of a tool cannot be written as JSON.
+    """
+    if form.kind is not GrammarKind.JSON_SCHEMA:
+        return None
+    try:
+        schema = orjson.loads(form.source)
+    except orjson.JSONDecodeError:
+        return None
+    calls = StrictCalls([tool.model_copy(update={"strict": True}) for tool in tools], most)
+    write, own = _WRITERS.get(syntax.name), ""
+    parts: list[Part] = [
+        "form: %json ", schema if isinstance(schema, dict) else {"anyOf": [schema]}, "\nbare: %json ",
+        calls.schema("arguments"), "\n",
+    ]  # fmt: skip
+    if write is not None and syntax is not LLAMA:
+        first, *rest = write(calls, markers)
+        begins = " | ".join(markers[begin] for begin in syntax.begins)
+        repeated = f"{{1,{most}}}" if most > 1 else ""
+        own = " | (own SPACE?)" + repeated
+        parts += [f"own: ({begins}) behind\n" + str(first).replace("start:", "behind:", 1), *rest]
+    return Grammar(GrammarKind.CALLS, _source([f"start: form | bare{own}\n", *parts]))
+
+
+def _source(parts: list[Part]) -> str:
+    try:
+        return orjson.dumps(parts).decode()
+    except orjson.JSONEncodeError as error:
+        raise ValueError(f"the schema of a tool cannot be written as JSON: {error}") from error
 
 
 def _hermes(calls: StrictCalls, markers: LarkMarkers) -> list[Part]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from server.output_parsers.json_repair import JsonRepair, NotJson, repaired
 from server.output_parsers.parser_events import ToolCallArguments, ToolCallStart, ToolEvent
 
 MAX_NAME_CHARS = 256
@@ -20,31 +21,6 @@ class NotAToolCall(ValueError):
 
 # Takes characters one by one. What it returns is the first character that is not its own, or the value it has read.
 CharCoroutine: TypeAlias = Generator[None, str, str]
-
-
-class _Nesting:
-    """Tracks whether a position in JSON text is within brackets or a string."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._in_string = False
-        self._is_escaped = False
-
-    def feed(self, char: str) -> None:
-        if self._in_string:
-            self._in_string = self._is_escaped or char != '"'
-            self._is_escaped = char == "\\" and not self._is_escaped
-        elif char == '"':
-            self._in_string = True
-        elif char in "{[":
-            self._depth += 1
-        elif char in "}]":
-            self._depth -= 1
-
-    @property
-    def is_outside(self) -> bool:
-        """Whether every bracket and string has been closed."""
-        return self._depth == 0 and not self._in_string
 
 
 class ToolCallReader:
@@ -69,8 +45,10 @@ class ToolCallReader:
         self._schemas = schemas
         self._only_known = only_known
         self.has_started = False  # a call's name has been emitted
+        self.has_open_call = False  # the arguments of the last call have not come to their end
         self.is_done = False
         self._events: list[ToolEvent] = []
+        self._repair: JsonRepair | None = None  # of the value that is being emitted
         self._reading = body(self)
         next(self._reading)
 
@@ -85,6 +63,12 @@ class ToolCallReader:
             self.is_done = True
         events, self._events = self._events, []
         return events
+
+    def flush(self) -> list[ToolEvent]:
+        """The events of a call that is cut off here: what was held back of its arguments, as it was written."""
+        events, self._events = self._events, []
+        pending = "" if self._repair is None else self._repair.pending
+        return [*events, ToolCallArguments(pending)] if pending else events
 
     # ------------------------------------------------------------------------ what bodies are made of
 
@@ -110,13 +94,13 @@ class ToolCallReader:
         has_arguments = False
         char = yield from self.skip_space()
         while char != "}":
-            key = yield from self._string(char)
+            key = yield from self.string(char)
             yield from self.literal(":", (yield from self.skip_space()))
             char = yield from self.skip_space()
             if key == "name":
                 if name:
                     raise NotAToolCall
-                name = yield from self._string(char)
+                name = yield from self.string(char)
                 self.start(name)
                 char = yield from self.skip_space()
             elif key in _ARGUMENT_KEYS and char == "{" and name and not has_arguments:
@@ -124,7 +108,7 @@ class ToolCallReader:
                 yield from self.arguments(char)
                 char = yield from self.skip_space()
             else:
-                value, char = yield from self._value(char)
+                value, char = yield from self.value(char)
                 if key in _ARGUMENT_KEYS:
                     early = value
             if char == ",":
@@ -134,7 +118,8 @@ class ToolCallReader:
         if not name:
             raise NotAToolCall
         if not has_arguments:
-            self._events.append(ToolCallArguments(_as_object(early)))
+            self.emit(self.as_object(early))
+            self.end()
         return ""
 
     def call_objects(self, char: str) -> CharCoroutine:
@@ -158,8 +143,16 @@ class ToolCallReader:
         """Emits the start of a call."""
         if not name or (self._only_known and name not in self._schemas):
             raise NotAToolCall
-        self.has_started = True
+        self.has_started = self.has_open_call = True
         self._events.append(ToolCallStart(name))
+
+    def end(self) -> None:
+        """Marks the last call's arguments as complete."""
+        self.has_open_call = False
+
+    def is_known(self, name: str) -> bool:
+        """Whether a tool has this name."""
+        return name in self._schemas
 
     def emit(self, text: str) -> None:
         """Emits more of the last call's arguments."""
@@ -170,18 +163,27 @@ class ToolCallReader:
         return self._schemas.get(name)
 
     def arguments(self, char: str) -> CharCoroutine:
-        """An object, emitted as it comes."""
+        """The object of a call's arguments, emitted as it comes, with its JSON repaired."""
         if char != "{":
             raise NotAToolCall
-        nesting = _Nesting()
+        yield from self.json_value(char)
+        self.end()
+        return ""
+
+    def json_value(self, char: str) -> CharCoroutine:
+        """An object or an array, emitted as it comes, with its JSON repaired."""
+        repair = self._repair = JsonRepair()
         while True:
-            self._events.append(ToolCallArguments(char))
-            nesting.feed(char)
-            if nesting.is_outside:
+            try:
+                self.emit(repair.feed(char))
+            except NotJson as error:
+                raise NotAToolCall from error
+            if repair.is_done:
+                self._repair = None
                 return ""
             char = yield
 
-    def _string(self, char: str) -> CharCoroutine:
+    def string(self, char: str) -> CharCoroutine:
         """A short string from its quote, which is `char`, to its closing quote; decoded."""
         if char != '"':
             raise NotAToolCall
@@ -199,33 +201,34 @@ class ToolCallReader:
         except ValueError as error:
             raise NotAToolCall from error
 
-    def _value(self, char: str) -> Generator[None, str, tuple[str, str]]:
-        """Any value, undecoded, and the first character after it that is not white space."""
-        text, nesting = [char], _Nesting()
+    def value(self, char: str) -> Generator[None, str, tuple[str, str]]:
+        """Any value, repaired, and the first character after it that is not white space."""
+        repair, written = JsonRepair(), ""
         while True:
-            nesting.feed(char)
-            char = yield
-            if nesting.is_outside and (char in ",}" or char in _SPACE):
+            try:
+                written += repair.feed(char)
+            except NotJson as error:
+                raise NotAToolCall from error
+            if repair.is_done:
                 break
-            text.append(char)
-        if char in _SPACE:
-            char = yield from self.skip_space()
-        return "".join(text), char
+            char = yield
+        if written[-1] in '"}]':
+            char = yield
+        return written, (yield from self.skip_space()) if char in _SPACE else char
 
+    @staticmethod
+    def as_object(value: str) -> str:
+        """Arguments as JSON text of an object. Some models write that text as a string, or nothing as null.
 
-def _as_object(value: str) -> str:
-    """Arguments as JSON text of an object. Some models write that text as a string, or nothing as null.
-
-    Raises NotAToolCall if they are no object.
-    """
-    try:
-        read = json.loads(value, strict=False)
-        if isinstance(read, str):
-            value, read = read, json.loads(read)
-    except ValueError as error:
-        raise NotAToolCall from error
-    if read is None:
-        return "{}"
-    if not isinstance(read, dict):
-        raise NotAToolCall
-    return value
+        Raises NotAToolCall if they are no object.
+        """
+        if value.startswith('"'):
+            try:
+                value = repaired(json.loads(value))
+            except (NotJson, ValueError) as error:
+                raise NotAToolCall from error
+        if value == "null":
+            return "{}"
+        if not value.startswith("{"):
+            raise NotAToolCall
+        return value

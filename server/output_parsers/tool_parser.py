@@ -18,6 +18,9 @@ if TYPE_CHECKING:  # the settings know the names here, and `eagre serve --help` 
     from server.text.chat_template import ChatTemplate
 
 
+NATIVE = "native"  # the name by which the flag takes no syntax but that of the model's template
+
+
 class ToolCallSyntax(NamedTuple):
     """How one family of models writes its calls."""
 
@@ -29,6 +32,11 @@ class ToolCallSyntax(NamedTuple):
     other_markers: tuple[str, ...] = ()  # within a call
     # Whether other text may look like a call, so that only the names of tools that there are make one.
     is_ambiguous: bool = False
+
+    @property
+    def strays(self) -> tuple[str, ...]:
+        """Markers that belong to a call wherever they stand, and so are never shown."""
+        return tuple(marker for marker in self.other_markers if marker.startswith(("</", "<\uff5c")))
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -57,7 +65,15 @@ DEEPSEEK = ToolCallSyntax(
     ("<\uff5ctool\u2581calls\u2581begin\uff5c>",), tool_call_formats.DEEPSEEK_MARKERS,
 )  # fmt: skip
 QWEN_CODER = ToolCallSyntax(
-    "qwen3_coder", ("<tool_call>", "<function="), tool_call_formats.qwen_coder, False, ("<function=",), _TAGS
+    "qwen3_coder",
+    ("<tool_call>", "<function="),
+    tool_call_formats.qwen_coder,
+    False,
+    ("<parameter=", "<tool_call>\n<function="),
+    _TAGS,
+)
+FUNCTIONARY = ToolCallSyntax(
+    "functionary_v3", ("<function=",), tool_call_formats.xml_call, False, ("<function=",), ("</function>",)
 )
 GRANITE = ToolCallSyntax(
     "granite", ("<|tool_call|>", "<tool_call>"), tool_call_formats.granite, False, ("<|tool_call|>",), _TAGS
@@ -71,6 +87,7 @@ ARRAY = ToolCallSyntax("json", ("[",), tool_call_formats.array, only_first=True)
 TOOL_CALL_SYNTAXES: tuple[ToolCallSyntax, ...] = (
     DEEPSEEK,
     QWEN_CODER,
+    FUNCTIONARY,
     PHI,
     GRANITE,
     HERMES,
@@ -89,8 +106,8 @@ def syntax_of_template(source: str) -> ToolCallSyntax | None:
 
 
 def choose_tool_call_syntax(name: str | None, chat_template: ChatTemplate | None) -> ToolCallSyntax | None:
-    """The syntax with this name, or without a name that of the model's template; None where neither is known."""
-    if name is not None:
+    """The syntax with this name, or else that of the model's template; None where neither is known."""
+    if name is not None and name != NATIVE:
         return next(syntax for syntax in TOOL_CALL_SYNTAXES if syntax.name == name)
     return None if chat_template is None else syntax_of_template(chat_template.source)
 
@@ -111,6 +128,7 @@ class ToolParser:
         self._is_at_start = True
         self._is_plain = False  # no call can come any more
         self._follows_call = False  # white space behind a call is part of the syntax
+        self.has_cut_call = False  # a call has ended before its arguments
 
     def feed(self, text: str) -> Sequence[ToolEvent]:
         """The events that have become certain with `text`."""
@@ -120,12 +138,20 @@ class ToolParser:
             rest = self._outside(rest, events) if self._call is None else self._inside(rest, events)
         return merged(events)
 
-    def flush(self) -> Sequence[ToolEvent]:
-        """The events of the text that was held back, once no more text can come."""
+    def flush(self, *, drops_markup: bool = False) -> Sequence[ToolEvent]:
+        """The events of the text that was held back, once no more text can come.
+
+        Args:
+            drops_markup: whether a call that is cut off before its name is known is left out, rather than text.
+        """
         events: list[ToolEvent] = []
         if self._call is not None and not self._call.has_started:
-            events.append(ContentDelta("".join(self._raw)))
-        elif self._call is None:
+            if not drops_markup or self._syntax.is_ambiguous:
+                events.append(ContentDelta("".join(self._raw)))
+        elif self._call is not None:
+            events += self._call.flush()
+            self.has_cut_call = self.has_cut_call or self._call.has_open_call
+        else:
             self._emit(self._held, events)
         self._held, self._call = "", None
         return merged(events)
@@ -174,6 +200,8 @@ class ToolParser:
             except NotAToolCall:
                 self._call = None
                 if call.has_started:  # what was emitted stays; the rest is text like any other
+                    events += call.flush()
+                    self.has_cut_call = self.has_cut_call or call.has_open_call
                     return text[position:]
                 self._is_plain = self._syntax.only_first
                 self._emit("".join(self._raw), events)
@@ -191,3 +219,25 @@ class ToolParser:
         if text:
             self._follows_call = False
             events.append(ContentDelta(text))
+
+
+class StrayMarkers:
+    """Leaves markers out of a text that stand outside of calls, such as an end without its beginning."""
+
+    def __init__(self, markers: Sequence[str]) -> None:
+        self._markers = markers
+        self._held = ""  # may still become a marker
+
+    def feed(self, text: str) -> str:
+        """What is certain not to be part of a marker."""
+        text, self._held = self._held + text, ""
+        for marker in self._markers:
+            text = text.replace(marker, "")
+        num_held = max((overlap(text, marker) for marker in self._markers), default=0)
+        self._held = text[len(text) - num_held :]
+        return text[: len(text) - num_held]
+
+    def flush(self) -> str:
+        """The text that was held back, once no more text can come."""
+        text, self._held = self._held, ""
+        return text

@@ -34,6 +34,7 @@ class Grammar(NamedTuple):
 
     kind: GrammarKind
     source: str  # of a choice, its strings as JSON; of calls, texts in Lark and schemas by turns, as JSON
+    closes_objects: bool = True  # whether objects of a schema have no other properties, unless it says so
 
 
 def _as_schema(value: Any) -> Any:

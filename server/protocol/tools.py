@@ -112,11 +112,18 @@ ToolChoice = Annotated[
 ]
 
 
+def as_arguments(value: Any) -> Any:
+    """The text of a call's arguments, which some clients send as an object, or leave out where there are none."""
+    if value is None:
+        return ""
+    return orjson.dumps(as_schema(value)).decode() if isinstance(value, dict) else value
+
+
 class FunctionCall(StrictModel):
     """A call's name, and its arguments as the text of a JSON object."""
 
     name: str
-    arguments: str
+    arguments: Annotated[str, BeforeValidator(as_arguments, json_schema_input_type=str | dict[str, Any])] = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -150,7 +157,8 @@ class ToolCall(StrictModel):
         """The call in the form that chat templates expect: the arguments are an object, if their text is one."""
         arguments: Any = self.function.arguments
         try:
-            read = orjson.loads(arguments or "{}")
+            text = arguments.strip().removeprefix("\ufeff")
+            read = {} if text in ("", "null") else orjson.loads(text)
             arguments = read if isinstance(read, dict) and not is_deeper(read, MAX_DEPTH) else arguments
         except orjson.JSONDecodeError:
             pass  # a call that was cut off
@@ -159,6 +167,23 @@ class ToolCall(StrictModel):
             "type": "function",
             "function": {"name": self.function.name, "arguments": arguments},
         }
+
+
+def arguments_schema(tool: FunctionDefinition) -> dict[str, Any]:
+    """The schema of a call's arguments, which are an object always."""
+    schema = tool.parameters or _EMPTY
+    return schema if "type" in schema else {"type": "object", **schema}
+
+
+class OfferedCalls(NamedTuple):
+    """Calls that a model may make; their arguments follow those schemas that can be enforced."""
+
+    tools: Sequence[FunctionDefinition]
+    is_parallel: bool
+
+    def is_longer(self, most: int) -> bool:
+        """Whether the schemas have more than so many characters and values."""
+        return is_longer([tool.parameters for tool in self.tools], most)
 
 
 class StrictCalls(NamedTuple):
@@ -223,13 +248,12 @@ class CallsTools:
     def tool_policy(self) -> ToolPolicy:
         raise NotImplementedError
 
-    def check_tools(self, names: Sequence[str], chosen: Sequence[str], *, has_form: bool) -> None:
+    def check_tools(self, names: Sequence[str], chosen: Sequence[str]) -> None:
         """Checks `tool_choice` against the tools.
 
         Args:
             names: of all tools.
             chosen: the names in `tool_choice`.
-            has_form: whether another parameter asks for a form of the answer.
         """
         if len(set(names)) < len(names):
             raise ValueError("tools has two functions of the same name; each name must stand there once")
@@ -242,11 +266,6 @@ class CallsTools:
             return
         if not names:
             raise invalid_value("tool_choice is required and tools is empty", "tool_choice")
-        if has_form:
-            raise invalid_value(
-                "tool_choice asks for a call, and another parameter for another form of the answer; give one of them",
-                "tool_choice",
-            )
 
     @property
     def may_call(self) -> bool:
@@ -266,6 +285,12 @@ class CallsTools:
         """The schemas that calls must follow if the model chooses to make any; None where no tool is strict."""
         policy = self.tool_policy
         return StrictCalls.of(policy.tools, is_parallel=policy.is_parallel) if policy.mode == "auto" else None
+
+    @property
+    def offered_calls(self) -> OfferedCalls | None:
+        """The calls that the model may choose to make; None where it may make none, or must make one."""
+        policy = self.tool_policy
+        return OfferedCalls(policy.tools, policy.is_parallel) if policy.mode == "auto" and policy.tools else None
 
 
 def schema_of_calls(tools: Sequence[tuple[str, dict[str, Any]]], arguments: str = "arguments") -> dict[str, Any]:

@@ -78,6 +78,7 @@ class ServedModel:
         answer_format = OutputFormat(
             choose_reasoning(self.settings.reasoning_parser, text_model.chat_template),
             choose_tool_call_syntax(self.settings.tool_call_parser, text_model.chat_template),
+            takes_json=self.settings.tool_call_parser is None,
         )
         grammars = GrammarCompiler(
             text_model.tokenizer,
@@ -87,7 +88,11 @@ class ServedModel:
         )
         try:
             structured_output = StructuredOutputManager(
-                text_model.tokenizer, engine.model_info.vocab_size, answer_format, grammars
+                text_model.tokenizer,
+                engine.model_info.vocab_size,
+                answer_format,
+                grammars,
+                closes_objects=self.settings.additional_properties == "closed",
             )
             # On a CPU the weights are in the host's memory already, and a copy of them would give nothing back.
             # Those of several hosts stay where they are.
@@ -248,7 +253,7 @@ class ServedModel:
 
     def shown_tokenizer(self, request: GenerationRequest) -> HasTokenTexts:
         """Returns the tokenizer that decodes the answers; it shows control tokens that mark reasoning or tool calls."""
-        tokenizer, has_tools = self.tokenizer, False
+        tokenizer, has_tools = self.tokenizer, request.declares_tools
         is_chat = False
         for prompt in request.prompts:
             if prompt.tools is not None:

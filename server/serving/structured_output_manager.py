@@ -7,15 +7,24 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
 
+from engine.interface.types import QueueFull
 from sampling.host.params import InvalidParameter
 from server.admission.workers import Workers
 from server.generation.generation_request import GenerationRequest
 from server.generation.prompt_sources import MAX_INLINE_CHARS
 from server.generation.prompts import PreparedPrompt, rules_behind
 from server.output_parsers.output_parser import OutputFormat
-from server.output_parsers.tool_call_lark import LarkMarkers, ToolCallLark, tool_call_lark
+from server.output_parsers.tool_call_lark import (
+    LarkMarkers,
+    ToolCallLark,
+    arguments_lark,
+    calls_or_form,
+    tool_call_lark,
+)
 from server.output_parsers.tool_parser import HERMES
 from server.protocol.structured_outputs import Grammar
+from server.protocol.tools import MAX_CALLS, FunctionDefinition, OfferedCalls
+from server.structured_output.argument_grammar import ArgumentGrammar, ArgumentKeys
 from server.structured_output.compiled_grammar import CompiledGrammar
 from server.structured_output.grammar_compiler import GrammarCompiler
 from server.structured_output.output_grammar import OutputGrammar
@@ -26,23 +35,33 @@ from server.text.detokenizer import show_control_tokens
 from server.text.tokenizer import Tokenizer
 
 MAX_KEPT = 32  # rules of calls
+MAX_TRIED = 32  # tools whose schemas are tried one by one, where they cannot be enforced together
 
 
 class StructuredOutputManager:
     """Compiles the rules that the answers to a request must follow."""
 
     def __init__(
-        self, tokenizer: Tokenizer, vocab_size: int, answer_format: OutputFormat, compiler: GrammarCompiler
+        self,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        answer_format: OutputFormat,
+        compiler: GrammarCompiler,
+        *,
+        closes_objects: bool = True,
     ) -> None:
         """
         Args:
             vocab_size: of the model's logits.
             answer_format: what answers may hold beside content.
+            closes_objects: whether objects have no properties that their schema does not describe, unless it says so.
         """
+        self._closes_objects = closes_objects
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._format = answer_format
         self._compiler = compiler
+        self._argument_keys: ArgumentKeys | None = None
         self._lock = threading.Lock()  # protects the fields below while workers make them
         self._kept: OrderedDict[tuple[Grammar, bool], ToolCallGrammar] = OrderedDict()  # the oldest first
 
@@ -59,9 +78,11 @@ class StructuredOutputManager:
         if wish is not None:
             is_long = wish.value.is_longer(MAX_INLINE_CHARS)
             grammar = await workers.run(wish.to_grammar) if is_long else wish.to_grammar()
-            if grammar is not None:
-                compiled = await self._compiler.compile(grammar, wish.parameter)
-        watched = await self._watched(request, workers) if compiled is None else None
+            if grammar is not None and request.offered_calls is not None:
+                compiled = await self._form_or_calls(grammar, request.offered_calls, workers)
+            if grammar is not None and compiled is None:
+                compiled = await self._compile(grammar, wish.parameter)
+        watched = await self._calls(request, workers) if compiled is None else None
         is_asked = compiled is not None or watched is not None or request.thinking_budget is not None
         if not is_asked:
             return []
@@ -70,12 +91,25 @@ class StructuredOutputManager:
             return [compiled or watched] * len(prompts)
         return await workers.run(self._rules, request, prompts, compiled, watched)
 
+    async def _form_or_calls(self, form: Grammar, calls: OfferedCalls, workers: Workers) -> CompiledGrammar | None:
+        """The grammar of an answer of this form or a call; None where it cannot be had."""
+        most = MAX_CALLS if calls.is_parallel else 1
+        syntax = self._format.calls or HERMES
+        try:
+            made = await workers.run(calls_or_form, form, syntax, calls.tools, most, self._markers)
+            return None if made is None else await self._compile(made, "tools")
+        except ValueError:
+            return None  # compiled alone, the form says what is wrong with it
+
+    async def _compile(self, grammar: Grammar, parameter: str) -> CompiledGrammar:
+        return await self._compiler.compile(grammar._replace(closes_objects=self._closes_objects), parameter)
+
     def _rules(
         self,
         request: GenerationRequest,
         prompts: Sequence[PreparedPrompt],
         compiled: CompiledGrammar | None,
-        watched: ToolCallGrammar | None,
+        watched: OutputGrammar | None,
     ) -> list[OutputGrammar | None]:
         made: list[OutputGrammar | None] = []
         for source, prompt in zip(request.prompts, prompts, strict=True):
@@ -104,6 +138,43 @@ class StructuredOutputManager:
         is_open = self._format.starts_in_reasoning(before, self._tokenizer)
         return ReasoningGrammar(scan, is_open=is_open, budget=budget, behind=behind, is_form=compiled is not None)
 
+    async def _calls(self, request: GenerationRequest, workers: Workers) -> OutputGrammar | None:
+        """The grammar of calls that the model may choose to make; None where they are free.
+
+        Raises:
+            InvalidParameter: the schema of a strict tool is refused or takes too long.
+        """
+        watched, offered = await self._watched(request, workers), request.offered_calls
+        if offered is None or not self._format.takes_json:
+            return watched
+        is_long = offered.is_longer(MAX_INLINE_CHARS)
+        tools = offered.tools
+        compiled = await self._arguments(tools, workers, is_long=is_long)
+        if compiled is None and len(tools) > 1:  # one schema that cannot be enforced does not free the others
+            found = [(tool, await self._arguments([tool], workers, is_long=is_long)) for tool in tools[:MAX_TRIED]]
+            tools = [tool for tool, alone in found if alone is not None]
+            compiled = await self._arguments(tools, workers, is_long=is_long) if tools else None
+        if compiled is None:
+            return watched
+        if self._argument_keys is None:
+            self._argument_keys = await workers.run(self._find_argument_keys)
+        names = [tool.name for tool in tools]
+        return ArgumentGrammar(self._argument_keys, compiled, names, watched, is_single=not offered.is_parallel)
+
+    async def _arguments(
+        self, tools: Sequence[FunctionDefinition], workers: Workers, *, is_long: bool
+    ) -> CompiledGrammar | None:
+        """The compiled grammar of the tools' arguments; None where it cannot be had."""
+        try:
+            grammar = await workers.run(arguments_lark, tools) if is_long else arguments_lark(tools)
+            return await self._compile(grammar, "tools")
+        except (ValueError, QueueFull):
+            return None
+
+    def _find_argument_keys(self) -> ArgumentKeys:
+        with self._lock:
+            return ArgumentKeys(self._table)
+
     async def _watched(self, request: GenerationRequest, workers: Workers) -> ToolCallGrammar | None:
         """
         Raises:
@@ -121,7 +192,7 @@ class StructuredOutputManager:
             raise InvalidParameter("tools", f"tools: {error}") from error
         if made is None:
             return None
-        compiled = await self._compiler.compile(made.grammar, "tools")
+        compiled = await self._compile(made.grammar, "tools")
         is_single = calls.most == 1
         kept = self._kept.get((made.grammar, is_single))
         if kept is not None:

@@ -122,7 +122,7 @@ class Submitter:
                     if account is not None:
                         account.reserve(_most_tokens(request, prompts), is_owed=submission.was_accepted)
                     rules: Sequence[OutputGrammar | None] = ()
-                    if request.grammar is not None or request.strict_calls or request.thinking_budget is not None:
+                    if request.has_rules:
                         rules = await structured_output.rules_of(request, prompts, self._workers)
                     # Queue. Checked once more, because everything before may have taken long.
                     self._check_accepting()

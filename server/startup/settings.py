@@ -14,13 +14,13 @@ from engine.interface.config import EngineConfig
 from engine.interface.setting import NOT_EMPTY, Limit, Setting, at_least, check, from_to, setting, settings_of
 from server.model_sources.cache_folder import cache_folder
 from server.output_parsers.reasoning_parser import OFF, REASONING_SYNTAXES
-from server.output_parsers.tool_parser import TOOL_CALL_SYNTAXES
+from server.output_parsers.tool_parser import NATIVE, TOOL_CALL_SYNTAXES
 from server.startup.flags import add_flag, read
 from server.structured_output.grammar_limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("console", "json")
-TOOL_CALL_PARSERS = tuple(syntax.name for syntax in TOOL_CALL_SYNTAXES)
+TOOL_CALL_PARSERS = (NATIVE, *(syntax.name for syntax in TOOL_CALL_SYNTAXES))
 REASONING_PARSERS = (*(syntax.name for syntax in REASONING_SYNTAXES), OFF)
 MAX_SECONDS = 86_400  # of every interval and timeout
 MAX_REPLICAS = 64  # of one machine
@@ -202,8 +202,14 @@ class ServerSettings:
     )
     resume_max_streams: int = setting(1024, "most resumable streams that are kept", limit=at_least(1))
     tool_call_parser: str | None = setting(
-        None, "hermes, mistral or llama3_json: how the model writes tool calls; if not given, its template tells",
+        None, f"the one syntax of tool calls that is parsed: {NATIVE} for that of the model's template, or a name as "
+        "hermes, mistral or llama3_json; if not given, that of the template and calls in plain JSON",
         limit=_listed(TOOL_CALL_PARSERS), metavar="NAME",
+    )  # fmt: skip
+    additional_properties: str = setting(
+        "closed", "closed or open: whether objects may have properties that their schema does not describe, where it "
+        "says nothing of them",
+        limit=_listed(("closed", "open")), metavar="RULE",
     )  # fmt: skip
     reasoning_parser: str | None = setting(
         None, f"{', '.join(REASONING_PARSERS[:-1])} or {OFF}: how the model marks its reasoning; if not given, its "

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from engine.interface.background import stand_back
 from server.protocol.structured_outputs import Grammar, GrammarKind
-from server.structured_output.compiled_grammar import CompiledGrammar, to_lark
+from server.structured_output.compiled_grammar import CompiledGrammar, to_lark, with_place
 from server.structured_output.grammar_limits import InvalidGrammar
 from server.structured_output.grammar_vocabulary import GrammarVocabulary
 from server.structured_output.large_stack_threads import STACK_BYTES, LargeStackThreads
@@ -77,8 +77,8 @@ def _run(socket: Connection) -> None:
     threads: LargeStackThreads[tuple[str | None, str]] = LargeStackThreads(1, STACK_BYTES, "grammar")
     socket.send_bytes(b"ready")
     while True:
-        kind, source = json.loads(socket.recv_bytes())
-        grammar = Grammar(GrammarKind(kind), source)
+        kind, *source = json.loads(socket.recv_bytes())
+        grammar = Grammar(GrammarKind(kind), *source)
         signal.setitimer(signal.ITIMER_PROF, message.seconds)
         # Even if the server does not kill it, the process ends after this time.
         signal.setitimer(signal.ITIMER_REAL, message.wall_seconds + 1.0)
@@ -113,5 +113,5 @@ def _try(grammar: Grammar, vocabulary: GrammarVocabulary) -> tuple[str | None, s
         lark = to_lark(grammar)
         CompiledGrammar.from_lark(lark, vocabulary)
     except InvalidGrammar as error:
-        return str(error), ""
+        return str(with_place(grammar, error, vocabulary)), ""
     return None, lark

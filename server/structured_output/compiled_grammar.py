@@ -17,6 +17,8 @@ from server.structured_output.grammar_limits import InvalidGrammar, check_gbnf, 
 from server.structured_output.grammar_matcher import GrammarMatcher, first_reason
 from server.structured_output.grammar_vocabulary import GrammarVocabulary
 from server.structured_output.output_grammar import MAX_PREFIX_SECONDS
+from server.structured_output.schemas.closed_objects import close_objects
+from server.structured_output.schemas.schema_errors import located
 from server.text.tokenization.native_errors import is_panic
 
 if TYPE_CHECKING:
@@ -44,9 +46,10 @@ _NUM_PROBES = 8  # tokens; a grammar that is too wide for the limits fails withi
 class CompiledGrammar:
     """A grammar in its initial state, which makes one matcher for each output; any thread may call it."""
 
-    def __init__(self, start: LLMatcher, vocabulary: GrammarVocabulary) -> None:
+    def __init__(self, start: LLMatcher, vocabulary: GrammarVocabulary, *, limits_digits: bool) -> None:
         self._start = start
         self._vocabulary = vocabulary
+        self._limits_digits = limits_digits
 
     @classmethod
     def compile(cls, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
@@ -54,10 +57,13 @@ class CompiledGrammar:
 
         Raises InvalidGrammar if the grammar is wrong, not supported or too complex, or nothing matches it.
         """
-        return cls.from_lark(to_lark(grammar), vocabulary)
+        try:
+            return cls.from_lark(to_lark(grammar), vocabulary, limits_digits=has_bounded_digits(grammar))
+        except InvalidGrammar as error:
+            raise with_place(grammar, error, vocabulary) from error
 
     @classmethod
-    def from_lark(cls, lark: str, vocabulary: GrammarVocabulary) -> CompiledGrammar:
+    def from_lark(cls, lark: str, vocabulary: GrammarVocabulary, *, limits_digits: bool = False) -> CompiledGrammar:
         """As `compile`, of what `to_lark` returns; it takes its time without the interpreter lock."""
         from llguidance import LLMatcher
 
@@ -65,7 +71,7 @@ class CompiledGrammar:
             start = LLMatcher(vocabulary.tokens, lark + _NO_FORCING, log_level=0, limits=_limits())
             if start.is_error():
                 raise InvalidGrammar(first_reason(start.get_error()))
-            compiled = cls(start, vocabulary)
+            compiled = cls(start, vocabulary, limits_digits=limits_digits)
             compiled._probe()
         return compiled
 
@@ -74,7 +80,8 @@ class CompiledGrammar:
         return True
 
     def matcher(self) -> GrammarMatcher:
-        return GrammarMatcher(self._start, self._vocabulary.end_token_ids)
+        digits = self._vocabulary.digits if self._limits_digits else None
+        return GrammarMatcher(self._start, self._vocabulary.end_token_ids, digits)
 
     def after(self, token_ids: Sequence[int]) -> CompiledGrammar:
         """As `OutputGrammar.after`, without the interpreter lock."""
@@ -87,7 +94,7 @@ class CompiledGrammar:
                 raise GrammarError(f"token {token_id} is not allowed there: {first_reason(walker.get_error())}")
             if thread_time() - began > MAX_PREFIX_SECONDS:
                 raise GrammarError(f"to read them takes longer than {MAX_PREFIX_SECONDS:g} s, the limit")
-        return CompiledGrammar(walker, self._vocabulary)
+        return CompiledGrammar(walker, self._vocabulary, limits_digits=self._limits_digits)
 
     def _probe(self) -> None:
         """Matches a few tokens, so that a grammar that fails at its beginning is rejected before any request runs.
@@ -120,6 +127,34 @@ def _panics_refused() -> Iterator[None]:
         if not is_panic(error):
             raise
         raise InvalidGrammar(f"llguidance fails on it: {first_reason(str(error))}") from error
+
+
+def has_bounded_digits(grammar: Grammar) -> bool:
+    """Whether numbers of the grammar have at most MAX_DIGITS digits in a row: JSON, which must be able to end."""
+    return grammar.kind in (GrammarKind.JSON_SCHEMA, GrammarKind.CALLS)
+
+
+def with_place(grammar: Grammar, error: InvalidGrammar, vocabulary: GrammarVocabulary) -> InvalidGrammar:
+    """The error with the place in the schema that is the reason."""
+
+    def refusal_of(schema: dict[str, Any]) -> str | None:
+        alone = Grammar(GrammarKind.JSON_SCHEMA, orjson.dumps(schema).decode(), grammar.closes_objects)
+        try:
+            CompiledGrammar.from_lark(to_lark(alone), vocabulary)
+        except InvalidGrammar as refusal:
+            return str(refusal)
+        return None
+
+    try:
+        source = orjson.loads(grammar.source) if grammar.kind in (GrammarKind.JSON_SCHEMA, GrammarKind.CALLS) else None
+    except orjson.JSONDecodeError:
+        return error
+    for schema in source if isinstance(source, list) else [source]:
+        if isinstance(schema, dict):
+            found = located(schema, refusal_of)
+            if found is not None:
+                return InvalidGrammar(found)
+    return error
 
 
 def _consume(walker: LLMatcher, token_id: int) -> bool:
@@ -162,7 +197,7 @@ def to_lark(grammar: Grammar) -> str:
 def _translate(grammar: Grammar) -> str:
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
-            return "start: %json " + _with_options(grammar.source)
+            return "start: %json " + _with_options(grammar.source, closes=grammar.closes_objects)
         case GrammarKind.REGEX:
             from llguidance import regex_to_lark
 
@@ -180,10 +215,13 @@ def _translate(grammar: Grammar) -> str:
             return lark
         case GrammarKind.CALLS:
             parts = orjson.loads(grammar.source)
-            return "".join(part if isinstance(part, str) else _with_options(orjson.dumps(part)) for part in parts)
+            return "".join(
+                part if isinstance(part, str) else _with_options(orjson.dumps(part), closes=grammar.closes_objects)
+                for part in parts
+            )
 
 
-def _with_options(source: str | bytes) -> str:
+def _with_options(source: str | bytes, *, closes: bool) -> str:
     try:
         schema = orjson.loads(source)
     except orjson.JSONDecodeError as error:
@@ -193,8 +231,24 @@ def _with_options(source: str | bytes) -> str:
     check_schema(schema)
     if isinstance(schema, dict) and "x-guidance" in schema:
         raise InvalidGrammar("x-guidance is not supported: how JSON is written is the server's affair")
+    if closes:
+        schema = close_objects(schema)
+    if isinstance(schema, dict) and "$id" in schema and not _has_absolute_references(schema):
+        schema = {name: part for name, part in schema.items() if name != "$id"}  # a mere name of the schema
     whole: dict[str, Any] = schema if isinstance(schema, dict) else {"anyOf": [schema]}
     return orjson.dumps({**whole, "x-guidance": JSON_OPTIONS}).decode()
+
+
+def _has_absolute_references(node: Any) -> bool:
+    """Whether a part of a schema refers to another one by more than its place, so that `$id` matters."""
+    if isinstance(node, list):
+        return any(map(_has_absolute_references, node))
+    if not isinstance(node, dict):
+        return False
+    reference = node.get("$ref", "#")
+    if isinstance(reference, str) and not reference.startswith("#"):
+        return True
+    return any(map(_has_absolute_references, node.values()))
 
 
 def _is_lark(text: str) -> bool:

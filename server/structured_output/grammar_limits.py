@@ -57,6 +57,7 @@ def check_schema(schema: Any) -> None:
     """Rejects a JSON schema that is nested too deeply, has too large numbers, or intersects too much."""
     _check_depth(schema)
     _check_numbers(schema)
+    _check_patterns(schema)
     try:
         weight = _Weights(schema).of(schema)
     except RecursionError as error:
@@ -165,6 +166,28 @@ def _check_numbers(schema: Any) -> None:
             raise InvalidGrammar(
                 f"{keyword} has the number {value!r}; beyond 2^53 either way, not every number is told from the next"
             )
+
+
+def _check_patterns(schema: Any) -> None:
+    """Rejects patterns that `check_regex` rejects."""
+    left = [schema]
+    while left:
+        node = left.pop()
+        if isinstance(node, list):
+            left += node
+        elif isinstance(node, dict):
+            named = node.get("patternProperties")
+            for pattern in (node.get("pattern"), *(named if isinstance(named, dict) else ())):
+                if isinstance(pattern, str):
+                    try:
+                        check_regex(pattern)
+                    except InvalidGrammar as error:
+                        raise InvalidGrammar(f"the pattern {pattern!r}: {error}") from error
+            for key, value in node.items():
+                if key in _NAMED and isinstance(value, dict):
+                    left += value.values()
+                elif key not in _DATA:
+                    left.append(value)
 
 
 def _too_deep() -> str:

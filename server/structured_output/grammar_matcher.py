@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sampling.host.grammar import GrammarError
+from server.structured_output.schemas.digit_limit import MAX_DIGITS, DigitLimit
 from server.text.tokenization.native_errors import is_panic
 
 if TYPE_CHECKING:
@@ -36,12 +37,15 @@ class GrammarMatcher:
     Args:
         start: llguidance's matcher in its initial state. It is copied at the first use and not here,
             because a request may ask for many outputs at once.
+        digits: the limit of the numbers; None where any are allowed.
     """
 
-    __slots__ = ("_end_token_ids", "_excess", "_is_ended", "_own", "_start")
+    __slots__ = ("_digits", "_end_token_ids", "_excess", "_is_ended", "_num_digits", "_own", "_start")
 
-    def __init__(self, start: LLMatcher, end_token_ids: frozenset[int]) -> None:
+    def __init__(self, start: LLMatcher, end_token_ids: frozenset[int], digits: DigitLimit | None = None) -> None:
         self._start = start
+        self._digits = digits
+        self._num_digits = 0  # in a row, at the end of the output
         self._own: LLMatcher | None = None
         self._end_token_ids = end_token_ids
         self._is_ended = False
@@ -57,7 +61,8 @@ class GrammarMatcher:
         return self._is_ended or (self._own is not None and self._own.is_stopped())
 
     def copy(self) -> GrammarMatcher:
-        other = GrammarMatcher(self._start, self._end_token_ids)
+        other = GrammarMatcher(self._start, self._end_token_ids, self._digits)
+        other._num_digits = self._num_digits
         other._own = None if self._own is None else self._own.deep_copy()
         other._is_ended, other._excess = self._is_ended, self._excess
         return other
@@ -83,6 +88,8 @@ class GrammarMatcher:
                 f"the grammar does not allow token {token_id} here: {first_reason(self._matcher.get_error())}"
             )
         self._is_ended = token_id in self._end_token_ids
+        if self._digits is not None:
+            self._num_digits = self._digits.count(self._num_digits, token_id)
 
     def fill_mask(self, words: np.ndarray) -> None:
         if words.dtype != np.uint32 or not words.flags.c_contiguous:
@@ -102,6 +109,8 @@ class GrammarMatcher:
                 f"the grammar cannot go on: it takes more than {TOKEN_SECONDS * 1e3:g} ms a token, "
                 "as one does that can read a text in very many ways"
             )
+        if self._num_digits >= MAX_DIGITS and self._digits is not None:
+            self._digits.apply(words)
 
     def _give_up(self, error: BaseException) -> None:
         """Raises a GrammarError instead of a panic, which would end the engine thread and all outputs."""

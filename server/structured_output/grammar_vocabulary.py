@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sampling.host.grammar import num_words_of
 from server.structured_output.grammar_limits import InvalidGrammar
+from server.structured_output.schemas.digit_limit import DigitLimit
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -38,6 +39,7 @@ class GrammarVocabulary:
         self.end_token_ids = frozenset(tokenizer.eos_token_ids)
         if not self.end_token_ids:
             raise InvalidGrammar("the model has no token that ends an answer")
+        self.digits = DigitLimit(tokenizer.token_bytes, self.end_token_ids, vocab_size)
         tokens = TokenizerWrapper(_Tokens(tokenizer, vocab_size))
         self.tokens: LLTokenizer = LLTokenizer(tokens, n_vocab=vocab_size, eos_token=list(tokenizer.eos_token_ids))
 

@@ -20,7 +20,7 @@ from server.structured_output.compile_worker import (
     WorkerVocabulary,
     encode_vocabulary,
 )
-from server.structured_output.compiled_grammar import CompiledGrammar
+from server.structured_output.compiled_grammar import CompiledGrammar, has_bounded_digits
 from server.structured_output.grammar_limits import GrammarTooExpensive, InvalidGrammar
 from server.structured_output.grammar_vocabulary import GrammarVocabulary, HasVocabulary
 
@@ -68,7 +68,7 @@ class SandboxedCompiler:
             InvalidGrammar: as `CompiledGrammar.compile`; also where that takes too much processor time or memory.
             QueueFull: the machine is too busy for a compilation, or for one process more.
         """
-        return CompiledGrammar.from_lark(self._try(grammar), vocabulary)
+        return CompiledGrammar.from_lark(self._try(grammar), vocabulary, limits_digits=has_bounded_digits(grammar))
 
     def close(self) -> None:
         """Ends the idle processes now, the others when they have finished."""

@@ -107,6 +107,10 @@ class ToolCallMatcher:
     def ends_output(self) -> bool:
         return self._rules.ends_output
 
+    @property
+    def is_within_call(self) -> bool:
+        return self._call is not None
+
     def copy(self) -> Self:
         other = copy(self)
         other._call = None if self._call is None else self._call.copy()

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, NoReturn
@@ -50,6 +50,8 @@ class ChatTemplate:
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlocks]
         )
         environment.add_filter("tojson", _to_json)
+        environment.add_filter("fromjson", _from_json)
+        environment.add_filter("from_json", _from_json)
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         sources = {"": source, **({} if variants is None else variants)}
@@ -148,13 +150,26 @@ class ChatTemplate:
             if not isinstance(messages[-1]["content"], str):
                 raise ChatTemplateError("continue_final_message needs a last message with text")
             messages[-1]["content"] += END_OF_CONTENT
-        text = self._render({**self._tokens, **kwargs}, messages, add_generation_prompt)
+        variables = {**self._tokens, **self._old_variables(kwargs.get("tools")), **kwargs}
+        text = self._render(variables, messages, add_generation_prompt)
         if not continue_final_message:
             return text
         text, end, _ = text.rpartition(END_OF_CONTENT)
         if not end:
             raise ChatTemplateError("continue_final_message: the chat template leaves out the last message")
         return text
+
+    def _old_variables(self, tools: object) -> dict[str, object]:
+        """Variables by which some templates know the tools and the time."""
+        known: dict[str, object] = {}
+        if "functions" in self._source:
+            functions = [tool["function"] for tool in tools if "function" in tool] if isinstance(tools, list) else []
+            known["functions"] = json.dumps(functions, indent=4, ensure_ascii=False) if functions else ""
+        if "datetime" in self._source:
+            known["datetime"] = _strftime_now("%b %d %Y, %H:%M GMT%z")
+        if "date_string" in self._source:
+            known["date_string"] = _strftime_now("%d %b %Y")
+        return known
 
     def _template_for(self, variables: Mapping[str, object]) -> Template:
         for variable, name in VARIANTS.items():
@@ -167,7 +182,8 @@ class ChatTemplate:
         began = time.thread_time()
         try:
             with running_template([messages, variables]):
-                return template.render(variables, messages=messages, add_generation_prompt=add_generation_prompt)
+                given = _Messages(messages)
+                return template.render(variables, messages=given, add_generation_prompt=add_generation_prompt)
         except TemplateTimeout as error:
             # A thread that has only waited, for a core or for the interpreter lock, says nothing about the template.
             if time.thread_time() - began > error.seconds / 4:
@@ -180,6 +196,10 @@ class ChatTemplate:
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError) as e:
             reason = str(e)[:MAX_REASON_CHARS]
             raise ChatTemplateError(f"the chat template fails on these messages: {reason}") from e
+
+
+class _Messages(list[dict[str, Any]]):
+    """The messages, to which a template may append nothing."""
 
 
 class _GenerationBlocks(Extension):
@@ -246,6 +266,13 @@ def _map_texts(value: object, change: Callable[[str, bool], str]) -> object:
     return value
 
 
+def _as_list(value: object) -> list[Any]:
+    """What filters such as `map` give, as JSON."""
+    if not isinstance(value, Iterator):
+        raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+    return list(value)
+
+
 def _to_json(
     value: object,
     ensure_ascii: bool = False,
@@ -254,7 +281,9 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """The `tojson` filter without the HTML escapes of jinja2's own, which must not get into a prompt."""
-    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    encoder = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=_as_list
+    )
     if indent is None and separators is None:
         return encoder.encode(value)
     # The indentation may be far longer than the values.
@@ -265,6 +294,11 @@ def _to_json(
         budget.check_size(num_chars)
         pieces.append(piece)
     return "".join(pieces)
+
+
+def _from_json(text: str) -> Any:
+    """The filters `fromjson` and `from_json`, by which some templates read the arguments of calls."""
+    return json.loads(text)
 
 
 def _raise_exception(message: str) -> NoReturn:

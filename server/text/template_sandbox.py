@@ -66,6 +66,10 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         tree: nodes.Template = _Guards().visit(super()._parse(source, name, filename))
         return tree
 
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Some templates append to lists of their own, which are plain ones."""
+        return (attr == "append" and type(obj) is list) or super().is_safe_attribute(obj, attr, value)
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         budget = current_budget()
         if operator == "+" and isinstance(left, str) and isinstance(right, str):  # by far the most frequent

@@ -31,6 +31,8 @@ _TEXT_DELTA = (
 class BlockWriter:
     """Turns parser events into blocks. White space that would be a block of its own is dropped.
 
+    A call that is cut off is never told as finished: its block is not among the `whole`, and has no end in the stream.
+
     Reasoning becomes blocks `with_thinking`; they have its text if `shows_thinking`.
     """
 
@@ -41,6 +43,7 @@ class BlockWriter:
         self._texts: list[str] = []  # of the last block, while it is open
         self._space = ""  # what may become the beginning of a block
         self._is_open = False
+        self._num_dropped = 0
 
     def feed(self, parts: Sequence[ParserEvent]) -> Iterator[bytes]:
         """The stream's events for `parts`."""
@@ -66,7 +69,11 @@ class BlockWriter:
         self._texts.clear()
         match block["type"]:
             case "tool_use":
-                block["input"] = _read_input(text)
+                call_input = _read_input(text)
+                if call_input is None:
+                    self._drop_block()
+                    return
+                block["input"] = call_input
             case "thinking":
                 block |= {"thinking": text, "signature": SIGNATURE}
                 yield self._event("content_block_delta", delta={"type": "signature_delta", "signature": SIGNATURE})
@@ -86,7 +93,7 @@ class BlockWriter:
             events += self.close()
             events.append(self._open({"type": "text", "text": ""}))
         self._texts.append(text)
-        events.append(_TEXT_DELTA % (len(self.whole) - 1, orjson.dumps(text)))
+        events.append(_TEXT_DELTA % (self._index, orjson.dumps(text)))
         return events
 
     def _thinking(self, text: str) -> Iterator[bytes]:
@@ -98,6 +105,11 @@ class BlockWriter:
         if self._shows_thinking:
             yield self._delta(text, type="thinking_delta", thinking=text)
 
+    def _drop_block(self) -> None:
+        self._is_open = False
+        self._num_dropped += 1
+        self.whole.pop()
+
     def _open(self, block: dict[str, Any]) -> bytes:
         self._is_open = True
         self.whole.append(block)
@@ -108,16 +120,26 @@ class BlockWriter:
         return self._event("content_block_delta", delta=delta)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
-        return encode_event(kind, index=len(self.whole) - 1, **fields)
+        return encode_event(kind, index=self._index, **fields)
+
+    @property
+    def _index(self) -> int:
+        """The place of the last block in the stream."""
+        return self._num_dropped + len(self.whole) - 1
 
 
-def _read_input(text: str) -> dict[str, Any]:
-    """A call's input. One that was cut off is empty, because the clients' models require an object."""
+def _read_input(text: str) -> dict[str, Any] | orjson.Fragment | None:
+    """A call's input; None where it was cut off."""
     try:
-        read = json.loads(text or "{}", strict=False)
-    except (ValueError, RecursionError):
-        return {}
-    return read if isinstance(read, dict) else {}
+        read = json.loads(text)
+        if not isinstance(read, dict):
+            return None
+        orjson.dumps(read)
+    except ValueError:
+        return None
+    except TypeError:  # an integer beyond 64 bits
+        return orjson.Fragment(text)
+    return read
 
 
 def new_call_id() -> str:

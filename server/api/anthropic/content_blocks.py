@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+import orjson
+
 from server.protocol.errors import shorten
 from server.protocol.json_limits import is_deeper
 from server.protocol.tools import MAX_DEPTH

@@ -91,7 +91,7 @@ class MessageWriter(AnswerWriter):
         stop_name = stop_reason(
             reason,
             is_stop_string=stop is not None,
-            has_calls=self._parts.num_calls > 0,
+            has_calls=self._parts.has_whole_calls,
             is_context_full=reason is FinishReason.LENGTH
             and self._generation.usage.num_completion_tokens < self._max_tokens,
         )

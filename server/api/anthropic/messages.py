@@ -20,7 +20,7 @@ from server.generation.prompt_sources import Conversation
 def conversation_of(body: CountTokensRequest) -> Conversation:
     return Conversation(
         body.conversation,
-        tools=[tool.to_template() for tool in body.offered_tools],
+        tools=[] if body.may_not_call else [tool.to_template() for tool in body.offered_tools],
         begins_turn=not body.continues,
         continues=body.continues,
         variables=body.template_variables,
@@ -42,6 +42,8 @@ class MessagesCall(BodyCall):
             stops=body.stop_sequences,
             grammar=body.grammar_request,
             strict_calls=body.strict_calls,
+            offered_calls=body.offered_calls,
+            declares_tools=bool(body.tools),
             thinking_budget=body.thinking_budget,
             streaming=body.streaming,
         )
@@ -57,6 +59,7 @@ class MessagesCall(BodyCall):
             may_call=body.may_call,
             must_call=must_call,
             schemas={tool.function.name: tool.function.parameters for tool in body.offered_tools},
+            is_parallel=body.tool_policy.is_parallel,
         )
         shows = body.thinking is not None and body.thinking.display != "omitted"
         blocks = BlockWriter(with_thinking=body.wants_thinking, shows_thinking=shows)

@@ -206,6 +206,11 @@ class CountTokensRequest(LenientModel):
         return [tool.to_tool() for tool in offered.values()]
 
     @property
+    def may_not_call(self) -> bool:
+        """Whether no tool may be called, so that the prompt says nothing of them."""
+        return self.tool_choice is not None and self.tool_choice.type == "none"
+
+    @property
     def wants_thinking(self) -> bool:
         """Whether reasoning is returned."""
         return self.thinking is not None and self.thinking.type != "disabled"
@@ -227,16 +232,6 @@ class MessagesRequest(CountTokensRequest, StreamFields, CallsTools):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
-
-    @model_validator(mode="after")
-    def _one_grammar_at_most(self) -> Self:
-        if self.forced_calls is not None and self.output_config is not None and self.output_config.format is not None:
-            raise invalid_value(
-                "tool_choice asks for a call, and output_config.format for another form of the answer; "
-                "give one of them",
-                "tool_choice",
-            )
-        return self
 
     @property
     def sampling(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from server.api.openai.call import OpenAICall
-from server.api.openai.chat_deltas import ChatDeltaParser
+from server.api.openai.chat_deltas import ChatDelta, ChatDeltaParser
 from server.api.openai.chat_request import ChatCompletionRequest
 from server.api.openai.chunk_writer import ChunkWriter
 from server.api.openai.logprobs import ChatLogprobs
@@ -53,20 +53,24 @@ class ChatWriter(ChunkWriter):
             return super().encode(deltas)
         if not self._parts:
             self._parts = [self._make_parts() for _ in range(self._generation.num_choices)]
-        chunks = [self._encode_parts(delta, self._parts[delta.index]) for delta in deltas]
-        return [chunk for chunk in chunks if chunk]
+        return [chunk for delta in deltas for chunk in self._encode_parts(delta, self._parts[delta.index])]
 
-    def _encode_parts(self, delta: Delta, parts: ChatDeltaParser) -> bytes:
-        """Empty where nothing is certain yet."""
+    def _encode_parts(self, delta: Delta, parts: ChatDeltaParser) -> list[bytes]:
+        """No chunk where nothing is certain yet. Tokens and the end are told with the last chunk of a delta."""
         is_last = delta.finish_reason is not None
-        found = parts.feed(delta.text, delta.token_ids, is_last=is_last)
-        if found.is_empty and not is_last and not self._with_token_ids and self._logprobs is None:
-            return b""
+        *before, last = parts.feed(delta.text, delta.token_ids, is_last=is_last)
+        without_tokens = Delta(delta.index, "", [], None, None if delta.logprobs is None else [])
+        chunks = [self._encode_fields(without_tokens, found, encode_reason(None)) for found in before]
+        if not last.is_empty or is_last or self._with_token_ids or self._logprobs is not None:
+            chunks.append(self._encode_fields(delta, last, encode_reason(parts.reason(delta.finish_reason))))
+        return chunks
+
+    def _encode_fields(self, delta: Delta, found: ChatDelta, reason: bytes) -> bytes:
         fields = found.to_dict()
         if fields and delta.index in self._silent:
             self._silent.remove(delta.index)
             fields = {"role": "assistant", "content": None, **fields}
-        return self._encode_chunk(delta, orjson.dumps(fields), encode_reason(parts.reason(delta.finish_reason)))
+        return self._encode_chunk(delta, orjson.dumps(fields), reason)
 
     def _usage(self) -> dict[str, object]:
         if self._make_parts is None:
@@ -134,7 +138,7 @@ class ChatCall(OpenAICall):
         self.conversation = Conversation(
             [message.to_template() for message in body.messages],
             parse_special=body.parse_special is True,
-            tools=body.prompt_tools,
+            tools=body.prompt_tools if body.tool_choice != "none" else [],
             begins_turn=body.add_generation_prompt is not False and not body.continue_final_message,
             continues=body.continue_final_message is True,
             variables=body.template_variables if body.has_template_variables else {},
@@ -145,6 +149,8 @@ class ChatCall(OpenAICall):
             [self.conversation],
             prompt_parameter="messages",
             strict_calls=body.strict_calls if body.tools else None,
+            offered_calls=body.offered_calls if body.tools else None,
+            declares_tools=bool(body.tools),
             thinking_budget=body.thinking_token_budget,
             **length,
         )
@@ -163,6 +169,7 @@ class ChatCall(OpenAICall):
             may_call=body.may_call,
             must_call=body.forced_calls is not None,
             schemas={tool.function.name: tool.function.parameters for tool in body.tools or ()},
+            is_parallel=body.tool_policy.is_parallel,
         )
         if parts.is_plain:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence, Set
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from engine.interface.types import FinishReason
@@ -63,20 +64,27 @@ class ChatDeltaParser:
     def num_reasoning_tokens(self) -> int:
         return self._parts.num_reasoning_tokens
 
-    def feed(self, text: str, token_ids: Sequence[int], *, is_last: bool) -> ChatDelta:
-        """The delta that has become certain with `text`, which has these tokens; with the last text, all of it."""
+    def feed(self, text: str, token_ids: Sequence[int], *, is_last: bool) -> list[ChatDelta]:
+        """The deltas that have become certain with `text`, which has these tokens; with the last text, all of them.
+
+        Each has reasoning, content or calls alone. There is always one, which may be empty.
+        """
         events = self._parts.feed(text, token_ids, is_last=is_last)
+        rows = [list(row) for _, row in groupby(events, _kind)] or [[]]
+        return [self._delta(row, is_last=is_last and at == len(rows)) for at, row in enumerate(rows, start=1)]
+
+    def _delta(self, events: Sequence[ParserEvent], *, is_last: bool) -> ChatDelta:
         content = "".join(event.text for event in events if isinstance(event, ContentDelta))
         reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
         return ChatDelta(reasoning if self._with_reasoning else "", content, self._shape(events, is_last=is_last))
 
     def reason(self, reason: FinishReason | None) -> str | None:
-        """The `finish_reason` of the choice: that of an answer with calls has a name of its own."""
-        return FINISH_REASON if self._parts.num_calls and reason is FinishReason.STOP else reason
+        """The `finish_reason` of the choice: `tool_calls` for one that ends with calls, none of which is cut off."""
+        return FINISH_REASON if self._parts.has_whole_calls and reason is FinishReason.STOP else reason
 
     def message(self, text: str, token_ids: Sequence[int]) -> dict[str, Any]:
         """The fields of a whole answer's message."""
-        delta = self.feed(text, token_ids, is_last=True)
+        delta = self._delta(self._parts.feed(text, token_ids, is_last=True), is_last=True)
         message: dict[str, Any] = {"content": delta.content}
         if delta.tool_calls:
             message["content"] = delta.content or None
@@ -120,6 +128,15 @@ class ChatDeltaParser:
         if not shaped or shaped[-1]["index"] != index:
             shaped.append({"index": index, kind: {field: ""}})
         shaped[-1][kind][field] += text
+
+
+def _kind(event: ParserEvent) -> str:
+    match event:
+        case ContentDelta():
+            return "content"
+        case ReasoningDelta():
+            return "reasoning"
+    return "calls"
 
 
 def new_call_id() -> str:

@@ -14,7 +14,7 @@ from server.protocol.custom_tools import CustomTool
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.foreign_parameters import CHAT, MESSAGE
 from server.protocol.generation_fields import Effort, GenerationFields, TemplateFields, ThinkingBudget, effort_variables
-from server.protocol.structured_outputs import GrammarRequest, ResponseFormat
+from server.protocol.structured_outputs import GrammarRequest
 from server.protocol.tools import (
     MAX_TOOLS,
     AllowedTools,
@@ -28,7 +28,6 @@ from server.protocol.tools import (
 )
 
 MAX_MESSAGES = 4096
-_ANY_TEXT = GrammarRequest("response_format", ResponseFormat(type="text"))
 MAX_PARTS = 1024  # of one message's content
 
 
@@ -149,8 +148,7 @@ class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
             chosen = [choice.function.name]
         elif isinstance(choice, AllowedTools):
             chosen = choice.names
-        has_form = super().grammar_request not in (None, _ANY_TEXT)
-        self.check_tools([tool.function.name for tool in self.tools or ()], chosen, has_form=has_form)
+        self.check_tools([tool.function.name for tool in self.tools or ()], chosen)
         return self
 
     @cached_property

@@ -104,8 +104,7 @@ class StreamMessages(StreamWriter):
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
         """A message for each delta that is not empty; `done` has the rest."""
         if self._parts:
-            messages = [self._encode_parts(delta, self._parts[delta.index]) for delta in deltas]
-            return [message for message in messages if message]
+            return [message for delta in deltas for message in self._encode_parts(delta, self._parts[delta.index])]
         return [self._encode(delta) for delta in deltas if delta.text or delta.token_ids]
 
     def end(self) -> list[bytes]:
@@ -131,12 +130,14 @@ class StreamMessages(StreamWriter):
         is_call = any(of_choice.reason(reason) == FINISH_REASON for of_choice in parts)
         return FINISH_REASON if is_call else reason
 
-    def _encode_parts(self, delta: Delta, parts: ChatDeltaParser) -> bytes:
-        """Empty where the delta is empty."""
-        found = parts.feed(delta.text, delta.token_ids, is_last=delta.finish_reason is not None)
-        if found.is_empty and not delta.token_ids:
-            return b""
-        return self._encode(replace(delta, text=found.content), found)
+    def _encode_parts(self, delta: Delta, parts: ChatDeltaParser) -> list[bytes]:
+        """No message where the delta is empty. Tokens are told with the last message of a delta."""
+        *before, last = parts.feed(delta.text, delta.token_ids, is_last=delta.finish_reason is not None)
+        without_tokens = Delta(delta.index, "", [], None, None if delta.logprobs is None else [])
+        messages = [self._encode(replace(without_tokens, text=found.content), found) for found in before]
+        if not last.is_empty or delta.token_ids:
+            messages.append(self._encode(replace(delta, text=last.content), last))
+        return messages
 
     def _encode(self, delta: Delta, parts: ChatDelta = NO_DELTA) -> bytes:
         more = b""

@@ -13,6 +13,7 @@ from server.api.responses.client_tools import ClientTools
 from server.protocol.base_models import MAX_NAME_CHARS, LenientModel, StrictModel, UnknownFields, bounded
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.json_limits import is_deeper
+from server.protocol.tools import as_arguments
 
 MAX_ITEMS = 4096  # of one request
 MAX_ID_LENGTH = 256  # characters of an id that a client names
@@ -93,13 +94,6 @@ def report(info: ValidationInfo, name: str) -> None:
         info.context.add(name)
 
 
-def _as_arguments(value: Any) -> Any:
-    """The arguments of an earlier call as JSON text; other servers send them back as an object, or not at all."""
-    if value is None:
-        return "{}"
-    return orjson.dumps(value).decode() if isinstance(value, dict) and not is_deeper(value, MAX_DEPTH) else value
-
-
 def _shallow(value: Any) -> Any:
     if is_deeper(value, MAX_DEPTH):
         raise ValueError(f"an item is nested deeper than {MAX_DEPTH} levels, the limit")
@@ -108,7 +102,7 @@ def _shallow(value: Any) -> Any:
 
 Text = Annotated[str, BeforeValidator(_as_content, json_schema_input_type=str | list[dict[str, Any]])]
 Output = Annotated[str, BeforeValidator(_as_output, json_schema_input_type=str | list[dict[str, Any]])]
-Arguments = Annotated[str, BeforeValidator(_as_arguments, json_schema_input_type=str | dict[str, Any])]
+Arguments = Annotated[str, BeforeValidator(as_arguments, json_schema_input_type=str | dict[str, Any])]
 Json = Annotated[dict[str, Any], BeforeValidator(_shallow, json_schema_input_type=dict[str, Any])]
 
 
@@ -142,7 +136,7 @@ class FunctionCallItem(Item):
     call_id: ItemId
     name: str
     namespace: str | None = None
-    arguments: Arguments = "{}"
+    arguments: Arguments = ""
 
 
 class FunctionCallOutputItem(Item):

@@ -115,7 +115,6 @@ class OfferedTools(CallsTools):
         choice: ToolChoice | None = None,
         *,
         is_parallel: bool = True,
-        has_form: bool = False,
     ) -> None:
         self._choice = choice
         self._is_parallel = is_parallel
@@ -126,7 +125,7 @@ class OfferedTools(CallsTools):
         for tool in more:
             self._add(tool, is_once=False)
         self._by_name = self._named()
-        self._check(has_form=has_form)
+        self._check()
 
     def _add(self, tool: ClientTool, *, is_once: bool) -> None:
         for kind, namespace, member in _members(tool):
@@ -161,14 +160,14 @@ class OfferedTools(CallsTools):
             named[name] = tool
         return named
 
-    def _check(self, *, has_form: bool) -> None:
+    def _check(self) -> None:
         chosen = self._choice.tools if isinstance(self._choice, AllowedTools) else [self._choice]
         for one in chosen:
             if not isinstance(one, ChosenTool) or self.is_left_out(one):
                 continue
             if not any(tool.is_chosen_by(one) for tool in self._by_name.values()):
                 raise invalid_value(f"tool_choice names {one.shown}, which is not among the tools", "tool_choice")
-        self.check_tools(list(self._by_name), (), has_form=has_form)
+        self.check_tools(list(self._by_name), ())
 
     def is_left_out(self, choice: ChosenTool) -> bool:
         """Whether a choice means a tool that cannot be called here."""

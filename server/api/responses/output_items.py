@@ -13,6 +13,7 @@ from server.api.responses.input_items import sealed
 from server.api.responses.items import Item, output_text, reasoning_text
 from server.api.responses.offered_tools import OfferedTools
 from server.output_parsers.custom_input import CustomInputReader
+from server.output_parsers.json_repair import is_whole_object
 from server.output_parsers.parser_events import (
     ContentDelta,
     ParserEvent,
@@ -203,6 +204,7 @@ class OutputItems:
                 item["arguments"] = text
                 name = item["name"]
                 self._events.add("response.function_call_arguments.done", **opened.place, name=name, arguments=text)
+                status = status if is_whole_object(text) else "incomplete"
             case "custom_tool_call":
                 item["input"] = text
                 self._events.add("response.custom_tool_call_input.done", **opened.place, input=text)

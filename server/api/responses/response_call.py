@@ -71,7 +71,7 @@ class ResponseCall:
             raise invalid_value(str(error), "tools") from error
         return Conversation(
             to_messages(items, body.instructions, self.tools),
-            tools=self.tools.prompt_tools,
+            tools=self.tools.prompt_tools if body.tool_choice != "none" else [],
             variables=body.template_variables,
         )
 
@@ -84,7 +84,8 @@ class ResponseCall:
             prompt = TruncatedConversation(conversation, max_tokens)
         make = partial(
             to_request, body, [prompt], prompt_parameter="input", strict_calls=self.tools.strict_calls,
-            thinking_budget=body.thinking_token_budget,
+            thinking_budget=body.thinking_token_budget, declares_tools=bool(self.tools.prompt_tools),
+            offered_calls=self.tools.offered_calls,
         )  # fmt: skip
         request = make(max_tokens=max_tokens, max_tokens_parameter="max_output_tokens")
         forced = self.tools.forced_calls

@@ -79,7 +79,10 @@ class ResponseWriter(StreamWriter):
         (prompt,) = generation.prompts
         tools = self._output.tools = self._turn.tools
         answer_format = context.answer_format.of_request(
-            may_call=tools.may_call, must_call=tools.forced_calls is not None, schemas=tools.schemas
+            may_call=tools.may_call,
+            must_call=tools.forced_calls is not None,
+            schemas=tools.schemas,
+            is_parallel=tools.tool_policy.is_parallel,
         )
         self._parts = OutputParser(
             answer_format, prompt.token_ids, generation.tokenizer, num_begun=body.num_prompt_output_tokens or 0

@@ -329,7 +329,6 @@ class ResponsesRequest(TemplateFields, GenerationFields):
             [*earlier, *of_input],
             self.tool_choice,
             is_parallel=self.parallel_tool_calls is not False,
-            has_form=self._form is not None,
         )
 
     @property

@@ -13,6 +13,7 @@ from server.output_parsers.parser_events import ContentDelta, ToolCallArguments,
 from server.output_parsers.tool_parser import (
     ARRAY,
     DEEPSEEK,
+    FUNCTIONARY,
     GEMMA,
     GRANITE,
     HERMES,
@@ -176,3 +177,56 @@ def test_templates_are_known_by_their_markers() -> None:
     assert syntax_of_template("… within <tool_call></tool_call> XML tags …") is HERMES
     assert syntax_of_template("{{ '[TOOL_CALLS]' }}") is MISTRAL
     assert syntax_of_template("{{ messages }}") is None
+
+
+def test_functionary_writes_json_in_its_tags() -> None:
+    assert syntax_of_template("<function=example_function_name>{{parameters}}</function>") is FUNCTIONARY
+    assert read(FUNCTIONARY, f"Well.\n<function=w>{ONE}</function>") == [ContentDelta("Well.\n"), *call("w", ONE)]
+
+
+TYPED = {
+    "w": {
+        "properties": {
+            "optional": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "count": {"$ref": "#/$defs/Count"},
+            "both": {"allOf": [{"type": "number"}, {"minimum": 0}]},
+            "size": {"enum": ["12", "big"]},
+            "level": {"enum": [1, 2, "auto"]},
+            "list": {"type": ["array", "null"]},
+            "flag": {"type": "boolean"},
+        },
+        "$defs": {"Count": {"type": "integer"}},
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "written", "meant"),
+    [
+        ("optional", "12345", '"12345"'),
+        ("optional", "null", "null"),
+        ("optional", "02134", '"02134"'),
+        ("count", "5.0", "5"),
+        ("count", "five", '"five"'),
+        ("both", "1e3", "1e3"),
+        ("size", "12", '"12"'),
+        ("level", "1", "1"),
+        ("level", "auto", '"auto"'),
+        ("list", "[1, 2,]", "[1, 2]"),
+        ("list", "None", "null"),
+        ("flag", "True", "true"),
+        ("other", "true", '"true"'),
+    ],
+)
+def test_the_whole_schema_says_what_a_value_is(key: str, written: str, meant: str) -> None:
+    reader = ToolParser(QWEN_CODER, TYPED)
+    text = f"<function=w>\n<parameter={key}>\n{written}\n</parameter>\n</function>"
+    events = merged([event for char in text for event in reader.feed(char)])
+    assert events == call("w", f'{{"{key}": {meant}}}')
+
+
+def test_a_list_is_emitted_as_it_comes() -> None:
+    reader = ToolParser(QWEN_CODER, TYPED)
+    reader.feed("<function=w>\n<parameter=list>\n[1")
+    assert reader.feed(", 2") == [ToolCallArguments("1, ")]
+    assert reader.feed(", 3") == [ToolCallArguments("2, ")]

@@ -113,6 +113,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "resume_max_bytes": "1000000",
         "resume_max_streams": "7",
         "tool_call_parser": "hermes",
+        "additional_properties": "open",
         "reasoning_parser": "qwen3",
         "chat_template": "chat.jinja",
         "strict_parameters": "1",

@@ -99,7 +99,7 @@ def test_what_passes_is_compiled_here(vocabulary: GrammarVocabulary) -> None:
 def test_what_is_refused_there_is_not_compiled_here(
     vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CompiledGrammar, "from_lark", lambda *_: pytest.fail("it was compiled"))
+    monkeypatch.setattr(CompiledGrammar, "from_lark", lambda *_, **__: pytest.fail("it was compiled"))
     with pytest.raises(InvalidGrammar, match="unclosed group"):
         compiler()(Grammar(GrammarKind.REGEX, "("), vocabulary)
 

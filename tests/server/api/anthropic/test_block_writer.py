@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
 import pytest
 
 from server.api.anthropic.block_writer import SIGNATURE, BlockWriter
@@ -60,8 +61,14 @@ def test_calls_are_blocks_and_white_space_between_them_is_none() -> None:
         ToolCallStart("g"), ToolCallArguments('{"b": "cut o'),
     )  # fmt: skip
     assert [index for kind, index in kinds(events) if kind == "start"] == [0, 1]
-    assert [(block["name"], block["input"]) for block in blocks.whole] == [("f", {"a": 1}), ("g", {})]
-    assert len({block["id"] for block in blocks.whole}) == 2
+    assert [(block["name"], block["input"]) for block in blocks.whole] == [("f", {"a": 1})]
+    assert [index for kind, index in kinds(events) if kind == "stop"] == [0]  # a call that is cut off has no end
+
+
+def test_an_integer_of_any_size_is_told_as_the_model_wrote_it() -> None:
+    blocks = BlockWriter(with_thinking=True, shows_thinking=True)
+    told(blocks, ToolCallStart("f"), ToolCallArguments('{"a": 123456789012345678901234567890}'))
+    assert orjson.dumps(blocks.whole[0]["input"]) == b'{"a": 123456789012345678901234567890}'
 
 
 def test_white_space_before_a_text_belongs_to_it() -> None:

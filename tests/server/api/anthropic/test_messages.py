@@ -159,8 +159,9 @@ async def test_a_call_is_no_block_of_white_space(start_server: StartServer) -> N
 
 
 async def test_with_none_nothing_is_a_call(start_server: StartServer) -> None:
-    answer = await both(await begin(start_server, CALL), asking(tools=[TOOL], tool_choice={"type": "none"}))
-    assert answer["content"] == [{"type": "text", "text": CALL}]
+    server = await begin(start_server, "I would. " + CALL)
+    answer = await both(server, asking(tools=[TOOL], tool_choice={"type": "none"}))
+    assert answer["content"] == [{"type": "text", "text": "I would. "}]
 
 
 @pytest.mark.parametrize(

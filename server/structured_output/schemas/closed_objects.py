@@ -1,0 +1,126 @@
+"""Closes the objects of a JSON schema: without `additionalProperties`, an object has only the properties it describes.
+
+JSON Schema itself allows any further ones, and a small model then invents keys until its tokens are spent. llama.cpp
+and xgrammar have the same default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_DATA = frozenset({"const", "enum", "default", "examples"})
+_NAMED = frozenset({"$defs", "definitions", "properties", "patternProperties"})
+_CHOICES = ("anyOf", "oneOf")
+_PARTIAL = frozenset({"if", "then", "else", "not"})  # schemas that say something about a part of an object
+_OPENERS = (
+    "additionalProperties", "unevaluatedProperties", "propertyNames", "dependentSchemas", "minProperties",
+    "maxProperties",
+)  # fmt: skip
+_MAX_REFERENCES = 100  # that are followed from one object
+
+
+def close_objects(schema: Any) -> Any:
+    """The schema with `additionalProperties: false` where it describes properties and says nothing of others.
+
+    Schemas that hold for one value together (`allOf`, a reference with properties beside it) are closed together.
+    """
+    return _Closer(schema).close(schema, is_part=False)
+
+
+class _Closer:
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        # Definitions that are a part of other objects stay open: these are closed themselves.
+        self._parts = {id(target) for target in _referenced_parts(root, root)}
+
+    def close(self, node: Any, *, is_part: bool) -> Any:
+        if isinstance(node, list):
+            return [self.close(part, is_part=is_part) for part in node]
+        if not isinstance(node, dict):
+            return node
+        is_part = is_part or id(node) in self._parts
+        is_composed = is_part or "properties" in node or "allOf" in node
+        closed: dict[str, Any] = {}
+        for key, value in node.items():
+            if key in _DATA:
+                closed[key] = value
+            elif key in _NAMED and isinstance(value, dict):
+                closed[key] = {name: self.close(part, is_part=False) for name, part in value.items()}
+            else:
+                of_same = key == "allOf" or key in _PARTIAL or (key in _CHOICES and is_composed)
+                closed[key] = self.close(value, is_part=of_same)
+        names = None if is_part else self._names(node, [_MAX_REFERENCES])
+        if names is not None and self._describes_object(node):
+            own = closed.get("properties", {})
+            closed["properties"] = {**own, **{name: True for name in names if name not in own}}
+            closed["additionalProperties"] = False
+        return closed
+
+    @staticmethod
+    def _describes_object(node: Mapping[str, Any]) -> bool:
+        kind = node.get("type", "object")
+        is_object = kind == "object" or (isinstance(kind, list) and "object" in kind)
+        return is_object and any(key in node for key in ("properties", "allOf"))
+
+    def _names(self, node: Any, left: list[int]) -> dict[str, None] | None:
+        """The properties that an object may have by all that holds for it; None where it may have any others."""
+        left[0] -= 1
+        if left[0] < 0 or not isinstance(node, dict) or any(key in node for key in _OPENERS):
+            return None
+        names: dict[str, None] = {}
+        properties, required = node.get("properties", {}), node.get("required", [])
+        if not isinstance(properties, dict) or not isinstance(required, list):
+            return None
+        names |= dict.fromkeys(properties)
+        parts = [part for key in ("allOf", *_CHOICES) for part in node.get(key) or ()]
+        parts += [node[key] for key in ("then", "else") if key in node]
+        if "$ref" in node:
+            parts.append(_target(node["$ref"], self._root))
+        if not properties and not parts and not any(key in node for key in ("required", "type", "not", "if")):
+            return None
+        for part in parts:
+            found = self._names(part, left)
+            if found is None:
+                return None
+            names |= found
+        return names | dict.fromkeys(name for name in required if isinstance(name, str))
+
+
+def _referenced_parts(node: Any, root: Any, *, is_part: bool = False) -> Iterator[dict[str, Any]]:
+    """The targets of references that hold for a value together with other schemas."""
+    if isinstance(node, list):
+        for part in node:
+            yield from _referenced_parts(part, root, is_part=is_part)
+    if not isinstance(node, dict):
+        return
+    is_composed = "properties" in node or "allOf" in node
+    if "$ref" in node and (is_part or is_composed):
+        target = _target(node["$ref"], root)
+        if isinstance(target, dict):
+            yield target
+    for key, value in node.items():
+        if key in _DATA:
+            continue
+        if key in _NAMED and isinstance(value, dict):
+            for part in value.values():
+                yield from _referenced_parts(part, root)
+        else:
+            of_same = key == "allOf" or key in _PARTIAL or (key in _CHOICES and (is_composed or is_part))
+            yield from _referenced_parts(value, root, is_part=of_same)
+
+
+def _target(reference: Any, root: Any) -> Any:
+    """What a reference within the schema points to; None for any other reference."""
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+        return None
+    node = root
+    for step in reference[2:].split("/") if len(reference) > 2 else ():
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, dict):
+            node = node.get(key)
+        elif isinstance(node, list) and key.isdecimal() and int(key) < len(node):
+            node = node[int(key)]
+        else:
+            return None
+    return node

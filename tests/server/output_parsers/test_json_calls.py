@@ -1,0 +1,111 @@
+"""Calls in plain JSON are found at the ends of an answer, in any wrapper, and other JSON stays text."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from server.output_parsers.json_calls import JsonCallFinder
+from server.output_parsers.parser_events import ContentDelta, ToolCallArguments, ToolCallStart, ToolEvent, merged
+
+CALL = '{"name": "w", "arguments": {"a": 1}}'
+ONE: list[ToolEvent] = [ToolCallStart("w"), ToolCallArguments('{"a": 1}')]
+
+
+def read(*pieces: str) -> tuple[list[ToolEvent], bool]:
+    finder = JsonCallFinder({"w": {}, "v": {}})
+    events = [event for piece in pieces for event in finder.feed(piece)]
+    return merged([*events, *finder.flush()]), finder.has_cut_call
+
+
+WHOLE: list[tuple[str, list[ToolEvent]]] = [
+    (CALL, ONE),
+    (f"\n\n{CALL}\n", ONE),
+    (f"```json\n{CALL}\n```", ONE),
+    (f"```\n{CALL}\n```\n\n```\n{CALL}\n```", ONE * 2),
+    (f"<function>{CALL}</function>", ONE),
+    (f"<tools>\n{CALL}\n{CALL}\n</tools>", ONE * 2),
+    (f"<function-call> {CALL}", ONE),
+    (f"```xml\n<tools>{CALL}</tools>\n```", ONE),
+    (f"<tool_call>[{CALL}, {CALL}]</tool_call>", ONE * 2),
+    (CALL.replace("arguments", "parameters"), ONE),
+    (f"{CALL}\n{CALL}", ONE * 2),
+    (f"{CALL}; {CALL}", ONE * 2),
+    (f'{{"type": "function", "function": {CALL}}}', ONE),
+    (f'{{"id": "1", "type": "function", {CALL[1:]}', ONE),
+    ('{"arguments": {"a": 1}, "name": "w"}', ONE),
+    ('{"name": "w", "arguments": "{\\"a\\": 1}"}', ONE),
+    (f"I look.\n```json\n{CALL}\n```", [ContentDelta("I look.\n"), *ONE]),
+    (f"I look: {CALL}", [ContentDelta("I look: "), *ONE]),
+    (f"I look: [{CALL}, {CALL}]", [ContentDelta("I look: "), *ONE, *ONE]),
+    (f"{CALL}\nThat is it.", [*ONE, ContentDelta("That is it.")]),
+    (f"{CALL} then {CALL}", [*ONE, ContentDelta("then "), *ONE]),
+    ("I look.\n```json\n" + CALL + "\n``", [ContentDelta("I look.\n"), *ONE]),
+    ('{"name": "w", "arguments": {"b": NaN, "c": 1e400, "d": [1,], "e": "x\ny"}}',
+     [ToolCallStart("w"), ToolCallArguments('{"b": null, "c": null, "d": [1], "e": "x\\ny"}')]),
+]  # fmt: skip
+TEXTS = [
+    f"Write {CALL} to call it.",
+    f"Write\n```json\n{CALL}\n```\nto call it.",
+    f"`{CALL}` and {{}}",
+    CALL.replace('"w"', '"other"'),
+    '{"name": "w"}',
+    '{"name": "w", "arguments": [1]}',
+    '{"name": "w", "description": "of a city", "parameters": {"type": "object"}}',
+    '{"name": "Bob", "age": 3}',
+    '{"result": 2}',
+    f'{{"a": {CALL}}}',
+    "```python\nprint({'name': 1})\n```",
+    "a < b, [see](w), {x}, `w`, <b>w</b>",
+    '{"name": "w", "arg',
+    "  ",
+]
+CUT: list[tuple[str, list[ToolEvent]]] = [
+    ('```json\n{"name": "w", "arguments": {"a": 1', [ToolCallStart("w"), ToolCallArguments('{"a": 1')]),
+    ('Hm. {"name": "w", "arguments": {"a": "x',
+     [ContentDelta("Hm. "), ToolCallStart("w"), ToolCallArguments('{"a": "x')]),
+]  # fmt: skip
+
+
+def assert_every_split(text: str, events: list[ToolEvent], *, is_cut: bool) -> None:
+    assert read(text) == (events, is_cut)
+    assert read(*text) == (events, is_cut)
+    for cut in range(len(text)):
+        assert read(text[:cut], text[cut:]) == (events, is_cut)
+
+
+@pytest.mark.parametrize(("text", "events"), WHOLE)
+def test_a_call_in_any_wrapper_is_a_call(text: str, events: list[ToolEvent]) -> None:
+    assert_every_split(text, events, is_cut=False)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_other_json_stays_text(text: str) -> None:
+    assert_every_split(text, [ContentDelta(text)], is_cut=False)
+
+
+@pytest.mark.parametrize(("text", "events"), CUT)
+def test_a_call_that_is_cut_off_is_known_as_such(text: str, events: list[ToolEvent]) -> None:
+    assert_every_split(text, events, is_cut=True)
+
+
+def test_arguments_at_the_beginning_are_emitted_as_they_come() -> None:
+    finder = JsonCallFinder({"w": {}})
+    pieces = [finder.feed(piece) for piece in ('```json\n{"name": "w", "arguments": {"a": "', "x", "y", '"}}')]
+    assert [list(events)[-1:] for events in pieces] == [
+        [ToolCallArguments('{"a": "')], [ToolCallArguments("x")], [ToolCallArguments("y")], [ToolCallArguments('"}')],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_any_mixture_gives_the_same_events_whole_and_in_pieces(seed: int) -> None:
+    rng = random.Random(seed)
+    parts = [*(text for text, _ in (*WHOLE, *CUT)), *TEXTS, "Sure. ", "\n", "```", "<", "]", ","]
+    text = "".join(rng.choice(parts) for _ in range(rng.randint(1, 4)))
+    whole = read(text)
+    for _ in range(5):
+        cuts = sorted(rng.randrange(len(text) + 1) for _ in range(rng.randint(1, 6)))
+        bounds = [0, *cuts, len(text)]
+        assert read(*(text[begin:end] for begin, end in pairwise(bounds))) == whole
