@@ -18,6 +18,7 @@ MAX_TOOLS = 128
 MAX_CALLS = 16  # of one answer that must call; a small model would go on for ever
 MAX_DEPTH = 100  # of lists and objects in a schema, or in the arguments of a call
 _EMPTY = {"type": "object", "properties": {}}
+_ANY_OBJECT = {"type": "object"}
 
 
 def as_schema(value: Any) -> Any:
@@ -169,9 +170,14 @@ class ToolCall(StrictModel):
         }
 
 
+def _schema_of(tool: FunctionDefinition) -> dict[str, Any]:
+    """The schema of a tool's arguments; any object for a tool that says nothing of them."""
+    return _ANY_OBJECT if tool.parameters is None else tool.parameters or _EMPTY
+
+
 def arguments_schema(tool: FunctionDefinition) -> dict[str, Any]:
     """The schema of a call's arguments, which are an object always."""
-    schema = tool.parameters or _EMPTY
+    schema = _schema_of(tool)
     return schema if "type" in schema else {"type": "object", **schema}
 
 
@@ -203,7 +209,7 @@ class StrictCalls(NamedTuple):
 
     def arguments_of(self, tool: FunctionDefinition) -> dict[str, Any]:
         """The schema that a call's arguments follow; those of a tool that is not strict may be any object."""
-        return (tool.parameters or _EMPTY) if tool.strict else {"type": "object"}
+        return _schema_of(tool) if tool.strict else _ANY_OBJECT
 
     def schema(self, arguments: str) -> dict[str, Any]:
         """The schema of one call as an object of its name and its arguments.
@@ -222,7 +228,7 @@ class ForcedCalls:
         self._most = most
 
     def to_grammar(self) -> Grammar:
-        tools = [(tool.name, tool.parameters or _EMPTY) for tool in self._tools]
+        tools = [(tool.name, _schema_of(tool)) for tool in self._tools]
         try:
             schema = array_of_calls(schema_of_calls(tools), self._most)
             return Grammar(GrammarKind.JSON_SCHEMA, orjson.dumps(schema).decode())

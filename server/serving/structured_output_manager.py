@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ from server.text.detokenizer import show_control_tokens
 from server.text.tokenizer import Tokenizer
 
 MAX_KEPT = 32  # rules of calls
+MAX_WAIT_SECONDS = 10.0  # for the grammar of arguments; it is compiled all the same, for the next request
 MAX_TRIED = 32  # tools whose schemas are tried one by one, where they cannot be enforced together
 
 
@@ -164,11 +166,12 @@ class StructuredOutputManager:
     async def _arguments(
         self, tools: Sequence[FunctionDefinition], workers: Workers, *, is_long: bool
     ) -> CompiledGrammar | None:
-        """The compiled grammar of the tools' arguments; None where it cannot be had."""
+        """The compiled grammar of the tools' arguments; None where it cannot be had, or not soon."""
         try:
             grammar = await workers.run(arguments_lark, tools) if is_long else arguments_lark(tools)
-            return await self._compile(grammar, "tools")
-        except (ValueError, QueueFull):
+            async with asyncio.timeout(MAX_WAIT_SECONDS):
+                return await self._compile(grammar, "tools")
+        except (ValueError, QueueFull, TimeoutError):
             return None
 
     def _find_argument_keys(self) -> ArgumentKeys:

@@ -36,24 +36,26 @@ class ArgumentKeys:
 
     def __init__(self, table: TokenTable) -> None:
         self.table = table
+        quoted = [(token_id, table[token_id]) for token_id in table.ids_with(b'"')]
         refused: dict[bytes, list[int]] = {}
         for key in KEYS:
             for size in range(len(key) + 1):
-                refused.setdefault(key[:size], []).extend(self._crossings(key[size:] + b'"'))
+                refused.setdefault(key[:size], []).extend(_crossings(quoted, key[size:] + b'"'))
         self._refused = {part: table.mask_of(token_ids) for part, token_ids in refused.items() if token_ids}
 
     def refused(self, part: bytes) -> np.ndarray | None:
         """The mask of the tokens that may not come behind a part of the key; None where all may."""
         return self._refused.get(part)
 
-    def _crossings(self, rest: bytes) -> list[int]:
-        """The tokens that begin with `rest` and go on with anything but a colon and white space."""
-        size = len(rest)
-        return [
-            token_id
-            for token_id in self.table.ids_with(rest)
-            if (text := self.table[token_id]).startswith(rest) and text[size:] not in (b"", b":", b": ", b" :", b" : ")
-        ]
+
+def _crossings(tokens: Sequence[tuple[int, bytes]], rest: bytes) -> list[int]:
+    """The tokens that begin with `rest` and go on with anything but a colon and white space."""
+    size = len(rest)
+    return [
+        token_id
+        for token_id, text in tokens
+        if text.startswith(rest) and text[size:] not in (b"", b":", b": ", b" :", b" : ")
+    ]
 
 
 class ArgumentGrammar:

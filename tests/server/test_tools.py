@@ -139,6 +139,34 @@ async def test_without_a_call_it_is_an_answer_like_any_other(server: RunningServ
     }
 
 
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [({"city": "Oslo"}, '{"city": "Oslo"}'), (None, "{}"), (..., "{}"), ("", "{}"), ("  ", "{}"), ("null", "{}"),
+     ("\ufeff{}", "{}"), ('{"city": "Os', '"{\\"city\\": \\"Os"')],
+)  # fmt: skip
+@pytest.mark.parametrize("route", ["chat", "responses"])
+async def test_arguments_go_back_to_the_model_in_whatever_form_they_come(
+    start_server: StartServer, route: str, sent: Any, told: str
+) -> None:
+    engine = FakeEngineClient(respond=saying("Sunny."))
+    server = await start_server(engine, text_model=FakeTextModel(TEMPLATE))
+    function = {"name": "f"} if sent is ... else {"name": "f", "arguments": sent}
+    if route == "chat":
+        call = {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "function", "function": function}],
+        }
+        body: dict[str, Any] = {"messages": [*ASK, call, {"role": "tool", "tool_call_id": "c", "content": "r"}]}
+        status, answer = await server.post("/v1/chat/completions", body)
+    else:
+        call = {"type": "function_call", "call_id": "c", **function}
+        result = {"type": "function_call_output", "call_id": "c", "output": "r"}
+        status, answer = await server.post("/v1/responses", {"input": [*ASK, call, result]})
+    assert status == 200, answer
+    assert f"!f{told}|tool:rc|" in bytes(engine.submitted[0].prompt_token_ids).decode()
+
+
 class WithControlToken(FakeTokenizer):
     """Token 258 is a control token by the name of a marker."""
 

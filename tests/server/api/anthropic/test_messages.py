@@ -291,8 +291,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (asking(tools=[TOOL], tool_choice={"type": "tool"}), "tool_choice"),
     (asking(tools=[TOOL], tool_choice={"type": "tool", "name": "x"}), "tool_choice"),
     (asking(tool_choice={"type": "any"}), "tool_choice"),
-    (asking(tools=[TOOL], tool_choice={"type": "any"},
-            output_config={"format": {"type": "json_schema", "schema": {}}}), "tool_choice"),
     (asking(stop_sequences="x"), "stop_sequences"),
     (asking(stop_sequences=[""]), "stop_sequences"),
     (asking(temperature=5), "temperature"),
