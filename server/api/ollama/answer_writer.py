@@ -45,9 +45,11 @@ class AnswerLines(AnswerWriter):
         lines = []
         for delta in deltas:
             is_last = delta.finish_reason is not None
-            fields = self._fields(self._read(delta.text, delta.token_ids, is_last=is_last), is_last=is_last)
-            if fields:
-                lines.append(self._line(fields, done=False))
+            parts = self._read(delta.text, delta.token_ids, is_last=is_last)
+            found = [self._fields(part) for part in parts]
+            if is_last:
+                found.append(_calls(self._take_call()))
+            lines += [self._line(fields, done=False) for fields in found if fields]
         return lines
 
     def end(self) -> list[bytes]:
@@ -55,21 +57,24 @@ class AnswerLines(AnswerWriter):
 
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
         (answer,) = answers
-        fields = self._fields(self._read(answer.text, answer.token_ids, is_last=True), is_last=True)
-        return self._object({"content": "", **fields}, done=True, **self._ending(answer.finish_reason))
+        parts = self._read(answer.text, answer.token_ids, is_last=True)
+        calls = [call for part in parts for call in self._complete_calls(part.tool_calls)] + self._take_call()
+        fields = {"content": "".join(part.content for part in parts)}
+        if thinking := "".join(part.reasoning for part in parts):
+            fields["thinking"] = thinking
+        return self._object({**fields, **_calls(calls)}, done=True, **self._ending(answer.finish_reason))
 
-    def _read(self, text: str, token_ids: Sequence[int], *, is_last: bool) -> ChatDelta:
+    def _read(self, text: str, token_ids: Sequence[int], *, is_last: bool) -> list[ChatDelta]:
         if self._parser is None:
-            return ChatDelta("", text, [])
+            return [ChatDelta("", text, [])]
         return self._parser.feed(text, token_ids, is_last=is_last)
 
-    def _fields(self, delta: ChatDelta, *, is_last: bool) -> dict[str, Any]:
+    def _fields(self, delta: ChatDelta) -> dict[str, Any]:
         """The fields of a message that are not empty."""
-        calls = self._complete_calls(delta.tool_calls, is_last=is_last)
-        fields = {"content": delta.content, "thinking": delta.reasoning, "tool_calls": calls}
-        return {name: value for name, value in fields.items() if value}
+        fields = {"content": delta.content, "thinking": delta.reasoning}
+        return {name: value for name, value in fields.items() if value} | _calls(self._complete_calls(delta.tool_calls))
 
-    def _complete_calls(self, pieces: Sequence[dict[str, Any]], *, is_last: bool) -> list[dict[str, Any]]:
+    def _complete_calls(self, pieces: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         complete: list[dict[str, Any]] = []
         for piece in pieces:
             if "id" in piece:
@@ -77,7 +82,7 @@ class AnswerLines(AnswerWriter):
                 self._call = {"index": piece["index"], "name": piece["function"]["name"], "arguments": ""}
             assert self._call is not None
             self._call["arguments"] += piece["function"]["arguments"]
-        return [*complete, *self._take_call()] if is_last else complete
+        return complete
 
     def _take_call(self) -> list[dict[str, Any]]:
         """The call that is complete now; none where its arguments were cut off, and so are no JSON object."""
@@ -115,6 +120,10 @@ class AnswerLines(AnswerWriter):
             ending["prompt_eval_duration"] = nanoseconds(prompt)
             ending["eval_duration"] = nanoseconds(timings.generation_time - prompt)
         return ending
+
+
+def _calls(calls: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"tool_calls": calls} if calls else {}
 
 
 def _of_generate(fields: dict[str, Any]) -> dict[str, Any]:
