@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from server.api.openapi.answers import KeyUsages
+
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.http.test_queries import EmbeddingEngine
@@ -35,7 +37,9 @@ async def post(
 async def usage(server: RunningServer, method: str = "GET", path: str = "/admin/usage") -> dict[str, Any]:
     async with server.http.request(method, server.url + path, headers=bearer(ADMIN)) as response:
         assert response.status == 200
-        return {entry["name"]: entry for entry in (await response.json())["data"]}
+        body = await response.json()
+    KeyUsages.model_validate(body)  # as the OpenAPI document has it
+    return {entry["name"]: entry for entry in body["data"]}
 
 
 @pytest.mark.parametrize("path", ROUTES)
