@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from server.api.openapi.answers import KeyUsages
-
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.http.test_queries import EmbeddingEngine
