@@ -11,10 +11,11 @@ import selectors
 import socket
 import struct
 import time
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
 
 from engine.interface.address import KVEndpoint
+from engine.interface.client_address import client_of, makes_room, parse_address
 from engine.kv_events import zmtp
 from engine.kv_events.zmtp import Decoder, ProtocolError, Received
 
@@ -159,8 +160,12 @@ class EventSockets:
             return
         self._accepts_at = time.monotonic() + _ACCEPT_SECONDS
         is_subscriber = listener is self._listeners[0]
-        self._make_room(address[0], is_subscriber=is_subscriber)
-        client = _Client(connection, address[0], is_subscriber, time.monotonic() + HANDSHAKE_SECONDS)
+        others = [client for client in self._clients.values() if client.is_subscriber == is_subscriber]
+        addresses, newcomer = [client.address for client in others], client_of(parse_address(address[0]))
+        loser = makes_room(addresses, newcomer, most=MOST_CONNECTIONS, most_of_each=MOST_OF_ADDRESS)
+        if loser is not None:
+            self._drop(others[loser])
+        client = _Client(connection, newcomer, is_subscriber, time.monotonic() + HANDSHAKE_SECONDS)
         client.unsent.append(memoryview(zmtp.GREETING + zmtp.ready(b"PUB" if is_subscriber else b"ROUTER")))
         try:
             connection.setblocking(False)
@@ -170,16 +175,6 @@ class EventSockets:
             connection.close()
             return
         self._clients[connection] = client
-
-    def _make_room(self, address: str, *, is_subscriber: bool) -> None:
-        """Ends the oldest connection of the address that has the most, where no place of the port is left."""
-        clients = [client for client in self._clients.values() if client.is_subscriber == is_subscriber]
-        counts = Counter(client.address for client in clients)
-        if counts[address] < MOST_OF_ADDRESS:
-            if counts.total() < MOST_CONNECTIONS:
-                return
-            address = counts.most_common(1)[0][0]
-        self._drop(next(client for client in clients if client.address == address))
 
     def _serve(self, client: _Client) -> None:
         """Writes what is possible; raises OSError where the client must go."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-import math
 import socket
 import threading
-import time
 from collections.abc import Sequence
 
 import numpy as np
 
 from engine.interface.address import HostAddress
 from engine.interface.background import stand_back
+from engine.interface.log_interval import LogInterval
 from engine.kv_transfer import peer_wire as wire
 from engine.kv_transfer.disk import DiskConnector
 from engine.kv_transfer.peer_wire import DamagedAnswer, Session, introduce
@@ -22,7 +21,6 @@ CONNECT_SECONDS = 2.0
 ANSWER_SECONDS = 3.0  # for a whole answer, however slowly it comes
 POLL_SECONDS = 0.2  # between two questions for new names
 RETRY_SECONDS = 5.0  # after a peer was lost or refused
-TELL_SECONDS = 60.0  # between two lines in the log about it
 MOST_KNOWN = 1 << 20  # names of one peer; further ones are passed over
 _MOST_IDLE = 2  # connections for pages: as many as threads that load
 
@@ -116,7 +114,7 @@ class Peer:
 
     def _follow(self) -> None:
         stand_back()
-        told_at = -math.inf
+        log_interval = LogInterval()
         while not self._ending.is_set():
             try:
                 session = self._connect()
@@ -126,8 +124,7 @@ class Peer:
                     session.close()
             except OSError as error:
                 self.num_damaged += isinstance(error, DamagedAnswer)
-                if time.monotonic() - told_at > TELL_SECONDS and not self._ending.is_set():
-                    told_at = time.monotonic()
+                if not self._ending.is_set() and log_interval.is_due():
                     _log.warning("pages of %s are not used for now: %s", self._address, error)
             self.names = set()
             self._ending.wait(RETRY_SECONDS)

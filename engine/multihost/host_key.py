@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import stat
 from pathlib import Path
 
 from engine.interface.config import KEY, EngineConfig
 from engine.interface.regular_file import open_regular
 
 _MOST_BYTES = 4096  # of a file with a key
-_LOG = logging.getLogger(__name__)
 
 
 def read_host_key(config: EngineConfig) -> str:
@@ -29,13 +26,10 @@ def read_host_key(config: EngineConfig) -> str:
     named = f"coordinator_key_file is {config.coordinator_key_file!r}"
     try:
         with open_regular(Path(os.path.expanduser(config.coordinator_key_file))) as file:
-            mode = os.fstat(file.fileno()).st_mode
             text = file.read(_MOST_BYTES).decode("utf-8", "replace")
     except OSError as error:
         raise ValueError(f"{named}: {error.strerror}") from error
     key = text.split("\n", 1)[0].strip()
     if not KEY.holds(key):
         raise ValueError(f"{named}, and its first line is no key; {KEY.demand}")
-    if mode & stat.S_IROTH:
-        _LOG.warning("%s, which every user of this machine can read; chmod 600 makes it private", named)
     return key

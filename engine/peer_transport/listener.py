@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import logging
 import selectors
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from engine.interface.client_address import client_of, makes_room, parse_address
+from engine.interface.log_interval import LogInterval
 from engine.peer_transport.deadlines import PeerError
 from engine.peer_transport.handshake import HANDSHAKE_SECONDS, Challenge, OtherClaim, Protocol
 
@@ -27,7 +27,6 @@ MOST_OF_ADDRESS = 16  # of them
 MOST_ACCEPTED = 500  # in a second: a flood of connections costs this process no more than that
 _BACKLOG = 256
 _PAUSE_SECONDS = 0.1  # without accepting: after too many in a second, or without descriptors
-_TELL_SECONDS = 60.0  # between two lines in the log about clients without the key
 
 _log = logging.getLogger(__name__)
 
@@ -74,8 +73,8 @@ class PeerListener:
         self._second = 0.0  # when the present count of accepted connections began
         self._num_accepted = 0
         self._resumes_at: float | None = None  # None: it accepts
-        self._num_untold = 0  # clients without the key since the last line in the log
-        self._told_at = -_TELL_SECONDS
+        self._num_refused = 0  # clients without the key since the last line in the log
+        self._log_interval = LogInterval()
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         self._listener = socket.create_server(found[4][:2], family=found[0], backlog=_BACKLOG)
         try:
@@ -157,9 +156,13 @@ class PeerListener:
         if self._claim() is None:
             connection.close()
             return
-        place = _place_of(address[0])
-        self._make_room(place)
-        stranger = _Stranger(connection, place, Challenge(self._protocol, self._key), now + HANDSHAKE_SECONDS)
+        client = client_of(parse_address(address[0]))
+        strangers = list(self._strangers.values())
+        clients = [stranger.address for stranger in strangers]
+        loser = makes_room(clients, client, most=MOST_STRANGERS, most_of_each=MOST_OF_ADDRESS)
+        if loser is not None:
+            self._drop(strangers[loser])
+        stranger = _Stranger(connection, client, Challenge(self._protocol, self._key), now + HANDSHAKE_SECONDS)
         try:
             connection.setblocking(False)
             if connection.send(stranger.challenge.greeting) == len(stranger.challenge.greeting):
@@ -169,17 +172,6 @@ class PeerListener:
         except OSError:
             pass  # it is gone
         connection.close()
-
-    def _make_room(self, place: str) -> None:
-        """Ends the connection of another stranger where no place is left."""
-        counts = Counter(stranger.address for stranger in self._strangers.values())
-        if counts[place] >= MOST_OF_ADDRESS:
-            most = place
-        elif counts.total() >= MOST_STRANGERS:
-            most = counts.most_common(1)[0][0]
-        else:
-            return
-        self._drop(next(stranger for stranger in self._strangers.values() if stranger.address == most))
 
     def _read(self, stranger: _Stranger) -> None:
         missing = self._protocol.introduction_bytes - len(stranger.introduction)
@@ -205,7 +197,7 @@ class PeerListener:
             if session_key is None:
                 raise OtherClaim("it claims something else")
         except OSError as error:
-            self._tell(stranger.address, error)
+            self._log_refusal(stranger.address, error)
             self._drop(stranger)
             return
         self._forget(stranger)
@@ -215,15 +207,14 @@ class PeerListener:
         except (OSError, RuntimeError):  # the system gives no thread now; the peer comes back
             stranger.connection.close()
 
-    def _tell(self, address: str, error: OSError) -> None:
-        """Writes at most one line a minute, however many come."""
-        self._num_untold += 1
-        if time.monotonic() - self._told_at >= _TELL_SECONDS:
+    def _log_refusal(self, address: str, error: OSError) -> None:
+        self._num_refused += 1
+        if self._log_interval.is_due():
             _log.warning(
                 "port %d: connections that were ended because of their handshake: %d, the last one of %s: %s",
-                self.port, self._num_untold, address, error,
+                self.port, self._num_refused, address, error,
             )  # fmt: skip
-            self._told_at, self._num_untold = time.monotonic(), 0
+            self._num_refused = 0
 
     def _forget(self, stranger: _Stranger) -> None:
         del self._strangers[stranger.connection]
@@ -232,14 +223,3 @@ class PeerListener:
     def _drop(self, stranger: _Stranger) -> None:
         self._forget(stranger)
         stranger.connection.close()
-
-
-def _place_of(address: str) -> str:
-    """The address for which places are counted; for IPv6 the network of 64 bits, all of which one host may have."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv6Address):
-        return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))
-    return str(parsed)

@@ -85,6 +85,49 @@ class Place:
         self._places.release(self)
 
 
+class _Line:
+    """The places of one phase that may have to be given up.
+
+    However many owners there are, none of its methods looks at all of them: a flood of connections from thousands of
+    addresses asks for the owner with the most places at each.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[str, dict[Place, None]] = {}  # by owner, the oldest first
+        self._owners: dict[int, dict[str, None]] = {}  # by how many places they hold, in this phase or another
+
+    def add(self, place: Place, num_held: int) -> None:
+        if place.owner not in self._places:
+            self._places[place.owner] = {}
+            self._owners.setdefault(num_held, {})[place.owner] = None
+        self._places[place.owner][place] = None
+
+    def remove(self, place: Place, num_held: int) -> None:
+        places = self._places[place.owner]
+        del places[place]
+        if not places:
+            del self._places[place.owner]
+            self._forget(place.owner, num_held)
+
+    def recount(self, owner: str, before: int, now: int) -> None:
+        """Notes that an owner holds more places, or fewer."""
+        if owner in self._places:
+            self._forget(owner, before)
+            self._owners.setdefault(now, {})[owner] = None
+
+    def oldest(self, owner: str | None) -> Place | None:
+        """The oldest place of an owner; None: of one of those who hold the most."""
+        if owner is None and self._owners:
+            owner = next(iter(self._owners[max(self._owners)]))  # of n places there are fewer than 2√n numbers
+        return next(iter(self._places.get(owner or "", ())), None)
+
+    def _forget(self, owner: str, num_held: int) -> None:
+        owners = self._owners[num_held]
+        del owners[owner]
+        if not owners:
+            del self._owners[num_held]
+
+
 class ConnectionPlaces:
     """All places of a server.
 
@@ -105,10 +148,7 @@ class ConnectionPlaces:
         self._num_open = 0
         self._new: dict[Place, None] = {}  # by their age, those beyond the limit included
         self._extra: dict[Place, None] = {}
-        # Those that may have to give up their places, by what they do and by their owners; each dict by age.
-        self._waiting: dict[Phase, dict[str, dict[Place, None]]] = {
-            phase: {} for phase in Phase if phase < Phase.WORKING
-        }
+        self._lines = {phase: _Line() for phase in Phase if phase < Phase.WORKING}
 
     def __len__(self) -> int:
         return self._num_open
@@ -209,10 +249,8 @@ class ConnectionPlaces:
 
     def _evict(self, owner: str | None = None) -> bool:
         """Ends a connection that waits for its client: one of `owner`, or of the client that waits with the most."""
-        for phase, by_owner in self._waiting.items():
-            while by_owner if owner is None else owner in by_owner:
-                loser = owner if owner is not None else max(by_owner, key=self._held.__getitem__)
-                place = next(iter(by_owner[loser]))
+        for phase, line in self._lines.items():
+            while (place := line.oldest(owner)) is not None:
                 if phase is Phase.RECEIVING and not place.is_receiving():
                     self.move(place, Phase.WORKING)
                     continue
@@ -226,29 +264,32 @@ class ConnectionPlaces:
 
     def _count(self, place: Place) -> None:
         self._num_open += 1
-        self._held[place.owner] += 1
+        self._change_held(place.owner, 1)
         self._enter_line(place)
 
     def _discount(self, place: Place) -> None:
         self._leave_line(place)
         self._num_open -= 1
-        self._held[place.owner] -= 1
-        if not self._held[place.owner]:
-            del self._held[place.owner]
+        self._change_held(place.owner, -1)
+
+    def _change_held(self, owner: str, by: int) -> None:
+        before = self._held[owner]
+        self._held[owner] = before + by
+        for line in self._lines.values():
+            line.recount(owner, before, before + by)
+        if not self._held[owner]:
+            del self._held[owner]
 
     def _enter_line(self, place: Place) -> None:
         if place.phase is Phase.NEW:
             self._new[place] = None
         if place.phase is not Phase.WORKING and not place.is_extra:
-            self._waiting[place.phase].setdefault(place.owner, {})[place] = None
+            self._lines[place.phase].add(place, self._held[place.owner])
 
     def _leave_line(self, place: Place) -> None:
         self._new.pop(place, None)
         if place.phase is not Phase.WORKING and not place.is_extra:
-            line = self._waiting[place.phase]
-            del line[place.owner][place]
-            if not line[place.owner]:
-                del line[place.owner]
+            self._lines[place.phase].remove(place, self._held[place.owner])
 
 
 def _nothing() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+
+from engine.interface.client_address import client_of, parse_address
 
 HERE = "this machine"
-_PREFIX_BITS = 64  # of an IPv6 address, whose other half a client chooses as it likes
 _MAX_HOPS = 16
 # A node of the Forwarded header (RFC 7239, section 6), or an entry of X-Forwarded-For, perhaps with a port.
 _NODE = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::\d+)?|(\d+\.\d+\.\d+\.\d+)(?::\d+)?|([0-9A-Fa-f:.]+)")
@@ -44,7 +45,7 @@ class TrustedProxies:
         for node in reversed(nodes[-_MAX_HOPS:]):
             found = _NODE.fullmatch(node.strip())
             try:
-                address = _plain(ip_address(found[1] or found[2] or found[3])) if found is not None else None
+                address = parse_address(found[1] or found[2] or found[3]) if found is not None else None
             except ValueError:
                 address = None
             if address is None:
@@ -68,16 +69,8 @@ def owner_of(peer: object) -> str:
 def _address_of(peer: object) -> IPv4Address | IPv6Address | None:
     if not isinstance(peer, tuple):  # a Unix socket, or a client that has left
         return None
-    return _plain(ip_address(str(peer[0]).partition("%")[0]))
-
-
-def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
+    return parse_address(str(peer[0]))
 
 
 def _name(address: IPv4Address | IPv6Address) -> str:
-    if address.is_loopback:
-        return HERE
-    if isinstance(address, IPv4Address):
-        return str(address)
-    return f"network {int(address) >> _PREFIX_BITS:x}"
+    return HERE if address.is_loopback else client_of(address)

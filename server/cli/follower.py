@@ -24,6 +24,7 @@ from server.http.entry.guard import GUARD, SOCKET_ROUTES
 from server.http.entry.middleware import enter
 from server.http.transport.connections import TURNS, GuardedRunner
 from server.http.transport.json_body import json_response
+from server.startup.exposed_files import warn_of_exposed_files
 from server.startup.logs import log, set_up_logs
 from server.startup.model_loader import follow_model
 from server.startup.model_settings import settings_of_each
@@ -34,6 +35,7 @@ from server.startup.settings import ServerSettings, SettingsError
 def run_follower(settings: ServerSettings, announce: Announce) -> int:
     """Computes until the leader ends, and then ends the process with an exit status."""
     set_up_logs(settings.log_level, settings.log_format)
+    warn_of_exposed_files(settings)
     freeze_gc()
     with ProgressReporter() as progress:
         status = asyncio.run(follow(settings, announce, progress))

@@ -85,7 +85,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     app.on_cleanup.append(_close)
     for route in ROUTES:
         match route:
-            case BodyRoute() if not route.path.startswith("/api/"):
+            case BodyRoute() if route.path not in ollama.GENERATING:
                 app.router.add_post(route.path, generating.make_handler(route))
             case MessageRoute():
                 app.router.add_get(route.path, websocket.make_handler(route), allow_head=False)

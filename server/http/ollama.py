@@ -35,6 +35,7 @@ from server.serving.served_model import ServedModel
 OLLAMA_VERSION = "0.13.0"  # the version of Ollama whose API this is; some clients refuse older ones
 _PATHS = ("tags", "show", "ps", "version", "embed", "embeddings", "pull", "delete")
 ERROR_SHAPES: Mapping[str, ErrorShape] = {f"/api/{name}": error_object for name in _PATHS}
+GENERATING = frozenset({CHAT.path, GENERATE.path})  # whose handlers are here, because they also load models
 _NEVER = "9999-12-31T23:59:59Z"
 
 

@@ -212,9 +212,9 @@ async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedMode
     num_chars = sum(prompt.num_chars for prompt in prompts)
     token_lists = await _in_worker(served, num_chars, tokenize) if num_chars > MAX_INLINE_CHARS else tokenize()
     num_tokens = sum(map(len, token_lists))
-    if tenant.account is not None:
-        tenant.account.reserve(num_tokens)
-        tenant.account.usage.num_prompt_tokens += num_tokens
+    account = tenant.account
+    if account is not None:
+        account.reserve(num_tokens)
     at_once, pooling = asyncio.Semaphore(MAX_AT_ONCE), Pooling(query.pooling or "last")
 
     async def compute(token_ids: Sequence[int]) -> np.ndarray:
@@ -227,10 +227,16 @@ async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedMode
     tasks = [asyncio.ensure_future(compute(token_ids)) for token_ids in token_lists]
     try:
         embeddings = await asyncio.gather(*tasks)
+    except BaseException:
+        if account is not None:
+            account.charge(-num_tokens)
+        raise
     finally:  # where one is refused, or the client has left, the others end too
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+    if account is not None:
+        account.usage.num_prompt_tokens += num_tokens
     return {
         "object": "list",
         "data": await served.workers.run(_show, embeddings, query),  # a million numbers, perhaps

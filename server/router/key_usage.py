@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 from aiohttp import web
@@ -22,6 +22,8 @@ _TOKENS = re.compile(
     rb'^eagre_key_(prompt|generation)_tokens_total\{key="((?:[^"\\\n]|\\.)*)"\} ([0-9.e+]+)$', re.MULTILINE
 )
 _ESCAPE = re.compile(r"\\(.)")
+
+Counts: TypeAlias = dict[tuple[bytes, bytes], int]  # tokens, by their kind and the name of a key
 
 
 async def show_usage(request: web.Request) -> web.Response:
@@ -74,14 +76,16 @@ def watch_tokens(keys: KeyRing) -> Callable[[web.Application], AsyncIterator[Non
 
 
 async def _watch(router: Router, keys: KeyRing) -> None:
-    seen: dict[tuple[str, str, str], int] = {}
+    seen: dict[str, Counts] = {}  # by the replicas' names
     while True:
-        await asyncio.sleep(LOOK_S)
         if keys.has_token_limits:
-            looks: list[Coroutine[Any, Any, bytes]] = [_page(router, replica) for replica in router.replicas.usable]
-            names = [replica.name for replica in router.replicas.usable]
-            for name, page in zip(names, await asyncio.gather(*looks), strict=True):
-                charge(keys, name, page, seen)
+            usable = router.replicas.usable
+            pages = await asyncio.gather(*(_page(router, replica) for replica in usable))
+            for replica, page in zip(usable, pages, strict=True):
+                charge(keys, replica.name, page, seen)
+            for name in seen.keys() - {replica.name for replica in router.replicas}:
+                del seen[name]
+        await asyncio.sleep(LOOK_S)
 
 
 async def _page(router: Router, replica: Replica) -> bytes:
@@ -94,12 +98,19 @@ async def _page(router: Router, replica: Replica) -> bytes:
     return b""
 
 
-def charge(keys: KeyRing, replica: str, page: bytes, seen: dict[tuple[str, str, str], int]) -> None:
-    """Charges what a page of metrics counts beyond what was seen before; a replica that was restarted counts anew."""
-    for kind, name, value in _TOKENS.findall(page):
-        key = (replica, kind.decode(), name.decode(errors="replace"))
-        count = int(float(value))
-        before, seen[key] = seen.get(key, 0), count
-        account = keys.account(_ESCAPE.sub(r"\1", key[2]))
+def charge(keys: KeyRing, replica: str, page: bytes, seen: dict[str, Counts]) -> None:
+    """Charges what a page of metrics counts beyond what was seen before; a replica that was restarted counts anew.
+
+    What is counted at the first look at a replica is not charged: it may serve for longer than the front does.
+    """
+    counts = {(kind, name): int(float(value)) for kind, name, value in _TOKENS.findall(page)}
+    before = seen.get(replica)
+    if counts:
+        seen[replica] = counts
+    if before is None:
+        return
+    for (kind, name), count in counts.items():
+        account = keys.account(_ESCAPE.sub(r"\1", name.decode(errors="replace")))
         if account is not None:
-            account.charge(count - before if count >= before else count)
+            counted = before.get((kind, name), 0)
+            account.charge(count - counted if count >= counted else count)

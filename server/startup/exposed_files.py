@@ -32,11 +32,12 @@ def exposed_files(settings: ServerSettings) -> Iterator[ExposedFile]:
         "ssl_keyfile": settings.ssl_keyfile,
         "store": settings.store,
         "prefix_cache_dir": settings.engine.prefix_cache_dir,
+        "coordinator_key_file": settings.engine.coordinator_key_file,
     }
     for setting, path in paths.items():
         if path is not None:
             try:
-                mode = stat.S_IMODE(os.stat(path).st_mode)
+                mode = stat.S_IMODE(os.stat(os.path.expanduser(path)).st_mode)
             except (OSError, ValueError):
                 continue
             if mode & (_READ | _WRITE):

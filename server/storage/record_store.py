@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -13,13 +12,12 @@ from typing import Any, TypeVar
 import orjson
 
 from engine.interface.background import SHORT_SWITCHES
+from engine.interface.log_interval import LogInterval
 from server.admission.fair_pool import FairPool
 from server.admission.keyring import NOBODY, caller
 from server.storage.record_table import OwnerQuotas, RecordKey, RecordTable, StoreError, TooLarge
 
 T = TypeVar("T")
-
-LOG_INTERVAL_S = 60.0  # between two lines of the log on a store that cannot be used
 
 
 class RecordStore:
@@ -41,7 +39,7 @@ class RecordStore:
         self._is_closed = False
         self.failure: str | None = None  # why the last call failed, until one succeeds
         self.num_failures = 0  # calls that failed
-        self._log_again_at = 0.0
+        self._log_interval = LogInterval()
         if path is not None:
             try:
                 self._thread.submit(NOBODY, self._open).result()
@@ -143,12 +141,8 @@ class RecordStore:
         return await self._run_read(lambda table: table.keys(kind))
 
     def may_log(self) -> bool:
-        """Whether a failure may be logged: at most once in LOG_INTERVAL_S, however many clients meet it."""
-        now = time.monotonic()
-        if now < self._log_again_at:
-            return False
-        self._log_again_at = now + LOG_INTERVAL_S
-        return True
+        """Whether a failure may be logged: once a minute, however many clients meet it."""
+        return self._log_interval.is_due()
 
     async def check(self) -> None:
         """Raises StoreError if the file is gone, or the last call failed and records still cannot be written."""

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.chaos.__main__ import ROUNDS
+from benchmarks.chaos.attackers import ATTACKS
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
@@ -125,3 +128,11 @@ def test_the_architecture_names_every_room(room: str) -> None:
 def test_an_anchor_is_that_of_a_page_on_github() -> None:
     assert {"eagres-router", "what-a-router-costs"} <= anchors("docs/scale.md")
     assert "anthropics-messages" in anchors("docs/protocol.md")
+
+
+def test_the_attacks_that_security_names_exist() -> None:
+    table = prose("docs/security.md").partition("## What is defended")[2].partition("\n## ")[0]
+    rows = [line.split(" | ")[-1] for line in table.splitlines() if line.startswith("| ")][1:]
+    assert all(CODE.findall(row) for row in rows), "a defence without an attack or a test"
+    named = {code for row in rows for code in CODE.findall(row) if "/" not in code}
+    assert named <= {*ATTACKS, *ROUNDS}

@@ -28,7 +28,9 @@ class KeyUsage:
 
 
 class KeyAccount:
-    """The account of the keys of one name. The asyncio thread alone uses it, but for `set_limits`."""
+    """The account of the keys of one name. The asyncio thread alone uses it, but for `set_limits`, so that every method
+    reads each limit once.
+    """
 
     def __init__(self, name: str, limits: KeyLimits = NO_LIMITS) -> None:
         self.name = name
@@ -55,15 +57,15 @@ class KeyAccount:
         Raises:
             ApiError: 429, too many have come, or the tokens of the minute are used.
         """
-        if self._requests is not None and self._requests.remaining < 1:
-            rate = self.limits.requests_per_second
+        requests, tokens = self._requests, self._tokens
+        if requests is not None and requests.remaining < 1:
             raise self._refusal(
-                REQUESTS, f"requests per second: limit {rate:g}, requested 1", self._requests.seconds_until(1)
+                REQUESTS, f"requests per second: limit {requests.rate:g}, requested 1", requests.seconds_until(1)
             )
-        if self._tokens is not None and self._tokens.remaining < 1:
-            raise self._refusal(TOKENS, f"tokens per minute: {self._used_tokens(1)}", self._tokens.seconds_until(1))
-        if self._requests is not None:
-            self._requests.take(1)
+        if tokens is not None and tokens.remaining < 1:
+            raise self._refusal(TOKENS, _tokens_per_minute(tokens, 1), tokens.seconds_until(1))
+        if requests is not None:
+            requests.take(1)
         self.usage.num_requests += 1
 
     @contextmanager
@@ -91,21 +93,19 @@ class KeyAccount:
         Raises:
             ApiError: 429, so many are not left of the minute.
         """
-        if self._tokens is None:
+        tokens = self._tokens
+        if tokens is None:
             return
-        if self._tokens.remaining < num_tokens and not is_owed:
-            used = f"tokens per minute: {self._used_tokens(num_tokens)}"
-            raise self._refusal(
-                TOKENS,
-                used,
-                None if num_tokens > self._tokens.capacity else self._tokens.seconds_until(num_tokens),
-            )
-        self._tokens.take(num_tokens)
+        if tokens.remaining < num_tokens and not is_owed:
+            seconds = None if num_tokens > tokens.capacity else tokens.seconds_until(num_tokens)
+            raise self._refusal(TOKENS, _tokens_per_minute(tokens, num_tokens), seconds)
+        tokens.take(num_tokens)
 
     def charge(self, num_tokens: int) -> None:
         """Charges tokens that were used; a negative number gives back what was reserved and not used."""
-        if self._tokens is not None:
-            self._tokens.take(num_tokens)
+        tokens = self._tokens
+        if tokens is not None:
+            tokens.take(num_tokens)
 
     def headers(self) -> dict[str, str]:
         """OpenAI's headers, of the limits that there are."""
@@ -128,11 +128,6 @@ class KeyAccount:
                 found[f"anthropic-ratelimit-{name}-reset"] = full_at.strftime("%Y-%m-%dT%H:%M:%SZ")
         return found
 
-    def _used_tokens(self, wanted: int) -> str:
-        assert self._tokens is not None
-        used = math.ceil(self._tokens.capacity - self._tokens.remaining)
-        return f"limit {self.limits.tokens_per_minute}, used {used}, requested {wanted}"
-
     def _refusal(self, kind: str, what: str, seconds: float | None) -> ApiError:
         """
         Args:
@@ -149,3 +144,8 @@ class KeyAccount:
             code=CODE,
             headers={"Retry-After": str(max(1, math.ceil(seconds)))},
         )
+
+
+def _tokens_per_minute(tokens: TokenBucket, wanted: int) -> str:
+    used = math.ceil(tokens.capacity - tokens.remaining)
+    return f"tokens per minute: limit {tokens.capacity:.0f}, used {used}, requested {wanted}"

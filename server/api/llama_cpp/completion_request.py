@@ -19,13 +19,15 @@ _OTHER_NAMES: Mapping[str, str] = {
     "n_probs": "logprobs",
     "repeat_penalty": "repetition_penalty",
 }
-# What speaks of the server's slots and caches, or orders samplers, whose order is fixed here.
+# What speaks of the server's slots and caches, or says nothing where `mirostat` and `dynatemp_range` are off. None of
+# it changes an answer.
 _WITHOUT_MEANING = frozenset(
     {
-        "cache_prompt", "dynatemp_exponent", "id_slot", "min_keep", "mirostat_eta", "mirostat_tau", "n_cache_reuse",
-        "n_discard", "n_indent", "n_keep", "repeat_last_n", "t_max_predict_ms", "t_max_prompt_ms", "timings_per_token",
+        "cache_prompt", "dynatemp_exponent", "id_slot", "mirostat_eta", "mirostat_tau", "n_cache_reuse", "n_discard",
+        "n_keep", "timings_per_token",
     }
 )  # fmt: skip
+_IGNORED = ("samplers", "post_sampling_probs", "input_extra")  # with a warning: they would change the answer
 _ONLY_THESE: Mapping[str, tuple[Any, ...]] = {
     "dynatemp_range": (0, 0.0),
     "lora": ([],),
@@ -96,13 +98,13 @@ class LlamaCompletionRequest(CompletionRequest):
     @classmethod
     def parse(cls, body: Any) -> Self:
         request = super().parse(to_openai(body))
-        if isinstance(body, dict) and body.get("samplers"):
-            request._ignored = (*request._ignored, "samplers")
+        if isinstance(body, dict):
+            request._ignored = (*request._ignored, *(name for name in _IGNORED if body.get(name)))
         return request
 
 
 class InfillRequest(LlamaCompletionRequest):
-    """llama.cpp's request for what stands between two texts."""
+    """llama.cpp's request for the text between two texts."""
 
     prompt: Any = ""  # text behind the prefix that is already written
     input_prefix: str = ""

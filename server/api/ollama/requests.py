@@ -37,7 +37,7 @@ _PARAMETERS = {
 _OF_THE_MACHINE = frozenset(
     {
         "f16_kv", "low_vram", "main_gpu", "num_batch", "num_ctx", "num_gpu", "num_gqa", "num_keep", "num_thread",
-        "numa", "repeat_last_n", "rope_frequency_base", "rope_frequency_scale", "use_mlock", "use_mmap", "vocab_only",
+        "numa", "rope_frequency_base", "rope_frequency_scale", "use_mlock", "use_mmap", "vocab_only",
     }
 )  # fmt: skip
 _UNSUPPORTED: Unsupported = {"mirostat": (0,), "tfs_z": (1, 1.0)}

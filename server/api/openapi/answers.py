@@ -277,3 +277,30 @@ class Readiness(BaseModel):
 class Version(Answer):
     name: Literal["eagre"]
     version: str
+
+
+class LimitsOfKey(Answer):
+    """The limits of a key; null is none."""
+
+    requests_per_second: float | None
+    max_streams: int | None
+    tokens_per_minute: int | None
+
+
+class KeyUsage(Answer):
+    """What the keys of one name have used."""
+
+    object: Literal["key.usage"]
+    name: str
+    num_model_requests: int
+    num_refused_requests: int
+    input_tokens: int
+    output_tokens: int
+    input_cached_tokens: int
+    num_streams: int
+    limits: LimitsOfKey
+
+
+class KeyUsages(Answer):
+    object: Literal["list"]
+    data: list[KeyUsage]

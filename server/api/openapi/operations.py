@@ -231,11 +231,12 @@ OPERATIONS = (
         query=("steps", "model"),
     ),
     Operation(
-        "GET", "/admin/usage", Tag.ADMIN, "What the keys of each name have used: requests and tokens", key=Key.ADMIN
+        "GET", "/admin/usage", Tag.ADMIN, "What the keys of each name have used: requests and tokens",
+        answer=answers.KeyUsages, key=Key.ADMIN,
     ),
     Operation(
         "POST", "/admin/usage/reset", Tag.ADMIN, "Begins these counts at zero; the answer has them until now",
-        key=Key.ADMIN,
+        answer=answers.KeyUsages, key=Key.ADMIN,
     ),
     Operation("GET", "/openapi.json", Tag.PAGES, "The OpenAPI document of this server"),
     _page("/", "The playground"),

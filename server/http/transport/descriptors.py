@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import os
 import resource
-from math import inf
 from typing import Any
 
+from engine.interface.log_interval import LogInterval
 from server.startup.logs import log
 
-ACCEPT_LOG_S = 60.0  # between two lines that say that no connection can be accepted
 _ACCEPT_FAILED = "socket.accept() out of system resource"  # asyncio's words
 
 MAX_KEPT = 64  # for files, pipes and connections of the server's own
@@ -45,13 +44,12 @@ class AcceptErrors:
     """
 
     def __init__(self) -> None:
-        self._logged_at = -inf
+        self._interval = LogInterval()
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if context.get("message") != _ACCEPT_FAILED:
             loop.default_exception_handler(context)
-        elif loop.time() - self._logged_at >= ACCEPT_LOG_S:
-            self._logged_at = loop.time()
+        elif self._interval.is_due():
             log.error("accept_failed", reason=str(context.get("exception")))
 
 

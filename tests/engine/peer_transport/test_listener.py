@@ -1,4 +1,4 @@
-"""The listener of servers: what it says in the log, and which addresses share places."""
+"""The listener of servers: what it says in the log, and who makes room."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, suppress
 import pytest
 
 from engine.peer_transport.handshake import GREETING_BYTES, ProofRefused, Protocol, introduce
-from engine.peer_transport.listener import MOST_OF_ADDRESS, PeerListener, _place_of
+from engine.peer_transport.listener import MOST_OF_ADDRESS, PeerListener
 from tests.patience import PATIENCE_S
 
 PROTOCOL = Protocol(b"of tests", 4)
@@ -58,9 +58,3 @@ def test_a_newcomer_gets_the_place_of_the_oldest_stranger_of_its_address() -> No
 def test_where_nothing_is_offered_everybody_is_sent_away() -> None:
     with closing(listening(None)) as listener, connect(listener) as peer:
         assert peer.recv(1) == b""
-
-
-def test_a_network_of_ipv6_shares_its_places() -> None:
-    assert _place_of("2001:db8::1") == _place_of("2001:db8::ffff:1") != _place_of("2001:db8:0:1::1")
-    assert _place_of("::ffff:10.0.0.1") == _place_of("10.0.0.1") != _place_of("10.0.0.2")
-    assert _place_of("fe80::1%eth0") == _place_of("fe80::2")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
-from server.admission.connection_places import FIRST_HEAD_S, LEAST_HEAD_S, ConnectionPlaces, Place
+from server.admission.connection_places import FIRST_HEAD_S, LEAST_HEAD_S, ConnectionPlaces, Phase, Place
 
 
 class Clock:
@@ -173,3 +175,55 @@ def test_another_client_of_a_proxy_has_its_share(limit: int) -> None:
     assert results == [index < clients.places.share for index in range(limit)]
     assert clients.places.held_by("client") == clients.places.share
     assert len(clients.places) == limit
+
+
+class CountingOwner(str):
+    """The name of a client that counts how often it is looked up."""
+
+    __slots__ = ()
+    num_looks = 0
+
+    def __hash__(self) -> int:
+        CountingOwner.num_looks += 1
+        return super().__hash__()
+
+
+def test_a_connection_looks_at_few_clients_however_many_wait() -> None:
+    clients = Clients(512)
+    for number in range(512):
+        clients.open(CountingOwner(number))
+    CountingOwner.num_looks = 0
+    clients.open(CountingOwner("one more"), "one more")
+    assert clients.closed == ["0"]
+    assert CountingOwner.num_looks < 100
+
+
+def test_whoever_makes_room_holds_the_most_of_those_that_wait() -> None:
+    draw, clients, num_ended = Random(5), Clients(24), 0
+    held: list[Place] = []
+    for _ in range(3000):
+        held = [place for place in held if not place.is_released]
+        if held and draw.random() < 0.5:
+            place = draw.choice(held)
+            match draw.randrange(4):
+                case 0:
+                    place.begin(lambda: False)
+                case 1:
+                    place.end()
+                case 2:
+                    place.authenticate()
+                case 3:
+                    place.release()
+            continue
+        owners = [place.owner for place in held]
+        lowest = min((place.phase for place in held), default=Phase.WORKING)
+        most = max((owners.count(place.owner) for place in held if place.phase is lowest), default=0)
+        clients.closed.clear()
+        made = clients.open(draw.choice("abcdefgh"), is_trusted=True)
+        if made is not None and not made.is_extra:
+            held.append(made)
+            assert [owners.count(owner) for owner in clients.closed] in ([], [most])
+            num_ended += len(clients.closed)
+    assert num_ended > 100
+    held = [place for place in held if not place.is_released]
+    assert clients.places.held_by("a") == sum(place.owner == "a" for place in held)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
 
+from engine.interface.types import Pooling, QueueFull
+from server.api.openapi.answers import KeyUsages
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.http.test_queries import EmbeddingEngine
@@ -35,7 +38,9 @@ async def post(
 async def usage(server: RunningServer, method: str = "GET", path: str = "/admin/usage") -> dict[str, Any]:
     async with server.http.request(method, server.url + path, headers=bearer(ADMIN)) as response:
         assert response.status == 200
-        return {entry["name"]: entry for entry in (await response.json())["data"]}
+        body = await response.json()
+    KeyUsages.model_validate(body)  # as the OpenAPI document has it
+    return {entry["name"]: entry for entry in body["data"]}
 
 
 @pytest.mark.parametrize("path", ROUTES)
@@ -115,6 +120,23 @@ async def test_embeddings_count(start_server: StartServer) -> None:
     status, answer, _ = await post(server, {"input": "abcdef"}, path="/v1/embeddings")
     assert (status, answer["error"]["type"]) == (429, "tokens")
     assert (await usage(server))["ann"]["input_tokens"] == 6
+
+
+async def test_embeddings_that_fail_cost_nothing(start_server: StartServer) -> None:
+    class BusyEngine(EmbeddingEngine):
+        is_busy = True
+
+        async def embed(self, token_ids: Any, pooling: Pooling, **options: Any) -> np.ndarray:
+            if self.is_busy:
+                raise QueueFull("too many requests wait")
+            return await super().embed(token_ids, pooling, **options)
+
+    engine = BusyEngine()
+    server = await start_server(engine, api_keys=(f"{ANN} ann - - - 10",), admin_keys=(ADMIN,))
+    assert (await post(server, {"input": "abcdef"}, path="/v1/embeddings"))[0] == 429
+    assert (await usage(server))["ann"]["input_tokens"] == 0
+    engine.is_busy = False
+    assert (await post(server, {"input": "abcdef"}, path="/v1/embeddings"))[0] == 200
 
 
 async def test_streams_at_once_are_limited_and_free_again_when_they_end(start_server: StartServer) -> None:

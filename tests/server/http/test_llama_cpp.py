@@ -46,6 +46,17 @@ async def test_several_prompts_have_a_list(server: RunningServer) -> None:
     assert [chunk["index"] for chunk in last] == [0, 1]
 
 
+async def test_what_would_change_the_answer_is_ignored_with_a_warning(server: RunningServer) -> None:
+    body = {
+        "prompt": "ab", "n_predict": 2, "repeat_last_n": 3, "t_max_predict_ms": 50, "min_keep": 0, "n_indent": 4,
+        "post_sampling_probs": True, "input_extra": [],
+    }  # fmt: skip
+    async with server.http.post(server.url + "/completion", json=body) as response:
+        assert response.status == 200
+        ignored = response.headers["X-Eagre-Ignored"].split(", ")
+    assert set(ignored) == {"repeat_last_n", "t_max_predict_ms", "n_indent", "post_sampling_probs"}
+
+
 async def test_parameters_by_their_names(server: RunningServer) -> None:
     body = {
         "prompt": "ab", "n_predict": 5, "repeat_penalty": 1.2, "temperature": 0.4, "typical_p": 0.9, "seed": 4,

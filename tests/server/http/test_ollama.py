@@ -129,6 +129,13 @@ async def test_generate_uses_the_template_unless_it_is_raw(server: RunningServer
     assert bytes(server.engine.submitted[-1].prompt_token_ids) != b"abc"
 
 
+async def test_an_option_that_would_change_the_answer_is_ignored_with_a_warning(server: RunningServer) -> None:
+    options = {"repeat_last_n": 3, "num_ctx": 2048}
+    body = {"model": "fake", "prompt": "ab", "stream": False, "options": options}
+    async with server.http.post(server.url + "/api/generate", json=body) as response:
+        assert (response.status, response.headers["X-Eagre-Ignored"]) == (200, "options.repeat_last_n")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "text"),
     [("/api/generate", {}, {"response": ""}), ("/api/chat", {}, {"message": {"role": "assistant", "content": ""}})],

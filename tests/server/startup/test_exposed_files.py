@@ -25,6 +25,15 @@ def test_a_file_that_others_may_use_is_found(tmp_path: Path, setting: str, mode:
     assert found == f"--{setting.replace('_', '-')} {path} has the mode {mode:o}: other users may {words} it"
 
 
+def test_the_key_of_hosts_is_found_in_the_users_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "hosts-key").touch()
+    (tmp_path / "hosts-key").chmod(0o640)
+    settings = ServerSettings(engine=EngineConfig(coordinator_key_file="~/hosts-key"))
+    (found,) = exposed_files(settings)
+    assert (found.setting, found.mode) == ("coordinator_key_file", 0o640)
+
+
 def test_a_folder_of_prefixes_too_and_what_is_missing_is_no_find(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     settings = ServerSettings(api_key_file=str(tmp_path / "none"), engine=EngineConfig(prefix_cache_dir=str(folder)))
