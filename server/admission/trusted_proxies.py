@@ -12,7 +12,6 @@ HERE = "this machine"
 _MAX_HOPS = 16
 # A node of the Forwarded header (RFC 7239, section 6), or an entry of X-Forwarded-For, perhaps with a port.
 _NODE = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::\d+)?|(\d+\.\d+\.\d+\.\d+)(?::\d+)?|([0-9A-Fa-f:.]+)")
-_FORWARDED_FOR = re.compile(r'\s*for\s*=\s*"?([^";,]*)"?', re.IGNORECASE)
 
 
 class TrustedProxies:
@@ -41,9 +40,9 @@ class TrustedProxies:
             forwarded: those of Forwarded, which counts where the other is missing.
         """
         noted = ",".join(forwarded_for)
-        nodes = noted.split(",") if noted else _FORWARDED_FOR.findall(",".join(forwarded))
-        for node in reversed(nodes[-_MAX_HOPS:]):
-            found = _NODE.fullmatch(node.strip())
+        hops = (noted or ",".join(forwarded)).rsplit(",", _MAX_HOPS)[-_MAX_HOPS:]
+        for hop in reversed(hops):
+            found = _NODE.fullmatch(hop.strip() if noted else _forwarded_node(hop))
             try:
                 address = parse_address(found[1] or found[2] or found[3]) if found is not None else None
             except ValueError:
@@ -56,6 +55,15 @@ class TrustedProxies:
 
     def _has(self, address: IPv4Address | IPv6Address) -> bool:
         return any(address in network for network in self._networks if network.version == address.version)
+
+
+def _forwarded_node(element: str) -> str:
+    """The value of `for` in an element of the Forwarded header; empty where there is none."""
+    for pair in element.split(";"):
+        name, _, value = pair.partition("=")
+        if name.strip().lower() == "for":
+            return value.strip().strip('"')
+    return ""
 
 
 def owner_of(peer: object) -> str:

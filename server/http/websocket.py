@@ -92,7 +92,7 @@ async def open_socket(request: web.Request, path: str, settings: ServerSettings)
     )
     # aiohttp fails on a handshake that is not ASCII.
     is_text = all(value.isascii() for name in _HANDSHAKE for value in request.headers.getall(name, ()))
-    version = request.headers.get(hdrs.SEC_WEBSOCKET_VERSION, _VERSION)
+    version = ", ".join(request.headers.getall(hdrs.SEC_WEBSOCKET_VERSION, (_VERSION,)))
     if version != _VERSION:
         raise ApiError(
             f"Sec-WebSocket-Version is {shorten(version)}; this server speaks version {_VERSION} (RFC 6455)",

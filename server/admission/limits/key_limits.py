@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 NO_LIMIT = "-"  # in the file of keys
 MAX_LIMIT = 10**12
+_MOST_DIGITS = 20
 
 
 class KeyLimits(NamedTuple):
@@ -51,7 +52,7 @@ def _rate(word: str) -> float | None:
 def _count(what: str, word: str) -> int | None:
     if word == NO_LIMIT:
         return None
-    if not (word.isascii() and word.isdigit() and 1 <= int(word[:20]) <= MAX_LIMIT):
+    if not (word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS and 1 <= int(word) <= MAX_LIMIT):
         raise ValueError(f"{what} must be a whole number from 1 to {MAX_LIMIT} or '-', not {word[:40]!r}")
     return int(word)
 

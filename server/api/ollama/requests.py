@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from server.api.openai.chat_request import MAX_MESSAGES
 from server.protocol.base_models import LenientModel, RequestBody, UnknownFields, bounded
 from server.protocol.errors import FieldError, UnsupportedField, invalid_value, shorten
 from server.protocol.foreign_parameters import Unsupported
-from server.protocol.tools import MAX_CALLS, MAX_TOOLS
+from server.protocol.json_limits import is_deeper
+from server.protocol.tools import MAX_CALLS, MAX_DEPTH, MAX_TOOLS
 
 MAX_IMAGES = 64  # of one message; each is refused by name
 MAX_INPUTS = 256  # texts of one /api/embed request
@@ -52,11 +53,17 @@ def _as_options(value: Any) -> Any:
     return value
 
 
+def _as_arguments(value: dict[str, Any]) -> dict[str, Any]:
+    if is_deeper(value, MAX_DEPTH):
+        raise ValueError(f"arguments are nested too deeply: deeper than {MAX_DEPTH} levels, the limit")
+    return value
+
+
 class OllamaFunctionCall(LenientModel):
     """A call in a message of the history."""
 
     name: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
+    arguments: Annotated[dict[str, Any], AfterValidator(_as_arguments)] = Field(default_factory=dict)
 
 
 class OllamaToolCall(LenientModel):

@@ -40,6 +40,9 @@ def test_the_networks_of_the_setting_are_trusted(peer: object, is_trusted: bool)
         ([], ["for=9.9.9.9, for=1.2.3.4;proto=https;by=10.0.0.1"], "1.2.3.4"),
         ([], ['For="[2001:db8::1]:443"'], owner_of(("2001:db8::2", 1, 0, 0))),
         ([], ["for=unknown"], None),
+        ([], ["by=10.0.0.2; FOR = 1.2.3.4 ;proto=https"], "1.2.3.4"),
+        ([], ["for=1.2.3.4"] + ["for=10.0.0.1"] * 3, "1.2.3.4"),
+        ([], ["x" + " " * 8000 + "y"] * 100, None),  # does not take minutes
         (["1.2.3.4"], ["for=5.6.7.8"], "1.2.3.4"),
         ([], [], None),
     ],

@@ -12,6 +12,7 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer
 
 ASK = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}]}
+DEEP = json.loads('{"a":' * 300 + "1" + "}" * 300)
 TOOL = {
     "type": "function",
     "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
@@ -162,6 +163,11 @@ async def test_a_request_without_a_prompt_loads_the_model(
         ({"messages": [{"role": "user", "content": "x", "images": ["AAAA"]}]}, 400, "messages[0].images"),
         ({"format": 7}, 400, "format"),
         ({"messages": 7}, 400, "messages"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": DEEP}}]}]},
+            400,
+            "arguments are nested too deeply",
+        ),
     ],
 )
 async def test_errors_have_ollamas_form(server: RunningServer, body: dict[str, Any], status: int, words: str) -> None:

@@ -23,7 +23,13 @@ def test_limits_are_read(line: str, limits: KeyLimits) -> None:
     assert limits.is_limited == (limits != NO_LIMITS)
 
 
-@pytest.mark.parametrize("line", ["0", "-1", "nan", "inf", "x", "1 0", "1 1.5", "1 -2", "1 1 0", "1 1 ٣", "1 1 1 1"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "0", "-1", "nan", "inf", "x", "1 0", "1 1.5", "1 -2", "1 1 0", "1 1 ٣", "1 1 1 1",
+        "1 " + "0" * 19 + "1" + "0" * 20, "1 1 " + "9" * 5000,
+    ],
+)  # fmt: skip
 def test_what_is_no_limit_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"not '"):
         parse_limits(line.split())

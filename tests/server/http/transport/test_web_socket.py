@@ -94,7 +94,7 @@ async def test_a_message_in_fragments_with_a_ping_between_them_is_taken(server: 
     assert await close_code(server, *frames) == 1000
 
 
-@pytest.mark.parametrize("version", [b"8", b"7", b"14", b"0", b"13, 8"])
+@pytest.mark.parametrize("version", [b"8", b"7", b"14", b"0", b"13, 8", b"13\r\nSec-WebSocket-Version: 8"])
 async def test_other_versions_are_refused(start_server: StartServer, version: bytes) -> None:
     server = await start_server()
     reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
