@@ -258,6 +258,19 @@ def test_a_closed_compiler_leaves_no_process(vocabulary: GrammarVocabulary) -> N
     trials.close()
 
 
+def test_idle_processes_end_and_start_again_when_they_are_needed(
+    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandboxed_compiler, "IDLE_SECONDS", 0.05)
+    before, descriptors, threads = children(), os.listdir("/proc/self/fd"), threading.active_count()
+    trials = compiler()
+    trials(SIMPLE, vocabulary)
+    eventually(lambda: children() <= before and threading.active_count() <= threads)
+    assert len(os.listdir("/proc/self/fd")) <= len(descriptors)
+    assert isinstance(trials(SIMPLE, vocabulary), CompiledGrammar)
+    eventually(lambda: children() <= before)
+
+
 def test_a_grammar_may_hold_any_character(vocabulary: GrammarVocabulary) -> None:
     trials = compiler()
     trials(Grammar(GrammarKind.CHOICE, '["\u007f", "é\U0001f30a", "\\u0000"]'), vocabulary)
