@@ -29,9 +29,9 @@ from server.startup.progress import silent
 from server.startup.settings import ServerSettings
 from tests.golden.tiny_llama import CONFIG, weights
 from tests.model_folders import write_folder, write_gguf_twin
-from tests.server.support.gguf_files import whole_vocabulary
 from tests.server.conftest import eventually
 from tests.server.serving.conftest import SeveralServer
+from tests.server.support.gguf_files import whole_vocabulary
 
 GOLDENS = json.loads((Path(__file__).parents[2] / "golden" / "tiny_llama.json").read_text(encoding="utf-8"))["prompts"]
 NUM_CLIENTS = 16
@@ -148,7 +148,8 @@ async def test_a_file_that_is_cut_while_it_is_read_fails_its_own_model_alone(
         for _ in range(2):  # at the second time the model is asleep, without its weights
             num_reads_left = 3
             status, answer = await server.complete("cut", prompt, **body)
-            assert (status, answer["error"]["code"]) == (503, "model_not_loaded")
+            assert status == 503, answer
+            assert file.name in answer["error"]["message"]
             assert await ask(server, "tide", 0) == tide
             num_reads_left = -1
             shutil.copyfile(whole, file)
