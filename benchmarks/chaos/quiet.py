@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import random
 import subprocess
 import sys
@@ -31,7 +32,6 @@ from benchmarks.chaos.ledger import print_rows
 from benchmarks.chaos.target import ADMIN_KEY, KEY
 from benchmarks.serving.resources import ResidentMemory
 from benchmarks.serving.server_process import free_port
-from engine.interface.private_folder import TEMPORARY_PREFIX
 from server.cli.memory import freeze_gc, limit_malloc_arenas, return_freed_memory
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
@@ -183,7 +183,7 @@ class QuietLife:
             children=sum(len((thread / "children").read_text().split()) for thread in threads),
             threads=len(threads),
             tasks=num_tasks,
-            temporary=len(list(Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*"))),
+            temporary=len(list((self._folder / "tmp").iterdir())),
             store_kib=sum(file.stat().st_size for file in self._folder.glob("store*")) >> 10,
             log_bytes=(log_bytes - before[0]) // max(1, self._num_sent - before[1]),
         )
@@ -193,9 +193,11 @@ def run_round(options: argparse.Namespace) -> list[str]:
     """Starts the server, sends the requests, and returns what failed."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        (folder / "tmp").mkdir()
         port = free_port()
         command = [sys.executable, "-m", PROGRAM, str(port), str(folder / "store.db")]
-        with (folder / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as server:
+        environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
+        with (folder / "log").open("wb") as log, subprocess.Popen(command, stderr=log, env=environment) as server:
             try:
                 life = QuietLife(f"http://127.0.0.1:{port}", server.pid, folder, options.seed)
                 asyncio.run(life.run(options.requests))

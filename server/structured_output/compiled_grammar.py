@@ -45,6 +45,7 @@ class CompiledGrammar:
     """A grammar in its initial state, which makes one matcher for each output; any thread may call it."""
 
     def __init__(self, start: LLMatcher, vocabulary: GrammarVocabulary) -> None:
+        self.num_bytes = 0  # of memory that it takes, where that has been measured
         self._start = start
         self._vocabulary = vocabulary
 

@@ -71,7 +71,10 @@ class SandboxedCompiler:
             InvalidGrammar: as `CompiledGrammar.compile`; also where that takes too much processor time or memory.
             QueueFull: the machine is too busy for a compilation, or for one process more.
         """
-        return CompiledGrammar.from_lark(self._try(grammar), vocabulary)
+        verdict = self._try(grammar)
+        compiled = CompiledGrammar.from_lark(verdict.lark, vocabulary)
+        compiled.num_bytes = verdict.num_bytes
+        return compiled
 
     def close(self) -> None:
         """Ends the idle processes now, the others when they have finished."""
@@ -100,8 +103,8 @@ class SandboxedCompiler:
         if num_closes == self._num_closes:
             self._give_back(self._take(), num_closes)
 
-    def _try(self, grammar: Grammar) -> str:
-        """The grammar in Lark, which can be compiled."""
+    def _try(self, grammar: Grammar) -> CompileVerdict:
+        """The verdict on a grammar that can be compiled."""
         num_closes = self._num_closes
         process = self._take()
         try:
@@ -115,7 +118,7 @@ class SandboxedCompiler:
             self._give_back(process, num_closes)
         if verdict.refusal is not None:
             raise InvalidGrammar(verdict.refusal)
-        return verdict.lark
+        return verdict
 
     @property
     def _longest(self) -> float:
