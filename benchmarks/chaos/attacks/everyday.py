@@ -74,10 +74,11 @@ async def anthropic(visitor: Visitor) -> None:
 
 
 async def ollama(visitor: Visitor) -> None:
-    path, body = visitor.draw.choice(
-        [("/api/chat", {"messages": _HI}), ("/api/generate", {"prompt": "tide"}), ("/api/embed", {"input": "abc"})]
+    path, field, value = visitor.draw.choice(
+        [("/api/chat", "messages", _HI), ("/api/generate", "prompt", "tide"), ("/api/embed", "input", "abc")]
     )
-    body |= {"model": "fake", "stream": visitor.draw.random() < 0.5, "options": {"num_predict": 3}}
+    body: dict[str, Any] = {field: value, "model": "fake", "options": {"num_predict": 3}}
+    body["stream"] = visitor.draw.random() < 0.5
     await visitor.send("POST", path, (200, 404), json=body)
 
 
