@@ -6,6 +6,7 @@ import ctypes
 import gc
 import mmap
 import os
+import time
 from pathlib import Path
 
 # A young collection starts when so many more objects were made than freed. It stops every thread while it frees what it
@@ -18,6 +19,7 @@ _START_THRESHOLD = 1_000_000
 _M_ARENA_MAX = -8  # of glibc's malloc.h
 TRIM_INTERVAL_S = 10.0
 TRIM_ABOVE_BYTES = 32 << 20  # of growth since the last time; less is what requests of the next seconds need again
+IDLE_SHARE = 0.1  # of a core; a process that computes less has no requests to speak of
 _STATM = Path("/proc/self/statm")
 
 
@@ -53,21 +55,25 @@ async def return_freed_memory(interval: float = TRIM_INTERVAL_S, above: int = TR
     """Returns to the system, every few seconds, what a burst of requests has allocated and freed; never ends.
 
     glibc gives back by itself only what lies at the end of an arena, and one small object behind a hundred freed
-    megabytes keeps all of them resident. It does nothing where the resident memory has not grown, on other systems than
-    Linux, and with other C libraries.
+    megabytes keeps all of them resident. While requests are served, it waits until the resident memory has grown by
+    `above`. When they have ended, it returns the rest, soon and then ever more rarely, because what is kept for a while
+    is freed later. It does nothing on other systems than Linux, and with other C libraries.
     """
     try:
         trim = ctypes.CDLL("libc.so.6").malloc_trim
         resident = resident_bytes()
     except (OSError, AttributeError):
         return
+    computed, num_idle = time.process_time(), 0  # intervals in which it has been idle, one after the other
     while True:
         await asyncio.sleep(interval)
+        before, computed = computed, time.process_time()
+        num_idle = 0 if computed - before > IDLE_SHARE * interval else num_idle + 1
+        is_power_of_two = num_idle > 0 and num_idle & (num_idle - 1) == 0
         now = resident_bytes()
-        if now > resident + above:
+        if now > resident + above or is_power_of_two:
             await asyncio.to_thread(trim, 0)  # without the interpreter lock; it takes milliseconds
-            now = resident_bytes()
-            resident = now
+            resident = now = resident_bytes()
         resident = min(resident, now)
 
 

@@ -6,6 +6,7 @@ grammar. It compiles each and answers whether that failed, and why, or with the 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import resource
 import signal
@@ -46,6 +47,7 @@ class WorkerVocabulary(NamedTuple):
 class CompileVerdict(NamedTuple):
     refusal: str | None  # None: it can be compiled
     lark: str  # the grammar in Lark, so that the server need not translate it again, with the interpreter lock held
+    num_bytes: int  # of memory that the compiled grammar takes; 0 where the C library does not say
     is_last: bool  # whether the process ends now
 
 
@@ -74,7 +76,7 @@ def _run(socket: Connection) -> None:
     message = _decode_vocabulary(socket.recv_bytes())
     stand_back(message.nice)  # before any thread is started, which would not follow
     vocabulary = GrammarVocabulary(message, message.vocab_size)
-    threads: LargeStackThreads[tuple[str | None, str]] = LargeStackThreads(1, STACK_BYTES, "grammar")
+    threads: LargeStackThreads[tuple[str | None, str, int]] = LargeStackThreads(1, STACK_BYTES, "grammar")
     socket.send_bytes(b"ready")
     while True:
         kind, *source = json.loads(socket.recv_bytes())
@@ -82,11 +84,11 @@ def _run(socket: Connection) -> None:
         signal.setitimer(signal.ITIMER_PROF, message.seconds)
         # Even if the server does not kill it, the process ends after this time.
         signal.setitimer(signal.ITIMER_REAL, message.wall_seconds + 1.0)
-        refusal, lark = threads.submit(lambda wish=grammar: _try(wish, vocabulary)).result()  # type: ignore[misc]
+        refusal, lark, num_bytes = threads.submit(lambda wish=grammar: _try(wish, vocabulary)).result()  # type: ignore[misc]
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         is_last = _most_memory() > MAX_WORKER_BYTES
-        socket.send_bytes(json.dumps(CompileVerdict(refusal, lark, is_last)).encode())
+        socket.send_bytes(json.dumps(CompileVerdict(refusal, lark, num_bytes, is_last)).encode())
         if is_last:
             return
 
@@ -108,10 +110,35 @@ def _most_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
 
 
-def _try(grammar: Grammar, vocabulary: GrammarVocabulary) -> tuple[str | None, str]:
+def _try(grammar: Grammar, vocabulary: GrammarVocabulary) -> tuple[str | None, str, int]:
+    before = _allocated_bytes()
     try:
         lark = to_lark(grammar)
-        CompiledGrammar.from_lark(lark, vocabulary)
+        compiled = CompiledGrammar.from_lark(lark, vocabulary)
     except InvalidGrammar as error:
-        return str(with_place(grammar, error, vocabulary)), ""
-    return None, lark
+        return str(with_place(grammar, error, vocabulary)), "", 0
+    num_bytes = max(0, _allocated_bytes() - before)
+    del compiled  # not before it is measured
+    return None, lark, num_bytes
+
+
+class _MallocInfo(ctypes.Structure):
+    """`struct mallinfo2` of glibc 2.33 and later."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        )
+    )  # fmt: skip
+
+
+def _allocated_bytes() -> int:
+    """The memory that this process has allocated and not freed; 0 where the C library does not say."""
+    try:
+        mallinfo2 = ctypes.CDLL(None).mallinfo2
+    except AttributeError:
+        return 0
+    mallinfo2.restype = _MallocInfo
+    info = mallinfo2()
+    return int(info.uordblks + info.hblkhd)

@@ -47,6 +47,7 @@ class CompiledGrammar:
     """A grammar in its initial state, which makes one matcher for each output; any thread may call it."""
 
     def __init__(self, start: LLMatcher, vocabulary: GrammarVocabulary, *, limits_digits: bool) -> None:
+        self.num_bytes = 0  # of memory that it takes, where that has been measured
         self._start = start
         self._vocabulary = vocabulary
         self._limits_digits = limits_digits

@@ -35,7 +35,8 @@ from server.structured_output.large_stack_threads import STACK_BYTES, LargeStack
 from server.structured_output.sandboxed_compiler import SandboxedCompiler
 
 MAX_CACHED = 128
-MAX_CACHED_BYTES = 1 << 20  # of sources; compiled grammars take far more
+MAX_CACHED_BYTES = 1 << 20  # of sources
+MAX_CACHED_MEMORY = 128 << 20  # bytes that the cached grammars take; a schema takes a third of 1 MiB, a hard one 80
 NUM_THREADS = 2  # for simple grammars
 NUM_HARD_THREADS = 1  # a hard grammar takes no more than a part of one core
 # Linux gives a thread of this nice value a tenth of the time that the engine's threads get, where all want one core.
@@ -231,8 +232,15 @@ class GrammarCompiler:
         self._cache[grammar] = outcome
         if isinstance(outcome, GrammarTooExpensive):
             self._expiries[grammar] = time.monotonic() + SECONDS_TOO_HARD
-        while len(self._cache) > MAX_CACHED or self._num_cached_bytes > MAX_CACHED_BYTES:
+        while (
+            len(self._cache) > MAX_CACHED
+            or self._num_cached_bytes > MAX_CACHED_BYTES
+            or self._cached_memory() > MAX_CACHED_MEMORY
+        ):
             self._evict(next(iter(self._cache)))
+
+    def _cached_memory(self) -> int:
+        return sum(outcome.num_bytes for outcome in self._cache.values() if isinstance(outcome, CompiledGrammar))
 
     def _evict(self, grammar: Grammar) -> None:
         del self._cache[grammar]

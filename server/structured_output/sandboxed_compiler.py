@@ -7,6 +7,7 @@ import json
 import socket
 import subprocess
 import threading
+import time
 import weakref
 from multiprocessing.connection import Connection
 
@@ -28,6 +29,7 @@ START = "from server.structured_output.compile_worker import run; run()"
 _CANNOT_START = "no process can be started that tries the grammar; try again later"
 BACKGROUND_START = "start of a grammar worker"  # the name of a thread that has a process ready before it is needed
 START_SECONDS = 120.0  # that a process may take until it is ready; usually it takes less than one
+IDLE_SECONDS = 30.0  # after which a process without a grammar ends; each has tens of megabytes of memory
 _BUSY = "the machine is too busy to try the grammar now; try again later"
 
 
@@ -36,8 +38,8 @@ class SandboxedCompiler:
 
     A compilation within this process cannot be ended, nor can the memory it takes be freed. So each is done in
     another process first, which is killed where it takes too long; a grammar that passes takes as long here, and no
-    more. Several threads may use it, each of which has a process. Processes are started with the first need, and
-    end with this process, however it ends.
+    more. Several threads may use it, each of which has a process. Processes are started with the first need; they
+    end when they have been idle for IDLE_SECONDS, and with this process, however it ends.
 
     Args:
         vocab_size: of the model's logits.
@@ -56,7 +58,8 @@ class SandboxedCompiler:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._lock = threading.Lock()
-        self._idle: list[_Worker] = []
+        self._idle: list[_Worker] = []  # the longest idle first
+        self._idle_timer: threading.Timer | None = None  # while processes are idle
         self._num_closes = 0
         # Runs when this object goes, and at the interpreter's end.
         self._finalizer = weakref.finalize(self, _kill_all, self._idle)
@@ -68,12 +71,18 @@ class SandboxedCompiler:
             InvalidGrammar: as `CompiledGrammar.compile`; also where that takes too much processor time or memory.
             QueueFull: the machine is too busy for a compilation, or for one process more.
         """
-        return CompiledGrammar.from_lark(self._try(grammar), vocabulary, limits_digits=has_bounded_digits(grammar))
+        verdict = self._try(grammar)
+        compiled = CompiledGrammar.from_lark(verdict.lark, vocabulary, limits_digits=has_bounded_digits(grammar))
+        compiled.num_bytes = verdict.num_bytes
+        return compiled
 
     def close(self) -> None:
         """Ends the idle processes now, the others when they have finished."""
         with self._lock:
             self._num_closes += 1
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
+                self._idle_timer = None
             _kill_all(self._idle)
 
     def start(self) -> None:
@@ -94,8 +103,8 @@ class SandboxedCompiler:
         if num_closes == self._num_closes:
             self._give_back(self._take(), num_closes)
 
-    def _try(self, grammar: Grammar) -> str:
-        """The grammar in Lark, which can be compiled."""
+    def _try(self, grammar: Grammar) -> CompileVerdict:
+        """The verdict on a grammar that can be compiled."""
         num_closes = self._num_closes
         process = self._take()
         try:
@@ -109,7 +118,7 @@ class SandboxedCompiler:
             self._give_back(process, num_closes)
         if verdict.refusal is not None:
             raise InvalidGrammar(verdict.refusal)
-        return verdict.lark
+        return verdict
 
     @property
     def _longest(self) -> float:
@@ -141,9 +150,35 @@ class SandboxedCompiler:
         """Keeps a process for the next grammar, unless the compiler has been closed since it was taken."""
         with self._lock:
             if num_closes == self._num_closes:
+                process.idle_since = time.monotonic()
                 self._idle.append(process)
+                if self._idle_timer is None:
+                    self._start_idle_timer(IDLE_SECONDS)
                 return
         process.kill()
+
+    def _start_idle_timer(self, seconds: float) -> None:
+        end_idle = weakref.WeakMethod(self._end_idle)  # the timer's thread does not keep a compiler that nobody uses
+
+        def run() -> None:
+            if (method := end_idle()) is not None:
+                method()
+
+        self._idle_timer = threading.Timer(seconds, run)
+        self._idle_timer.daemon = True
+        self._idle_timer.name = "idle grammar workers"
+        self._idle_timer.start()
+
+    def _end_idle(self) -> None:
+        """Ends the processes that have been idle for IDLE_SECONDS, and comes back for the others."""
+        ended, now = list[_Worker](), time.monotonic()
+        with self._lock:
+            self._idle_timer = None
+            while self._idle and now - self._idle[0].idle_since >= IDLE_SECONDS:
+                ended.append(self._idle.pop(0))
+            if self._idle:
+                self._start_idle_timer(self._idle[0].idle_since + IDLE_SECONDS - now)
+        _kill_all(ended)
 
 
 class _Worker:
@@ -151,6 +186,8 @@ class _Worker:
 
     Raises QueueFull if it cannot start now, because the machine lacks memory, processes or descriptors.
     """
+
+    idle_since = 0.0  # on the monotonic clock
 
     def __init__(self, message: WorkerVocabulary) -> None:
         try:

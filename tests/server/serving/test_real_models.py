@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import AsyncIterator
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import numpy as np
 import pytest
 from aiohttp import web
 
 from engine.interface.config import EngineConfig
 from engine.interface.types import Progress
+from engine.weights.formats.file_array import ModelFile
 from server.cli.model_loader import ModelLoader
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
@@ -23,9 +28,10 @@ from server.startup.model_settings import settings_of_each
 from server.startup.progress import silent
 from server.startup.settings import ServerSettings
 from tests.golden.tiny_llama import CONFIG, weights
-from tests.model_folders import write_folder
+from tests.model_folders import write_folder, write_gguf_twin
 from tests.server.conftest import eventually
 from tests.server.serving.conftest import SeveralServer
+from tests.server.support.gguf_files import whole_vocabulary
 
 GOLDENS = json.loads((Path(__file__).parents[2] / "golden" / "tiny_llama.json").read_text(encoding="utf-8"))["prompts"]
 NUM_CLIENTS = 16
@@ -46,6 +52,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 async def server(folders: dict[str, Path], tmp_path: Path) -> AsyncIterator[SeveralServer]:
+    async with serving(folders.values(), tmp_path, models_max=2) as server:
+        yield server
+
+
+@asynccontextmanager
+async def serving(models: Iterable[Path], tmp_path: Path, *, models_max: int) -> AsyncIterator[SeveralServer]:
     engine = EngineConfig(
         dtype="float32", max_num_seqs=2, max_num_batched_tokens=66, num_pages=64, seed=0,
         compilation_cache=str(tmp_path / "programs"),
@@ -56,7 +68,7 @@ async def server(folders: dict[str, Path], tmp_path: Path) -> AsyncIterator[Seve
             settings.model, lambda end_ids: dataclasses.replace(settings.engine, eos_token_ids=end_ids), progress
         )
 
-    settings = ServerSettings(port=0, models=tuple(map(str, folders.values())), models_max=2, engine=engine)
+    settings = ServerSettings(port=0, models=tuple(map(str, models)), models_max=models_max, engine=engine)
     served = ServedModels(settings, settings_of_each(settings))
     loader = ModelLoader(served, load, silent)
     runner = make_runner(build_app(served, read_keys(settings)))
@@ -104,3 +116,43 @@ async def test_each_answer_equals_the_one_of_a_model_alone(server: SeveralServer
     for (model, number), answer in zip(calls + late, answers, strict=True):
         assert answer == expected[model][number % len(GOLDENS)], (model, number)
     assert len(server.in_memory) <= 2
+
+
+@pytest.mark.parametrize("form", ["gguf", "safetensors"])
+async def test_a_file_that_is_cut_while_it_is_read_fails_its_own_model_alone(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """While it is loaded, and while it is woken: the other model answers, and a whole file serves again."""
+    if form == "gguf":
+        model = file = write_gguf_twin(tmp_path / "cut.gguf", whole_vocabulary("gpt2", CONFIG["vocab_size"]))
+    else:
+        model = write_folder(tmp_path / "cut")
+        file = model / "model.safetensors"
+    whole, num_reads_left = tmp_path / "whole", 3
+    shutil.copyfile(file, whole)
+    read = ModelFile.read
+
+    def cutting(opened: ModelFile, start: int, stop: int) -> np.ndarray:
+        nonlocal num_reads_left
+        if opened.path == file:
+            num_reads_left -= 1
+            if num_reads_left == 0:
+                os.truncate(file, file.stat().st_size // 2)
+        return read(opened, start, stop)
+
+    monkeypatch.setattr(ModelFile, "read", cutting)
+    body: dict[str, Any] = {"max_tokens": 8, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+    prompt = GOLDENS[0]["prompt_token_ids"]
+    async with serving([folders["tide"], model], tmp_path, models_max=1) as server:
+        tide = await ask(server, "tide", 0)
+        for _ in range(2):  # at the second time the model is asleep, without its weights
+            num_reads_left = 3
+            status, answer = await server.complete("cut", prompt, **body)
+            assert status == 503, answer
+            assert file.name in answer["error"]["message"]
+            assert await ask(server, "tide", 0) == tide
+            num_reads_left = -1
+            shutil.copyfile(whole, file)
+            status, answer = await server.complete("cut", prompt, **body)
+            assert (status, len(answer["choices"][0]["token_ids"])) == (200, 8)
+            assert await ask(server, "tide", 0) == tide

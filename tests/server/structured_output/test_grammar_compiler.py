@@ -292,6 +292,23 @@ async def test_kept_grammars_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatc
     assert gated.calls == {regex("aaaa"): 2, regex("bbbb"): 1, regex("cccccccc"): 1, regex("d" * 11): 2}
 
 
+async def test_kept_grammars_are_bounded_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grammar of a kilobyte may take a hundred megabytes once it is compiled."""
+    monkeypatch.setattr(grammar_compiler, "MAX_CACHED_MEMORY", 10)
+    calls: list[str] = []
+
+    def compile_grammar(grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
+        calls.append(grammar.source)
+        compiled = CompiledGrammar.compile(grammar, vocabulary)
+        compiled.num_bytes = {"a": 4, "b": 5, "c": 6, "d": 11}[grammar.source]
+        return compiled
+
+    grammars = compiler(compile_grammar=compile_grammar)
+    for pattern in "ababcccadd":
+        await grammars.compile(regex(pattern), "structured_outputs")
+    assert "".join(calls) == "abcadd"
+
+
 def chain_of_rules(length: int) -> str:
     rules = "\n".join(f'r{index}: "x" r{index + 1}' for index in range(length))
     return f'start: r0\n{rules}\nr{length}: "y"'

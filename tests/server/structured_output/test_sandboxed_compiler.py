@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -82,7 +84,7 @@ from server.structured_output import compile_worker
 def attempt(grammar, vocabulary):
     if grammar.source == "bad":
         exec({source!r})
-    return None, "start: /a/"
+    return None, "start: /a/", 0
 compile_worker._try = attempt
 compile_worker.run()
 """
@@ -102,6 +104,16 @@ def test_what_is_refused_there_is_not_compiled_here(
     monkeypatch.setattr(CompiledGrammar, "from_lark", lambda *_, **__: pytest.fail("it was compiled"))
     with pytest.raises(InvalidGrammar, match="unclosed group"):
         compiler()(Grammar(GrammarKind.REGEX, "("), vocabulary)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries do not say what is allocated")
+def test_the_memory_of_a_grammar_is_measured(vocabulary: GrammarVocabulary) -> None:
+    """Also where the process uses the memory of an earlier grammar again."""
+    trials = compiler()
+    large = [Grammar(GrammarKind.CHOICE, json.dumps([f"{name} {n}" for n in range(900)])) for name in "ab"]
+    small, *sizes = (trials(grammar, vocabulary).num_bytes for grammar in (SIMPLE, *large))
+    assert 0 < small < min(sizes)
+    assert max(sizes) < 1.5 * min(sizes)
 
 
 def test_one_process_serves_one_grammar_after_the_other(vocabulary: GrammarVocabulary) -> None:
@@ -256,6 +268,19 @@ def test_a_closed_compiler_leaves_no_process(vocabulary: GrammarVocabulary) -> N
     assert children() - before == set()
     trials(SIMPLE, vocabulary)  # a later grammar starts a process again
     trials.close()
+
+
+def test_idle_processes_end_and_start_again_when_they_are_needed(
+    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandboxed_compiler, "IDLE_SECONDS", 0.05)
+    before, descriptors, threads = children(), os.listdir("/proc/self/fd"), threading.active_count()
+    trials = compiler()
+    trials(SIMPLE, vocabulary)
+    eventually(lambda: children() <= before and threading.active_count() <= threads)
+    assert len(os.listdir("/proc/self/fd")) <= len(descriptors)
+    assert isinstance(trials(SIMPLE, vocabulary), CompiledGrammar)
+    eventually(lambda: children() <= before)
 
 
 def test_a_grammar_may_hold_any_character(vocabulary: GrammarVocabulary) -> None:
