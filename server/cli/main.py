@@ -1,5 +1,7 @@
 """The command `eagre`. A subcommand imports its modules when it runs, so that `--help` takes about 0.05 s."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import sys
