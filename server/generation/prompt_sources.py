@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from sampling.host.params import InvalidParameter
+from engine.interface.context_overflow import ContextOverflow
 from server.protocol.errors import ApiError
 from server.protocol.json_limits import is_deeper, size_of
 from server.text.chat_template import ChatTemplate, ChatTemplateError
@@ -55,7 +55,7 @@ class PromptSource(Protocol):
         Raises:
             ApiError: the model has no chat template, the template refuses the messages, or what it is told beside them
                 is nested too deeply.
-            InvalidParameter: the text is far too long.
+            ContextOverflow: the text is far too long.
             TemplateTimeout, PromptTextTooLong: with `is_brief`, beyond these limits.
         """
         ...
@@ -263,11 +263,12 @@ def _num_listed(max_model_len: int | None) -> int | None:
     return None if max_model_len is None else max(max_model_len, MAX_LISTED_TOKENS)
 
 
-def _too_many(error: TooManyTokens, max_model_len: int | None) -> InvalidParameter:
-    return InvalidParameter(
+def _too_many(error: TooManyTokens, max_model_len: int | None) -> ContextOverflow:
+    return ContextOverflow(
         "prompt",
-        f"the prompt has at least {error.num_tokens} tokens; "
-        f"the model's context is {max_model_len} tokens, prompt and output together",
+        f"the prompt has at least {error.num_tokens} tokens",
+        limit=max_model_len or 0,
+        num_tokens=error.num_tokens,
     )
 
 
@@ -275,8 +276,9 @@ def _refuse_hopeless(num_chars: int, text_model: TextModel, max_model_len: int |
     """Refuses a text that is too long whatever its tokens are, because a token has a largest number of characters."""
     fewest = num_chars // text_model.tokenizer.max_token_bytes
     if max_model_len is not None and fewest >= max_model_len:
-        raise InvalidParameter(
+        raise ContextOverflow(
             "prompt",
-            f"the prompt has {num_chars} characters and so at least {fewest} tokens; "
-            f"the model's context is {max_model_len} tokens, prompt and output together",
+            f"the prompt has {num_chars} characters and so at least {fewest} tokens",
+            limit=max_model_len,
+            num_tokens=fewest,
         )

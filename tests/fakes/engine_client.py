@@ -13,6 +13,7 @@ import numpy as np
 
 from engine.client import EngineClient
 from engine.interface.config import ModelInfo
+from engine.interface.context_overflow import ContextOverflow
 from engine.interface.snapshot import EngineSnapshot, RequestView, StepView
 from engine.interface.types import (
     EngineBusy,
@@ -360,14 +361,14 @@ class FakeEngineClient:
     ) -> None:
         limit, vocab_size = self.model_info.max_model_len, self.model_info.vocab_size
         num_tokens = len(prompt_token_ids)
-        context = f"the model's context is {limit} tokens, prompt and output together"
         if num_tokens >= limit:
-            raise InvalidParameter("prompt", f"the prompt has {num_tokens} tokens; {context}")
+            raise ContextOverflow("prompt", f"the prompt has {num_tokens} tokens", limit=limit, num_tokens=num_tokens)
         if num_tokens - num_prompt_output_tokens + max_tokens > limit:
-            raise InvalidParameter(
+            raise ContextOverflow(
                 max_tokens_parameter,
-                f"{max_tokens_parameter} is {max_tokens} and the prompt has {num_tokens} tokens; {context}",
-            )
+                f"{max_tokens_parameter} is {max_tokens} and the prompt has {num_tokens} tokens",
+                limit=limit, num_tokens=num_tokens, max_tokens=max_tokens,
+            )  # fmt: skip
         if num_tokens == 0:
             raise InvalidParameter("prompt", "the prompt is empty")
         if num_prompt_output_tokens and num_prompt_output_tokens >= min(num_tokens, max_tokens):
