@@ -124,6 +124,10 @@ class KVOffloadStats:
     num_kept_bytes: int = 0  # in that folder, of all models, as far as is known
 
 
+# Upper and inclusive bounds of the tokens of a step, where steps are counted by them; vLLM's.
+STEP_TOKEN_BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
 @dataclass(frozen=True, slots=True)
 class EngineStats:
     """Counters since the start and gauges of the present, read without a lock."""
@@ -149,6 +153,8 @@ class EngineStats:
     device_idle_fraction: float = 0.0  # idle / (idle + busy) over the remembered steps, 0 to 1
     step_time_error: float = 0.0  # |measured - predicted| / measured duration, averaged over the last steps
     prompt_share: float = 0.0  # of the last steps' time that prompts took, 0 to 1
+    num_step_tokens: int = 0  # tokens of all steps
+    step_token_counts: tuple[int, ...] = ()  # steps by their tokens: up to each of STEP_TOKEN_BOUNDS, and above
 
     @property
     def kv_cache_usage(self) -> float:

@@ -191,7 +191,9 @@ async def _detokenize(
         for token_id in query.tokens:
             if not 0 <= token_id < most:
                 raise InvalidParameter("tokens", f"tokens has the id {token_id}; it must be from 0 to {most - 1}")
-        text = model.tokenizer.decode(query.tokens)
+        tokenizer = model.tokenizer
+        decode = tokenizer.decode if query.skip_special_tokens else tokenizer.decode_with_names
+        text = decode(query.tokens)
         answer = {"prompt": text, "content": text}  # llama.cpp calls it content
         if query.return_token_texts is not True:
             return answer

@@ -12,7 +12,6 @@ from server.protocol.base_models import bounded
 from server.protocol.errors import UnsupportedField, invalid_value, shorten
 
 MAX_EXTRA = 256  # files of /infill's input_extra
-RANDOM = -1  # a seed
 
 _OTHER_NAMES: Mapping[str, str] = {
     "n_predict": "max_tokens",
@@ -60,7 +59,7 @@ def to_openai(body: Any) -> Any:
     fields: dict[str, Any] = {}
     for name, value in body.items():
         assert isinstance(name, str)  # JSON has no others
-        if value is None or name in _WITHOUT_MEANING or (name == "seed" and value == RANDOM):
+        if value is None or name in _WITHOUT_MEANING:
             continue
         if name in _ONLY_THESE:
             if value not in _ONLY_THESE[name]:

@@ -78,7 +78,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Referen
 
 def in_steps(tokenizer: Tokenizer, token_ids: list[int]) -> str:
     detokenizer = IncrementalDetokenizer(tokenizer)
-    return "".join(detokenizer.decode([token_id]) for token_id in token_ids) + detokenizer.flush()
+    return "".join(detokenizer.decode([token_id]) for token_id in token_ids)
 
 
 @given(st.one_of(TEXTS, st.lists(st.sampled_from(["hello", " w", TOOL, "<|im_end|>", "</s>", "é"])).map("".join)))
