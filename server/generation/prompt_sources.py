@@ -87,11 +87,12 @@ class InfillPrompt(NamedTuple):
 
     before: str | list[int]
     behind: str
+    context: str = ""  # pieces of other files, which come first
     tools: None = None
 
     @property
     def num_chars(self) -> int:
-        return len(self.behind) + (len(self.before) if isinstance(self.before, str) else 0)
+        return len(self.context) + len(self.behind) + (len(self.before) if isinstance(self.before, str) else 0)
 
     def encode(self, text_model: TextModel, max_model_len: int | None = None, *, is_brief: bool = False) -> list[int]:
         if text_model.infill is None:
@@ -104,10 +105,12 @@ class InfillPrompt(NamedTuple):
         _refuse_hopeless(self.num_chars, text_model, max_model_len)
         before = [self.before] if isinstance(self.before, str) else self.before
         try:
-            for text in (part for part in (*before, self.behind) if isinstance(part, str)):
+            for text in (part for part in (self.context, *before, self.behind) if isinstance(part, str)):
                 text_model.tokenizer.refuse_far_too_long(text, max_model_len)
-            most = _num_listed(max_model_len)
-            return text_model.tokenizer.encode_parts(text_model.infill.parts(before, self.behind), max_tokens=most)
+            parts = text_model.infill.parts(before, self.behind)
+            if self.context:
+                parts = [self.context, *parts]
+            return text_model.tokenizer.encode_parts(parts, max_tokens=_num_listed(max_model_len))
         except TooManyTokens as error:
             raise _too_many(error, max_model_len) from error
 

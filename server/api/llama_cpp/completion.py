@@ -165,7 +165,7 @@ class LlamaCompletionCall(BodyCall):
     def parse_infill(cls, body: Any) -> LlamaCompletionCall:
         request = InfillRequest.parse(body)
         before = request.input_prefix + (request.prompt if isinstance(request.prompt, str) else "")
-        return cls(request, [InfillPrompt(before, request.input_suffix)])
+        return cls(request, [InfillPrompt(before, request.input_suffix, request.context)])
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> LlamaCompletionWriter:
         logprobs = None

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field
 
 from server.api.openai.completion_request import CompletionRequest
-from server.protocol.base_models import bounded
+from server.protocol.base_models import LenientModel, bounded
 from server.protocol.errors import UnsupportedField, invalid_value, shorten
 
 MAX_EXTRA = 256  # files of /infill's input_extra
@@ -100,10 +100,22 @@ class LlamaCompletionRequest(CompletionRequest):
         return request
 
 
+class ExtraFile(LenientModel):
+    """A piece of another file."""
+
+    filename: str = ""
+    text: str
+
+
 class InfillRequest(LlamaCompletionRequest):
     """llama.cpp's request for what stands between two texts."""
 
     prompt: Any = ""  # text behind the prefix that is already written
     input_prefix: str = ""
     input_suffix: str = ""
-    input_extra: Annotated[list[Any], bounded("input_extra", MAX_EXTRA)] = Field(default_factory=list)
+    input_extra: Annotated[list[ExtraFile], bounded("input_extra", MAX_EXTRA)] = Field(default_factory=list)
+
+    @property
+    def context(self) -> str:
+        """The pieces of other files, marked as llama.cpp marks them for models without tokens for files."""
+        return "".join(f"\n\n--- snippet ---\n\n{extra.text}" for extra in self.input_extra)
