@@ -290,6 +290,8 @@ class Engine:
             device_idle_fraction=self.timeline.recent_idle_fraction,
             step_time_error=self.scheduler.step_time.step_time_error,
             prompt_share=self.scheduler.step_time.prompt_share,
+            num_step_tokens=self.timeline.num_step_tokens,
+            step_token_counts=tuple(self.timeline.step_token_counts),
         )
 
     def watch_hosts(self, on_lost: Callable[[BaseException], None]) -> None:

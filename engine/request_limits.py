@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from engine.interface.config import EngineConfig, ModelInfo
-from engine.interface.types import ContextOverflow, QueueFull
+from engine.interface.context_overflow import ContextOverflow
+from engine.interface.types import QueueFull
 from engine.schedule.live_requests import SchedulerCounters
 from sampling.host.params import InvalidParameter
 
@@ -52,10 +53,15 @@ def check_prompt(
     """
     limit, vocab_size, num_tokens = model.max_model_len, model.vocab_size, len(prompt_token_ids)
     if num_tokens >= limit:
-        raise ContextOverflow("prompt", f"the prompt has {num_tokens} tokens", num_tokens, limit)
+        raise ContextOverflow("prompt", f"the prompt has {num_tokens} tokens", limit=limit, num_tokens=num_tokens)
     if num_tokens - num_output + max_tokens > limit:
-        reason = f"{max_tokens_parameter} is {max_tokens} and the prompt has {num_tokens} tokens"
-        raise ContextOverflow(max_tokens_parameter, reason, num_tokens - num_output + max_tokens, limit)
+        raise ContextOverflow(
+            max_tokens_parameter,
+            f"{max_tokens_parameter} is {max_tokens} and the prompt has {num_tokens} tokens",
+            limit=limit,
+            num_tokens=num_tokens,
+            max_tokens=max_tokens,
+        )
     if num_tokens == 0:
         raise InvalidParameter("prompt", "the prompt is empty; it must have at least 1 token")
     if num_output:

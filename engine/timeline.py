@@ -17,13 +17,14 @@ step counts as idle only while a request waits for the device.
 """
 
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from engine.interface.types import TraceEvent
+from engine.interface.types import STEP_TOKEN_BOUNDS, TraceEvent
 
 _PROCESS_ID = 1
 _DEVICE_LANE = 1
@@ -64,6 +65,8 @@ class Timeline:
         """Makes a timeline that starts now and remembers `num_steps` committed steps."""
         self.device_busy_seconds = 0.0  # since the start; never reset
         self.device_idle_seconds = 0.0  # since the start, while work waited; never reset
+        self.num_step_tokens = 0  # of all steps since the start
+        self.step_token_counts = [0] * (len(STEP_TOKEN_BOUNDS) + 1)  # steps since the start; see EngineStats
         self._clock = clock
         self._origin = clock()
         self._num_dispatched = 0
@@ -93,6 +96,8 @@ class Timeline:
         times = StepTimes(
             self._num_dispatched, num_rows, num_tokens, self._schedule_began, self._dispatch_began, now, work_since, now
         )
+        self.num_step_tokens += num_tokens
+        self.step_token_counts[bisect_left(STEP_TOKEN_BOUNDS, num_tokens)] += 1
         self._in_flight.append((times, is_done))
         self._num_dispatched += 1
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sampling.host.params import InvalidParameter
-
 if TYPE_CHECKING:  # only types need it here, so that parameters can be made without it
     import numpy as np
 
@@ -111,25 +109,6 @@ class EngineBusy(RuntimeError):
     """A change of state was refused, because requests are running or the engine is in the wrong state."""
 
 
-class ContextOverflow(InvalidParameter):
-    """A prompt, alone or with the tokens of the answer, has no room in the model's context.
-
-    Args:
-        num_tokens: that were asked for; at least so many where the rest was not counted.
-        limit: the tokens of the context.
-    """
-
-    def __init__(self, param: str, reason: str, num_tokens: int, limit: int) -> None:
-        # Clients look for "maximum context length" in the sentence, and then shorten the conversation.
-        super().__init__(
-            param,
-            f"{reason}; the model's context is {limit} tokens, prompt and output together (its maximum context length "
-            f"is {limit} tokens)",
-        )
-        self.num_tokens = num_tokens
-        self.limit = limit
-
-
 class QueueFull(RuntimeError):
     """The waiting queue is at its limit; try again later."""
 
@@ -143,6 +122,10 @@ class KVOffloadStats:
     num_exported_bytes: int = 0  # of the pages that were put there
     num_damaged_pages: int = 0  # pages there that were not what was written, and were computed again
     num_kept_bytes: int = 0  # in that folder, of all models, as far as is known
+
+
+# Upper and inclusive bounds of the tokens of a step, where steps are counted by them; vLLM's.
+STEP_TOKEN_BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +153,8 @@ class EngineStats:
     device_idle_fraction: float = 0.0  # idle / (idle + busy) over the remembered steps, 0 to 1
     step_time_error: float = 0.0  # |measured - predicted| / measured duration, averaged over the last steps
     prompt_share: float = 0.0  # of the last steps' time that prompts took, 0 to 1
+    num_step_tokens: int = 0  # tokens of all steps
+    step_token_counts: tuple[int, ...] = ()  # steps by their tokens: up to each of STEP_TOKEN_BOUNDS, and above
 
     @property
     def kv_cache_usage(self) -> float:

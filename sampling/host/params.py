@@ -63,6 +63,10 @@ class InvalidParameter(ValueError):
         super().__init__(message)
         self.param = param
 
+    def renamed(self, param: str) -> InvalidParameter:
+        """The same error about a parameter of another name."""
+        return InvalidParameter(param, str(self))
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:

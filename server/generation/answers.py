@@ -47,6 +47,7 @@ class GenerationStats(NamedTuple):
     time_to_first_token: float | None  # seconds
     timings: Timings | None  # None of several sequences
     duration: float  # seconds since the submission
+    most_tokens: int  # of one sequence
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -63,6 +64,7 @@ class Answer:
     finish_reason: FinishReason
     logprobs: list[TokenLogprobs] | None = None  # of each of the token ids, where the request wants them
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # of the prompt's tokens, None of the first
+    matched_stop: str | int | None = None  # the stop string or the token that has ended it
 
     @property
     def cumulative_logprob(self) -> float | None:
@@ -92,6 +94,7 @@ def join(index: int, deltas: Sequence[Delta], finish_reason: FinishReason) -> An
         finish_reason,
         list(chain.from_iterable(logprobs)) if logprobs else None,
         next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None), None),
+        deltas[-1].matched_stop if deltas else None,
     )
 
 

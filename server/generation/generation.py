@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from engine.interface.types import DeadEnd, EngineError, FinishReason, TokenEvent
+from engine.interface.types import DeadEnd, EngineError, FinishReason, PromptProgress, TokenEvent, WaitStage
 from server.generation.answers import Answer, GenerationStats, Timings, Usage, choose_best, join, least_complete
 from server.generation.observer import GenerationObserver, tell_finished
 from server.generation.output_sequence import Delta, OutputSequence
@@ -47,6 +47,9 @@ class Generation:
         self._sequences = sequences
         self._observers = observers
         base = GenerationObserver
+        self._on_progress = [
+            observer.progress for observer in observers if type(observer).progress is not base.progress
+        ]
         self._on_tokens = [observer.tokens for observer in observers if type(observer).tokens is not base.tokens]
         self._num_open = len(sequences)
         self._ended_at: float | None = None
@@ -203,8 +206,9 @@ class Generation:
         self._is_finished = True
         if self._observers:
             stats = GenerationStats(
-                self.usage, self.finish_reasons, self.time_to_first_token, self.timings, self.duration
-            )
+                self.usage, self.finish_reasons, self.time_to_first_token, self.timings, self.duration,
+                max(sequence.num_tokens for sequence in self._sequences),
+            )  # fmt: skip
             tell_finished(self._observers, stats, error)
 
     async def _next_deltas(self) -> list[Delta]:
@@ -215,11 +219,23 @@ class Generation:
         for sequence in sequences:
             if sequence.stream.has_news:
                 event = sequence.stream.take()
-                if event.progress is not None:
-                    for observer in self._observers:
-                        await observer.progress(event.progress, sequence.index)
+                progress = event.progress
+                if event.token_ids and not sequence.num_tokens:
+                    progress = self._whole_prompt(sequence, event.num_cached_tokens)
+                if progress is not None:
+                    for on_progress in self._on_progress:
+                        await on_progress(progress, sequence.index)
                 deltas += self._advance(sequence, event)
         return deltas
+
+    def _whole_prompt(self, sequence: OutputSequence, num_cached: int) -> PromptProgress | None:
+        """The last progress before the first token; None of a further answer to a prompt, which shares the first's."""
+        of_prompt, place = divmod(sequence.index, len(self._sequences) // len(self.prompts))
+        if place or not sequence.tells_progress:
+            return None
+        num_tokens, admitted_at = len(self.prompts[of_prompt].token_ids), sequence.stream.admitted_at
+        waited = 0.0 if admitted_at is None else 1000 * (time.perf_counter() - admitted_at)
+        return PromptProgress(WaitStage.PROMPT, 0, 0.0, num_tokens, num_cached, num_tokens, waited)
 
     def _open_sequences(self) -> list[OutputSequence]:
         return [sequence for sequence in self._sequences if sequence.finish_reason is None]
@@ -235,6 +251,8 @@ class Generation:
             now = time.perf_counter()
             if num_new and self.time_to_first_token is None:
                 self.time_to_first_token = now - self._submitted_at
+            if num_new and sequence.first_token_at is None:
+                sequence.first_token_at = now
             for on_tokens in self._on_tokens:
                 on_tokens(sequence, event.token_ids[:num_new], deltas, now)
             if num_new:

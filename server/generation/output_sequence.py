@@ -34,6 +34,7 @@ class Delta:
     logprobs: list[TokenLogprobs] | None = None  # of each of the token ids, where asked for
     # Of each of the prompt's tokens, None of the first; in the sequence's first delta, where asked for.
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    matched_stop: str | int | None = None  # in the last delta, the stop string or the token that has ended the sequence
 
 
 class OutputSequence:
@@ -53,6 +54,7 @@ class OutputSequence:
         "_pending_text",
         "_stops",
         "finish_reason",
+        "first_token_at",
         "index",
         "is_aborted",
         "last_token_at",
@@ -60,8 +62,10 @@ class OutputSequence:
         "num_cached_tokens",
         "num_tokens",
         "stop_string",
+        "stop_token_id",
         "stream",
         "submitted_at",
+        "tells_progress",
     )
 
     def __init__(
@@ -89,6 +93,7 @@ class OutputSequence:
         elif request.echoes:
             _read_begun(prompt.token_ids, 0, tokenizer, detokenizer, None)
         self._interval = streaming.interval
+        self.tells_progress = streaming.tells_progress
         self._is_exact = streaming.is_resumable
         # So many tokens that come together may become text in one go: none where one of them can end the answer, and
         # one where each is looked at apart.
@@ -101,6 +106,7 @@ class OutputSequence:
         self.num_cached_tokens = 0
         self.finish_reason: FinishReason | None = None
         self.stop_string: str | None = None  # that has ended it
+        self.stop_token_id: int | None = None  # the same
         self.is_aborted = False
         self._detokenizer = detokenizer
         self._stops = stops
@@ -110,8 +116,9 @@ class OutputSequence:
         self._pending_ids: list[int] = []  # tokens whose text is still held back
         self._pending_logprobs: list[TokenLogprobs] | None = None  # of the pending ids, where asked for
         self._pending_prompt_logprobs: list[TokenLogprobs | None] | None = None  # until there is a delta
-        # Seconds of `time.perf_counter`; the generation sets both.
+        # Seconds of `time.perf_counter`; the generation sets them.
         self.submitted_at = 0.0
+        self.first_token_at: float | None = None
         self.last_token_at: float | None = None
 
     def advance(self, event: TokenEvent) -> list[Delta]:
@@ -141,13 +148,14 @@ class OutputSequence:
             text = self._decode(token_ids[:-1])
             if self.finish_reason is None:
                 self._count(token_ids[-1:])
+                self.stop_token_id = token_ids[-1]
         else:
             text = self._decode(token_ids)
         if event.logprobs is not None or event.prompt_logprobs is not None:
             self._take_logprobs(event, self.num_tokens - num_before)
         if self.finish_reason is None and event.finish_reason is not None:
             self.finish_reason = event.finish_reason
-            text += self._flush()
+            text += self._flush()  # half a character that its tokens end with is left out
         return self._release(self._pending_text + text)
 
     def advance_tokens(self, token_ids: Sequence[int]) -> Delta | None:
@@ -182,10 +190,18 @@ class OutputSequence:
             self.finish_reason,
             self._pending_logprobs,
             self._pending_prompt_logprobs,
+            self.matched_stop,
         )
         self._pending_ids, self._pending_logprobs, self._pending_prompt_logprobs = [], None, None
         self._pending_text, self._least_tokens = "", self._interval
         return delta
+
+    @property
+    def matched_stop(self) -> str | int | None:
+        """The stop string, or else the token, that has ended it; None where neither has."""
+        if self.finish_reason is not FinishReason.STOP:
+            return None
+        return self.stop_token_id if self.stop_string is None else self.stop_string
 
     def abort(self) -> None:
         """Ends with ABORT after the tokens it already has, unless it has ended."""
@@ -226,15 +242,10 @@ class OutputSequence:
         return emit
 
     def _flush(self) -> str:
-        """The text that was held back, once no more tokens can come. It may still complete a stop string."""
-        text = self._detokenizer.flush()
+        """The text that was held back for stop strings, once no more tokens can come."""
         if self._stops is None or self.num_tokens <= self._min_tokens:
-            return text
-        emit, stopped = self._stops.feed(text)
-        if stopped is None:
-            return emit + self._stops.flush()
-        self.finish_reason, self.stop_string = FinishReason.STOP, stopped
-        return emit
+            return ""
+        return self._stops.flush()
 
     def _count(self, token_ids: list[int]) -> None:
         self._pending_ids += token_ids

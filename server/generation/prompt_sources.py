@@ -7,8 +7,7 @@ from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from engine.interface.types import ContextOverflow
-from sampling.host.params import InvalidParameter
+from engine.interface.context_overflow import ContextOverflow
 from server.protocol.errors import ApiError
 from server.protocol.json_limits import is_deeper, size_of
 from server.text.chat_template import ChatTemplate, ChatTemplateError
@@ -57,7 +56,7 @@ class PromptSource(Protocol):
         Raises:
             ApiError: the model has no chat template, the template refuses the messages, or what it is told beside them
                 is nested too deeply.
-            InvalidParameter: the text is far too long.
+            ContextOverflow: the text is far too long.
             TemplateTimeout, PromptTextTooLong: with `is_brief`, beyond these limits.
         """
         ...
@@ -89,11 +88,12 @@ class InfillPrompt(NamedTuple):
 
     before: str | list[int]
     behind: str
+    context: str = ""  # pieces of other files, which come first
     tools: None = None
 
     @property
     def num_chars(self) -> int:
-        return len(self.behind) + (len(self.before) if isinstance(self.before, str) else 0)
+        return len(self.context) + len(self.behind) + (len(self.before) if isinstance(self.before, str) else 0)
 
     def encode(self, text_model: TextModel, max_model_len: int | None = None, *, is_brief: bool = False) -> list[int]:
         if text_model.infill is None:
@@ -106,10 +106,12 @@ class InfillPrompt(NamedTuple):
         _refuse_hopeless(self.num_chars, text_model, max_model_len)
         before = [self.before] if isinstance(self.before, str) else self.before
         try:
-            for text in (part for part in (*before, self.behind) if isinstance(part, str)):
+            for text in (part for part in (self.context, *before, self.behind) if isinstance(part, str)):
                 text_model.tokenizer.refuse_far_too_long(text, max_model_len)
-            most = _num_listed(max_model_len)
-            return text_model.tokenizer.encode_parts(text_model.infill.parts(before, self.behind), max_tokens=most)
+            parts = text_model.infill.parts(before, self.behind)
+            if self.context:
+                parts = [self.context, *parts]
+            return text_model.tokenizer.encode_parts(parts, max_tokens=_num_listed(max_model_len))
         except TooManyTokens as error:
             raise _too_many(error, max_model_len) from error
 
@@ -280,14 +282,22 @@ def _num_listed(max_model_len: int | None) -> int | None:
     return None if max_model_len is None else max(max_model_len, MAX_LISTED_TOKENS)
 
 
-def _too_many(error: TooManyTokens, max_model_len: int | None) -> InvalidParameter:
-    num_tokens = error.num_tokens
-    return ContextOverflow("prompt", f"the prompt has at least {num_tokens} tokens", num_tokens, max_model_len or 0)
+def _too_many(error: TooManyTokens, max_model_len: int | None) -> ContextOverflow:
+    return ContextOverflow(
+        "prompt",
+        f"the prompt has at least {error.num_tokens} tokens",
+        limit=max_model_len or 0,
+        num_tokens=error.num_tokens,
+    )
 
 
 def _refuse_hopeless(num_chars: int, text_model: TextModel, max_model_len: int | None) -> None:
     """Refuses a text that is too long whatever its tokens are, because a token has a largest number of characters."""
     fewest = num_chars // text_model.tokenizer.max_token_bytes
     if max_model_len is not None and fewest >= max_model_len:
-        reason = f"the prompt has {num_chars} characters and so at least {fewest} tokens"
-        raise ContextOverflow("prompt", reason, fewest, max_model_len)
+        raise ContextOverflow(
+            "prompt",
+            f"the prompt has {num_chars} characters and so at least {fewest} tokens",
+            limit=max_model_len,
+            num_tokens=fewest,
+        )

@@ -110,7 +110,7 @@ def prepare_here(
     except InvalidParameter as error:
         # The engine knows only prompts; a chat client has sent messages.
         if error.param == "prompt" != request.prompt_parameter:
-            error.param = request.prompt_parameter
+            raise error.renamed(request.prompt_parameter) from error
         raise
     return prepared
 

@@ -34,7 +34,7 @@ from server.http.entry.access_log import REQUEST_ID, add_headers
 from server.http.entry.error_answers import ERROR_SHAPES, GENERATING
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, add_cors_headers
 from server.http.entry.key_limits import add_limit_headers
-from server.http.entry.middleware import enter
+from server.http.entry.middleware import APIS, enter
 from server.http.entry.served import SERVED
 from server.http.responses import routes as responses
 from server.http.responses.response_socket import open_socket
@@ -115,7 +115,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     inspecting.add_routes(app)
     admin.add_routes(app)
     usage.add_routes(app)
-    handlers.add_routes(app, served.workers, is_strict=settings.strict_parameters)
+    handlers.add_routes(app, served.workers, is_strict=settings.strict_parameters, apis=settings.apis)
     playground.add_routes(app, settings.playground_peers)
     return app
 
@@ -141,6 +141,7 @@ def _make_app(served: ServedModels, guard: Guard, turns: LoopThrottle) -> web.Ap
         client_max_size=served.settings.max_body_bytes,
     )
     app[SERVED] = served
+    app[APIS] = served.settings.apis
     app[GUARD] = guard
     app[TURNS] = turns
     if guard.keys is not None:

@@ -13,6 +13,7 @@ import numpy as np
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from engine.interface.context_overflow import ContextOverflow
 from engine.interface.types import Pooling
 from sampling.host.params import InvalidParameter
 from server.admission.keyring import Tenant
@@ -36,6 +37,7 @@ ERROR_SHAPES: Mapping[str, ErrorShape] = {COUNT_TOKENS: error_object}  # of rout
 
 MAX_COUNTED = 1 << 18  # tokens of a text or a conversation; counting more would take a worker thread for long
 MAX_INLINE_NUMBERS = 1024  # in an answer that is encoded on the asyncio thread
+EMBEDDING_TOKENS = 2  # of the context beside the input: the one that follows it, and the one that is sampled
 MAX_AT_ONCE = 16  # embeddings of one request in the engine's queue
 
 
@@ -189,7 +191,9 @@ async def _detokenize(
         for token_id in query.tokens:
             if not 0 <= token_id < most:
                 raise InvalidParameter("tokens", f"tokens has the id {token_id}; it must be from 0 to {most - 1}")
-        text = model.tokenizer.decode(query.tokens)
+        tokenizer = model.tokenizer
+        decode = tokenizer.decode if query.skip_special_tokens else tokenizer.decode_with_names
+        text = decode(query.tokens)
         answer = {"prompt": text, "content": text}  # llama.cpp calls it content
         if query.return_token_texts is not True:
             return answer
@@ -207,10 +211,14 @@ async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedMode
         try:
             return [prompt.encode(model.text_model, max_model_len) for prompt in prompts]
         except InvalidParameter as error:
-            raise InvalidParameter("input", str(error)) from error
+            raise error.renamed("input") from error
 
     num_chars = sum(prompt.num_chars for prompt in prompts)
     token_lists = await _in_worker(served, num_chars, tokenize) if num_chars > MAX_INLINE_CHARS else tokenize()
+    for token_ids in token_lists:
+        if len(token_ids) + EMBEDDING_TOKENS > max_model_len:
+            what = f"an input has {len(token_ids)} tokens, and its embedding needs {EMBEDDING_TOKENS} more"
+            raise ContextOverflow("input", what, limit=max_model_len, num_tokens=len(token_ids))
     num_tokens = sum(map(len, token_lists))
     account = tenant.account
     if account is not None:
@@ -220,9 +228,12 @@ async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedMode
     async def compute(token_ids: Sequence[int]) -> np.ndarray:
         async with at_once:
             served.residency.ask_for(model)
-            return await model.engine.embed(
-                token_ids, pooling, priority=tenant.check_priority(None), tenant=tenant.name
-            )
+            try:
+                return await model.engine.embed(
+                    token_ids, pooling, priority=tenant.check_priority(None), tenant=tenant.name
+                )
+            except InvalidParameter as error:
+                raise error.renamed("input") from error
 
     tasks = [asyncio.ensure_future(compute(token_ids)) for token_ids in token_lists]
     try:

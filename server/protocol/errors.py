@@ -11,7 +11,8 @@ import orjson
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from engine.interface.types import ContextOverflow, DeadEnd, EngineError, QueueFull
+from engine.interface.context_overflow import ContextOverflow
+from engine.interface.types import DeadEnd, EngineError, QueueFull
 from sampling.host.params import InvalidParameter
 
 MAX_PARAM_CHARS = 128
@@ -21,6 +22,7 @@ RETRY_AFTER_S = 1
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"  # OpenAI's code, by which clients know to shorten the prompt
 
 # What pydantic's error types ask of a value, as the end of the sentence "<param> is <value>; it must be …".
 _DEMANDS = {
@@ -79,13 +81,14 @@ class ApiError(Exception):
         return self
 
 
-class ContextError(ApiError):
-    """400, for a prompt that has no room in the model's context; clients know it by its code and shorten it."""
+class ContextLengthExceeded(ApiError):
+    """400, for a request that does not fit into the model's context; each API has words of its own for it."""
 
-    def __init__(self, error: ContextOverflow) -> None:
-        super().__init__(str(error), param=error.param, code="context_length_exceeded")
-        self.num_tokens = error.num_tokens
-        self.limit = error.limit
+    def __init__(self, overflow: ContextOverflow) -> None:
+        super().__init__(str(overflow), param=overflow.param, code=CONTEXT_LENGTH_EXCEEDED)
+        self.limit = overflow.limit
+        self.num_tokens = overflow.num_tokens
+        self.max_tokens = overflow.max_tokens
 
 
 class FieldError(ValueError):
@@ -190,7 +193,7 @@ def to_api_error(error: Exception) -> ApiError:
         case ApiError():
             return error
         case ContextOverflow():
-            return ContextError(error)
+            return ContextLengthExceeded(error)
         case InvalidParameter():
             return invalid_value(str(error), error.param)
         case QueueFull():

@@ -10,8 +10,11 @@ Unsupported = Mapping[str, tuple[Any, ...]]
 
 _SHARED: Unsupported = {
     "chat_template": (),
+    "mirostat": (0,),
+    "num_beams": (1,),
     "truncation_side": ("left",),  # cuts the beginning of a prompt
     "top_a": (0.0,),
+    "use_beam_search": (False,),
 }
 
 COMPLETIONS: Unsupported = {
@@ -52,7 +55,6 @@ DEFAULTS_OF_PEERS: Unsupported = {
     "require_reasoning": (False,),
     "spaces_between_special_tokens": (True,),
     "detokenize": (True,),
-    "use_beam_search": (False,),
     "length_penalty": (1.0,),
     "guided_decoding_backend": ("auto",),
     "cache_prompt": (True,),
@@ -69,7 +71,6 @@ DEFAULTS_OF_PEERS: Unsupported = {
     "dynatemp_range": (0.0,),
     "id_slot": (-1,),
     "min_keep": (0,),
-    "mirostat": (0,),
     "mirostat_eta": (0.1,),
     "mirostat_tau": (5.0,),
     "n_cache_reuse": (0,),
@@ -91,7 +92,6 @@ DEFAULTS_OF_PEERS: Unsupported = {
     # Of text-generation-webui, whose clients send all of theirs.
     "do_sample": (True,),
     "guidance_scale": (1.0,),
-    "num_beams": (1,),
     "penalty_alpha": (0.0,),
     "top_n": (),  # of rerankers
 }

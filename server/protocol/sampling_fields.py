@@ -72,6 +72,10 @@ def _without_repeats(token_ids: list[int]) -> list[int]:
     return list(dict.fromkeys(token_ids))
 
 
+def _minus_one_is_random(seed: int) -> int | None:
+    return None if seed == -1 else seed
+
+
 def _minus_one_is_off(sigmas: float) -> float:
     return 0.0 if sigmas == -1.0 else sigmas
 
@@ -112,6 +116,7 @@ class SamplingFields(_ParamFields):
     """
 
     top_n_sigma: Annotated[float, AfterValidator(_minus_one_is_off)] | None = None
+    seed: Annotated[int, AfterValidator(_minus_one_is_random)] | None = None
     dry_sequence_breakers: (
         Annotated[list[str], BeforeValidator(_as_breakers, json_schema_input_type=list[str])] | None
     ) = None

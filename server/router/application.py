@@ -17,7 +17,7 @@ from server.http.entry.access_log import add_headers
 from server.http.entry.error_answers import ERROR_SHAPES, GENERATING
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, add_cors_headers
 from server.http.entry.key_limits import add_limit_headers
-from server.http.entry.middleware import enter
+from server.http.entry.middleware import APIS, enter
 from server.http.responses.routes import CONVERSATIONS, RESPONSES
 from server.http.table import ROUTES
 from server.http.transport.connections import DESCRIPTORS, KEYS, TURNS, GuardedRunner
@@ -101,6 +101,7 @@ def make_router_runner(app: web.Application) -> web.AppRunner:
 def _make_app(router: Router, guard: Guard) -> web.Application:
     app = web.Application(middlewares=[enter], client_max_size=router.settings.max_body_bytes)
     app[ROUTER] = router
+    app[APIS] = router.settings.apis
     app[GUARD] = guard
     app[TURNS] = LoopThrottle()
     if guard.keys is not None:

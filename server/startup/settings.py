@@ -55,8 +55,28 @@ class MetricsNames(StrEnum):
     BOTH = "both"
 
 
+class Api(StrEnum):
+    """An API of which a server has the routes; the values are those of the setting."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    OLLAMA = "ollama"
+    LLAMA_CPP = "llama-cpp"
+
+
 class SettingsError(ValueError):
     """A setting that cannot be used; the message names it, its value and its limit."""
+
+
+_APIS = Limit(
+    lambda names: len(names) > 0 and all(name in tuple(Api) for name in names),
+    f"each must be one of {', '.join(Api)}, and there must be one",
+)
+
+_PREFIX = Limit(
+    lambda prefix: re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", prefix) is not None,
+    "it must be a path such as /llm, without a slash at its end",
+)
 
 
 def _is_network(text: str) -> bool:
@@ -82,6 +102,13 @@ class ServerSettings:
     port: int = setting(8000, "port to listen on; 0 picks a free one", limit=from_to(0, 65535))
     uds: str | None = setting(
         None, "Unix socket to listen on instead, for its owner alone", limit=NOT_EMPTY, metavar="PATH"
+    )
+    api_prefix: str | None = setting(
+        None, "path such as /llm under which all routes are too, for a server behind a proxy", limit=_PREFIX,
+        metavar="PATH",
+    )  # fmt: skip
+    apis: tuple[str, ...] = setting(
+        tuple(Api), "APIs whose routes exist, comma-separated; all by default", limit=_APIS, metavar="NAMES"
     )
     metrics_port: int | None = setting(
         None, "port of their own for metrics and health, which need no key there", limit=from_to(0, 65535)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from engine.interface.types import EngineError, EngineStats, FinishReason
+from engine.interface.types import STEP_TOKEN_BOUNDS, EngineError, EngineStats, FinishReason
 from server.generation.answers import GenerationStats
 from server.generation.observer import GenerationObserver
 from server.generation.output_sequence import Delta, OutputSequence
@@ -21,6 +21,11 @@ from server.generation.prompts import PreparedPrompt
 _FIRST_TOKEN_BOUNDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 _INTER_TOKEN_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)
 _E2E_BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 60, 120, 240, 480, 960, 1920)
+
+
+_PREFILL_BOUNDS = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_COUNT_BOUNDS = (1, 2, 5, 10, 20)
+_TOKEN_BOUNDS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
 
 
 class Histogram:
@@ -46,11 +51,18 @@ class Histogram:
 
     def collect(self, model: str) -> HistogramMetricFamily:
         """The histogram as Prometheus reads it: cumulative counts by upper bound, with the label `model`."""
-        bounds = [*(str(bound) for bound in self._bounds), "+Inf"]
-        buckets = list(zip(bounds, map(float, accumulate(self._counts)), strict=True))
-        family = HistogramMetricFamily(self.name, self.documentation, labels=["model"])
-        family.add_metric([model], buckets, sum_value=self._sum)
-        return family
+        return histogram_family(self.name, self.documentation, self._bounds, self._counts, self._sum, model)
+
+
+def histogram_family(
+    name: str, documentation: str, bounds: Sequence[float], counts: Sequence[int], total: float, model: str
+) -> HistogramMetricFamily:
+    """A histogram of the counts between the bounds and above the last one, with the label `model`."""
+    names = [*(str(bound) for bound in bounds), "+Inf"]
+    buckets = list(zip(names, map(float, accumulate(counts)), strict=True))
+    family = HistogramMetricFamily(name, documentation, labels=["model"])
+    family.add_metric([model], buckets, sum_value=total)
+    return family
 
 
 class Metrics(GenerationObserver):
@@ -69,7 +81,32 @@ class Metrics(GenerationObserver):
         self.queue_time = Histogram(
             "eagre_request_queue_time_seconds", "From a request's submission to its first step", _FIRST_TOKEN_BOUNDS
         )
+        self.prefill_time = Histogram(
+            "eagre_request_prefill_time_seconds", "From a request's first step to its first token", _PREFILL_BOUNDS
+        )
+        self.decode_time = Histogram(
+            "eagre_request_decode_time_seconds", "From a choice's first token to its last", _PREFILL_BOUNDS
+        )
+        self.inference_time = Histogram(
+            "eagre_request_inference_time_seconds", "From a request's first step to its last token", _PREFILL_BOUNDS
+        )
+        self.prompt_tokens = Histogram("eagre_request_prompt_tokens", "Prompt tokens of a choice", _TOKEN_BOUNDS)
+        self.generation_tokens = Histogram(
+            "eagre_request_generation_tokens", "Tokens of a choice that has ended", _TOKEN_BOUNDS
+        )
+        self.most_generation_tokens = Histogram(
+            "eagre_request_max_num_generation_tokens", "Tokens of a request's longest choice", _TOKEN_BOUNDS
+        )
+        self.params_n = Histogram("eagre_request_params_n", "Choices of a prompt", _COUNT_BOUNDS)
+        self.params_max_tokens = Histogram(
+            "eagre_request_params_max_tokens", "Most tokens that a choice may have", _TOKEN_BOUNDS
+        )
         self.num_finished: Counter[FinishReason] = Counter()  # choices
+        self._histograms = (
+            self.time_to_first_token, self.inter_token_latency, self.e2e_request_latency, self.queue_time,
+            self.prefill_time, self.decode_time, self.inference_time, self.prompt_tokens, self.generation_tokens,
+            self.most_generation_tokens, self.params_n, self.params_max_tokens,
+        )  # fmt: skip
         self.num_prompt_tokens = 0
         self.num_generation_tokens = 0
         self._engine_stats: Callable[[], EngineStats] = EngineStats
@@ -79,10 +116,17 @@ class Metrics(GenerationObserver):
         self._engine_stats = stats
 
     def submitted(self, prompts: Sequence[PreparedPrompt]) -> None:
-        self.num_prompt_tokens += sum(len(prompt.token_ids) for prompt in prompts)
+        for prompt in prompts:
+            num_tokens, num_choices = len(prompt.token_ids), len(prompt.params)
+            self.num_prompt_tokens += num_tokens
+            self.prompt_tokens.observe(num_tokens, num_choices)
+            self.params_n.observe(num_choices)
+            self.params_max_tokens.observe(prompt.params[0].max_tokens, num_choices)
 
     def tokens(self, sequence: OutputSequence, token_ids: Sequence[int], deltas: Sequence[Delta], now: float) -> None:
         num_tokens, last = len(token_ids), sequence.last_token_at
+        if sequence.finish_reason is not None:
+            self._note_end(sequence, now if num_tokens or last is None else last)
         if not num_tokens:
             return
         self.num_generation_tokens += num_tokens
@@ -92,6 +136,14 @@ class Metrics(GenerationObserver):
         self.time_to_first_token.observe(now - sequence.submitted_at)
         if sequence.stream.admitted_at is not None:
             self.queue_time.observe(max(sequence.stream.admitted_at - sequence.submitted_at, 0.0))
+
+    def _note_end(self, sequence: OutputSequence, last_token_at: float) -> None:
+        self.generation_tokens.observe(sequence.num_tokens)
+        began, first = sequence.stream.admitted_at, sequence.first_token_at
+        if began is not None and first is not None:
+            self.prefill_time.observe(max(first - began, 0.0))
+            self.decode_time.observe(last_token_at - first)
+            self.inference_time.observe(max(last_token_at - began, 0.0))
 
     def finished(self, stats: GenerationStats | None, error: BaseException | None) -> None:
         if stats is None:
@@ -103,13 +155,12 @@ class Metrics(GenerationObserver):
                 self.num_finished[FinishReason.ABORT] += 1  # the client has left
         if None not in stats.finish_reasons:
             self.e2e_request_latency.observe(stats.duration)
+            self.most_generation_tokens.observe(stats.most_tokens)
 
     def collect(self, model: str) -> Iterator[Metric]:
         """Every figure with the label `model`."""
-        yield self.time_to_first_token.collect(model)
-        yield self.inter_token_latency.collect(model)
-        yield self.e2e_request_latency.collect(model)
-        yield self.queue_time.collect(model)
+        for histogram in self._histograms:
+            yield histogram.collect(model)
         finished = CounterMetricFamily(
             "eagre_request_success", "Choices that ended, by reason", labels=["model", "finish_reason"]
         )
@@ -126,6 +177,14 @@ class Metrics(GenerationObserver):
         stats = self._engine_stats()
         for figure in _ENGINE_FIGURES:
             yield _labelled(figure.family, figure.name, figure.documentation, model, figure.read(stats))
+        yield histogram_family(
+            "eagre_iteration_tokens_total",
+            "Tokens of a step",
+            STEP_TOKEN_BOUNDS,
+            stats.step_token_counts or [0] * (len(STEP_TOKEN_BOUNDS) + 1),
+            stats.num_step_tokens,
+            model,
+        )
         yield _cache_config(model, stats)
 
 

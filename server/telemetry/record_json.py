@@ -82,7 +82,7 @@ def _tokens(token_ids: Sequence[int], tokenizer: HasTokenTexts | None) -> dict[s
     return {
         "token_ids": token_ids,
         "token_texts": [token_text_alone(tokenizer, token_id) for token_id in token_ids],
-        "text": detokenizer.decode(list(token_ids)) + detokenizer.flush(),
+        "text": detokenizer.decode(list(token_ids)),
     }
 
 

@@ -25,12 +25,11 @@ def token_text_alone(tokenizer: HasTokenTexts, token_id: int) -> str:
 class IncrementalDetokenizer:
     """Turns the tokens of one output into text, and never emits half a character.
 
-    All pieces and the flush together equal `Tokenizer.decode` of all tokens. Bytes that may still become a character
-    are held back; bytes that cannot are U+FFFD at once.
+    All pieces together equal `Tokenizer.decode` of all tokens, but for half a character at the end. Bytes that may
+    still become a character are held back; bytes that cannot are U+FFFD at once.
 
         detokenizer = IncrementalDetokenizer(tokenizer)
         text = detokenizer.decode(event.token_ids)
-        rest = detokenizer.flush()
     """
 
     __slots__ = ("_rest", "_token_bytes")
@@ -49,11 +48,6 @@ class IncrementalDetokenizer:
         text, num_decoded = utf_8_decode(data, "replace", False)
         self._rest = data[num_decoded:]
         return text
-
-    def flush(self) -> str:
-        """U+FFFD if the output ended within a character, else ""; call it once, after the last token."""
-        rest, self._rest = self._rest, b""
-        return rest.decode("utf-8", errors="replace")
 
 
 class VisibleControlTokens:

@@ -127,7 +127,8 @@ class Tokenizer:
         """Token ids of `text`; names of control tokens in it become those tokens.
 
         Args:
-            add_special_tokens: whether to add the tokens that the model needs around a text, as no chat template does.
+            add_special_tokens: whether to add the tokens that the model needs around a text, as no chat template does;
+                those that the text already has are not added again.
             max_tokens: the largest number that the caller can use. Without this limit, a text of millions of tokens
                 blocks all other threads for a tenth of a second, while its list is made.
 
@@ -139,7 +140,14 @@ class Tokenizer:
         _check_unicode(text)
         self.refuse_far_too_long(text, max_tokens)
         token_ids = self._vocabulary.encode(text, max_tokens)
-        return [*self._prefix_ids, *token_ids, *self._suffix_ids] if add_special_tokens else token_ids
+        if not add_special_tokens:
+            return token_ids
+        before, behind = self._prefix_ids, self._suffix_ids
+        if before and token_ids[: len(before)] == before:
+            before = []
+        if behind and token_ids[-len(behind) :] == behind:
+            behind = []
+        return [*before, *token_ids, *behind]
 
     def encode_parts(self, parts: Sequence[Part], *, max_tokens: int | None = None) -> list[int]:
         """Token ids of texts, in which no name becomes a token, and control tokens, after the prefix."""
@@ -187,6 +195,12 @@ class Tokenizer:
         """The text of `token_ids` without control tokens, U+FFFD for bytes that are no UTF-8; raises IndexError."""
         table = self.token_bytes
         return b"".join([table[token_id] for token_id in token_ids]).decode("utf-8", errors="replace")
+
+    def decode_with_names(self, token_ids: Sequence[int]) -> str:
+        """The same with the names of control tokens."""
+        table, names = self.token_bytes, self._tokens
+        data = b"".join([table[token_id] or names[token_id].encode() for token_id in token_ids])
+        return data.decode("utf-8", errors="replace")
 
     def count(self, text: str, *, add_special_tokens: bool) -> int:
         return len(self.encode(text, add_special_tokens=add_special_tokens))

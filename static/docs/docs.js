@@ -12,7 +12,7 @@ async function load() {
   byId("problem").hidden = true;
   let answer;
   try {
-    answer = await keyedFetch("/openapi.json");
+    answer = await keyedFetch("openapi.json");
   } catch {
     return complain("The server does not answer.");
   }

@@ -49,7 +49,7 @@ const stored = loadSettings(storage);
 const controls = new Controls({ ...stored, extra: readParameters(stored.extra) }, (settings) => saveSettings(storage, settings));
 
 const tabStorage = () => window.sessionStorage;
-const own = new Server(location.origin, tabStorage, "eagre.api-key");
+const own = new Server(new URL(".", location.href).href.replace(/\/$/, ""), tabStorage, "eagre.api-key");
 const { fetch: keyedFetch, transports } = own;
 const peers = new Map(byId("peers").content.split(" ").filter((url) => url !== "").map((url) => [url, new Server(url, tabStorage)]));
 
@@ -234,7 +234,7 @@ new Palette().add(
     byId("more-parameters").open = true;
     byId("more-parameters").querySelector("summary").focus();
   } },
-  { name: "Documentation of the server's routes", run: () => location.assign("/docs") },
+  { name: "Documentation of the server's routes", run: () => location.assign("docs") },
 );
 
 byId("settings-toggle").addEventListener("click", () => {

@@ -161,7 +161,12 @@ async def test_abort_ends_the_stream_with_one_event(make_client):
         ([], greedy(1), "prompt", "the prompt is empty"),
         ([VOCAB_SIZE], greedy(1), "prompt", f"token id {VOCAB_SIZE}; token ids must be from 0 to {VOCAB_SIZE - 1}"),
         ([-1], greedy(1), "prompt", "token id -1"),
-        ([1] * 60, greedy(1), "prompt", "the prompt has 60 tokens; the model's context is 60 tokens"),
+        (
+            [1] * 60,
+            greedy(1),
+            "prompt",
+            "However, the prompt has 60 tokens",
+        ),
         ([1] * 50, greedy(11), "max_tokens", "max_tokens is 11 and the prompt has 50 tokens"),
         ([1], greedy(1, stop_token_ids=(VOCAB_SIZE,)), "stop_token_ids", f"stop_token_ids has {VOCAB_SIZE}"),
     ],

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from engine.interface.types import STEP_TOKEN_BOUNDS
 from engine.timeline import Timeline
 from tests.fakes.runner import FakePending, FakeRunner
 from tests.fakes.script import World
@@ -300,3 +301,14 @@ def test_a_trace_has_a_lane_for_the_device_and_one_for_the_host(overlap: bool) -
 
 def device_slices(timeline: Timeline, num_steps: int | None = None) -> list[dict]:
     return [event for event in timeline.export_trace(num_steps) if event["name"] == "step"]
+
+
+def test_steps_are_counted_by_their_tokens() -> None:
+    timeline = Timeline()
+    for num_tokens in (1, 1, 9, 20000):
+        timeline.schedule_began(has_work=True)
+        timeline.dispatch_began()
+        timeline.dispatched(lambda: False, 1, num_tokens)
+    counts = dict(zip((*STEP_TOKEN_BOUNDS, None), timeline.step_token_counts, strict=True))
+    assert (counts[1], counts[8], counts[16], counts[None]) == (2, 0, 1, 1)
+    assert timeline.num_step_tokens == 20011

@@ -13,9 +13,9 @@ import numpy as np
 
 from engine.client import EngineClient
 from engine.interface.config import ModelInfo
+from engine.interface.context_overflow import ContextOverflow
 from engine.interface.snapshot import EngineSnapshot, RequestView, StepView
 from engine.interface.types import (
-    ContextOverflow,
     EngineBusy,
     EngineError,
     EngineState,
@@ -362,11 +362,13 @@ class FakeEngineClient:
         limit, vocab_size = self.model_info.max_model_len, self.model_info.vocab_size
         num_tokens = len(prompt_token_ids)
         if num_tokens >= limit:
-            raise ContextOverflow("prompt", f"the prompt has {num_tokens} tokens", num_tokens, limit)
+            raise ContextOverflow("prompt", f"the prompt has {num_tokens} tokens", limit=limit, num_tokens=num_tokens)
         if num_tokens - num_prompt_output_tokens + max_tokens > limit:
-            reason = f"{max_tokens_parameter} is {max_tokens} and the prompt has {num_tokens} tokens"
-            asked = num_tokens - num_prompt_output_tokens + max_tokens
-            raise ContextOverflow(max_tokens_parameter, reason, asked, limit)
+            raise ContextOverflow(
+                max_tokens_parameter,
+                f"{max_tokens_parameter} is {max_tokens} and the prompt has {num_tokens} tokens",
+                limit=limit, num_tokens=num_tokens, max_tokens=max_tokens,
+            )  # fmt: skip
         if num_tokens == 0:
             raise InvalidParameter("prompt", "the prompt is empty")
         if num_prompt_output_tokens and num_prompt_output_tokens >= min(num_tokens, max_tokens):

@@ -47,6 +47,10 @@ class FakeTokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         return b"".join(self.token_bytes[token_id] for token_id in token_ids).decode(errors="replace")
 
+    def decode_with_names(self, token_ids: Sequence[int]) -> str:
+        data = b"".join([self.token_bytes[each] or self.token_text(each).encode() for each in token_ids])
+        return data.decode("utf-8", errors="replace")
+
     def token_text(self, token_id: int) -> str:
         return chr(token_id) if token_id < 256 else CONTROL_TOKENS[token_id - 256]
 

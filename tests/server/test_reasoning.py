@@ -38,6 +38,7 @@ async def test_a_whole_answer(start_server: StartServer) -> None:
             "role": "assistant",
             "content": "Because.",
             "reasoning_content": "Let me see.",
+            "reasoning": "Let me see.",
             "refusal": None,
         }
     assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2 * NUM_REASONING}

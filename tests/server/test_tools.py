@@ -136,6 +136,8 @@ async def test_without_a_call_it_is_an_answer_like_any_other(server: RunningServ
         "message": {"role": "assistant", "content": "user:", "refusal": None},
         "logprobs": None,
         "finish_reason": "length",
+        "stop_reason": None,
+        "matched_stop": None,
     }
 
 

@@ -11,7 +11,7 @@ import orjson
 from engine.interface.types import FinishReason
 from server.api.framing import SERVER_SENT_EVENTS, Framing
 from server.generation.answers import Usage
-from server.protocol.errors import ApiError, ContextError
+from server.protocol.errors import ApiError, ContextLengthExceeded
 
 ANTHROPIC_HEADER = "anthropic-version"  # which every client of Anthropic's API sends
 REQUEST_ID_HEADER = "request-id"  # by which Anthropic's libraries know an answer
@@ -45,11 +45,21 @@ MESSAGE_EVENTS = Framing(
 
 def error_object(error: ApiError, request_id: str) -> dict[str, Any]:
     """The body of an error: `{"type": "error", "error": {…}}`."""
-    message = error.message
-    if isinstance(error, ContextError):  # by these words clients know that the conversation must be shortened
-        message = f"prompt is too long: {error.num_tokens} tokens > {error.limit} maximum"
-    body = {"type": _TYPES.get(error.status, "invalid_request_error"), "message": message}
+    body = {"type": _TYPES.get(error.status, "invalid_request_error"), "message": _message(error)}
     return {"type": "error", "error": body, "request_id": request_id}
+
+
+def _message(error: ApiError) -> str:
+    """The error's sentence; of a request that is too long in the words by which Anthropic's clients know to trim it."""
+    if not isinstance(error, ContextLengthExceeded):
+        return error.message
+    num_tokens, limit = error.num_tokens, error.limit
+    if error.max_tokens is None:
+        return f"prompt is too long: {num_tokens} tokens > {min(limit, num_tokens - 1)} maximum"
+    return (
+        f"input length and `max_tokens` exceed context limit: {num_tokens} + {error.max_tokens} > {limit}, "
+        "decrease input length or `max_tokens` and try again"
+    )
 
 
 def encode_error(error: ApiError, request_id: str) -> bytes:

@@ -20,14 +20,17 @@ from server.generation.answers import Answer, Timings
 from server.generation.generation import Generation
 from server.generation.output_sequence import Delta
 from server.generation.prompt_sources import InfillPrompt, PromptSource, TextPrompt, TokenPrompt
-from server.protocol.errors import ApiError
+from server.protocol.errors import ApiError, ContextLengthExceeded
 
 FRAMING = replace(SERVER_SENT_EVENTS, done=b"")  # its streams end with the chunk that has `stop`
 
 
 def error_object(error: ApiError, _request_id: str | None = None) -> dict[str, Any]:
     """The body of an error, as llama.cpp writes it."""
-    return {"error": {"code": error.status, "message": error.message, "type": error.type, "param": error.param}}
+    body = {"code": error.status, "message": error.message, "type": error.type, "param": error.param}
+    if isinstance(error, ContextLengthExceeded):
+        body |= {"type": "exceed_context_size_error", "n_prompt_tokens": error.num_tokens, "n_ctx": error.limit}
+    return {"error": body}
 
 
 class LlamaCompletionWriter(AnswerWriter):
@@ -162,7 +165,7 @@ class LlamaCompletionCall(BodyCall):
     def parse_infill(cls, body: Any) -> LlamaCompletionCall:
         request = InfillRequest.parse(body)
         before = request.input_prefix + (request.prompt if isinstance(request.prompt, str) else "")
-        return cls(request, [InfillPrompt(before, request.input_suffix)])
+        return cls(request, [InfillPrompt(before, request.input_suffix, request.context)])
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> LlamaCompletionWriter:
         logprobs = None

@@ -8,11 +8,10 @@ from typing import Annotated, Any, Self
 from pydantic import Field
 
 from server.api.openai.completion_request import CompletionRequest
-from server.protocol.base_models import bounded
+from server.protocol.base_models import LenientModel, bounded
 from server.protocol.errors import UnsupportedField, invalid_value, shorten
 
 MAX_EXTRA = 256  # files of /infill's input_extra
-RANDOM = -1  # a seed
 
 _OTHER_NAMES: Mapping[str, str] = {
     "n_predict": "max_tokens",
@@ -62,7 +61,7 @@ def to_openai(body: Any) -> Any:
     fields: dict[str, Any] = {}
     for name, value in body.items():
         assert isinstance(name, str)  # JSON has no others
-        if value is None or name in _WITHOUT_MEANING or (name == "seed" and value == RANDOM):
+        if value is None or name in _WITHOUT_MEANING:
             continue
         if name in _ONLY_THESE:
             if value not in _ONLY_THESE[name]:
@@ -103,10 +102,22 @@ class LlamaCompletionRequest(CompletionRequest):
         return request
 
 
+class ExtraFile(LenientModel):
+    """A piece of another file."""
+
+    filename: str = ""
+    text: str
+
+
 class InfillRequest(LlamaCompletionRequest):
     """llama.cpp's request for the text between two texts."""
 
     prompt: Any = ""  # text behind the prefix that is already written
     input_prefix: str = ""
     input_suffix: str = ""
-    input_extra: Annotated[list[Any], bounded("input_extra", MAX_EXTRA)] = Field(default_factory=list)
+    input_extra: Annotated[list[ExtraFile], bounded("input_extra", MAX_EXTRA)] = Field(default_factory=list)
+
+    @property
+    def context(self) -> str:
+        """The pieces of other files, marked as llama.cpp marks them for models without tokens for files."""
+        return "".join(f"\n\n--- snippet ---\n\n{extra.text}" for extra in self.input_extra)

@@ -81,13 +81,14 @@ class ChatWriter(ChunkWriter):
         return self._encode_chunk(delta, self._delta(delta), encode_reason(delta.finish_reason))
 
     def _encode_chunk(self, delta: Delta, encoded: bytes, finish_reason: bytes) -> bytes:
-        return b'%b%b,"choices":[{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b}]%b' % (
+        return b'%b%b,"choices":[{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b%b}]%b' % (
             self._head,
             self._of_prompt(delta) if self._is_first_chunk else b"",
             delta.index,
             encoded,
             b"null" if self._logprobs is None else self._logprobs.encode(delta),
             finish_reason,
+            self._encoded_stops(delta),
             b',"token_ids":' + orjson.dumps(delta.token_ids) if self._with_token_ids else b"",
             self._tail,
         )
@@ -119,6 +120,7 @@ class ChatWriter(ChunkWriter):
             "message": message,
             "logprobs": None if self._logprobs is None else self._logprobs.shape(answer),
             "finish_reason": finish_reason,
+            **self._stops(answer),
         }
         if self._with_token_ids:
             choice["token_ids"] = answer.token_ids

@@ -22,6 +22,11 @@ from server.text.detokenizer import HasTokenTexts
 FINISH_REASON = "tool_calls"
 
 
+def reasoning_fields(text: str) -> dict[str, str]:
+    """Reasoning under both of its names: DeepSeek's and older vLLM's, and vLLM's newer one, which is OpenRouter's."""
+    return {"reasoning_content": text, "reasoning": text}
+
+
 class ChatDelta(NamedTuple):
     reasoning: str
     content: str
@@ -33,7 +38,7 @@ class ChatDelta(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of a chunk's delta that are not empty."""
-        fields = {"reasoning_content": self.reasoning, "content": self.content, "tool_calls": self.tool_calls}
+        fields = {**reasoning_fields(self.reasoning), "content": self.content, "tool_calls": self.tool_calls}
         return {name: part for name, part in fields.items() if part}
 
 
@@ -92,7 +97,7 @@ class ChatDeltaParser:
                 {name: part for name, part in call.items() if name != "index"} for call in delta.tool_calls
             ]
         if delta.reasoning:
-            message["reasoning_content"] = delta.reasoning
+            message |= reasoning_fields(delta.reasoning)
         return message
 
     def _shape(self, events: Sequence[ParserEvent], *, is_last: bool) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from server.api.framing import Framing
 from server.api.openai.logprobs import WireLogprobs
 from server.api.openai.openai_objects import ResponseHead, metrics_object, usage_object
 from server.api.route import AnswerWriter
+from server.generation.answers import Answer
 from server.generation.generation import Generation
 from server.generation.output_sequence import Delta
 from server.protocol.generation_fields import GenerationFields
@@ -75,6 +76,16 @@ class ChunkWriter(AnswerWriter):
         if not extra:
             return [self._framing.done]
         return [self._head + b',"choices":[],' + orjson.dumps(extra)[1:] + self._framing.after, self._framing.done]
+
+    def _stops(self, piece: Delta | Answer) -> dict[str, str | int | None]:
+        """What has ended a choice: vLLM's `stop_reason` names what the request has asked for, SGLang's any token."""
+        matched = piece.matched_stop
+        is_asked = isinstance(matched, str) or matched in (self._fields.stop_token_ids or ())
+        return {"stop_reason": matched if is_asked else None, "matched_stop": matched}
+
+    def _encoded_stops(self, delta: Delta) -> bytes:
+        """The same as JSON behind a `finish_reason`; nothing while the choice goes on."""
+        return b"" if delta.finish_reason is None else b"," + orjson.dumps(self._stops(delta))[1:-1]
 
     def _usage(self) -> dict[str, object]:
         return usage_object(self._generation.usage)

@@ -31,12 +31,13 @@ class CompletionWriter(ChunkWriter):
         return {**self._answer_head.to_dict(_OBJECT), "choices": choices, "usage": self._usage(), **self._metrics()}
 
     def _encode(self, delta: Delta) -> bytes:
-        return b'%b,"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b%b%b}]%b' % (
+        return b'%b,"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b%b%b%b}]%b' % (
             self._head,
             delta.index,
             orjson.dumps(delta.text),
             b"null" if self._logprobs is None else self._logprobs.encode(delta),
             encode_reason(delta.finish_reason),
+            self._encoded_stops(delta),
             b"" if self._logprobs is None else self._logprobs.encode_prompt(delta),
             self._token_ids(delta) if self._with_token_ids else b"",
             self._tail,
@@ -55,6 +56,7 @@ class CompletionWriter(ChunkWriter):
             "text": answer.text,
             "logprobs": None if self._logprobs is None else self._logprobs.shape(answer),
             "finish_reason": answer.finish_reason,
+            **self._stops(answer),
         }
         if self._logprobs is not None and self._fields.prompt_logprobs is not None:
             choice["prompt_logprobs"] = self._logprobs.shape_prompt(answer)

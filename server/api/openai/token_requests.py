@@ -50,6 +50,7 @@ class DetokenizeRequest(ModelQuery):
 
     tokens: Annotated[list[int], Field(fail_fast=True), bounded("tokens", MAX_TOKENS)]
     return_token_texts: bool | None = None
+    skip_special_tokens: bool | None = None  # false by default: control tokens are in the text by their names
 
 
 def _as_inputs(value: Any) -> list[Prompt]:

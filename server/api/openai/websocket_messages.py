@@ -16,7 +16,7 @@ from engine.interface.types import FinishReason, PromptProgress
 from server.api.framing import Framing
 from server.api.openai.call import OpenAICall
 from server.api.openai.chat import ChatCall
-from server.api.openai.chat_deltas import FINISH_REASON, NO_DELTA, ChatDelta, ChatDeltaParser
+from server.api.openai.chat_deltas import FINISH_REASON, NO_DELTA, ChatDelta, ChatDeltaParser, reasoning_fields
 from server.api.openai.completions import CompletionCall
 from server.api.openai.logprobs import WireLogprobs
 from server.api.openai.openai_objects import error_object, metrics_object, progress_object, usage_object
@@ -143,7 +143,7 @@ class StreamMessages(StreamWriter):
         more = b""
         if parts is not NO_DELTA:
             if parts.reasoning:
-                more += b',"reasoning_content":' + orjson.dumps(parts.reasoning)
+                more += b"," + orjson.dumps(reasoning_fields(parts.reasoning))[1:-1]
             if parts.tool_calls:
                 more += b',"tool_calls":' + orjson.dumps(parts.tool_calls)
         if self._logprobs is not None:

@@ -47,6 +47,8 @@ class CompletionChoice(Answer):
     text: str
     logprobs: dict[str, Any] | None = None
     finish_reason: Literal["stop", "length", "abort", "timeout"] | None
+    stop_reason: str | int | None = None
+    matched_stop: str | int | None = None
     prompt_logprobs: list[dict[str, Any] | None] | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
@@ -81,6 +83,7 @@ class AnswerMessage(Answer):
     content: str | None
     refusal: None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None  # the same under its newer name
     tool_calls: list[AnsweredCall] | None = None
 
 
@@ -89,6 +92,8 @@ class ChatChoice(Answer):
     message: AnswerMessage
     logprobs: dict[str, Any] | None = None
     finish_reason: Literal["stop", "length", "tool_calls", "abort", "timeout"]
+    stop_reason: str | int | None = None
+    matched_stop: str | int | None = None
     token_ids: list[int] | None = None
 
 
@@ -110,6 +115,7 @@ class AnswerDelta(Answer):
     role: Literal["assistant"] | None = None
     content: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None  # the same under its newer name
     tool_calls: list[AnsweredCall] | None = None
 
 
@@ -118,6 +124,8 @@ class ChunkChoice(Answer):
     delta: AnswerDelta
     logprobs: dict[str, Any] | None = None
     finish_reason: Literal["stop", "length", "tool_calls", "abort", "timeout"] | None
+    stop_reason: str | int | None = None
+    matched_stop: str | int | None = None
     token_ids: list[int] | None = None
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json_schema
 
 from sampling.host.params import NUMBERS, AboveZero, Limits
+from server.api.apis import api_of
 from server.api.openapi.descriptions import describe
 from server.api.openapi.operations import OPERATIONS, Key, Operation, Tag
+from server.startup.settings import Api
 
 _REFERENCE = "#/components/schemas/{model}"
 _VARIABLE = re.compile(r"\{(\w+)\}")
@@ -28,16 +30,19 @@ class _Schemas(GenerateJsonSchema):
         return False
 
 
-def build_document(version: str, *, is_strict: bool = False) -> dict[str, Any]:
+def build_document(version: str, *, is_strict: bool = False, apis: Collection[str] = tuple(Api)) -> dict[str, Any]:
     """Builds the whole document.
 
     Args:
         version: of the server.
         is_strict: whether the server refuses unknown parameters.
+        apis: those whose routes it has.
     """
     schemas, references = _make_schemas(is_strict=is_strict)
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
+        if api_of(operation.path) not in (None, *apis):
+            continue
         described = _describe(operation, references)
         paths.setdefault(operation.path, {})[operation.method.lower()] = described
     return {

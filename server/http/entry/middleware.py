@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
+from collections.abc import Collection
 from contextlib import nullcontext
 
 import structlog
@@ -13,6 +14,7 @@ from aiohttp.typedefs import Handler
 
 from server.admission.guard import Access
 from server.admission.keyring import ANYBODY
+from server.api.apis import api_of
 from server.http.entry.access_log import REQUEST_ID, log_access
 from server.http.entry.error_answers import error_response
 from server.http.entry.guard import (
@@ -32,6 +34,16 @@ from server.startup.logs import REQUEST_ID_HEADER, note
 from server.telemetry import trace_context
 
 _REQUEST_ID = re.compile(REQUEST_ID_PATTERN)
+
+
+# The APIs that the application has; it has all where this is not set.
+APIS = web.AppKey("apis", Collection[str])
+
+
+def _is_served(request: web.Request, route: str) -> bool:
+    """Whether a route is of an API that the application has, or of none."""
+    apis = request.app.get(APIS)
+    return apis is None or api_of(route) in (None, *apis)
 
 
 @web.middleware
@@ -70,6 +82,8 @@ async def enter(request: web.Request, handler: Handler) -> web.StreamResponse:
             if isinstance(request.protocol, Connection):
                 request.protocol.authenticate()
             note(tenant=tenant.name)
+        if not _is_served(request, route):
+            raise web.HTTPNotFound
         if tenant.account is not None and access is Access.CLIENT and is_counted(request.method, route):
             tenant.account.begin_request()
             # A front has no generations, which a server counts one by one.

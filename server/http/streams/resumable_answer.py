@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
@@ -61,6 +62,7 @@ class ResumableAnswer:
         async def tell(progress: PromptProgress, index: int) -> None:
             if progress.stage is not WaitStage.LOADING:  # of which each reader is told apart
                 stream.log.append_transient(self._encode_progress(progress, index))
+                await asyncio.sleep(0)  # its readers get it before the event that may follow at once
 
         if self.is_recomputed:
             await self.served.first_load(self.model)  # its readers came to a server that had accepted them before

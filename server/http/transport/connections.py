@@ -20,6 +20,7 @@ from server.http.transport.aiohttp_internals import untie_transport
 from server.http.transport.descriptors import AcceptErrors, are_scarce, num_connections
 from server.http.transport.handshake import Handshakes
 from server.http.transport.http_errors import Connection, shaping_errors
+from server.http.transport.request_paths import RequestPaths
 from server.startup.settings import ServerSettings
 
 TURNS = web.AppKey("turns", LoopThrottle)  # of every application; probes have others
@@ -52,11 +53,12 @@ class GuardedRunner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         plain, loop = await super()._make_server(), asyncio.get_running_loop()
+        paths = RequestPaths(self._settings.api_prefix, self._settings.apis)
         if loop.get_exception_handler() is None:
             loop.set_exception_handler(AcceptErrors())
         return GuardedServer(
             shaping_errors(plain.request_handler),
-            request_factory=plain.request_factory,
+            request_factory=paths.renaming(plain.request_factory),
             settings=self._settings,
             turns=self.app[TURNS],
             tls_context=self._tls_context,

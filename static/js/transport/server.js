@@ -16,9 +16,9 @@ export class Server {
   constructor(origin, storage, storedAs = `eagre.api-key ${origin}`) {
     this.origin = origin;
     this.key = new ApiKey(storage, storedAs);
-    this.fetch = this.key.over((path, options) => globalThis.fetch(new URL(path, origin), options));
+    this.fetch = this.key.over((path, options) => globalThis.fetch(new URL(origin + path), options));
     const protocols = () => this.key.protocols;
-    const socketUrl = (path) => new URL(path, origin).href.replace(/^http/, "ws");
+    const socketUrl = (path) => new URL(origin + path).href.replace(/^http/, "ws");
     this.#socket = new StreamSocket({ url: socketUrl("/v1/stream"), protocols });
     this.transports = {
       sse: new SseTransport({ fetch: this.fetch }),

@@ -40,7 +40,12 @@ def test_the_length_of_an_answer(length: int | None, default: int | None, prompt
 @pytest.mark.parametrize(
     ("prompt", "length", "param", "message"),
     [
-        ("a" * 20, None, "source", "the prompt has 20 tokens; the model's context is 20 tokens"),
+        (
+            "a" * 20,
+            None,
+            "source",
+            "However, the prompt has 20 tokens",
+        ),
         ("a" * 80, None, "source", "the prompt has 80 characters and so at least 20 tokens"),
         ("abc", 18, "length", "length is 18 and the prompt has 3 tokens"),
         ("abc", 0, "length", "length is 0; it must be at least 1"),

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from server.text.infill import Infill
 from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.text_model import FakeTextModel
 from tests.server.conftest import RunningServer, StartServer
 
 
@@ -141,3 +143,16 @@ async def test_properties_slots_and_models(server: RunningServer) -> None:
     assert await server.post("/models/load", {"model": "fake"}) == (200, {"success": True})
     status, _ = await server.post("/models/load", {"model": "none"})
     assert status == 404
+
+
+async def test_pieces_of_other_files_come_before_the_gap(start_server: StartServer) -> None:
+    text_model = FakeTextModel()
+    text_model.infill = Infill(256, 258, 259)
+    server = await start_server(text_model=text_model)
+    extra = [{"filename": "a.py", "text": "x=1"}, {"text": "y"}]
+    body = {"input_prefix": "a", "input_suffix": "b", "prompt": "c", "input_extra": extra}
+    assert (await server.post("/infill", body))[0] == 200
+    before = "\n\n--- snippet ---\n\nx=1\n\n--- snippet ---\n\ny"
+    assert server.engine.submitted[-1].prompt_token_ids == [*before.encode(), 256, *b"ac", 258, *b"b", 259]
+    status, answer = await server.post("/infill", {**body, "input_extra": [{"filename": "a.py"}]})
+    assert (status, answer["error"]["param"]) == (400, "input_extra[0].text")

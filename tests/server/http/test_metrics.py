@@ -73,3 +73,21 @@ async def test_metrics_show_the_engines_figures(server: RunningServer) -> None:
 async def test_metrics_answer_while_loading(start_server: StartServer) -> None:
     server = await start_server(is_open=False)
     assert (await read_metrics(server))["eagre_steps_total"] == 0
+
+
+async def test_vllms_dashboard_finds_its_figures(start_server: StartServer) -> None:
+    server = await start_server(metrics_names="vllm")
+    await server.post("/v1/completions", {"prompt": "abcdef", "max_tokens": 3, "n": 2})
+    await server.stream_bytes("/v1/completions", {"prompt": "abc", "stop": "c"})
+    found = await read_metrics(server)
+    metrics = {name.partition(",model_name=")[0]: value for name, value in found.items()}
+    for name in ("prompt_tokens", "generation_tokens", "prefill_time_seconds", "decode_time_seconds",
+                 "inference_time_seconds", "params_max_tokens"):  # fmt: skip
+        assert metrics[f"vllm:request_{name}_count"] == 3
+    assert metrics["vllm:request_prompt_tokens_sum"] == 6 + 6 + 3
+    assert metrics["vllm:request_generation_tokens_sum"] == 3 + 3 + 3
+    assert (metrics["vllm:request_params_n_sum"], metrics["vllm:request_params_n_count"]) == (2 + 1, 2)
+    assert metrics["vllm:request_max_num_generation_tokens_sum"] == 3 + 3
+    assert metrics["vllm:num_preemptions_total"] == 0
+    assert "vllm:iteration_tokens_total_count" in metrics
+    assert metrics["vllm:request_decode_time_seconds_sum"] <= metrics["vllm:request_inference_time_seconds_sum"]

@@ -38,6 +38,8 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "host": "0.0.0.0",
         "port": "9",
         "uds": "/run/eagre.socket",
+        "api_prefix": "/llm",
+        "apis": "openai, ollama",
         "metrics_port": "9090",
         "metrics_names": "both",
         "ssl_certfile": "chain.pem",

@@ -78,7 +78,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Referen
 
 def in_steps(tokenizer: Tokenizer, token_ids: list[int]) -> str:
     detokenizer = IncrementalDetokenizer(tokenizer)
-    return "".join(detokenizer.decode([token_id]) for token_id in token_ids) + detokenizer.flush()
+    return "".join(detokenizer.decode([token_id]) for token_id in token_ids)
 
 
 @given(st.one_of(TEXTS, st.lists(st.sampled_from(["hello", " w", TOOL, "<|im_end|>", "</s>", "é"])).map("".join)))
@@ -338,3 +338,12 @@ def test_a_vocabulary_that_cannot_write_every_text_is_refused(tmp_path: Path) ->
     reference.decoder = decoders.Metaspace()
     with pytest.raises(ModelError, match=r"cannot tokenise every text: .*Missing"):
         load(write(tmp_path, reference, tokenizer_config={}))
+
+
+def test_what_a_text_begins_with_is_not_added_again(byte_level: tuple[Tokenizer, Reference]) -> None:
+    tokenizer, _ = byte_level
+    token_ids = tokenizer.encode("hello", add_special_tokens=True)
+    assert tokenizer.num_prefix_tokens == 1
+    begin = tokenizer.token_text(token_ids[0])
+    assert tokenizer.encode(begin + "hello", add_special_tokens=True) == token_ids
+    assert tokenizer.encode(begin + "hello", add_special_tokens=False) == token_ids

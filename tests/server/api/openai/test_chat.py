@@ -32,7 +32,9 @@ async def test_an_answer_without_text_has_only_its_end(start_server: StartServer
     data = await server.stream_bytes("/v1/chat/completions", {"messages": HELLO})
     assert [record.kind for record in read_all(data)] == ["comment", "data", "data"]
     (chunk,) = chunks_of(data)
-    assert chunk["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}]
+    assert chunk["choices"] == [
+        {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop", "stop_reason": None, "matched_stop": EOS}
+    ]
 
 
 async def test_token_ids_on_request(server: RunningServer) -> None:

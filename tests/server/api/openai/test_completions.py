@@ -29,7 +29,16 @@ async def test_a_json_answer_has_the_shape_of_openai(server: RunningServer) -> N
     assert body == {
         "object": "text_completion",
         "model": "fake",
-        "choices": [{"index": 0, "text": "tide", "logprobs": None, "finish_reason": "stop"}],
+        "choices": [
+            {
+                "index": 0,
+                "text": "tide",
+                "logprobs": None,
+                "finish_reason": "stop",
+                "stop_reason": None,
+                "matched_stop": EOS,
+            }
+        ],
         "usage": {
             "prompt_tokens": 4,
             "completion_tokens": 5,
@@ -41,7 +50,14 @@ async def test_a_json_answer_has_the_shape_of_openai(server: RunningServer) -> N
 
 async def test_max_tokens_ends_with_length_and_defaults_to_16(server: RunningServer) -> None:
     _, body = await server.post("/v1/completions", {"prompt": "abcdef", "max_tokens": 3})
-    assert body["choices"][0] == {"index": 0, "text": "abc", "logprobs": None, "finish_reason": "length"}
+    assert body["choices"][0] == {
+        "index": 0,
+        "text": "abc",
+        "logprobs": None,
+        "finish_reason": "length",
+        "stop_reason": None,
+        "matched_stop": None,
+    }
     _, body = await server.post("/v1/completions", {"prompt": "x" * 40})
     assert body["choices"][0]["text"] == "x" * 16
     assert body["usage"]["completion_tokens"] == 16
@@ -253,7 +269,14 @@ async def test_what_was_held_back_for_a_stop_string_comes_at_the_end(server: Run
     _, answer = await server.post("/v1/completions", {"prompt": "abcX", "stop": "XYZ"})
     assert answer["choices"][0]["text"] == "abcX"
     _, answer = await server.post("/v1/completions", {"prompt": "abXY", "stop": "XYZ", "max_tokens": 4})
-    assert answer["choices"][0] == {"index": 0, "text": "abXY", "logprobs": None, "finish_reason": "length"}
+    assert answer["choices"][0] == {
+        "index": 0,
+        "text": "abXY",
+        "logprobs": None,
+        "finish_reason": "length",
+        "stop_reason": None,
+        "matched_stop": None,
+    }
 
 
 async def test_stream_chunks(server: RunningServer) -> None:
