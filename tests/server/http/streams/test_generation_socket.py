@@ -139,7 +139,7 @@ BAD_FRAMES: list[tuple[Any, str | None, str | None, str, str]] = [
     ({"id": "a", "type": "cancel", "x": 1}, "a", "x", "unknown_parameter", '"x"'),
     ({"id": "a", "type": "generate"}, "a", "prompt", "missing_required_parameter", "prompt is required"),
     ({"id": "a", "type": "generate", "prompt": ""}, "a", "prompt", "invalid_value", "empty"),
-    ({"id": "a", "type": "generate", "prompt": "x" * 600}, "a", "prompt", "invalid_value", "512 tokens"),
+    ({"id": "a", "type": "generate", "prompt": "x" * 600}, "a", "prompt", "context_length_exceeded", "512 tokens"),
     ({"id": "a", "type": "generate", "prompt": [999]}, "a", "prompt", "invalid_value", "999"),
     ({"id": "a", "type": "generate", "prompt": "x", "stopp": 1}, "a", "stopp", "unknown_parameter", "stop"),
     ({"id": "a", "type": "generate", "prompt": "x", "top_p": 2}, "a", "top_p", "invalid_value", "top_p is 2"),

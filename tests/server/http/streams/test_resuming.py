@@ -175,7 +175,7 @@ async def test_a_refused_request_leaves_nothing(start_server: StartServer) -> No
     server = await start_server(FakeEngineClient(is_manual=True, max_num_queued=0))
     for body, expected in (
         ({"prompt": "tide"}, (429, "queue_full")),
-        ({"prompt": "tide", "max_tokens": 5000}, (400, "invalid_value")),
+        ({"prompt": "tide", "max_tokens": 5000}, (400, "context_length_exceeded")),
         ({"prompt": ["tide"] * 17}, (400, "invalid_value")),
         ({"prompt": "tide", "stream": False}, (400, "invalid_value")),
     ):
