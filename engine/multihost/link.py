@@ -24,18 +24,10 @@ _HEARTBEAT = frame(Kind.HEARTBEAT)
 
 
 class Link:
-    """A connection with two threads of its own, one that reads and one that sends heartbeats and unsent messages.
-
-    `send` never waits for the peer: what the system does not take at once is sent by the thread.
-    """
+    """A connection with two threads of its own, one that reads and one that sends heartbeats and unsent messages."""
 
     def __init__(self, connection: socket.socket, peer: str, max_bytes: int) -> None:
-        """Takes the connection over and starts the threads.
-
-        Args:
-            peer: the name of the other end in messages.
-            max_bytes: of a message from the peer.
-        """
+        """Takes the connection over and starts the threads; messages call the other end `peer`."""
         self.peer = peer
         self.patience = LOADING_PATIENCE_SECONDS
         self._connection = connection
@@ -81,15 +73,7 @@ class Link:
                 self._changed.notify_all()
 
     def receive(self, seconds: float | None = None) -> Message:
-        """The next message of the peer, heartbeats aside.
-
-        Args:
-            seconds: how long to wait; None: without a limit.
-
-        Raises:
-            HostLost: the peer is lost.
-            TimeoutError: it has sent nothing in time.
-        """
+        """The next message of the peer, heartbeats aside; raises HostLost, or TimeoutError after so many seconds."""
         try:
             message = self._inbox.get(timeout=seconds)
         except Empty:
@@ -118,10 +102,9 @@ class Link:
     # ---------------------------------------------------------------- in threads of the link
 
     def _read(self) -> None:
-        """Reads until the peer is lost, or sends END.
+        """Reads until the peer is lost, or sends END, which is no loss without a reason.
 
-        An END without a reason is no loss. The connection stays open then until this side closes it or its process
-        ends, because the peer waits for that (`close`).
+        The connection stays open then until this side closes it or its process ends, because the peer waits for that.
         """
         try:
             with selectors.DefaultSelector() as selector:
