@@ -13,10 +13,7 @@ _PREFIX_BITS = 64  # of an IPv6 address, whose other half a client chooses as it
 
 
 def prober(transport: asyncio.BaseTransport | None) -> str:
-    """The client that a probe on this connection comes from, by its address, because probes have no key.
-
-    All clients on the server's own machine count as one, and so do those of one IPv6 network.
-    """
+    """The client of a probe by its address, because probes have no key; one for this machine or an IPv6 network."""
     peer = None if transport is None else transport.get_extra_info("peername")
     if not isinstance(peer, tuple):  # a Unix socket, or a client that has left
         return _HERE
