@@ -68,14 +68,9 @@ def usage_object(usage: Usage, num_thinking_tokens: int | None) -> dict[str, Any
 
 
 def stop_reason(reason: FinishReason | None, *, is_stop_string: bool, has_calls: bool, is_context_full: bool) -> str:
-    """The `stop_reason` of an answer.
+    """The `stop_reason` of an answer; raises ApiError if it was cut off, for which Anthropic's API has no reason.
 
-    Args:
-        is_stop_string: whether one of the request's stop sequences ended it.
-        has_calls: whether it has tool calls.
-        is_context_full: whether the model had room for fewer tokens than were asked for.
-
-    Raises ApiError if the answer was cut off, for which Anthropic's API has no reason.
+    `is_context_full` says that the model had room for fewer tokens than the client wants.
     """
     if reason in _UNFINISHED:
         message, status, code = _UNFINISHED[reason]

@@ -42,8 +42,7 @@ class ChatDeltaParser:
     """Parses the text of one choice.
 
     Args:
-        prompt: token ids; its end shows whether the answer begins within the reasoning.
-        num_begun: how many of the prompt's tokens are the answer so far, which goes on.
+        prompt: token ids; the last `num_begun` are the answer so far, and show whether reasoning has begun.
         with_reasoning: whether reasoning is returned, or dropped.
     """
 

@@ -12,11 +12,7 @@ from server.startup.version import eagre_version
 
 
 def add_routes(app: web.Application, workers: Workers, *, is_strict: bool) -> None:
-    """
-    Args:
-        workers: threads in which the document is built.
-        is_strict: whether the server refuses parameters that it does not know.
-    """
+    """Adds the document's routes; `workers` build it, of a server that is strict with unknown parameters or not."""
     making: list[asyncio.Task[bytes]] = []  # the document, once it was requested
 
     async def show(_request: web.Request) -> web.Response:

@@ -29,11 +29,7 @@ Schema = dict[str, Any]
 
 
 def fill_tables(text: str) -> str:
-    """Returns the Markdown text with every generated table made anew.
-
-    Raises:
-        KeyError: a marker names no table.
-    """
+    """Returns the Markdown text with every generated table made anew; raises KeyError for an unknown name."""
     schemas = build_document("")["components"]["schemas"]
     return _BLOCK.sub(lambda block: block[1] + "\n".join(_TABLES[block[2]](schemas)) + "\n", text)
 

@@ -29,12 +29,7 @@ class _Schemas(GenerateJsonSchema):
 
 
 def build_document(version: str, *, is_strict: bool = False) -> dict[str, Any]:
-    """Builds the whole document.
-
-    Args:
-        version: of the server.
-        is_strict: whether the server refuses unknown parameters.
-    """
+    """Builds the whole document."""
     schemas, references = _make_schemas(is_strict=is_strict)
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:

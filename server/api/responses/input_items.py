@@ -106,12 +106,9 @@ InputItem = Annotated[
 
 
 def checked_items(name: str) -> BeforeValidator:
-    """Checks the number and the types of a list's items before the items themselves; each has a `type` then.
+    """Checks the number and types of a list's items before the items themselves; each has a `type` then.
 
     `Field(fail_fast=True)` belongs beside it, so that one bad item ends the check.
-
-    Args:
-        name: of the parameter, which errors name.
     """
 
     def check(value: Any) -> Any:

@@ -22,11 +22,7 @@ Item = dict[str, Any]
 
 
 def shape_items(items: Sequence[InputItem], new_id: Callable[[str, int], str]) -> list[Item]:
-    """The items of a request as JSON objects; a reference stays one.
-
-    Args:
-        new_id: makes the id of an item that has none, from its type and its place in the list.
-    """
+    """The items of a request as JSON objects; `new_id` makes a missing id of an item's type and place."""
     return [_shape(item, item.id or new_id(item.type, at)) for at, item in enumerate(items)]
 
 

@@ -17,12 +17,7 @@ from server.generation.prompt_sources import Conversation, PromptSource
 
 
 class ResponseCall:
-    """A call whose body was validated.
-
-    Args:
-        stream_id: a name of the client's for the stream.
-        is_warm_up: whether only the prompt is computed.
-    """
+    """A call whose body was validated; a warm-up computes the prompt only."""
 
     def __init__(self, body: ResponsesRequest, *, stream_id: str | None = None, is_warm_up: bool = False) -> None:
         self.body = body
