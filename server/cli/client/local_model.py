@@ -21,12 +21,9 @@ from server.startup.settings import ServerSettings
 
 
 class LocalModel:
-    """An engine that answers bodies of `/v1/chat/completions` and `/v1/completions`.
+    """An engine that answers bodies of `/v1/chat/completions` and `/v1/completions`; raises NoAnswer.
 
     The model is loaded on construction, with progress bars on standard error.
-
-    Raises:
-        NoAnswer: the model cannot be loaded; from `answer`, the request is refused.
     """
 
     def __init__(self, model: str | None) -> None:
@@ -43,11 +40,7 @@ class LocalModel:
 
     @staticmethod
     def check(body: dict[str, Any]) -> None:
-        """Validates a body before a model is loaded for it.
-
-        Raises:
-            NoAnswer: the message names the parameter that is wrong.
-        """
+        """Validates a body before a model is loaded for it; raises NoAnswer that names a wrong parameter."""
         _request_of(body)
 
     def answer(self, body: dict[str, Any]) -> Generator[str, None, None]:

@@ -9,8 +9,5 @@ _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 
 
 def without_controls(text: str) -> str:
-    """`text` without the characters with which the output of a model or server could control the terminal.
-
-    rich is no guard: it removes only BEL, BS, VT, FF and CR, and not ESC, with which escape sequences begin.
-    """
+    """`text` without the characters with which it could control the terminal; rich leaves ESC in."""
     return _UNSAFE.sub("", text)
