@@ -14,11 +14,7 @@ PAGE_LETTERS = "fcas"  # free, cached, active, shared: by the bytes of the snaps
 
 
 def show(snapshot: EngineSnapshot, name_of: NameOf, *, after_step: int) -> dict[str, Any]:
-    """What one event of the stream holds. Times are milliseconds; those of steps are on the clock of `now_ms`.
-
-    Args:
-        after_step: steps up to this one are known to the reader.
-    """
+    """What one event of the stream holds, behind `after_step`; milliseconds of steps are on the clock of `now_ms`."""
     stats, now = snapshot.stats, snapshot.now
     return {
         "now_ms": _ms(now),

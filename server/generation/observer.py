@@ -39,9 +39,7 @@ class GenerationObserver:
     def finished(self, stats: GenerationStats | None, error: BaseException | None) -> None:
         """Nothing more will be read. Called exactly once, also where the request was refused.
 
-        Args:
-            stats: None: the request was never queued.
-            error: what has ended the request early: a refusal, an engine failure, or the client's disconnect.
+        `stats` are None where it was never queued; `error` has ended it early: a refusal, a failure, or a disconnect.
         """
 
 

@@ -34,10 +34,7 @@ class PromptSource(Protocol):
 
     @property
     def num_chars(self) -> int:
-        """How much text there is to tokenise; of a conversation with more than COUNTED_CHARS, some number above that.
-
-        It takes little time, whatever a client has sent.
-        """
+        """How much text there is to tokenise, counted in little time: up to some number above COUNTED_CHARS."""
         ...
 
     @property
@@ -53,8 +50,7 @@ class PromptSource(Protocol):
             is_brief: whether a chat template may take only MAX_INLINE_SECONDS and write only MAX_WRITTEN_CHARS.
 
         Raises:
-            ApiError: the model has no chat template, the template refuses the messages, or what it is told beside them
-                is nested too deeply.
+            ApiError: the model has no chat template, it refuses the messages, or its variables are nested too deeply.
             InvalidParameter: the text is far too long.
             TemplateTimeout, PromptTextTooLong: with `is_brief`, beyond these limits.
         """
@@ -163,11 +159,7 @@ class Conversation(NamedTuple):
         *,
         is_brief: bool = False,
     ) -> list[int]:
-        """`encode` where `refuse_deep` has passed, of this conversation or of one of which this is a part.
-
-        Args:
-            most_tokens: a conversation of more is refused, without the work of counting how many they are.
-        """
+        """`encode` where `refuse_deep` has passed; more than `most_tokens` are refused before they are counted."""
         if text_model.chat_template is None:
             raise ApiError(
                 f"the model {text_model.name} has no chat template; use /v1/completions",
@@ -196,10 +188,7 @@ class Conversation(NamedTuple):
             raise _too_many(error, max_model_len) from error
 
     def refuse_deep(self) -> None:
-        """
-        Raises:
-            ApiError: what the template is told beside texts is nested more deeply than MAX_DEPTH.
-        """
+        """Raises ApiError where what the template gets beside texts is nested more deeply than MAX_DEPTH."""
         parts: list[object] = [message["tool_calls"] for message in self.messages if "tool_calls" in message]
         parts += self.tools
         parts += self.variables.values()
@@ -215,12 +204,7 @@ class Conversation(NamedTuple):
     ) -> tuple[str, ShieldedText | None]:
         """The prompt, and the same with marks unless names of control tokens in it are to become those tokens.
 
-        Args:
-            contents: the text of all messages.
-
-        Raises:
-            ApiError: the template refuses the messages.
-            TooManyTokens: the contents alone have more than `max_tokens`.
+        Raises ApiError where the template refuses the messages, TooManyTokens for the contents alone.
         """
         tokenizer.refuse_far_too_long(contents, max_tokens)  # before the work of rendering
         variables: dict[str, Any] = {
