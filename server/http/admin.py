@@ -129,11 +129,7 @@ def _model_of(request: web.Request, body: ModelBody) -> ServedModel:
 
 
 async def _change_state(model: ServedModel, change: Awaitable[None]) -> web.Response:
-    """Waits for a change in the engine thread and answers with the new state.
-
-    Raises:
-        ApiError: 409, the engine is in a state that does not allow the change.
-    """
+    """Waits for a change in the engine thread and answers with the new state; raises ApiError (409) if not allowed."""
     try:
         with nullcontext() if model.idle_sleep is None else model.idle_sleep.operate():
             await change

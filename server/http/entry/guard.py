@@ -46,11 +46,7 @@ async def add_cors_headers(request: web.Request, response: web.StreamResponse) -
 
 
 def answer_preflight(request: web.Request, guard: Guard, host: str) -> web.Response:
-    """Answers a CORS preflight request, which carries no key (Fetch standard).
-
-    Raises:
-        ApiError: 403 to pages of other origins, 421 as for any request.
-    """
+    """Answers a CORS preflight request, which carries no key (Fetch standard); raises ApiError (403 or 421)."""
     guard.check_host(host)
     origin = request.headers[hdrs.ORIGIN]
     if not is_allowed(origin, guard.origins):

@@ -43,12 +43,8 @@ Asked = TypeVar("Asked", bound=HasIgnored)
 async def read_asked(request: web.Request, parse: Callable[[Any], Asked], preparing: ExitStack) -> Asked:
     """Reads and parses the body of `request`; a large body is parsed in a worker thread.
 
-    Args:
-        parse: of the decoded body; raises ApiError, FieldError or ValidationError.
-        preparing: holds the request's share of the budgets until it is closed.
-
-    Raises:
-        ApiError, FieldError: the server takes no requests, a budget is spent, or the body is refused.
+    `preparing` holds the request's share of the budgets until it is closed. Raises ApiError or FieldError: the server
+    takes no requests, a budget is spent, or the body is refused.
     """
     served = request.app[SERVED]
 
@@ -81,14 +77,9 @@ def _parse(body: bytes, parse: Callable[[Any], Asked]) -> tuple[Any, Asked]:
 
 
 async def read_body(request: web.Request, receive: Callable[[], Reservation], settings: ServerSettings) -> bytes:
-    """The body, whatever content type it declares.
+    """The body, whatever content type it declares; `receive` gives what counts its bytes, once the first are there.
 
-    Args:
-        receive: called when its first bytes are there; gives what counts the bytes as they arrive.
-
-    Raises:
-        ApiError: the body is empty, encoded in an unknown way, cannot be decoded, is too large or too slow, or the
-            budget is spent.
+    Raises ApiError: it is empty, encoded in an unknown way, too large or too slow, or the budget is spent.
     """
     most = settings.max_body_bytes
     encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
@@ -131,11 +122,7 @@ def _ends_wrongly() -> ApiError:
 
 @asynccontextmanager
 async def in_memory(served: ServedModels, model: ServedModel) -> AsyncIterator[None]:
-    """Waits until the model is loaded, and keeps it awake and in memory while the context lasts.
-
-    Raises:
-        ApiError: it cannot be loaded, or too many requests wait for such models.
-    """
+    """Waits until the model is loaded, and keeps it awake and in memory while the context lasts; raises ApiError."""
     with served.residency.use(model), nullcontext() if model.idle_sleep is None else model.idle_sleep.use():
         if not model.is_open:
             with served.admission_budget.wait_for_load():

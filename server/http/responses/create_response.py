@@ -25,10 +25,7 @@ from server.startup.logs import log
 
 
 def parse_turn(body: Any) -> ResponseCall:
-    """
-    Raises:
-        ApiError, FieldError, ValidationError: the decoded JSON body is not a valid request.
-    """
+    """Raises ApiError, FieldError, ValidationError: the decoded JSON body is not a valid request."""
     return ResponseCall(ResponsesRequest.parse(body))
 
 

@@ -84,11 +84,7 @@ async def list_input(request: web.Request) -> web.StreamResponse:
 
 
 async def _read(request: web.Request, response_id: str, pick: Callable[[Record], T]) -> T:
-    """Loads the record and returns `pick(record)`, which runs in the store's thread because records may be large.
-
-    Raises:
-        ApiError: 404, the tenant has no such response.
-    """
+    """Loads the record and returns `pick(record)`, in the store's thread; raises ApiError (404)."""
     served, tenant = request.app[SERVED], request[TENANT]
     is_running = background.is_running(served, tenant, response_id)  # if it ends before it is read, its end is stored
 

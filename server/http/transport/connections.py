@@ -36,18 +36,12 @@ _REFUSAL_BODY = (
 
 
 class GuardedRunner(web.AppRunner):
-    """A runner whose connections have limits.
-
-    aiohttp closes a connection that has sent no whole header within the keep-alive time, counted from its begin or
-    from the last answer: that is the deadline of headers too.
-    """
+    """A runner whose connections have limits; the keep-alive time is also the deadline of headers."""
 
     def __init__(
         self, app: web.Application, settings: ServerSettings, tls_context: ssl.SSLContext | None = None
     ) -> None:
-        """Args:
-        tls_context: of all connections, whose sites have none of their own then; None: they are plain.
-        """
+        """`tls_context` is that of all connections, whose sites have none of their own; None: they are plain."""
         super().__init__(app, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
         self._settings = settings
         self._tls_context = tls_context
@@ -132,11 +126,7 @@ class GuardedServer(web.Server):
 
 
 class _Refusal(asyncio.Protocol):
-    """Tells a client that there is no room for its connection, and ends it.
-
-    Args:
-        refusals: all of them, as long as they have descriptors.
-    """
+    """Tells a client that there is no room for its connection, and ends it."""
 
     def __init__(self, limit: int, refusals: set[_Refusal]) -> None:
         body = _REFUSAL_BODY % limit

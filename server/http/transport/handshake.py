@@ -26,11 +26,7 @@ class Handshakes:
         return len(self._running)
 
     def begin(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
-        """The protocol of a new connection.
-
-        Args:
-            make_protocol: called when the handshake is done; what it returns has the connection from then on.
-        """
+        """The protocol of a new connection; what `make_protocol` returns has it once the handshake is done."""
         return _Beginning(self, make_protocol)
 
     def start(self, transport: asyncio.Transport, make_protocol: Callable[[], asyncio.Protocol]) -> None:
