@@ -14,10 +14,7 @@ from server.model_sources.model_paths import gguf_models
 
 
 def cached_models() -> Iterator[HubRecord]:
-    """The complete models: first those that Eagre has downloaded, then the others.
-
-    Raises OSError if the cache cannot be read.
-    """
+    """The complete models: first those that Eagre has downloaded, then the others; raises OSError."""
     seen = set[tuple[str, str | None]]()
     for record in all_records():
         if record.is_complete:
