@@ -59,10 +59,7 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     def without_traces(self) -> Self:
-        """This error without traceback and causes, so that it can be stored.
-
-        The frames of a traceback keep the variables of their functions alive, and so may keep each other alive.
-        """
+        """This error without traceback and causes, which would keep variables alive, so that it can be stored."""
         self.__traceback__ = self.__cause__ = self.__context__ = None
         return self
 
@@ -80,11 +77,7 @@ class FieldError(ValueError):
 
 
 class UnknownField(FieldError):
-    """A name that the body does not have.
-
-    Args:
-        meant: the name that the client most likely meant.
-    """
+    """A name that the body does not have; the client most likely meant `meant`."""
 
     def __init__(self, name: str, meant: str | None = None) -> None:
         super().__init__(name)

@@ -136,10 +136,7 @@ class UnknownFields:
             unsupported: names that are rejected unless they have one of these values.
             path: of the part, with the dot that follows it, as ignored names are reported.
 
-        Raises:
-            UnsupportedField: one of `unsupported` has another value.
-            UnknownField: a name is most likely a typo of one of `fields`.
-            ApiError: the body has too many unknown parameters.
+        Raises UnsupportedField, UnknownField for a likely typo, or ApiError for too many unknown parameters.
         """
         if not isinstance(part, dict):
             return part
@@ -182,8 +179,7 @@ class UnknownFields:
 def is_typo(name: str, meant: str) -> bool:
     """Whether `name` is `meant` but for one letter (added, left out, exchanged, or swapped with the next one).
 
-    Capitals, hyphens and underscores do not count: `maxTokens` and `max-tokens` are typos of `max_tokens`. A name of
-    fewer than four letters is too short to tell.
+    Capitals, hyphens and underscores do not count. A name of fewer than four letters is too short to tell.
     """
     first, second = _letters(name), _letters(meant)
     if len(second) < 4 or abs(len(first) - len(second)) > 1:
