@@ -87,10 +87,7 @@ class StreamFailover:
         self, request: web.Request, router: Router, stream: RoutedStream, after: str | None = None, *,
         is_resumed: bool = False,
     ) -> None:  # fmt: skip
-        """Args:
-        after: the position of the last event that the client has; None: it has none.
-        is_resumed: whether the client has read the stream before, so that a replica should have it.
-        """
+        """`after` is the position of the client's last event; if `is_resumed`, a replica should have the stream."""
         self._request = request
         self._router = router
         self._stream = stream

@@ -60,8 +60,7 @@ class Router:
         """Reads a request with its whole body, whose bytes count in the admission budget until `reading` is closed. The
         request does not count among those that are being prepared, because its answer may take long.
 
-        Raises:
-            ApiError: the body is refused, or a budget is exhausted.
+        Raises ApiError: the body is refused, or a budget is exhausted.
         """
         if not request.body_exists:
             return without_body(request)

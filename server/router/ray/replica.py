@@ -44,11 +44,7 @@ class EagreReplica:
     """
 
     async def __init__(self, spec: ReplicaSpec) -> None:  # type: ignore[misc]  # Ray awaits it
-        """Returns when the server is ready; until then Ray counts the replica as starting.
-
-        Raises:
-            ServerUnwell: the server has ended before it was ready.
-        """
+        """Returns when the server is ready; until then Ray counts the replica as starting. Raises ServerUnwell."""
         import ray
         from ray import serve
 
@@ -101,8 +97,7 @@ class EagreReplica:
     async def _register(self) -> None:
         """Renews the entry in the book, and reads there whether the server shall read its keys again.
 
-        A book that is lost is replaced by that of the next router. It counts reloads from another number on, so keys
-        are read once too often and never too seldom.
+        A new router's book counts from another number on, so keys are read once too often and never too seldom.
         """
         import ray
 
