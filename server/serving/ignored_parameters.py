@@ -22,11 +22,7 @@ class IgnoredParameters:
         self._told: set[str] = set()
 
     def tell(self, names: Sequence[str]) -> None:
-        """Tells of each name once in the log.
-
-        Raises:
-            UnknownField: there is one, and this server is strict.
-        """
+        """Logs each name once; raises UnknownField for one where this server is strict."""
         if names and self._is_strict:
             raise UnknownField(names[0])
         for name in names:
