@@ -16,13 +16,9 @@ _stack_size_lock = threading.Lock()  # the stack size of new threads is a settin
 
 
 class LargeStackThreads(Generic[T]):
-    """Runs submitted work in order, in at most `num_threads` threads.
+    """Runs submitted work in order, in at most `num_threads` daemon threads, which end when there is none left.
 
-    A thread ends when there is no work left, so this needs no `close`. The threads are daemons, so the
-    process does not wait for them at its end.
-
-    Args:
-        stack_bytes: address space of each stack; memory is used only as the stack grows.
+    Of the `stack_bytes` of address space, memory is used only as a stack grows.
     """
 
     def __init__(self, num_threads: int, stack_bytes: int, name: str) -> None:
