@@ -19,8 +19,6 @@ the longest step and the longest garbage collection (benchmarks.chaos.watcher).
 What the rounds `resume` and `soak` check: benchmarks/chaos/resume.py and soak.py. Exits with 1 where a check fails.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import importlib

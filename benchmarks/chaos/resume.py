@@ -4,8 +4,6 @@ Each stream is cut several times and resumed where it was, over SSE or a WebSock
 under four streams; it is started again on the same store, and they are resumed.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

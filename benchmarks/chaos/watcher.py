@@ -6,8 +6,6 @@ an engine thread, long steps, and garbage collections.
 runs `eagre` with such a thread, which writes to the file PAUSES.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

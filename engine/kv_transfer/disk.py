@@ -1,7 +1,5 @@
 """KV offload to a folder of the local disk, so that the prefix cache survives a restart."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """The interface to a place outside of the engine that stores pages, and to the device that copies them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Protocol
 

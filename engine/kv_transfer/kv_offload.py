@@ -1,7 +1,5 @@
 """KV offload: the folder that keeps the pages of an engine's prefix cache, and the peers with which it shares them."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Sequence

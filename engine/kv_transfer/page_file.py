@@ -3,8 +3,6 @@
 It appears by renaming; damage by a crash of the machine or a failing disk is found by the digest.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ A file's time of modification says when its page was used last. Any number of se
 by renaming and vanish by unlinking, and a missing file is no error.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

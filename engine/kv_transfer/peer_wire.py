@@ -11,8 +11,6 @@ follows from it and from both nonces, over the request and its number too. So no
 replayed for another request. Nothing is encrypted.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import secrets

@@ -1,7 +1,5 @@
 """Threads that move pages between the device's copies and a connector, so that the engine thread never waits."""
 
-from __future__ import annotations
-
 import logging
 import math
 import queue

@@ -5,8 +5,6 @@ request whose prefix is stored outside waits for these pages: other threads load
 their writing before the steps that read them, as if a request had computed them and ended.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

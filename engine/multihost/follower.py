@@ -1,7 +1,5 @@
 """A follower: it joins its leader, agrees with it on what all allocate, and computes every step that it sends."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import time

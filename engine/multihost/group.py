@@ -1,7 +1,5 @@
 """The group of hosts that compute one model together, as the engine of one of them uses it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

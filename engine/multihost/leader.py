@@ -1,7 +1,5 @@
 """The leader: it gathers its followers, agrees with them on what all allocate, and sends them every step."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import time

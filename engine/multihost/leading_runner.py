@@ -1,7 +1,5 @@
 """The leader's runner: it sends each step to the followers before it enqueues it on its own devices."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One end of a connection between leader and follower: messages, heartbeats, and detection of a lost peer."""
 
-from __future__ import annotations
-
 import contextlib
 import selectors
 import socket

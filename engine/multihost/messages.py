@@ -1,7 +1,5 @@
 """Messages between leader and followers: a size (4 bytes, little-endian), a kind (1 byte) and the content."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 from enum import IntEnum

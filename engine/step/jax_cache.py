@@ -6,8 +6,6 @@ links to the entries whose checksum is right, and new entries are moved from the
 renaming, which is atomic.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

@@ -4,8 +4,6 @@ JAX's own cache saves the work of the compiler alone: its keys are made of the l
 all of them holds the interpreter lock for longer than everything else in a start.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -3,8 +3,6 @@
 An architecture declares a leaf's tensors, and the backend of the products how a leaf lies in memory.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import product

@@ -1,7 +1,5 @@
 """The certificate of a TLS server, which can be replaced while the server runs."""
 
-from __future__ import annotations
-
 import ssl
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A limit on the processor time of a thread, so that its work takes no core from the engine's steps."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from math import inf

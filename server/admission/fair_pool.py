@@ -1,7 +1,5 @@
 """A thread pool that serves tenants round-robin."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor

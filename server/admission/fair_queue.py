@@ -1,7 +1,5 @@
 """A queue that serves its owners round-robin."""
 
-from __future__ import annotations
-
 from collections import OrderedDict, deque
 from typing import Generic, TypeVar
 

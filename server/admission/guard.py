@@ -6,8 +6,6 @@ Request Headers) from where a request comes. And a name that resolves to 127.0.0
 origin look like the server's own (DNS rebinding), is no name that this server answers to.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Collection, Mapping

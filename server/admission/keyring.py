@@ -3,8 +3,6 @@
 A key is compared by its SHA-256 digest in constant time, and only its name appears in logs.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

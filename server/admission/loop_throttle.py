@@ -1,7 +1,5 @@
 """A limit on how many requests begin in one iteration of the asyncio loop."""
 
-from __future__ import annotations
-
 import asyncio
 
 from server.admission.fair_queue import FairQueue

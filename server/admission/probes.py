@@ -1,7 +1,5 @@
 """Liveness and readiness probes: their paths, and the client that a probe comes from."""
 
-from __future__ import annotations
-
 import asyncio
 from ipaddress import IPv4Address, IPv6Address, ip_address
 

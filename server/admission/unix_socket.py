@@ -1,7 +1,5 @@
 """Listening on a Unix socket that only its owner can open."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

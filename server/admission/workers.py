@@ -1,7 +1,5 @@
 """Thread pools for work that would hold up the asyncio loop: checking bodies, rendering templates, tokenising."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Writes the deltas of a generation to a stream, encoded by the route's writer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from server.admission.workers import Workers

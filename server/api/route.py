@@ -1,7 +1,5 @@
 """What a generating route is: one object with everything that is specific to the route."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What a generation comes to: whole answers, token counts and latencies."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The parameter bad_words: from a request's words to the token sequences that the sampler bans."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

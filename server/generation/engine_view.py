@@ -1,7 +1,5 @@
 """A snapshot of an engine as one reader may see it: every count, but the ids of the reader's own requests alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import groupby
 from typing import Any

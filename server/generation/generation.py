@@ -5,8 +5,6 @@ reader slower than the model gets what has piled up as one delta. Nothing is los
 ids, which `max_tokens` bounds.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Self

@@ -1,7 +1,5 @@
 """A request for answers, independent of the route that it came by."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The interface of whatever watches a generation: metrics, logs, spans, and writers of progress events."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 

@@ -1,7 +1,5 @@
 """What a prompt is made from: a text, token ids, or a conversation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from types import MappingProxyType

@@ -4,8 +4,6 @@ Calls that concern one engine name its model, or else mean the first.
 The guard requires an administrator's key, and answers 404 where there is none.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """The aiohttp applications: every route, and what stands around them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from aiohttp import web

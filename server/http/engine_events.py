@@ -4,8 +4,6 @@ Nothing is prepared while nobody listens. An event is one wake-up of the asyncio
 for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -1,7 +1,5 @@
 """The generating POST routes, which answer with a stream of chunks or one JSON body, and their cancellation by id."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 from aiohttp import web

@@ -3,8 +3,6 @@
 The guard lets nobody in without an administrator's key.
 """
 
-from __future__ import annotations
-
 from aiohttp import web
 
 from server.http.entry.guard import ONE_REQUEST, REQUESTS

@@ -1,7 +1,5 @@
 """The playground's files, read once, when the first of them is asked for, and served from memory."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import html

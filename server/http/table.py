@@ -1,7 +1,5 @@
 """The list of all routes that generate text."""
 
-from __future__ import annotations
-
 from server.api.anthropic.messages import MESSAGES
 from server.api.openai.chat import CHAT_COMPLETIONS
 from server.api.openai.completions import COMPLETIONS

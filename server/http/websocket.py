@@ -1,7 +1,5 @@
 """WebSocket routes: opens the sockets, reads their messages, and closes them when the server ends."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager

@@ -1,7 +1,5 @@
 """Lists the models on this machine, and the built-in ones that can be downloaded (`eagre models`)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

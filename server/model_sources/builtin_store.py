@@ -12,8 +12,6 @@ A file whose size and mtime_ns equal its stamp is trusted without reading it, be
 every start. Any other file is hashed again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

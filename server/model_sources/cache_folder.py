@@ -1,7 +1,5 @@
 """The cache folder, for everything that can be downloaded or computed again."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

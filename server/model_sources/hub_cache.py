@@ -1,7 +1,5 @@
 """Lists the models in the cache of `huggingface_hub`, whichever program has downloaded them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from huggingface_hub import CachedRevisionInfo, constants, scan_cache_dir

@@ -1,7 +1,5 @@
 """Chooses the files of a Hub repository that make up a model."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath

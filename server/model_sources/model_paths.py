@@ -1,7 +1,5 @@
 """Resolves local paths to models: GGUF files and folders in Hugging Face's layout."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Resolves the value of `--model`, whatever its source, and downloads the model where it is missing."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Downloads wheels from the package registry with pip, and so with the user's own pip configuration."""
 
-from __future__ import annotations
-
 import errno
 import importlib.util
 import os

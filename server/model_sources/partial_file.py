@@ -1,7 +1,5 @@
 """The partial file of a built-in model while its parts are downloaded."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import zipfile

@@ -1,7 +1,5 @@
 """Parses calls written as Python, `name(key="value", other=[1, True])`; their arguments become JSON as they come."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Generator

@@ -1,7 +1,5 @@
 """Lark grammars, in llguidance's variant, of calls in models' own syntaxes behind the marker of a call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 

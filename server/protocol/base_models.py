@@ -1,7 +1,5 @@
 """Pydantic base classes of request bodies. Values are validated and never converted."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any, ClassVar, Self
 

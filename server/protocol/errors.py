@@ -1,7 +1,5 @@
 """API errors independent of their JSON shape, and the conversion of any exception to one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Self

@@ -5,8 +5,6 @@ megabytes of empty lists take seconds. So the lists and values of a large body a
 which leave the lock to the other threads.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

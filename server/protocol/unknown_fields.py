@@ -6,8 +6,6 @@ not support is rejected by name, and so is a name that is most likely a typo: an
 right and is not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The aiohttp application of the router: the same routes as a server's, each forwarded to a replica."""
 
-from __future__ import annotations
-
 from aiohttp import web
 from aiohttp.typedefs import Handler
 

@@ -4,8 +4,6 @@ A replica computes such a stream from its request alone: the seed that the clien
 which the router gives. So another replica makes the same events, of which it sends those after the client's last one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Collection

@@ -1,7 +1,5 @@
 """Handlers that forward a request to a replica: to the best one, to the owner of an id, or to all."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Hashes of the prefixes of prompts, and the index of the prefixes that a replica has seen."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any

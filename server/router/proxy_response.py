@@ -1,7 +1,5 @@
 """The headers of requests to replicas, and the responses that pass a replica's answer on to the client."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, Self
 

@@ -1,7 +1,5 @@
 """The HTTP client of one server behind the router: its health, its open requests, and the prefixes it has seen."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import io

@@ -1,7 +1,5 @@
 """The router's state that its handlers share: replicas, limits, and which replica holds what."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any

@@ -1,7 +1,5 @@
 """Unknown parameters of requests: a warning once for each name, or a refusal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from server.protocol.errors import UnknownField

@@ -1,7 +1,5 @@
 """Loads models on demand, and puts the least recently used ones to sleep where memory has room for only some."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence

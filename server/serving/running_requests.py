@@ -1,7 +1,5 @@
 """The registry of running requests by id, for cancellation."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager

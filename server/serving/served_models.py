@@ -1,7 +1,5 @@
 """All models of a server, and what their requests share: budgets, threads, registries."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

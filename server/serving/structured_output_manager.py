@@ -1,7 +1,5 @@
 """The grammars of one model's answers: structured outputs, schemas of tools, budgets of reasoning tokens."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The asynchronous store of JSON records, whose calls wait without blocking the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future

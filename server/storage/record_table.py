@@ -4,8 +4,6 @@ The database is in memory, or in a file with a write-ahead log: what has been pu
 killed at any moment. A crash of the whole machine may lose the last records, and never harms the others.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence

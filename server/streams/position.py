@@ -1,7 +1,5 @@
 """Positions in a stream. They do not depend on how the events of several choices were interleaved."""
 
-from __future__ import annotations
-
 import re
 from array import array
 from bisect import bisect_left

@@ -1,7 +1,5 @@
 """The log of a stream: its last encoded events in memory, for readers that come late, come back, or come twice."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import NamedTuple, Protocol

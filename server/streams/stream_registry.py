@@ -1,7 +1,5 @@
 """The registry of logged streams: found by their ids, bounded in number and bytes, shared fairly between owners."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 Over the socket of a number come the vocabulary and then grammars; it answers whether one failed, and why.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import signal

@@ -1,7 +1,5 @@
 """Compiles each grammar once, in threads and within a time limit, and caches the latest ones."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import threading

@@ -5,8 +5,6 @@ regular expressions: thirty patterns that one string must match, or several mult
 for hours.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """A thread pool with large stacks, for native code that recurses deeply."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Finds markers such as `</think>` in the bytes of an output while its tokens arrive, across token boundaries."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The tokens of a model as bytes, and bit masks over them, for matchers that read text."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 

@@ -4,8 +4,6 @@ Many templates allow a system message at the beginning only, require alternating
 support tools. For them there is a plain form of the same conversation, in which all of that is text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Annotated, Any, Literal

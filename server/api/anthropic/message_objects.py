@@ -1,7 +1,5 @@
 """The JSON objects and events of Anthropic's responses: errors, usage, stop reasons."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

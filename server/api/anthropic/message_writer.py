@@ -1,7 +1,5 @@
 """Writes an answer as Anthropic's message, whole or as events."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

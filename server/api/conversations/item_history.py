@@ -1,7 +1,5 @@
 """Loads the items that precede a request: earlier responses, a conversation, and items referenced by id."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 

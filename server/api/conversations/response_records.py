@@ -1,7 +1,5 @@
 """The stored records of responses and conversations: their keys, their content, and the errors of missing ones."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from typing import Any
 

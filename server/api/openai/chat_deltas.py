@@ -1,7 +1,5 @@
 """Parses a choice's text into chat deltas: reasoning, content and tool calls in OpenAI's shape."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple

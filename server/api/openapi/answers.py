@@ -1,7 +1,5 @@
 """Models of responses for the OpenAPI document, with which tests validate real responses."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict

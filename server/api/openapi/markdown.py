@@ -4,8 +4,6 @@
 between the lines `<!-- generated: NAME -->` and `<!-- end -->`.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence

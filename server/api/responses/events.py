@@ -1,7 +1,5 @@
 """The events of a response's stream, encoded and numbered."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Tools in the form of the Responses API. Functions are the only kind; they become those of the chat route."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag

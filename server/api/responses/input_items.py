@@ -1,7 +1,5 @@
 """The `input` of a request: a text, or a list of items, each a message, a call, or a call's result."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator

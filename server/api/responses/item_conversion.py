@@ -1,7 +1,5 @@
 """Converts items into the messages that chat templates expect."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -3,8 +3,6 @@
 The id of an item contains that of its response, so that the item can be found by its id alone.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The items of an answer while they come: messages, reasoning, calls, and the events that tell of them."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any

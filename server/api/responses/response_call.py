@@ -1,7 +1,5 @@
 """One call for a response: from the body and the items before it to the generation request."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from functools import partial

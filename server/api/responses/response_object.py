@@ -1,7 +1,5 @@
 """The response object: the request's parameters, the output and the status."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

@@ -1,7 +1,5 @@
 """Writes one response: its object, and the events of its stream."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The server's address and API key, as the user gives them to a command."""
 
-from __future__ import annotations
-
 import re
 
 from yarl import URL

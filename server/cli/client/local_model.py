@@ -1,7 +1,5 @@
 """A model in the command's own process, for commands without a server."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator
 from typing import Any

@@ -1,7 +1,5 @@
 """Removes control characters from text that a terminal shows."""
 
-from __future__ import annotations
-
 import re
 
 # Control characters except tab and line feed, and the characters that change the direction of text.

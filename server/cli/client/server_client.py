@@ -1,7 +1,5 @@
 """HTTP client of a server: JSON, and streams of server-sent events."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """An incremental parser of server-sent events."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 

@@ -1,7 +1,5 @@
 """The access log, and the headers that name a request in its response."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """Converts an exception that a handler raises before it sends headers into the route's error response."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import orjson

@@ -1,7 +1,5 @@
 """Access rules of the routes, and CORS. A route needs a client's key unless it is listed here."""
 
-from __future__ import annotations
-
 from aiohttp import hdrs, web
 
 from server.admission.guard import ANY_ORIGIN, Guard, foreign_origin, is_allowed

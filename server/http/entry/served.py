@@ -1,7 +1,5 @@
 """Request bodies, read and checked, and the models that an application serves."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, nullcontext

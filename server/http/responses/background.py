@@ -1,7 +1,5 @@
 """Responses in the background: a task of its own generates each, and its stream is logged for readers."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Conversations: items that responses follow and add to, under an id that stays the same."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

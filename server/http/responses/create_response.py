@@ -1,7 +1,5 @@
 """POST /v1/responses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs one response from its accepted body to its end, whatever its events are written to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import orjson

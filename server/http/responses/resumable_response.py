@@ -1,7 +1,5 @@
 """A resumable response: a task of its own generates it, and its stream is logged for clients that come back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from aiohttp import web

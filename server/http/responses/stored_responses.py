@@ -1,7 +1,5 @@
 """Routes of stored responses: fetch, list the input, delete, cancel, and follow one that is still running."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import TypeVar

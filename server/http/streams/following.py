@@ -1,7 +1,5 @@
 """Sends the events of a logged stream to a client as server-sent events with ids, so that it can resume."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 

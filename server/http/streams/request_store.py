@@ -1,7 +1,5 @@
 """Stores the requests of resumable streams, so that they can be computed again after a restart of the server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, replace

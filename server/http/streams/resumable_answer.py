@@ -1,7 +1,5 @@
 """Resumable answers: a generation runs in a task of its own and writes to a logged stream."""
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,7 +1,5 @@
 """GET and DELETE /v1/streams/{id}: a reconnected client resumes or stops a resumable stream."""
 
-from __future__ import annotations
-
 from aiohttp import web
 
 from server.http.entry.guard import TENANT

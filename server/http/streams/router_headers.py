@@ -1,7 +1,5 @@
 """Headers of resumable streams: the stream's id, and the fields that a router adds to its requests."""
 
-from __future__ import annotations
-
 import hmac
 import re
 from typing import NamedTuple

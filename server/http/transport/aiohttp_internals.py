@@ -9,8 +9,6 @@ What keeps these cycles are private attributes. Where another version has none o
 is freed later. A name that `PRIVATE_NAMES` calls needed must be replaced before a version without it is used.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Non-blocking writes to a client's connection, batched: one iteration of the loop makes one write."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import Callable, Sequence

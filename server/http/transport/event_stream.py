@@ -1,7 +1,5 @@
 """An HTTP response of server-sent events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType

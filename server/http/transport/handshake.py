@@ -4,8 +4,6 @@ asyncio can listen with TLS itself, but it tells a server of a connection only w
 begin one and fall silent would be counted by nobody.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import Callable

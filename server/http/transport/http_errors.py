@@ -1,7 +1,5 @@
 """JSON error responses, in OpenAI's shape, to requests that are refused before they reach the application."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus

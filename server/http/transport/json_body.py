@@ -1,7 +1,5 @@
 """Whole responses: JSON bodies, and their sending within limits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """WebSockets of the server: their frames in fair turns, the answers written to them, and how many are open."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Timeouts of the writes to one client: a silent connection gets a keep-alive ping, a stalled one is cut."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Self

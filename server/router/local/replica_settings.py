@@ -1,7 +1,5 @@
 """The share of each of several servers on one machine: settings, cores, memory and GPU."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import replace

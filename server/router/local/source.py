@@ -1,7 +1,5 @@
 """The replica source of `--data-parallel`: server processes on this machine, which listen on Unix sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The supervisor of one server process: starts it, restarts it when it ends, and stops it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal

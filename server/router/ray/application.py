@@ -1,7 +1,5 @@
 """The replica source of `eagre deploy`: an application of Ray Serve with one deployment, whose replicas are servers."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,7 +1,5 @@
 """The autoscaling policy of `eagre deploy`: the number of replicas by their queued prompt tokens and busy slots."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple

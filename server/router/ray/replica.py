@@ -1,7 +1,5 @@
 """The actor that Ray Serve runs for each replica: it starts a server on its machine and reports its health and load."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

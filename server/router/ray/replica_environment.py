@@ -1,7 +1,5 @@
 """The environment of a Ray replica's server: the settings of the command, without the router's own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The server process of a Ray replica: its start, its health, its load and its end."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
