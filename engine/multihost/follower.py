@@ -1,5 +1,7 @@
 """A follower: it joins its leader, agrees with it on what all allocate, and computes every step that it sends."""
 
+from __future__ import annotations
+
 import contextlib
 import socket
 import time
@@ -28,10 +30,16 @@ class Follower:
         self, address: HostAddress, index: int, num_hosts: int, facts: Mapping[str, str],
         seconds: float = GATHER_SECONDS,
     ) -> None:  # fmt: skip
-        """Joins with `facts` that must agree on all hosts, and waits until all others have.
+        """Joins, and waits until all others have.
 
-        The leader listens at the port after the coordinator's `address`. Raises ValueError where it refuses this host
-        or cannot be reached, HostLost where it has ended.
+        Args:
+            address: the coordinator's; the leader listens at the next port.
+            facts: what must agree on all hosts.
+            seconds: how long to try, and then to wait for the others.
+
+        Raises:
+            ValueError: the leader refuses this host, or cannot be reached.
+            HostLost: the leader has ended.
         """
         leader = f"the leader (host 0 of {num_hosts})"
         self._link = Link(_connected(address, seconds), leader, _MAX_BYTES)
@@ -112,8 +120,8 @@ def _connected(address: HostAddress, seconds: float) -> socket.socket:
 def follow(follower: Follower, runner: DeviceRunner) -> None:
     """Computes the leader's steps until it ends. Blocks. A follower knows no requests.
 
-    A step is enqueued before the one before it is waited for, which bounds what is in flight and lets a failed
-    computation end this host.
+    A step is enqueued before the one before it is waited for, as on the leader. The wait only bounds what is in flight,
+    and lets a failed computation end this host; the tokens are not used here.
 
     Raises:
         HostLost: the leader is lost, or has failed.

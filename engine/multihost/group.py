@@ -1,5 +1,7 @@
 """The group of hosts that compute one model together, as the engine of one of them uses it."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 
@@ -24,7 +26,12 @@ class Group:
     make_runner: Callable[..., DeviceRunner] = DeviceRunner  # takes the arguments of `DeviceRunner`
 
     def settle(self, num_pages: int) -> int:
-        """The number of pages that every host has room for; raises HostLost, or ValueError where the devices differ."""
+        """The number of pages that every host has room for, from that of this host.
+
+        Raises:
+            HostLost: a host is lost.
+            ValueError: the hosts' devices differ.
+        """
         return num_pages
 
     def become_ready(self) -> None:
@@ -89,8 +96,11 @@ class Following(Group):
 def open_group(config: EngineConfig, opened: OpenModel, progress: Progress) -> Group:
     """Joins the other hosts, and makes JAX know the devices of all of them. Blocks until all are there.
 
-    Must come before anything that opens JAX's devices. Raises HostLost, or ValueError where the hosts differ, do not
-    all come, or this process has opened its devices already.
+    Must come before anything that opens JAX's devices.
+
+    Raises:
+        HostLost: a host was lost meanwhile.
+        ValueError: the hosts differ, or do not all come; or this process has opened its devices already.
     """
     if config.num_hosts == 1 or config.coordinator is None:
         return Group()

@@ -1,5 +1,7 @@
 """The leader: it gathers its followers, agrees with them on what all allocate, and sends them every step."""
 
+from __future__ import annotations
+
 import logging
 import socket
 import time
@@ -24,7 +26,11 @@ class Leader:
     """Host 0 of several. All methods but `watch` and `broadcast` block, and are called while the model is loaded."""
 
     def __init__(self, address: HostAddress, num_hosts: int, facts: Mapping[str, str]) -> None:
-        """Listens at the port after the coordinator's, or raises ValueError; `facts` must agree on all hosts."""
+        """Listens at the port after the coordinator's; raises ValueError if that fails.
+
+        Args:
+            facts: what must agree on all hosts.
+        """
         self.address = address
         self._num_hosts = num_hosts
         self._facts = facts
@@ -59,7 +65,16 @@ class Leader:
         self.broadcast(Kind.ACCEPTED)
 
     def settle(self, facts: Mapping[str, str], num_pages: int) -> int:
-        """The number of pages that every host has room for; raises HostLost, or ValueError where devices differ."""
+        """The number of pages that every host has room for.
+
+        Args:
+            facts: of the devices, which must agree on all hosts.
+            num_pages: that this host has room for.
+
+        Raises:
+            HostLost: a host is lost.
+            ValueError: a host differs.
+        """
         for index, link in self._links.items():
             offered = unpack_facts(self._expect(link, Kind.OFFER, SETTLE_SECONDS).content)
             num_pages = min(num_pages, int(offered.pop("num_pages")))
@@ -108,8 +123,9 @@ class Leader:
     def close(self, reason: str = "") -> None:
         """Ends the followers. Idempotent.
 
-        Without a reason they have a moment to end first: JAX ends a process that loses its coordinator without a
-        message.
+        Args:
+            reason: why, if no operator asked for it. Without one, the followers have a moment to end first: JAX ends a
+                process without a message that loses its coordinator.
         """
         self._is_closed = True
         self._listener.close()

@@ -1,5 +1,7 @@
 """One end of a connection between leader and follower: messages, heartbeats, and detection of a lost peer."""
 
+from __future__ import annotations
+
 import contextlib
 import selectors
 import socket
@@ -22,10 +24,18 @@ _HEARTBEAT = frame(Kind.HEARTBEAT)
 
 
 class Link:
-    """A connection with two threads of its own, one that reads and one that sends heartbeats and unsent messages."""
+    """A connection with two threads of its own, one that reads and one that sends heartbeats and unsent messages.
+
+    `send` never waits for the peer: what the system does not take at once is sent by the thread.
+    """
 
     def __init__(self, connection: socket.socket, peer: str, max_bytes: int) -> None:
-        """Takes the connection over and starts the threads; messages call the other end `peer`."""
+        """Takes the connection over and starts the threads.
+
+        Args:
+            peer: the name of the other end in messages.
+            max_bytes: of a message from the peer.
+        """
         self.peer = peer
         self.patience = LOADING_PATIENCE_SECONDS
         self._connection = connection
@@ -71,7 +81,15 @@ class Link:
                 self._changed.notify_all()
 
     def receive(self, seconds: float | None = None) -> Message:
-        """The next message of the peer, heartbeats aside; raises HostLost, or TimeoutError after so many seconds."""
+        """The next message of the peer, heartbeats aside.
+
+        Args:
+            seconds: how long to wait; None: without a limit.
+
+        Raises:
+            HostLost: the peer is lost.
+            TimeoutError: it has sent nothing in time.
+        """
         try:
             message = self._inbox.get(timeout=seconds)
         except Empty:
@@ -100,9 +118,10 @@ class Link:
     # ---------------------------------------------------------------- in threads of the link
 
     def _read(self) -> None:
-        """Reads until the peer is lost, or sends END, which is no loss without a reason.
+        """Reads until the peer is lost, or sends END.
 
-        The connection stays open then until this side closes it or its process ends, because the peer waits for that.
+        An END without a reason is no loss. The connection stays open then until this side closes it or its process
+        ends, because the peer waits for that (`close`).
         """
         try:
             with selectors.DefaultSelector() as selector:

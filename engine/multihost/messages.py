@@ -1,4 +1,9 @@
-"""Messages between leader and followers: a size (4 bytes, little-endian), a kind (1 byte) and the content."""
+"""The messages between leader and followers.
+
+A message is its size (4 bytes, little-endian), its kind (1 byte) and its content.
+"""
+
+from __future__ import annotations
 
 import struct
 from collections.abc import Mapping

@@ -6,6 +6,8 @@ links to the entries whose checksum is right, and new entries are moved from the
 renaming, which is atomic.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import hashlib
@@ -41,7 +43,10 @@ class _JaxFolder:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """Makes JAX, in the whole process, use the folder while the context lasts, for programs of any size."""
+        """Makes JAX use the folder while the context lasts, for programs of any size.
+
+        JAX's settings are those of the whole process, and so are Python's filters of warnings.
+        """
         settings: dict[str, object] = {
             "jax_compilation_cache_dir": str(self._folder),
             "jax_persistent_cache_min_compile_time_secs": 0.0,
@@ -96,7 +101,10 @@ class _JaxFolder:
             yield
 
     def _forget(self, program: str) -> None:
-        """Removes the entries of a program that is compiled again, because JAX never overwrites an entry."""
+        """Removes the entries of a program: JAX never overwrites an entry, and is about to compile the program.
+
+        Which of several entries it was is unknown. The sound ones cost a compile.
+        """
         for name in [name for name in self._found if _is_of(name, program)]:
             with contextlib.suppress(OSError):
                 (self._folder / name).unlink(missing_ok=True)
@@ -108,7 +116,8 @@ class _JaxFolder:
 def cache_passed_by() -> Iterator[None]:
     """Disables JAX's compilation cache while the context lasts, in the whole process.
 
-    XLA cannot write out again what it has read from the cache: on CPUs such a copy lacks functions.
+    XLA cannot write out again what it has read from the cache: on CPUs such a copy lacks functions, which shows only
+    when it runs.
     """
     before = jax.config.values["jax_enable_compilation_cache"]
     try:
@@ -140,7 +149,8 @@ _settings_lock = threading.RLock()
 class JaxCompilationCache:
     """The programs of many configurations, each in a folder of its own, within one limit of bytes.
 
-    A failure of the disk only costs the time to compile again, and one warning in the log.
+    Every failure of the disk (full, read-only, not permitted) only costs the time to compile again, and one warning in
+    the log.
     """
 
     def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
@@ -151,8 +161,10 @@ class JaxCompilationCache:
     def opened(self, fingerprint: str) -> Iterator[None]:
         """Makes JAX find the programs of a configuration, and keep those it compiles, while the context lasts.
 
-        JAX's setting is the whole process's, so a second thread waits. `fingerprint` names everything that programs
-        depend on besides what JAX itself puts into their keys.
+        JAX's setting is one of the whole process. So a second thread waits until the first has left its context.
+
+        Args:
+            fingerprint: names everything that programs depend on besides what JAX itself puts into their keys.
         """
         entries = self._folder / hashlib.sha256(fingerprint.encode()).hexdigest()[:32]
         with contextlib.ExitStack() as stack:
@@ -175,7 +187,8 @@ class JaxCompilationCache:
     def _enter_private(self, entries: Path, stack: contextlib.ExitStack) -> tuple[Path | None, OSError | None]:
         """A folder for JAX until the end of `stack`, and, where it is not in the store, the reason.
 
-        Otherwise it is one of temporary files, or None: then JAX keeps nothing, and finds nothing that is half-written.
+        The other place is that of the system's temporary files. None if that cannot be written either: without a folder
+        JAX keeps nothing, and finds nothing that is half-written.
         """
         try:
             entries.mkdir(parents=True, exist_ok=True)
@@ -193,7 +206,10 @@ class JaxCompilationCache:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _evict(self, spared: Path) -> None:
-        """Removes the store's configurations used longest ago until it is within its limit."""
+        """Removes the configurations used longest ago until the store is within its limit.
+
+        The folder may hold other things too; only what the store has made is touched.
+        """
         with contextlib.suppress(OSError):
             os.utime(spared)
             folders = [path for path in self._folder.iterdir() if _CONFIGURATION.fullmatch(path.name)]
@@ -220,7 +236,11 @@ def _private_folder(parent: Path) -> Iterator[Path]:
 
 
 def _new_locked_folder(parent: Path, stack: contextlib.ExitStack) -> Path:
-    """Makes a folder and holds its lock until the end of `stack`, again where another process has removed it before."""
+    """Makes a folder and holds its lock until the end of `stack`.
+
+    Between the two, another process may take the folder for an abandoned one and remove it. Then there is another
+    attempt.
+    """
     for _ in range(_MOST_ATTEMPTS):
         folder = Path(tempfile.mkdtemp(prefix=_PRIVATE_PREFIX, dir=parent))
         with contextlib.suppress(BlockingIOError, FileNotFoundError), contextlib.ExitStack() as attempt:
@@ -243,7 +263,10 @@ def _locked(folder: Path) -> Iterator[int]:
 
 
 def _lend(entries: Path, private: Path) -> int:
-    """Links the sound entries of a configuration into a private folder; removes the damaged ones, and counts them."""
+    """Links the sound entries of a configuration into a private folder, and returns the number of damaged ones.
+
+    Damaged entries are removed, so that the compile that follows replaces them.
+    """
     num_damaged = 0
     with contextlib.suppress(OSError):  # the folder may not exist on a disk that cannot be written
         for path in sorted(entries.iterdir()):
@@ -270,7 +293,11 @@ def _link_or_copy(path: Path, to: Path, content: bytes) -> None:
 
 
 def _publish(added: Sequence[Path], entries: Path, error: OSError | None) -> OSError | None:
-    """Moves the entries that JAX has added into the store; returns why one of them is not kept, or None."""
+    """Moves the entries that JAX has added into the store; returns why one of them is not kept, or None.
+
+    Args:
+        error: why the store cannot be written, if that is known.
+    """
     if error is not None or not added:
         return error if added else None
     try:

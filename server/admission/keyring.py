@@ -3,6 +3,8 @@
 A key is compared by its SHA-256 digest in constant time, and only its name appears in logs.
 """
 
+from __future__ import annotations
+
 import hashlib
 import hmac
 import re
@@ -48,13 +50,20 @@ class Tenant:
         return "" if self.salt is None else hashlib.sha256(self.salt.encode()).hexdigest()
 
     def cache_salt(self, asked: str | None) -> str | None:
-        """The salt of a request: the tenant's, of a fixed length, and the client's, which narrows the sharing."""
+        """The salt of a request: what a client asks for only narrows who shares its prefixes.
+
+        The length of the first part is fixed, so that no pair of salts can be mistaken for another.
+        """
         if self.salt is None:
             return asked
         return f"{self.salt}/{asked or ''}"
 
     def check_priority(self, priority: int | None) -> int:
-        """The priority of a request: its own, or else 0 or the least allowed; raises ApiError if not allowed."""
+        """The priority of a request: the one that it asks for, or where it asks for none, 0 or the least allowed.
+
+        Raises:
+            ApiError: the request asks to run earlier than this tenant's may.
+        """
         if priority is not None and self.least_priority is not None and priority < self.least_priority:
             raise ApiError(
                 f"priority is {priority}; with this key it must be at least {self.least_priority}",
@@ -71,7 +80,11 @@ _caller: ContextVar[str] = ContextVar("caller", default=NOBODY)
 
 
 def work_for(name: str) -> None:
-    """From now on the running task, and those that it starts, work for the tenant of this name, or for NOBODY."""
+    """From now on the running task works for the tenant of this name, or for NOBODY.
+
+    Tasks that it starts inherit the name, so that what takes a share of a budget or waits for a thread, deep below the
+    handler of a request, finds whose share it is.
+    """
     _caller.set(name)
 
 
@@ -84,7 +97,10 @@ class KeyRing:
     """The keys of a server. Without any, everybody is `ANYBODY`, and nobody is the administrator."""
 
     def __init__(self, keys: Sequence[str] = (), file: Path | None = None, admin_keys: Sequence[str] = ()) -> None:
-        """Raises KeyFileError: the file cannot be read, or a key is unfit."""
+        """
+        Raises:
+            KeyFileError: the file cannot be read, or a key is unfit.
+        """
         self._fixed = [_parse(f"--api-key, entry {at}", line) for at, line in enumerate(keys, start=1)]
         self._file = file
         self._admins = {
@@ -106,7 +122,11 @@ class KeyRing:
         return bool(self._admins)
 
     def reload(self) -> None:
-        """Reads the file of keys again; on an error the keys stay as they were; raises KeyFileError."""
+        """Reads the file of keys again; on an error the keys stay as they were.
+
+        Raises:
+            KeyFileError: as for the constructor.
+        """
         entries = list(self._fixed)
         if self._file is not None:
             read = _read(self._file)
@@ -122,7 +142,10 @@ class KeyRing:
         return tenant in self._in_force or (self.is_open and tenant is ANYBODY)
 
     def caller_of(self, tenant: Tenant) -> str:
-        """The name by which budgets and queues tell the tenant from others; NOBODY where there are no others."""
+        """The name by which budgets and queues tell the tenant from others; NOBODY where there are no others.
+
+        A client that is the only one has all that there is, and nothing is kept free for others.
+        """
         return tenant.name if self._has_several_names or tenant.is_admin else NOBODY
 
     @property
@@ -131,7 +154,11 @@ class KeyRing:
         return len(self._tenants)
 
     def identify(self, key: str | None) -> Tenant:
-        """The tenant of this key; raises ApiError (401) where there are keys and this is none of them."""
+        """Whose key this is.
+
+        Raises:
+            ApiError: 401, there are keys and this is none of them.
+        """
         tenant = None if key is None else self._find(key)
         if tenant is not None:
             return tenant
@@ -140,7 +167,10 @@ class KeyRing:
         raise _refusal(key)
 
     def identify_admin(self, key: str | None) -> Tenant:
-        """Raises ApiError: 401 or 403, this is not the administrator's key; 404 where there is none."""
+        """
+        Raises:
+            ApiError: 401 or 403, this is not the administrator's key; 404 where there is none.
+        """
         if not self.has_admin:
             raise ApiError("admin routes are off; --admin-key turns them on", status=404, code="admin_off")
         tenant = None if key is None else self._find(key)

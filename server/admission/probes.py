@@ -1,5 +1,7 @@
 """Liveness and readiness probes: their paths, and the client that a probe comes from."""
 
+from __future__ import annotations
+
 import asyncio
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
@@ -11,7 +13,10 @@ _PREFIX_BITS = 64  # of an IPv6 address, whose other half a client chooses as it
 
 
 def prober(transport: asyncio.BaseTransport | None) -> str:
-    """The client of a probe by its address, because probes have no key; one for this machine or an IPv6 network."""
+    """The client that a probe on this connection comes from, by its address, because probes have no key.
+
+    All clients on the server's own machine count as one, and so do those of one IPv6 network.
+    """
     peer = None if transport is None else transport.get_extra_info("peername")
     if not isinstance(peer, tuple):  # a Unix socket, or a client that has left
         return _HERE

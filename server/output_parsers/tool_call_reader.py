@@ -53,7 +53,8 @@ class ToolCallReader:
     Args:
         body: the coroutine that parses all of it, by the other methods of this class.
         begin: the marker that has come already.
-        only_known: whether the name of another tool than in `schemas` means that the text is no call.
+        schemas: of the arguments of each tool, by its name.
+        only_known: whether the name of another tool means that the text is no call.
     """
 
     def __init__(
@@ -74,7 +75,10 @@ class ToolCallReader:
         next(self._reading)
 
     def feed(self, char: str) -> list[ToolEvent]:
-        """Reads one more character before the end; raises NotAToolCall, and events that were emitted stay."""
+        """Reads one more character. Not called after the end.
+
+        Raises NotAToolCall if the text cannot become a call any more; events that were emitted stay.
+        """
         try:
             self._reading.send(char)
         except StopIteration:
@@ -210,7 +214,10 @@ class ToolCallReader:
 
 
 def _as_object(value: str) -> str:
-    """Arguments, perhaps a string or null for nothing, as JSON text of an object; raises NotAToolCall otherwise."""
+    """Arguments as JSON text of an object. Some models write that text as a string, or nothing as null.
+
+    Raises NotAToolCall if they are no object.
+    """
     try:
         read = json.loads(value, strict=False)
         if isinstance(read, str):

@@ -1,5 +1,7 @@
 """API errors independent of their JSON shape, and the conversion of any exception to one."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Self
@@ -57,7 +59,10 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     def without_traces(self) -> Self:
-        """This error without traceback and causes, which would keep variables alive, so that it can be stored."""
+        """This error without traceback and causes, so that it can be stored.
+
+        The frames of a traceback keep the variables of their functions alive, and so may keep each other alive.
+        """
         self.__traceback__ = self.__cause__ = self.__context__ = None
         return self
 
@@ -75,7 +80,11 @@ class FieldError(ValueError):
 
 
 class UnknownField(FieldError):
-    """A name that the body does not have; the client most likely meant `meant`."""
+    """A name that the body does not have.
+
+    Args:
+        meant: the name that the client most likely meant.
+    """
 
     def __init__(self, name: str, meant: str | None = None) -> None:
         super().__init__(name)

@@ -128,7 +128,11 @@ class StrictCalls(NamedTuple):
         return (tool.parameters or _EMPTY) if tool.strict else {"type": "object"}
 
     def schema(self, arguments: str) -> dict[str, Any]:
-        """The schema of one call as an object of its name and, under the key `arguments`, its arguments."""
+        """The schema of one call as an object of its name and its arguments.
+
+        Args:
+            arguments: the key of the arguments.
+        """
         return schema_of_calls([(tool.name, self.arguments_of(tool)) for tool in self.tools], arguments)
 
 
@@ -167,7 +171,13 @@ class CallsTools:
         raise NotImplementedError
 
     def check_tools(self, names: Sequence[str], chosen: Sequence[str], *, has_form: bool) -> None:
-        """Checks the names chosen in `tool_choice` against all tools, which may not be forced beside another form."""
+        """Checks `tool_choice` against the tools.
+
+        Args:
+            names: of all tools.
+            chosen: the names in `tool_choice`.
+            has_form: whether another parameter asks for a form of the answer.
+        """
         if len(set(names)) < len(names):
             raise ValueError("tools has two functions of the same name; each name must stand there once")
         for name in chosen:
@@ -206,9 +216,17 @@ class CallsTools:
 
 
 def schema_of_calls(tools: Sequence[tuple[str, dict[str, Any]]], arguments: str = "arguments") -> dict[str, Any]:
-    """The JSON schema of a call of one of several tools, with parts that are JSON already.
+    """The JSON schema of a call of one of several tools.
 
-    `tools` are names, and the schemas of their arguments. Raises JSONEncodeError where one is nested too deeply.
+    Args:
+        tools: names, and the schemas of their arguments.
+        arguments: the key of the arguments.
+
+    Returns:
+        The schema, which can be written as JSON and has parts that are JSON already.
+
+    Raises:
+        JSONEncodeError: a schema is nested too deeply.
     """
     calls = [
         {
@@ -232,8 +250,10 @@ def array_of_calls(call: dict[str, Any], most: int) -> dict[str, Any]:
 def _moved(schema: dict[str, Any], index: int) -> orjson.Fragment:
     """A tool's schema, as JSON, with its references adjusted to its place in the definitions of the whole.
 
-    They are found in the text, ten times as fast as in the schema: a name in JSON stands behind a brace or a comma, and
-    a quotation mark within a text behind a backslash. Raises JSONEncodeError if the schema is nested too deeply.
+    They are found in the text, which takes a tenth of the time of a walk through the schema. A name in JSON stands
+    behind a brace or a comma, and a quotation mark within a text behind a backslash, so nothing else is found.
+
+    Raises JSONEncodeError if the schema is nested too deeply.
     """
     text, place = orjson.dumps(schema), b"#/$defs/tool%d" % index
     for before in (b"{", b","):

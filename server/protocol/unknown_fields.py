@@ -6,6 +6,8 @@ not support is rejected by name, and so is a name that is most likely a typo: an
 right and is not.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -134,7 +136,10 @@ class UnknownFields:
             unsupported: names that are rejected unless they have one of these values.
             path: of the part, with the dot that follows it, as ignored names are reported.
 
-        Raises UnsupportedField, UnknownField for a likely typo, or ApiError for too many unknown parameters.
+        Raises:
+            UnsupportedField: one of `unsupported` has another value.
+            UnknownField: a name is most likely a typo of one of `fields`.
+            ApiError: the body has too many unknown parameters.
         """
         if not isinstance(part, dict):
             return part
@@ -177,7 +182,8 @@ class UnknownFields:
 def is_typo(name: str, meant: str) -> bool:
     """Whether `name` is `meant` but for one letter (added, left out, exchanged, or swapped with the next one).
 
-    Capitals, hyphens and underscores do not count. A name of fewer than four letters is too short to tell.
+    Capitals, hyphens and underscores do not count: `maxTokens` and `max-tokens` are typos of `max_tokens`. A name of
+    fewer than four letters is too short to tell.
     """
     first, second = _letters(name), _letters(meant)
     if len(second) < 4 or abs(len(first) - len(second)) > 1:

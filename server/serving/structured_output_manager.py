@@ -1,5 +1,7 @@
 """The grammars of one model's answers: structured outputs, schemas of tools, budgets of reasoning tokens."""
 
+from __future__ import annotations
+
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -32,7 +34,11 @@ class StructuredOutputManager:
     def __init__(
         self, tokenizer: Tokenizer, vocab_size: int, answer_format: OutputFormat, compiler: GrammarCompiler
     ) -> None:
-        """`vocab_size` is that of the model's logits, `answer_format` what answers may hold beside content."""
+        """
+        Args:
+            vocab_size: of the model's logits.
+            answer_format: what answers may hold beside content.
+        """
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._format = answer_format
@@ -45,7 +51,8 @@ class StructuredOutputManager:
     ) -> list[OutputGrammar | None]:
         """Returns the grammar of the answers to each prompt, None for free text; empty if all are free text.
 
-        Raises InvalidParameter: a grammar is refused, takes too long, or does not allow an answer so far.
+        Raises:
+            InvalidParameter: a grammar is refused, takes too long, or does not allow an answer so far.
         """
         wish = request.grammar
         compiled = None
@@ -81,7 +88,10 @@ class StructuredOutputManager:
     def _reasoned(
         self, prompt: PreparedPrompt, budget: int | None, compiled: CompiledGrammar | None, behind: OutputGrammar | None
     ) -> OutputGrammar | None:
-        """Raises InvalidParameter: the vocabulary cannot write what ends the reasoning."""
+        """
+        Raises:
+            InvalidParameter: the vocabulary cannot write what ends the reasoning.
+        """
         before = prompt.token_ids[: len(prompt.token_ids) - prompt.num_output_tokens]
         if compiled is not None and self._format.starts_after_reasoning(before, self._tokenizer):
             return compiled
@@ -95,7 +105,10 @@ class StructuredOutputManager:
         return ReasoningGrammar(scan, is_open=is_open, budget=budget, behind=behind, is_form=compiled is not None)
 
     async def _watched(self, request: GenerationRequest, workers: Workers) -> ToolCallGrammar | None:
-        """Raises InvalidParameter: the schema of a tool is refused or takes too long."""
+        """
+        Raises:
+            InvalidParameter: the schema of a tool is refused or takes too long.
+        """
         calls, syntax = request.strict_calls, self._format.calls or HERMES
         if calls is None:
             return None

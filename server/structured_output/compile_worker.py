@@ -1,7 +1,10 @@
 """The worker process in which grammars are compiled first: it may be killed, and its memory is limited.
 
-Over the socket of a number come the vocabulary and then grammars; it answers whether one failed, and why.
+It is started with the number of a socket, over which come the vocabulary and then grammar after
+grammar. It compiles each and answers whether that failed, and why.
 """
+
+from __future__ import annotations
 
 import json
 import resource

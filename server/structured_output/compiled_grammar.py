@@ -49,7 +49,7 @@ class CompiledGrammar:
 
     @classmethod
     def compile(cls, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
-        """Compiles a grammar, for seconds perhaps, without the interpreter lock, in `LargeStackThreads`.
+        """Compiles a grammar. This may take seconds, without the interpreter lock, and needs a `LargeStackThreads`.
 
         Raises InvalidGrammar if the grammar is wrong, not supported or too complex, or nothing matches it.
         """
@@ -93,7 +93,10 @@ class CompiledGrammar:
         return CompiledGrammar(walker, self._vocabulary)
 
     def _probe(self) -> None:
-        """Matches a few tokens, to reject a grammar that fails at its beginning; raises InvalidGrammar."""
+        """Matches a few tokens, so that a grammar that fails at its beginning is rejected before any request runs.
+
+        Raises InvalidGrammar if nothing matches the grammar, or it is too complex.
+        """
         words = np.empty(self._vocabulary.num_words, np.uint32)
         walker = self._start
         for step in range(_NUM_PROBES):
@@ -121,7 +124,11 @@ def _consume(walker: LLMatcher, token_id: int) -> bool:
 
 
 def _limits() -> LLParserLimits:
-    """The limits of llguidance for one grammar, in its own units, far below its defaults for the engine's sake."""
+    """The limits of llguidance for one grammar, in its own units of work.
+
+    They are far below its defaults, because one request must not take too much of the engine thread's
+    time or of the process's memory.
+    """
     from llguidance import LLParserLimits
 
     return LLParserLimits(
@@ -136,7 +143,10 @@ def _limits() -> LLParserLimits:
 
 
 def to_lark(grammar: Grammar) -> str:
-    """Checks a grammar and translates it into llguidance's variant of Lark; raises InvalidGrammar."""
+    """Checks a grammar and translates it into llguidance's variant of Lark.
+
+    Raises InvalidGrammar if the grammar exceeds a limit or is not valid in its language.
+    """
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
             return "start: %json " + _with_options(grammar.source)

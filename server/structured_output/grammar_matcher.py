@@ -31,8 +31,11 @@ class GrammarMatcher:
     """The `sampling.host.grammar.TokenMatcher` of a compiled grammar; it uses llguidance's matcher.
 
     At the end of the grammar it allows the end tokens of the model and accepts any number of them. It raises
-    GrammarError for an output that keeps taking more than TOKEN_SECONDS a token. `start` is copied at the first use,
-    because a request may want many outputs at once.
+    GrammarError for an output that keeps taking more than TOKEN_SECONDS a token.
+
+    Args:
+        start: llguidance's matcher in its initial state. It is copied at the first use and not here,
+            because a request may ask for many outputs at once.
     """
 
     __slots__ = ("_end_token_ids", "_excess", "_is_ended", "_own", "_start")

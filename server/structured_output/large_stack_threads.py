@@ -1,5 +1,7 @@
 """A thread pool with large stacks, for native code that recurses deeply."""
 
+from __future__ import annotations
+
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -14,9 +16,13 @@ _stack_size_lock = threading.Lock()  # the stack size of new threads is a settin
 
 
 class LargeStackThreads(Generic[T]):
-    """Runs submitted work in order, in at most `num_threads` daemon threads, which end when there is none left.
+    """Runs submitted work in order, in at most `num_threads` threads.
 
-    Of the `stack_bytes` of address space, memory is used only as a stack grows.
+    A thread ends when there is no work left, so this needs no `close`. The threads are daemons, so the
+    process does not wait for them at its end.
+
+    Args:
+        stack_bytes: address space of each stack; memory is used only as the stack grows.
     """
 
     def __init__(self, num_threads: int, stack_bytes: int, name: str) -> None:

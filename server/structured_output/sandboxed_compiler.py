@@ -33,10 +33,16 @@ _BUSY = "the machine is too busy to try the grammar now; try again later"
 
 
 class SandboxedCompiler:
-    """Compiles a grammar in a worker process, which is killed where it takes too long, and then in this one.
+    """Compiles a grammar in a worker process, and then in this one.
 
-    Several threads may use it, each of which has a process, started with the first need, that ends with this one.
-    `seconds` are of processor time for a compilation.
+    A compilation within this process cannot be ended, nor can the memory it takes be freed. So each is done in
+    another process first, which is killed where it takes too long; a grammar that passes takes as long here, and no
+    more. Several threads may use it, each of which has a process. Processes are started with the first need, and
+    end with this process, however it ends.
+
+    Args:
+        vocab_size: of the model's logits.
+        seconds: of processor time that a compilation may take.
     """
 
     def __init__(self, tokenizer: HasVocabulary, vocab_size: int, seconds: float) -> None:
@@ -50,7 +56,12 @@ class SandboxedCompiler:
         self._finalizer = weakref.finalize(self, _kill_all, self._idle)
 
     def __call__(self, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
-        """Compiles a grammar; raises InvalidGrammar, or QueueFull where the machine is too busy."""
+        """Compiles a grammar.
+
+        Raises:
+            InvalidGrammar: as `CompiledGrammar.compile`; also where that takes too much processor time or memory.
+            QueueFull: the machine is too busy for a compilation, or for one process more.
+        """
         self._try(grammar)
         return CompiledGrammar.compile(grammar, vocabulary)
 
@@ -123,7 +134,10 @@ class SandboxedCompiler:
 
 
 class _Worker:
-    """A running `compile_worker` process; raises QueueFull if it cannot start now."""
+    """A running `compile_worker` process.
+
+    Raises QueueFull if it cannot start now, because the machine lacks memory, processes or descriptors.
+    """
 
     def __init__(self, message: WorkerVocabulary) -> None:
         try:
@@ -163,7 +177,9 @@ class _Worker:
     def ask(self, grammar: Grammar, seconds: float) -> CompileVerdict:
         """Compiles a grammar in the worker and returns whether that failed.
 
-        Raises GrammarTooExpensive where it takes more processor time, QueueFull where it did not get that in time.
+        Raises:
+            GrammarTooExpensive: it takes more processor time, or ends the process.
+            QueueFull: it did not get that much processor time in WALL_TIME_FACTOR times as long.
         """
         try:
             self._socket.send_bytes(json.dumps(grammar).encode())

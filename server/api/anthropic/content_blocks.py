@@ -1,5 +1,7 @@
 """The content blocks of request messages. `cache_control`, citations and the like are ignored."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson

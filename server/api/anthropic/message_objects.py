@@ -1,5 +1,7 @@
 """The JSON objects and events of Anthropic's responses: errors, usage, stop reasons."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import orjson
@@ -66,9 +68,14 @@ def usage_object(usage: Usage, num_thinking_tokens: int | None) -> dict[str, Any
 
 
 def stop_reason(reason: FinishReason | None, *, is_stop_string: bool, has_calls: bool, is_context_full: bool) -> str:
-    """The `stop_reason` of an answer; raises ApiError if it was cut off, for which Anthropic's API has no reason.
+    """The `stop_reason` of an answer.
 
-    `is_context_full` says that the model had room for fewer tokens than the client wants.
+    Args:
+        is_stop_string: whether one of the request's stop sequences ended it.
+        has_calls: whether it has tool calls.
+        is_context_full: whether the model had room for fewer tokens than were asked for.
+
+    Raises ApiError if the answer was cut off, for which Anthropic's API has no reason.
     """
     if reason in _UNFINISHED:
         message, status, code = _UNFINISHED[reason]

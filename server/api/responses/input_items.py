@@ -1,5 +1,7 @@
 """The `input` of a request: a text, or a list of items, each a message, a call, or a call's result."""
 
+from __future__ import annotations
+
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
@@ -104,9 +106,12 @@ InputItem = Annotated[
 
 
 def checked_items(name: str) -> BeforeValidator:
-    """Checks the number and types of a list's items before the items themselves; each has a `type` then.
+    """Checks the number and the types of a list's items before the items themselves; each has a `type` then.
 
     `Field(fail_fast=True)` belongs beside it, so that one bad item ends the check.
+
+    Args:
+        name: of the parameter, which errors name.
     """
 
     def check(value: Any) -> Any:

@@ -1,5 +1,7 @@
 """Converts items into the messages that chat templates expect."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,8 +14,8 @@ Message = dict[str, Any]
 def to_messages(items: Iterable[Item], instructions: str | None = None) -> list[Message]:
     """The conversation of the items.
 
-    Reasoning belongs to the answer behind it, and calls to the answer before them. Instructions and first system
-    messages become one, because many templates allow only one.
+    Reasoning belongs to the answer behind it, and calls belong to the answer before them. Instructions and the system
+    messages at the beginning become one message, because many templates allow only one.
     """
     messages: list[Message] = []
     beginning = [instructions] if instructions else []  # joined at the end: one by one, each would copy all before it

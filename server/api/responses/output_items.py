@@ -1,5 +1,7 @@
 """The items of an answer while they come: messages, reasoning, calls, and the events that tell of them."""
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -39,7 +41,9 @@ class OutputItems:
     """Parts of an answer go in; items come out, with their events."""
 
     def __init__(self, events: EventEncoder, new_id: Callable[[str, int], str]) -> None:
-        """Makes each item's id by `new_id`, of its type and its place in the output."""
+        """Args:
+        new_id: makes an item's id from its type and its place in the output.
+        """
         self.items: list[Item] = []  # in their order; the open one lacks its text
         self._events = events
         self._new_id = new_id
@@ -48,7 +52,11 @@ class OutputItems:
         self._logprobs: list[Item] = []  # of tokens whose text was not told yet
 
     def feed(self, parts: Sequence[ParserEvent], logprobs: Sequence[Item] = ()) -> None:
-        """Takes more of the answer, and the logprobs of the parts' tokens."""
+        """Takes more of the answer.
+
+        Args:
+            logprobs: of the tokens that the parts come from, as far as they have any.
+        """
         self._logprobs += logprobs
         for part in parts:
             match part:
@@ -63,7 +71,11 @@ class OutputItems:
                     self._events.add_text(self._open.delta, text)
 
     def finish(self, *, is_whole: bool) -> None:
-        """No more can come. An answer without anything has a message without text; a last item may be incomplete."""
+        """No more can come. An answer without anything has a message without text.
+
+        Args:
+            is_whole: whether the answer has ended by itself; else its last item is incomplete.
+        """
         if self._space or not self.items:
             if not any(item["type"] == "function_call" for item in self.items):
                 self._tell_content(self._space)

@@ -1,5 +1,7 @@
 """The middleware of every application: request id, admission, errors as responses, access log."""
 
+from __future__ import annotations
+
 import time
 
 from aiohttp import hdrs, web

@@ -1,5 +1,7 @@
 """Request bodies, read and checked, and the models that an application serves."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, nullcontext
@@ -41,8 +43,12 @@ Asked = TypeVar("Asked", bound=HasIgnored)
 async def read_asked(request: web.Request, parse: Callable[[Any], Asked], preparing: ExitStack) -> Asked:
     """Reads and parses the body of `request`; a large body is parsed in a worker thread.
 
-    `preparing` holds the request's share of the budgets until it is closed. Raises ApiError or FieldError: the server
-    takes no requests, a budget is spent, or the body is refused.
+    Args:
+        parse: of the decoded body; raises ApiError, FieldError or ValidationError.
+        preparing: holds the request's share of the budgets until it is closed.
+
+    Raises:
+        ApiError, FieldError: the server takes no requests, a budget is spent, or the body is refused.
     """
     served = request.app[SERVED]
 
@@ -75,9 +81,14 @@ def _parse(body: bytes, parse: Callable[[Any], Asked]) -> tuple[Any, Asked]:
 
 
 async def read_body(request: web.Request, receive: Callable[[], Reservation], settings: ServerSettings) -> bytes:
-    """The body, whatever content type it declares; `receive` gives what counts its bytes, once the first are there.
+    """The body, whatever content type it declares.
 
-    Raises ApiError: it is empty, encoded in an unknown way, too large or too slow, or the budget is spent.
+    Args:
+        receive: called when its first bytes are there; gives what counts the bytes as they arrive.
+
+    Raises:
+        ApiError: the body is empty, encoded in an unknown way, cannot be decoded, is too large or too slow, or the
+            budget is spent.
     """
     most = settings.max_body_bytes
     encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
@@ -120,7 +131,11 @@ def _ends_wrongly() -> ApiError:
 
 @asynccontextmanager
 async def in_memory(served: ServedModels, model: ServedModel) -> AsyncIterator[None]:
-    """Waits until the model is loaded, and keeps it awake and in memory while the context lasts; raises ApiError."""
+    """Waits until the model is loaded, and keeps it awake and in memory while the context lasts.
+
+    Raises:
+        ApiError: it cannot be loaded, or too many requests wait for such models.
+    """
     with served.residency.use(model), nullcontext() if model.idle_sleep is None else model.idle_sleep.use():
         if not model.is_open:
             with served.admission_budget.wait_for_load():

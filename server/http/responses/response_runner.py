@@ -1,5 +1,7 @@
 """Runs one response from its accepted body to its end, whatever its events are written to."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import orjson
@@ -35,7 +37,12 @@ _KEPT = ("completed", "incomplete")  # responses that become part of their conve
 
 
 class ResponseRunner:
-    """Runs the responses of one tenant, with `local` ones that a socket remembers; events may be its messages."""
+    """Runs the responses of one tenant.
+
+    Args:
+        local: responses that a socket remembers although they are not stored.
+        as_messages: their events are messages of a WebSocket.
+    """
 
     def __init__(
         self, served: ServedModels, tenant: Tenant, local: ConnectionRecords | None = None, *, as_messages: bool = False
@@ -50,7 +57,11 @@ class ResponseRunner:
     async def look_back(self, turn: ResponseCall, share: Reservation) -> None:
         """Loads the items of the previous response or the conversation into the turn, as if the client had sent them.
 
-        Raises ApiError: what it names is not there, or the budget is spent.
+        Args:
+            share: what the request takes of the budgets while it is prepared.
+
+        Raises:
+            ApiError: what it names is not there, or the budget is spent.
         """
         before = await self.history.before(turn.body)
         given = await self.history.resolve(turn.given)
@@ -78,7 +89,8 @@ class ResponseRunner:
             is_told: whether the client knows of the response already, so that an error is an event of its stream.
             on_accepted: called with what aborts the generation, once the request is in the engine's queue.
 
-        Raises ApiError, InvalidParameter, QueueFull or EngineError where it is refused before an event was written.
+        Raises:
+            ApiError, InvalidParameter, QueueFull, EngineError: the request was refused before an event was written.
         """
         served = self._served
         model = served.find(turn.body.model)
@@ -128,7 +140,11 @@ class ResponseRunner:
         return writer.response
 
     def new_writer(self, turn: ResponseCall, *, is_streamed: bool = True) -> ResponseWriter:
-        """The writer of the response to `turn`; raises ApiError (404) where there is no such model."""
+        """The writer of the response to `turn`.
+
+        Raises:
+            ApiError: 404, there is no such model.
+        """
         return ResponseWriter(
             turn,
             self._served.find(turn.body.model).model_name,
@@ -144,7 +160,11 @@ class ResponseRunner:
         await _write(stream, last)
 
     async def store_queued(self, turn: ResponseCall, response: Response) -> None:
-        """Stores a response that is still to be generated; raises StoreError."""
+        """Stores a response that is still to be generated.
+
+        Raises:
+            StoreError: it cannot be stored.
+        """
         await self._served.store.put(response_key(self._tenant.owner, turn.id), _record_of(turn, response))
 
     async def delete_queued(self, turn: ResponseCall) -> None:

@@ -36,12 +36,18 @@ _REFUSAL_BODY = (
 
 
 class GuardedRunner(web.AppRunner):
-    """A runner whose connections have limits; the keep-alive time is also the deadline of headers."""
+    """A runner whose connections have limits.
+
+    aiohttp closes a connection that has sent no whole header within the keep-alive time, counted from its begin or
+    from the last answer: that is the deadline of headers too.
+    """
 
     def __init__(
         self, app: web.Application, settings: ServerSettings, tls_context: ssl.SSLContext | None = None
     ) -> None:
-        """`tls_context` is that of all connections, whose sites have none of their own; None: they are plain."""
+        """Args:
+        tls_context: of all connections, whose sites have none of their own then; None: they are plain.
+        """
         super().__init__(app, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
         self._settings = settings
         self._tls_context = tls_context
@@ -126,7 +132,11 @@ class GuardedServer(web.Server):
 
 
 class _Refusal(asyncio.Protocol):
-    """Tells a client that there is no room for its connection, and ends it."""
+    """Tells a client that there is no room for its connection, and ends it.
+
+    Args:
+        refusals: all of them, as long as they have descriptors.
+    """
 
     def __init__(self, limit: int, refusals: set[_Refusal]) -> None:
         body = _REFUSAL_BODY % limit

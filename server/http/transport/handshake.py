@@ -4,6 +4,8 @@ asyncio can listen with TLS itself, but it tells a server of a connection only w
 begin one and fall silent would be counted by nobody.
 """
 
+from __future__ import annotations
+
 import asyncio
 import ssl
 from collections.abc import Callable
@@ -24,7 +26,11 @@ class Handshakes:
         return len(self._running)
 
     def begin(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
-        """The protocol of a new connection; what `make_protocol` returns has it once the handshake is done."""
+        """The protocol of a new connection.
+
+        Args:
+            make_protocol: called when the handshake is done; what it returns has the connection from then on.
+        """
         return _Beginning(self, make_protocol)
 
     def start(self, transport: asyncio.Transport, make_protocol: Callable[[], asyncio.Protocol]) -> None:

@@ -1,4 +1,10 @@
-"""JSON error responses, in OpenAI's shape, to requests that are refused before they reach the application."""
+"""JSON error responses to requests that are refused before they reach the application.
+
+aiohttp answers such requests by itself, in plain text. Which route they were for is not known then, so that the shape
+is always OpenAI's.
+"""
+
+from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,9 +44,11 @@ class Connection(web.RequestHandler):
     __slots__ = ("_bare_transport", "_probe_turns", "_turns")
 
     def __init__(self, manager: web.Server, *, turns: LoopThrottle, probe_turns: LoopThrottle, **options: Any) -> None:
-        """Every request waits for `turns` of the loop, and probes for `probe_turns`, in which addresses take turns.
-
-        An orchestrator that waits long for a probe restarts the process, and a probe has no key.
+        """Args:
+        turns: of the loop, which all requests wait for, also those that the parser has refused.
+        probe_turns: for which probes wait in their place. Their answers are known already, and an orchestrator that
+            waits long for one restarts the process. The addresses they come from take turns, because a probe wants no
+            key: however many one sends, another's waits for one of them at most.
         """
         super().__init__(manager, **options)
         self._turns = turns
