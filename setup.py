@@ -236,11 +236,7 @@ class BuildNative(Command):
 
 
 class BuildPython(build_py):
-    """Adds the types of the module `eagre`.
-
-    The marker file py.typed is for packages only; type checkers read the types of a single module from a
-    stub package (PEP 561). The module itself is its stub: it names its types in plain imports.
-    """
+    """Adds the types of the module `eagre`, as its own stub package (PEP 561): py.typed is for packages only."""
 
     def run(self) -> None:
         super().run()
@@ -346,11 +342,7 @@ def _num_cores() -> int:
 
 
 def _run(command: list[str], output: Path) -> None:
-    """Runs a compiler that makes the file `output`.
-
-    Raises:
-        CannotBuild: it failed, with the first error it printed.
-    """
+    """Runs a compiler that makes the file `output`; raises CannotBuild with the first error it printed."""
     output.parent.mkdir(parents=True, exist_ok=True)
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if result.returncode != 0:

@@ -22,8 +22,6 @@ the longest step and the longest garbage collection (benchmarks.chaos.watcher).
 What the other rounds check is said in their modules. Exits with 1 where a check fails.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import importlib

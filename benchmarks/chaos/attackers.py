@@ -1,7 +1,5 @@
 """The attackers, in a process of their own, so that their cost does not delay the reference streams."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -1,7 +1,5 @@
 """Pauses of the server's asyncio loop, interpreter lock, engine thread or device that delayed streams."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple

@@ -45,11 +45,7 @@ class ReferenceStream:
         return body
 
     async def read(self, session: aiohttp.ClientSession, url: str, gaps: Gaps) -> str:
-        """The whole text of one answer.
-
-        Raises:
-            StreamLost: the stream ended otherwise than with its last token.
-        """
+        """The whole text of one answer; raises StreamLost."""
         client = StreamClient(session, url, self.body, self.over_websocket)
         await client.read()
         gaps.seconds += client.gaps

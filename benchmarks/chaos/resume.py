@@ -1,11 +1,8 @@
 """The resume round: streams that are cut at random places, and servers that are killed under them, differ in no text.
 
-Each stream is cut several times, over SSE or a WebSocket, and resumed where it was. Every answer is compared with that
-of the same request, never cut. A kill ends the server with SIGKILL under four streams; it is started again on the same
-store, and they are resumed.
+Each stream is cut several times and resumed where it was, over SSE or a WebSocket. A kill ends the server with SIGKILL
+under four streams; it is started again on the same store, and they are resumed.
 """
-
-from __future__ import annotations
 
 import argparse
 import asyncio

@@ -1,9 +1,8 @@
 """The soak round: thousands of random requests, a third of them aborted, leave nothing behind in an engine.
 
-Through the engine's client, on a simulated device. Prompts share prefixes of several lengths, priorities differ, some
-prompts are submitted several times at once, aborts come before, at and after the first token. The pages are few, so
-requests are preempted and prefixes evicted. It fails where pages or requests are left, memory grows, or the engine took
-more steps than the requests' tokens can explain.
+Prompts share prefixes, priorities differ, prompts come several times at once, and aborts come at any time, on a
+simulated device with few pages. It fails where pages or requests are left, memory grows, or the engine took more steps
+than the requests' tokens can explain.
 """
 
 from __future__ import annotations
@@ -136,11 +135,7 @@ class Outcome:
 
     @property
     def max_steps(self) -> int:
-        """The most steps that the requests explain; more were idle ones.
-
-        Each step computes at least one row. A request needs a row for each tile of its prompt and for
-        each output token; after a preemption it computes again what it had.
-        """
+        """The most steps that the requests explain: a row a tile of a prompt and output token, again if preempted."""
         longest = MAX_PREFIX_TOKENS + MAX_TAIL_TOKENS + MAX_OUTPUT_TOKENS
         return self.tally.num_row_steps + self.stats.num_preemptions * (-(-longest // TILE_SIZE) + 1)
 

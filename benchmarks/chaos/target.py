@@ -1,7 +1,5 @@
 """The server under attack, as an attack sees it."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import dataclass

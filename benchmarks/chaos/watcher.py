@@ -6,8 +6,6 @@ an engine thread, long steps, and garbage collections.
 runs `eagre` with such a thread, which writes to the file PAUSES.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
@@ -38,8 +36,8 @@ _THREAD_CLOCK = 0b110  # of one thread, in nanoseconds (include/linux/posix-time
 class Watcher(threading.Thread):
     """Posts a callback to the loop every few milliseconds, and writes pauses to a file.
 
-    It needs the interpreter lock as every thread does: how late it wakes up is how long the lock was taken. The clock
-    of each thread says which one computed meanwhile; where none did, the machine had no core left.
+    How late it wakes up is how long the interpreter lock was taken; each thread's clock says which one computed
+    meanwhile.
     """
 
     def __init__(

@@ -1,7 +1,5 @@
 """KV offload to a folder of the local disk, so that the prefix cache survives a restart."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -24,20 +22,12 @@ _log = logging.getLogger(__name__)
 
 
 class DiskConnector:
-    """The `KVConnector` of the pages with one fingerprint in a `PageFolder`.
-
-    Every failure of the disk (full, read-only, not permitted, damaged) only costs the time to compute again.
-    """
+    """The `KVConnector` of the pages with one fingerprint; a failing disk only costs the time to compute again."""
 
     def __init__(
         self, folder: PageFolder, key: str, page_bytes: int, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Lists the pages that are there.
-
-        Args:
-            key: 32 hexadecimal digits, the fingerprint.
-            page_bytes: of the content of a page.
-        """
+        """Lists the pages that are there, of `page_bytes` each; `key` is the fingerprint in 32 hexadecimal digits."""
         self.num_damaged = 0  # pages that were not what was written
         self._folder = folder
         self._shelf = folder.path / key

@@ -50,14 +50,9 @@ class ModelFiles:
         self._states = _states(path)
 
     def digest(self, digests: Path | None) -> str:
-        """SHA-256 of all files; blocks for as long as it takes to read them.
+        """SHA-256 of all files; blocks while they are read, but for those with digests in the folder.
 
-        Args:
-            digests: folder of the digests of earlier calls. Where it cannot be used, everything is read.
-
-        Raises:
-            ModelChanged: the files have changed.
-            OSError: one cannot be read.
+        Raises ModelChanged where the files have changed, OSError where one cannot be read.
         """
         seen = hashlib.sha256()
         for state in self._states:
@@ -70,9 +65,7 @@ class ModelFiles:
 def fingerprint(files: ModelFiles, parts: Sequence[str], folder: Path) -> str:
     """32 hexadecimal digits; blocks while it reads the model's files, the first time. Raises OSError.
 
-    Args:
-        parts: what else the computation depends on: configuration, layout of pages, kernels, libraries, processor.
-        folder: where digests of large files are kept.
+    `parts` are what else the computation depends on: configuration, layout of pages, kernels, libraries, processor.
     """
     seen = hashlib.sha256()
     for part in (files.digest(folder / _DIGESTS), _digest_of_code(), *parts):

@@ -1,7 +1,5 @@
 """The interface to a place outside of the engine that stores pages, and to the device that copies them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -14,8 +12,8 @@ DevicePage = Any
 class KVConnector(Protocol):
     """Stores the pages of one model, computed in one way, by the 32 bytes of their names (`PageHash.hash_value`).
 
-    Only `holds` is called by the engine thread. The other methods may block; they handle the errors of their medium
-    themselves, and each of them may be called by several threads at once.
+    Only `holds` is called by the engine thread. Several threads may call the other methods, which may block and raise
+    no error of their medium.
     """
 
     def holds(self, name: bytes) -> bool:

@@ -1,7 +1,5 @@
 """KV offload: the folder that keeps the pages of an engine's prefix cache, and the peers with which it shares them."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Sequence
@@ -27,15 +25,9 @@ class KVOffload:
     def __init__(
         self, config: EngineConfig, pool: PagePool, device: PageDevice, files: ModelFiles, parts: Sequence[str]
     ) -> None:
-        """Starts at once to look for pages in the folder.
+        """Starts at once to look for pages in the folder of `config`; pages depend on `files` and `parts`.
 
-        Args:
-            config: one with a folder.
-            files: of the model, as they were before its weights were read.
-            parts: what pages depend on besides these files.
-
-        Raises:
-            ValueError: the folder is in the home of an unknown user, or the address for peers is taken or invalid.
+        Raises ValueError: the folder is in the home of an unknown user, or the address for peers is taken or invalid.
         """
         assert config.prefix_cache_dir is not None
         try:
@@ -79,10 +71,7 @@ class KVOffload:
         self.transfers.start()
 
     def close(self, seconds: float) -> None:
-        """Ends the threads and connections, after waiting at most so many seconds until pages are stored.
-
-        `start` may start them again.
-        """
+        """Ends the threads and connections after storing pages for so many seconds; `start` may start them again."""
         self.transfers.close(seconds)
         with self._lock:
             self._is_closed = True

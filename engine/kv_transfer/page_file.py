@@ -1,10 +1,7 @@
 """The file of one page: a header with the page's name and a digest, then the bytes of its keys and values.
 
-A file appears by renaming, so it is whole or absent. Damage by a crash of the machine or a failing disk is found by the
-digest.
+It appears by renaming; damage by a crash of the machine or a failing disk is found by the digest.
 """
-
-from __future__ import annotations
 
 import hashlib
 import os
@@ -26,15 +23,9 @@ class DamagedPage(ValueError):
 
 
 def write_page_file(path: Path, name: bytes, content: Sequence[np.ndarray], *, attempt: str) -> int:
-    """Writes a file beside `path` and renames it; returns its size in bytes.
+    """Writes a file beside `path` and renames it; returns its size in bytes; raises OSError and leaves nothing of it.
 
-    Args:
-        name: 32 bytes.
-        content: contiguous arrays.
-        attempt: distinguishes concurrent writers.
-
-    Raises:
-        OSError: it cannot be written; nothing is left of it.
+    `attempt` distinguishes concurrent writers of contiguous arrays under a name of 32 bytes.
     """
     pieces = [array.reshape(-1).view(np.uint8).data for array in content]
     size = sum(piece.nbytes for piece in pieces)
@@ -52,12 +43,7 @@ def write_page_file(path: Path, name: bytes, content: Sequence[np.ndarray], *, a
 
 
 def read_page_file(path: Path, name: bytes, size: int) -> np.ndarray:
-    """The content of a page, uint8[size].
-
-    Raises:
-        DamagedPage: the file is cut short, of another page, or its content is not what was written.
-        OSError: it cannot be read, or is not there.
-    """
+    """The content of a page, uint8[size]; raises DamagedPage or OSError."""
     content = np.empty(size, np.uint8)
     with path.open("rb", buffering=0) as file:
         header = file.read(_HEADER.size)

@@ -6,8 +6,6 @@ A file's time of modification says when its page was used last. Any number of se
 by renaming and vanish by unlinking, and a missing file is no error.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -44,10 +42,7 @@ class PageFolder:
         self._unseen_bytes: int | None = None  # written since the last look; None before the first
 
     def shelf(self, key: str) -> Path:
-        """The folder of the pages with one fingerprint, which is made if it is not there; raises OSError.
-
-        Only its owner can read it: page names allow guesses about the prompts.
-        """
+        """The owner's folder of the pages with one fingerprint, made if it is not there; raises OSError."""
         shelf = self.path / key
         shelf.mkdir(mode=0o700, parents=True, exist_ok=True)
         return shelf

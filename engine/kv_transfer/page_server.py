@@ -1,7 +1,5 @@
 """A TCP server that lets other servers with the shared key read this engine's stored pages."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import secrets

@@ -8,8 +8,6 @@ read. The digests of answers are HMACs (RFC 2104) with SHA-256 by the session's 
 too. So no answer can be changed in transit, or be replayed for another request. Nothing is encrypted.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import socket

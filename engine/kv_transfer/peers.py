@@ -1,7 +1,5 @@
 """Pages from other servers: a thread follows the names that each peer has, and pages are read from it over TCP."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import threading

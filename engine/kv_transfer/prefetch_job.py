@@ -1,7 +1,5 @@
 """A prefetch job: the pages that one waiting request loads from outside the engine before it starts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Threads that move pages between the device's copies and a connector, so that the engine thread never waits."""
 
-from __future__ import annotations
-
 import logging
 import math
 import queue
@@ -33,12 +31,7 @@ class TransferThreads:
     """One thread that stores, at lower priority, and two that load."""
 
     def __init__(self, device: PageDevice, wake: Callable[[], None], clock: Callable[[], float]) -> None:
-        """Starts the threads.
-
-        Args:
-            wake: called by a loading thread when something has arrived.
-            clock: seconds.
-        """
+        """Starts the threads; a loading one calls `wake` when something has arrived."""
         self.connector: KVConnector | None = None  # None until it is open
         self.arrived: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
         self.num_stored = 0  # pages

@@ -1,13 +1,9 @@
 """Export and import of pages: the engine thread's part of KV offload, which never waits.
 
-A page is exported once it has a name: the engine thread enqueues a copy of it behind the step that fills it, and
-another thread waits for the copy and stores it. A waiting request whose prefix is stored outside waits for these pages
-instead of computing them: other threads load them, and the engine thread enqueues their writing before the steps that
-read them. So an imported page is in the pool at once, named and without references, as if a request had computed it and
-ended.
+The engine thread enqueues a copy of a named page behind the step that fills it, and another thread stores it. A waiting
+request whose prefix is stored outside waits for these pages: other threads load them, and the engine thread enqueues
+their writing before the steps that read them, as if a request had computed them and ended.
 """
-
-from __future__ import annotations
 
 import logging
 import math
@@ -50,10 +46,6 @@ class PageTransfers:
         clock: Callable[[], float] = time.monotonic,
         make_threads: Callable[..., TransferThreads] = TransferThreads,
     ) -> None:
-        """Args:
-        clock: seconds.
-        make_threads: TransferThreads, or a function with the same arguments.
-        """
         self.num_read = 0  # pages that came into the pool
         self.on_arrival: Callable[[], None] = lambda: None  # called by other threads for `import_pages`
         self._pool = pool
@@ -84,10 +76,7 @@ class PageTransfers:
                 self._threads.open(self._make)
 
     def close(self, join_seconds: float) -> None:
-        """Stores exported pages for at most so many seconds and ends the threads; `start` may start others.
-
-        A disk that hangs must not keep the process.
-        """
+        """Stores exported pages for at most so many seconds, because a disk may hang, and ends the threads."""
         if self._threads is not None:
             self.cancel_all()
             self._threads.close(join_seconds)
@@ -188,14 +177,9 @@ class PageTransfers:
         return bool(self._arriving)
 
     def prefetch(self, names: Sequence[PageHash], parent_hash: bytes | None) -> PrefetchJob:
-        """Begins to load the first of these pages, as many as are stored outside without a gap.
+        """Begins to load the first of the consecutive pages `names`, as many as are stored outside without a gap.
 
-        Args:
-            names: of the consecutive pages of a prefix that the pool lacks.
-            parent_hash: of the page before them; None if there is none.
-
-        Returns:
-            A job that is active while there is something to wait for.
+        The page before them has `parent_hash`. Returns a job that is active while there is something to wait for.
         """
         connector = self.connector
         if connector is None or not names or self._clock() < self._prefetch_again_at:

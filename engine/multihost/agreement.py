@@ -1,7 +1,5 @@
 """Agreement of all hosts on the code, settings and model, so that they compute the same programs."""
 
-from __future__ import annotations
-
 import hashlib
 from importlib.metadata import version
 from pathlib import Path

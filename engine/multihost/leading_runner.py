@@ -1,7 +1,5 @@
 """The leader's runner: it sends each step to the followers before it enqueues it on its own devices."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,9 +20,8 @@ _FAILURE = jax.errors.JaxRuntimeError  # of a computation; the loss of a host is
 class LeadingRunner(DeviceRunner):
     """A `DeviceRunner` whose programs run on several hosts at once.
 
-    The frame of a step leaves before the step's own programs are enqueued, without an answer: a follower has the next
-    step's inputs while its devices still compute the last one, as the leader has. (A broadcast by the devices would
-    reach the follower's host only behind the step before it.)
+    The frame of a step leaves before the step's own programs are enqueued, so a follower has the next step's inputs
+    while its devices still compute the last one. A broadcast by the devices would come behind that one.
     """
 
     def __init__(self, leader: Leader, *args: Any, **options: Any) -> None:
@@ -58,9 +55,6 @@ class LeadingRunner(DeviceRunner):
         super().sleep(drop_weights=False)
 
     def wake(self) -> None:
-        """As `DeviceRunner.wake`, on all hosts.
-
-        Where this host has no memory, the others stay asleep with it. A follower that has none ends, and is lost.
-        """
+        """As `DeviceRunner.wake`, on all hosts. They stay asleep where this one has no memory; others are lost."""
         super().wake()  # first: it needs nothing of the other hosts
         self._leader.broadcast(Kind.WAKE)

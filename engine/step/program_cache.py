@@ -4,8 +4,6 @@ JAX's own cache saves the work of the compiler alone: its keys are made of the l
 all of them holds the interpreter lock for longer than everything else in a start.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os
@@ -53,11 +51,6 @@ class ProgramCache:
     """
 
     def __init__(self, store: Path, fingerprint: str, trees_of: Callable[[Hashable], ProgramTrees]) -> None:
-        """Args:
-        store: the folder of a `JaxCompilationCache`, which removes what was not used for long.
-        fingerprint: names everything that the programs depend on, `environment` included.
-        trees_of: gives the trees of the program of a key.
-        """
         self._path = store / hashlib.sha256(fingerprint.encode()).hexdigest()[:32] / _FILE_NAME
         self._trees_of = trees_of
         self._warning = Lock()  # held from the first warning on, so that it is the only one
@@ -84,12 +77,9 @@ class ProgramCache:
         return program
 
     def add(self, programs: Mapping[Hashable, Any]) -> None:
-        """Writes programs beside those that the file has, whole or not at all.
+        """Writes programs, compiled in this process, beside those that the file has, whole or not at all.
 
-        Where the disk refuses, the log says so, and the next start compiles them again.
-
-        Args:
-            programs: all of them compiled in this process; what was read from a cache cannot be written out again.
+        Where the disk refuses, the log says so. What was read from a cache cannot be written out again.
         """
         blobs = dict(self._stored)
         for key, program in programs.items():
@@ -105,10 +95,7 @@ class ProgramCache:
             _log.warning("compiled programs are not kept in %s, so the next start compiles them: %s", self._path, error)
 
     def forget(self, key: Hashable) -> None:
-        """Removes a program that could not be loaded, so that the next start compiles and keeps it.
-
-        Where the disk refuses, the next start finds it again.
-        """
+        """Removes a program that could not be loaded, so that the next start compiles and keeps it."""
         if self._stored.pop(repr(key), None) is not None:
             with suppress(OSError):
                 self._write(dict(self._stored))
@@ -168,11 +155,8 @@ def described(*trees: Any) -> str:
 def environment(modules: Iterable[str] = ()) -> str:
     """What programs depend on besides the model and the configuration, as a text.
 
-    The processor is a part of it: a folder may be shared by different machines, or move from one to another, and an
-    instruction that a processor lacks would end the process.
-
-    Args:
-        modules: names of further modules of which programs are made, such as a model's.
+    The processor is a part of it: an instruction that another one lacks would end the process. `modules` are the names
+    of further modules of which programs are made.
     """
     values = {name: value for name, value in jax.config.values.items() if "cache" not in name}
     more = [_digest_of(file) for name in modules if (file := getattr(sys.modules.get(name), "__file__", None))]

@@ -1,10 +1,7 @@
 """The loader: from the tensors of a model file to the parameter tree in memory.
 
-An architecture declares which tensors make a leaf, and the backend of the products decides how a leaf lies in memory;
-the loader knows neither of the two.
+An architecture declares a leaf's tensors, and the backend of the products how a leaf lies in memory.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -48,11 +45,7 @@ class LeafTensors:
         }
 
     def of(self, leaf: Leaf) -> list[list[ModelTensor]]:
-        """A leaf's tensors, layer by layer, and in each layer expert by expert.
-
-        Raises:
-            ModelError: one is missing, stored in a way that is not supported, or not of as many experts as the leaf.
-        """
+        """A leaf's tensors, layer by layer, and in each layer expert by expert; raises ModelError."""
         return [[self._tensor(leaf, part, *place) for part in leaf.parts] for place in self._stack(leaf)]
 
     def _stack(self, leaf: Leaf) -> list[tuple[int, int]]:
@@ -97,14 +90,9 @@ def bytes_in_memory(tensors: LeafTensors, layout: WeightsLayout, precision: Prec
 
 
 def load_weights(tensors: LeafTensors, layout: WeightsLayout, precision: Precision, progress: Progress) -> Weights:
-    """Reads all weights.
+    """Reads all weights, of the shapes that the leaves declare; raises ModelError.
 
-    Args:
-        tensors: of the shapes that the leaves declare.
-        progress: counts bytes of the file; it is called by one thread at a time.
-
-    Raises:
-        ModelError: a tensor is missing or cannot be held.
+    `progress` counts bytes of the file; it is called by one thread at a time.
     """
     found = [(leaf, tensors.of(leaf)) for leaf in tensors.leaves]
     every = [tensor for _, layers in found for joined in layers for tensor in joined]

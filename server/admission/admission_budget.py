@@ -14,9 +14,8 @@ RETRY_AFTER_S = 1
 class FairLimit:
     """Counts what tenants hold of a limited resource, such as bytes or connections.
 
-    All together hold no more than the limit. The first item of a tenant needs only room. A tenant with several items
-    may hold half of what the others leave: one tenant takes no more than half of the limit, two take three quarters,
-    and so on. Where tenants are not told apart, all together may hold the whole limit.
+    The first item of a tenant needs only room. A tenant with several may hold half of what the others leave: one takes
+    no more than half of the limit, two three quarters, and so on, or all where tenants are not told apart.
     """
 
     def __init__(self, limit: int) -> None:
@@ -28,11 +27,7 @@ class FairLimit:
         return self._held.get(tenant, 0)
 
     def has_room_for(self, tenant: str, amount: int = 1, *, had: int = 0) -> bool:
-        """Whether the tenant may hold so much more.
-
-        Args:
-            had: what it holds already of the same thing, which comes piece by piece.
-        """
+        """Whether the tenant may hold so much more, beside `had` of the same thing, which comes piece by piece."""
         if self.total + amount > self.limit:
             return False
         held = self.held_by(tenant)
@@ -56,11 +51,7 @@ class FairLimit:
 
     @contextmanager
     def hold(self, refusal: Callable[[], ApiError], amount: int = 1) -> Iterator[None]:
-        """Holds so much, for the tenant for whom the running task works, while the context lasts.
-
-        Raises:
-            ApiError: that of `refusal`, the tenant may not hold so much more.
-        """
+        """Holds so much, for the running task's tenant, while the context lasts; raises the ApiError of `refusal`."""
         tenant = caller()
         if not self.has_room_for(tenant, amount):
             raise refusal()
@@ -79,13 +70,10 @@ def part_of(tenant: str, own: str) -> str:
 class AdmissionBudget:
     """Counts the bytes of bodies that are being read, checked, rendered and tokenised at this moment.
 
-    Beyond the limit a request is refused at once, so that memory stays bounded whatever arrives together. One request
-    alone is always let in: its own size has a limit elsewhere. A body counts with the bytes that have arrived, and as
-    a request once it is whole: clients that send slowly, or announce much and send nothing, take no room from others.
-
-    A tenant takes no more than half of what the others leave (`FairLimit`), so that what waits long, for a grammar or
-    for an embedding, is refused to who has much of it, and not to others. A load may take minutes, so that no more
-    than half of all requests wait for one, whoever they come from.
+    Beyond the limit a request is refused at once, so that memory stays bounded whatever arrives together; one alone is
+    always let in. A body counts with the bytes that have arrived, so that slow clients take no room. A tenant takes no
+    more than half of what the others leave (`FairLimit`). A load may take minutes, so that no more than half of all
+    requests wait for one.
     """
 
     def __init__(self, *, max_bytes: int, max_requests: int) -> None:
@@ -112,11 +100,7 @@ class AdmissionBudget:
 
     @contextmanager
     def hold(self, num_bytes: int) -> Iterator[None]:
-        """Keeps a share of the budget while a request whose body has arrived is prepared.
-
-        Raises:
-            ApiError: 429, the budget is spent.
-        """
+        """Keeps a share of the budget while a request whose body has arrived is prepared; raises ApiError (429)."""
         with self.receive() as share:
             share.add(num_bytes)
             share.complete()
@@ -124,19 +108,12 @@ class AdmissionBudget:
 
     @contextmanager
     def wait_for_load(self) -> Iterator[None]:
-        """Counts a request while it waits for a model to be loaded.
-
-        Raises:
-            ApiError: 429, too many wait.
-        """
+        """Counts a request while it waits for a model to be loaded; raises ApiError (429) where too many wait."""
         with self._loads.hold(self._refuse_to_wait):
             yield
 
     def check_load(self) -> None:
-        """
-        Raises:
-            ApiError: 429, a request that had to wait for a load would be refused.
-        """
+        """Raises ApiError: 429, a request that had to wait for a load would be refused."""
         if not self._loads.has_room_for(caller()):
             raise self._refuse_to_wait()
 
@@ -165,11 +142,7 @@ class Reservation:
         self.num_bytes = 0
 
     def add(self, num_bytes: int) -> None:
-        """Counts bytes that have arrived.
-
-        Raises:
-            ApiError: 429, the budget is spent.
-        """
+        """Counts bytes that have arrived; raises ApiError (429) where the budget is spent."""
         of_all = self._budget.bytes
         is_alone = of_all.total == self.num_bytes
         if not is_alone and not of_all.has_room_for(self._tenant, num_bytes, had=self.num_bytes):
@@ -178,11 +151,7 @@ class Reservation:
         of_all.take(self._tenant, num_bytes)
 
     def complete(self) -> None:
-        """Counts the request, whose body is whole now.
-
-        Raises:
-            ApiError: 429, the budget is spent.
-        """
+        """Counts the request, whose body is whole now; raises ApiError (429) where the budget is spent."""
         if not self._budget.requests.has_room_for(self._tenant):
             raise self._budget.refusal(self._tenant)
         self._is_whole = True

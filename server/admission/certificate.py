@@ -1,7 +1,5 @@
 """The certificate of a TLS server, which can be replaced while the server runs."""
 
-from __future__ import annotations
-
 import ssl
 from pathlib import Path
 
@@ -16,10 +14,7 @@ class Certificate:
     """A certificate chain and its private key, from two PEM files."""
 
     def __init__(self, chain: Path, key: Path) -> None:
-        """
-        Raises:
-            CertificateError: as for `reload`.
-        """
+        """Raises CertificateError: as for `reload`."""
         self._chain, self._key = chain, key
         self._current = self._load()
         # What a server listens with. Each handshake (RFC 8446, section 4.1) is moved to the newest certificate, so
@@ -28,11 +23,7 @@ class Certificate:
         self.context.sni_callback = self._choose
 
     def reload(self) -> None:
-        """Reads both files again, for connections from now on; on an error the old certificate stays.
-
-        Raises:
-            CertificateError: a file cannot be read, is no PEM, or the key is not the certificate's or has a password.
-        """
+        """Reads both files again, for later connections; raises CertificateError and keeps the old certificate."""
         self._current = self._load()
 
     def _load(self) -> ssl.SSLContext:

@@ -1,7 +1,5 @@
 """A limit on the processor time of a thread, so that its work takes no core from the engine's steps."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from math import inf
@@ -13,12 +11,10 @@ PAUSE = 3.0  # times the processor time of a call
 
 
 class CpuThrottle:
-    """Sleeps before a call in proportion to the processor time of the call before.
+    """Sleeps before a call in proportion to the processor time of the call before, a quarter of a core at most.
 
-    A call that holds the interpreter lock should be over soon, so a lower priority would not do: all that wait for the
-    lock would wait for the other threads, too. So the thread computes at full speed and then pauses, and has at most a
-    quarter of a core, however many and however long the calls are. Where calls may take seconds a pause has a limit,
-    because the next call may be another tenant's. Rare calls meet no pause.
+    A call that holds the interpreter lock should be over soon, so a lower priority would not do. Where calls may take
+    seconds a pause has a limit, because the next call may be another tenant's. Rare calls meet no pause.
     """
 
     def __init__(
@@ -29,13 +25,7 @@ class CpuThrottle:
         *,
         longest: float = inf,
     ) -> None:
-        """
-        Args:
-            clock: seconds.
-            processor_time: seconds that the calling thread has computed.
-            sleep: lets the calling thread sleep for some seconds; it may return early where the thread is to end.
-            longest: seconds that a pause may take.
-        """
+        """Waits by `sleep`, up to `longest` seconds, which may return early where the thread is to end."""
         self._longest = longest
         self._clock, self._processor_time, self._sleep = clock, processor_time, sleep
         self._end = clock()  # of the last pause

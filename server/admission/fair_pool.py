@@ -1,7 +1,5 @@
 """A thread pool that serves tenants round-robin."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,12 +21,11 @@ class FairPool:
     def __init__(
         self, num_threads: int, name: str, *, stands_back: bool = False, rests: bool = False, longest_rest: float = inf
     ) -> None:
-        """
+        """Starts threads of this name.
+
         Args:
-            name: of the threads.
             stands_back: whether the threads have a lower priority than the process's other threads.
-            rests: whether the one thread is throttled by a `CpuThrottle`.
-            longest_rest: seconds.
+            rests: whether the one thread is throttled by a `CpuThrottle`, for `longest_rest` seconds at most.
         """
         assert num_threads == 1 or not rests, "what rests is one thread"
         self._pool = ThreadPoolExecutor(
@@ -40,11 +37,7 @@ class FairPool:
         self._rests = CpuThrottle(sleep=self._is_ending.wait, longest=longest_rest) if rests else None
 
     def submit(self, owner: str, function: Callable[[], T]) -> Future[T]:
-        """Queues a call of `function`. One that is cancelled before it runs is skipped.
-
-        Raises:
-            RuntimeError: the pool is closed.
-        """
+        """Queues a call of `function`, skipped if cancelled before; raises RuntimeError if the pool is closed."""
         waiting = _Waiting(function)
         with self._lock:
             self._pool.submit(self._serve)  # takes whatever is next when a thread is free, not this call in particular

@@ -1,7 +1,5 @@
 """A queue that serves its owners round-robin."""
 
-from __future__ import annotations
-
 from collections import OrderedDict, deque
 from typing import Generic, TypeVar
 
@@ -9,10 +7,7 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """A first-in-first-out queue for each owner; `take` goes round the owners.
-
-    However many items one owner has put, the next item of another waits for one of them at most.
-    """
+    """A first-in-first-out queue for each owner; `take` goes round the owners, whatever one of them has put."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, deque[T]] = OrderedDict()  # the next owner first
@@ -26,11 +21,7 @@ class FairQueue(Generic[T]):
         self._waiting.setdefault(owner, deque()).append(item)
 
     def take(self) -> T:
-        """Removes and returns the next item.
-
-        Raises:
-            KeyError: nothing waits.
-        """
+        """Removes and returns the next item; raises KeyError where nothing waits."""
         owner, items = self._waiting.popitem(last=False)
         item = items.popleft()
         if items:

@@ -6,8 +6,6 @@ Request Headers) from where a request comes. And a name that resolves to 127.0.0
 origin look like the server's own (DNS rebinding), is no name that this server answers to.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Collection, Mapping
@@ -41,8 +39,7 @@ class Guard:
 
     Args:
         keys: None where no route wants a key, as on a port of metrics alone.
-        hosts: names by which clients may call the server where no key guards it; None: a Unix socket, which no web
-            page can reach.
+        hosts: names by which clients may call the server where no key guards it; None: a Unix socket.
         origins: web origins whose pages may use the server.
     """
 
@@ -53,12 +50,7 @@ class Guard:
     def admit(self, method: str, host: str, headers: Mapping[str, str], access: Access, *, is_socket: bool) -> Tenant:
         """The tenant of a request, for whom the running task works from now on.
 
-        Args:
-            host: the Host header.
-            is_socket: the request opens a WebSocket.
-
-        Raises:
-            ApiError: 421, 403, 401 or 404; the request must not reach its handler.
+        Raises ApiError: 421, 403, 401 or 404; the request must not reach its handler.
         """
         self.check_host(host)
         if is_socket or method not in _SAFE_METHODS:
@@ -77,26 +69,18 @@ class Guard:
         return self.keys is None or self.keys.holds(tenant)
 
     def check_host(self, host: str) -> None:
-        """Refuses a Host header that an attacker's name server may have made up.
+        """Refuses a Host header that an attacker's name server may have made up; raises ApiError (421).
 
         Browsers always send the header. A program without it is no victim of a name that points elsewhere.
-
-        Raises:
-            ApiError: 421.
         """
         if host and self.hosts is not None and (self.keys is None or self.keys.is_open):
             check_host(host, self.hosts)
 
 
 def check_host(host: str, allowed: Collection[str]) -> None:
-    """Lets through `localhost`, literal addresses (no name was resolved for them) and the allowed names.
+    """Lets through `localhost`, literal addresses and the allowed names; raises ApiError (421) for any other.
 
-    Args:
-        host: the Host header, with or without a port.
-        allowed: names in lower case; one that begins with a dot allows what ends with it, "*" allows all.
-
-    Raises:
-        ApiError: 421, any other name.
+    `allowed` are in lower case; one that begins with a dot allows what ends with it, "*" allows all.
     """
     name = _name_of(host)
     if name == "localhost" or name.endswith(".localhost") or _is_address(name):
@@ -115,15 +99,8 @@ def check_origin(
 ) -> None:
     """Refuses what a page of another site makes a browser send, except from the allowed origins.
 
-    Programs send neither header and pass. So does reading: a browser shows the answer to no other site's page.
-
-    Args:
-        host: the Host header, already checked.
-        allowed: origins such as "https://app.example", or "*".
-        is_socket: the request opens a WebSocket, which no other rule of browsers guards.
-
-    Raises:
-        ApiError: 403.
+    Programs send neither header and pass. So does reading, but for a WebSocket, which no other rule of browsers guards.
+    `host` is checked already. Raises ApiError (403).
     """
     if method in _SAFE_METHODS and not is_socket:
         return

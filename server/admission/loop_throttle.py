@@ -1,7 +1,5 @@
 """A limit on how many requests begin in one iteration of the asyncio loop."""
 
-from __future__ import annotations
-
 import asyncio
 
 from server.admission.fair_queue import FairQueue
@@ -15,9 +13,8 @@ PROBES_AT_ONCE = 1  # beside these: a probe takes little of that time, and a flo
 class LoopThrottle:
     """Lets a few requests begin in each iteration of the loop, and the others in later ones; owners are served in turn.
 
-    An iteration runs every task that was woken before it, and only then looks for tokens of the engine. Where a
-    thousand clients send at the same moment, or one sends a thousand messages, the tokens of all streams would wait
-    for all of them. So every request and every message calls `next` before anything is done for it.
+    An iteration runs every task that was woken before it, and only then looks for tokens. So every request and every
+    message calls `next` before anything is done for it.
     """
 
     def __init__(self, most: int = BEGUN_AT_ONCE) -> None:

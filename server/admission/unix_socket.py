@@ -1,7 +1,5 @@
 """Listening on a Unix socket that only its owner can open."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket
@@ -12,12 +10,9 @@ OWNER_ONLY = 0o600
 
 
 def listen_at(path: Path) -> socket.socket:
-    """A socket bound to `path`, for the owner alone from its first moment. One that nobody listens on is replaced.
+    """A socket bound to `path`, for the owner alone. One that nobody listens on is replaced; raises OSError.
 
     The mask of the process is changed for the moment of the bind, so no other thread should create files meanwhile.
-
-    Raises:
-        OSError: another server listens there, something else than a socket stands there, or the path is unusable.
     """
     _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,7 +1,5 @@
 """Thread pools for work that would hold up the asyncio loop: checking bodies, rendering templates, tokenising."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 from collections.abc import Callable
@@ -46,7 +44,7 @@ class Workers:
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of the call, which sees the caller's context variables. Raises what the call raises.
 
-        A call that has begun goes on when its waiter is cancelled; one that still waits for a thread is dropped.
+        A call that has begun goes on when its waiter is cancelled.
         """
         return await _run(self._short, partial(function, *args, **kwargs))
 

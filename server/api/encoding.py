@@ -1,7 +1,5 @@
 """Writes the deltas of a generation to a stream, encoded by the route's writer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from server.admission.workers import Workers
@@ -14,10 +12,7 @@ MAX_INLINE_LOGPROBS = 512  # of prompts' tokens, with their alternatives; a few 
 
 
 async def write_deltas(stream: Stream, generation: Generation, writer: StreamWriter, workers: Workers) -> None:
-    """Writes all deltas of `generation`; most are pushed, without waking the calling task.
-
-    The caller owns the generation, and aborts it where this raises or is cancelled.
-    """
+    """Writes all deltas of `generation`, which the caller aborts if this raises; most are pushed without a task."""
 
     async def encode(deltas: Sequence[Delta]) -> list[bytes]:
         # The log probabilities of a long prompt take half a second to encode, for which other streams do not wait.

@@ -1,7 +1,5 @@
 """How the chunks of a stream stand on the wire, one after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """What a generating route is: one object with everything that is specific to the route."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -65,11 +63,7 @@ class AnswerWriter(StreamWriter):
 
 
 def checked(parse: Callable[[], Result]) -> Result:
-    """The result of `parse`. What pydantic finds becomes the client's error here, in the thread that checks.
-
-    Raises:
-        ApiError: as `parse`, or in the place of its ValidationError.
-    """
+    """The result of `parse`; raises ApiError, also for what pydantic finds, in the thread that checks."""
     try:
         return parse()
     except ValidationError as error:
@@ -93,14 +87,10 @@ class Call(ABC, Generic[Writer]):
     def encode_progress(
         self, progress: PromptProgress, index: int, framing: Framing, request_id: str, model: str
     ) -> bytes:
-        """An event or a message that tells how an answer waits for its first token.
+        """An event or message on how the answer of this index waits for its first token, by a model's client name.
 
-        It may come before there is a generation, and so before everything that a writer writes. A resumable stream does
-        not keep it: nothing that follows builds on it.
-
-        Args:
-            index: of the answer.
-            model: the name that clients know it by.
+        It may come before there is a generation. A resumable stream does not keep it: nothing that follows builds on
+        it.
         """
 
 

@@ -1,7 +1,5 @@
 """What a generation comes to: whole answers, token counts and latencies."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -99,10 +97,7 @@ def join(index: int, deltas: Sequence[Delta], finish_reason: FinishReason) -> An
 
 
 def choose_best(answers: Sequence[Answer], prompts: Sequence[PreparedPrompt]) -> list[Answer]:
-    """As many answers to each prompt as are wanted, numbered anew.
-
-    Where more were sampled (`best_of`), those with the highest mean logprob are chosen, best first.
-    """
+    """As many answers to each prompt as are wanted, numbered anew; with `best_of`, of the highest mean logprobs."""
     chosen: list[Answer] = []
     rest = iter(answers)
     for prompt in prompts:

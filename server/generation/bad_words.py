@@ -1,7 +1,5 @@
 """The parameter bad_words: from a request's words to the token sequences that the sampler bans."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -23,10 +21,7 @@ class HasEncode(Protocol):
 def bad_word_ids(words: Sequence[str], tokenizer: HasEncode) -> tuple[tuple[int, ...], ...]:
     """The token sequences of every word within a text, with and without a space before it, without repetitions.
 
-    The sampler does not recognise a word that the model spells with other tokens than the tokenizer does.
-
-    Raises:
-        InvalidParameter: a word makes no token or too many, or there are too many sequences.
+    Raises InvalidParameter: a word makes no token or too many, or there are too many sequences.
     """
     sequences: dict[tuple[int, ...], None] = {}
     for word in words:

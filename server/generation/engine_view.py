@@ -1,7 +1,5 @@
 """A snapshot of an engine as one reader may see it: every count, but the ids of the reader's own requests alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import groupby
 from typing import Any
@@ -14,11 +12,7 @@ PAGE_LETTERS = "fcas"  # free, cached, active, shared: by the bytes of the snaps
 
 
 def show(snapshot: EngineSnapshot, name_of: NameOf, *, after_step: int) -> dict[str, Any]:
-    """What one event of the stream holds. Times are milliseconds; those of steps are on the clock of `now_ms`.
-
-    Args:
-        after_step: steps up to this one are known to the reader.
-    """
+    """What one event of the stream holds, behind `after_step`; milliseconds of steps are on the clock of `now_ms`."""
     stats, now = snapshot.stats, snapshot.now
     return {
         "now_ms": _ms(now),

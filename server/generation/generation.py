@@ -5,8 +5,6 @@ reader slower than the model gets what has piled up as one delta. Nothing is los
 ids, which `max_tokens` bounds.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Self
@@ -23,9 +21,8 @@ from server.text.detokenizer import HasTokenTexts
 class Generation:
     """The output sequences of one request, used as `async with` and read by `async for deltas in generation`.
 
-    Each item is the list of deltas, of one or several sequences, that became ready since the last item. The iteration
-    ends after every sequence has had its delta with a finish_reason. Leaving the context, in whatever way, aborts what
-    still runs.
+    Each item has the deltas that became ready since the last item. The iteration ends after every sequence has had its
+    delta with a finish_reason. Leaving the context, in whatever way, aborts what still runs.
     """
 
     def __init__(
@@ -35,12 +32,7 @@ class Generation:
         tokenizer: HasTokenTexts,
         observers: Sequence[GenerationObserver] = (),
     ) -> None:
-        """Tells the observers that the request is submitted.
-
-        Args:
-            sequences: all are in the engine's queue.
-            tokenizer: by which their tokens become text.
-        """
+        """Tells the observers that the request is submitted, with all its sequences in the engine's queue."""
         self.prompts = prompts
         self.tokenizer = tokenizer
         self.time_to_first_token: float | None = None  # seconds
@@ -70,10 +62,7 @@ class Generation:
         return self
 
     async def __anext__(self) -> list[Delta]:
-        """
-        Raises:
-            EngineError: the engine could not go on with one of the streams.
-        """
+        """Raises EngineError: the engine could not go on with one of the streams."""
         try:
             while self._num_open:
                 deltas = await self._next_deltas()
@@ -88,12 +77,8 @@ class Generation:
     async def push(self, sink: Sink[Delta]) -> None:
         """Hands deltas to `sink` as they come, until nothing more is to come or the sink is not ready.
 
-        It may be called between two items of the iteration. It returns at once where the sink is not ready, and while a
-        sequence has yet to begin: what comes with its first tokens, and the progress before them, may need a task.
-
-        Raises:
-            EngineError: the engine could not go on with one of the streams.
-            ConnectionError: from the sink.
+        It returns at once while a sequence has yet to begin: its first tokens and the progress before them may need a
+        task. Raises EngineError for a failed stream, ConnectionError from the sink.
         """
         if not self._num_open or not sink.is_ready:
             return
@@ -107,10 +92,7 @@ class Generation:
             raise
 
     async def collect(self, watch: Callable[[list[Delta]], None] | None = None) -> list[Answer]:
-        """Reads to the end and joins the deltas of each sequence; `watch` sees them as they come.
-
-        As many answers come back to each prompt as are wanted; see `choose_best`.
-        """
+        """Joins all deltas of each sequence that `choose_best` takes; `watch` sees them as they come."""
         deltas_of: list[list[Delta]] = [[] for _ in self._sequences]
         async for deltas in self:
             if watch is not None:

@@ -1,7 +1,5 @@
 """A request for answers, independent of the route that it came by."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +12,7 @@ from server.protocol.tools import OfferedCalls, StrictCalls
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What every route makes of its bodies.
-
-    Its values have the right types. Their ranges, and everything that depends on the model, are checked by `prepare`.
-    """
+    """What every route makes of its bodies; values have the right types, and `prepare` checks everything else."""
 
     prompts: Sequence[PromptSource]
     sampling: Mapping[str, Any]  # the fields of SamplingParams that the request gives, less those below
@@ -53,9 +48,8 @@ class GenerationRequest:
 
     @property
     def only_echoes(self) -> bool:
-        """Whether each answer is its prompt and nothing else, which is how log probabilities of a text are asked for.
+        """Whether each answer is its prompt and nothing else, for log probabilities of a text.
 
-        The engine draws one token all the same, because it computes a prompt only where something follows; nobody is
-        told of that token.
+        The engine draws one token all the same, because it computes a prompt only where something follows.
         """
         return self.echoes and self.max_tokens == 0 and self.num_prompt_output_tokens == 0

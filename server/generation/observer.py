@@ -1,7 +1,5 @@
 """The interface of whatever watches a generation: metrics, logs, spans, and writers of progress events."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -39,9 +37,7 @@ class GenerationObserver:
     def finished(self, stats: GenerationStats | None, error: BaseException | None) -> None:
         """Nothing more will be read. Called exactly once, also where the request was refused.
 
-        Args:
-            stats: None: the request was never queued.
-            error: what has ended the request early: a refusal, an engine failure, or the client's disconnect.
+        `stats` are None where it was never queued; `error` has ended it early: a refusal, a failure, or a disconnect.
         """
 
 

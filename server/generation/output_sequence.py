@@ -77,12 +77,7 @@ class OutputSequence:
         stream: TokenStream,
         tokenizer: HasTokenBytes,
     ) -> None:
-        """The text of a sequence that goes on from its first tokens, which are in the prompt, is what follows theirs.
-
-        Args:
-            index: among all sequences of the request.
-            stream: of the engine, to which the prompt was submitted.
-        """
+        """The text of a sequence that goes on from first tokens in the prompt is what follows theirs."""
         streaming = request.streaming
         detokenizer, stops = IncrementalDetokenizer(tokenizer), _make_stops(request)
         min_tokens = params.min_tokens  # stop strings are not looked for in the text of so many tokens
@@ -122,7 +117,7 @@ class OutputSequence:
         self.last_token_at: float | None = None
 
     def advance(self, event: TokenEvent) -> list[Delta]:
-        """Takes in one event. Returns nothing where no text has become certain.
+        """Takes in one event; returns nothing where no text has become certain.
 
         The deltas of a resumable stream do not depend on how its tokens were merged: each token is looked at apart.
         """
@@ -264,11 +259,7 @@ def _read_begun(
     detokenizer: IncrementalDetokenizer,
     stops: StopStrings | None,
 ) -> None:
-    """Lets text and stop strings stand where they stood behind an answer's first tokens.
-
-    Only the end of these tokens is read: what matters is the character that they may leave incomplete, and the stop
-    string that may have begun in their last characters.
-    """
+    """Lets text and stop strings stand where they stood behind an answer's first tokens, of which the end is read."""
     most = 4 if stops is None else _MAX_READ_BYTES
     first, num_bytes = len(token_ids), 0
     while first > 0 and num_bytes < most:

@@ -35,10 +35,7 @@ class PromptSource(Protocol):
 
     @property
     def num_chars(self) -> int:
-        """How much text there is to tokenise; of a conversation with more than COUNTED_CHARS, some number above that.
-
-        It takes little time, whatever a client has sent.
-        """
+        """How much text there is to tokenise, counted in little time: up to some number above COUNTED_CHARS."""
         ...
 
     @property
@@ -202,10 +199,7 @@ class Conversation(NamedTuple):
             raise _too_many(error, max_model_len) from error
 
     def refuse_deep(self) -> None:
-        """
-        Raises:
-            ApiError: what the template is told beside texts is nested more deeply than MAX_DEPTH.
-        """
+        """Raises ApiError where what the template gets beside texts is nested more deeply than MAX_DEPTH."""
         parts: list[object] = [message["tool_calls"] for message in self.messages if "tool_calls" in message]
         parts += self.tools
         parts += self.variables.values()
@@ -221,12 +215,7 @@ class Conversation(NamedTuple):
     ) -> tuple[str, ShieldedText | None]:
         """The prompt, and the same with marks unless names of control tokens in it are to become those tokens.
 
-        Args:
-            contents: the text of all messages.
-
-        Raises:
-            ApiError: the template refuses the messages.
-            TooManyTokens: the contents alone have more than `max_tokens`.
+        Raises ApiError where the template refuses the messages, TooManyTokens for the contents alone.
         """
         tokenizer.refuse_far_too_long(contents, max_tokens)  # before the work of rendering
         variables: dict[str, Any] = {

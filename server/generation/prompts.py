@@ -77,14 +77,8 @@ def prepare_here(
 ) -> list[PreparedPrompt]:
     """Tokenises and checks every prompt of `request` before any of them is submitted. May run in any thread.
 
-    Args:
-        base: parameters that hold where the request says nothing; None: those that the model's makers recommend.
-        is_brief: see `PromptSource.encode`.
-
-    Raises:
-        ApiError: the chat template refuses the messages, or what it is told beside them is nested too deeply.
-        InvalidParameter: a parameter is outside its limits, or a prompt is too long.
-        TemplateTimeout, PromptTextTooLong: with `is_brief`, see `PromptSource.encode`.
+    Parameters of `base`, or of the model's makers, hold where the request says nothing. Raises as
+    `PromptSource.encode`.
     """
     max_model_len = engine.model_info.max_model_len
     params = _sampling_params(request, text_model, max_model_len, base)  # first: they are less work to refuse
@@ -116,11 +110,7 @@ def prepare_here(
 
 
 def rules_behind(rules: OutputGrammar, prompt: PreparedPrompt) -> OutputGrammar:
-    """What is left of the rules behind the answer so far. Long answers take long, so this belongs in a worker thread.
-
-    Raises:
-        InvalidParameter: the answer so far does not follow the grammar.
-    """
+    """What is left of the rules behind the answer so far, in a worker thread; raises InvalidParameter."""
     if not prompt.num_output_tokens:
         return rules
     try:
@@ -151,11 +141,7 @@ def work_of(request: GenerationRequest) -> int:
 def _sampling_params(
     request: GenerationRequest, text_model: TextModel, max_model_len: int, base: SamplingParams | None
 ) -> SamplingParams:
-    """The parameters of every answer, but for its seed.
-
-    Raises:
-        InvalidParameter: a value is outside its limits, a bad word makes too many tokens, or there are too many words.
-    """
+    """The parameters of every answer, but for its seed; raises InvalidParameter."""
     values: dict[str, Any] = {**(text_model.sampling_defaults if base is None else {}), **request.sampling}
     values["max_tokens"] = _limit_tokens(request, max_model_len)
     if request.bad_words is not None:
@@ -176,11 +162,7 @@ def _sampling_params(
 
 
 def _limit_tokens(request: GenerationRequest, room: int) -> int:
-    """The most tokens to generate where the model has room for `room` of them after the prompt.
-
-    Raises:
-        InvalidParameter: the request asks for fewer than one, and is not content with its prompts.
-    """
+    """The most tokens to generate where the model has `room` after the prompt; raises InvalidParameter if below one."""
     if request.echoes and request.only_echoes:
         return 1
     if request.max_tokens is None:
@@ -225,11 +207,7 @@ def _encode(
 
 
 def _text_of(token_ids: list[int], tokenizer: Tokenizer) -> str:
-    """Without the bytes of a character that the answer will complete.
-
-    Raises:
-        InvalidParameter: a token id is outside the vocabulary.
-    """
+    """Without the bytes of a character that the answer will complete; raises InvalidParameter for unknown tokens."""
     try:
         return IncrementalDetokenizer(tokenizer).decode(token_ids)
     except IndexError:

@@ -49,12 +49,6 @@ class Push:
         advance_tokens: Callable[[OutputSequence, Sequence[int]], list[Delta]],
         sink: Sink[Delta],
     ) -> None:
-        """
-        Args:
-            sequences: those that have not ended.
-            advance: makes deltas of an event of a sequence.
-            advance_tokens: the same for an event that has tokens and nothing else.
-        """
         self._lanes = [_Lane(self, sequence, advance, advance_tokens, sink) for sequence in sequences]
         self._num_open = len(sequences)
         self._sink = sink
@@ -62,11 +56,7 @@ class Push:
         self._stopped = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        """Pushes until all sequences have ended, or until the sink is not ready; the streams can be read on then.
-
-        Raises:
-            Exception: what `advance` and the sink raise.
-        """
+        """Pushes until all sequences have ended, or until the sink is not ready; the streams can be read on then."""
         self._sink.follow(self.stop)
         for lane in self._lanes:
             if self._stopped.done():  # what has waited in the stream of another sequence has filled the client's socket

@@ -4,8 +4,6 @@ Calls that concern one engine name its model, or else mean the first.
 The guard requires an administrator's key, and answers 404 where there is none.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
@@ -129,11 +127,7 @@ def _model_of(request: web.Request, body: ModelBody) -> ServedModel:
 
 
 async def _change_state(model: ServedModel, change: Awaitable[None]) -> web.Response:
-    """Waits for a change in the engine thread and answers with the new state.
-
-    Raises:
-        ApiError: 409, the engine is in a state that does not allow the change.
-    """
+    """Waits for a change in the engine thread and answers with the new state; raises ApiError (409) if not allowed."""
     try:
         with nullcontext() if model.idle_sleep is None else model.idle_sleep.operate():
             await change

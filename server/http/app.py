@@ -1,7 +1,5 @@
 """The aiohttp applications: every route, and what stands around them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from aiohttp import web
@@ -49,10 +47,7 @@ from server.startup.settings import ServerSettings
 
 
 def read_keys(settings: ServerSettings) -> KeyRing:
-    """
-    Raises:
-        KeyFileError: a key is unfit, or the file of keys cannot be read.
-    """
+    """Raises KeyFileError: a key is unfit, or the file of keys cannot be read."""
     file = None if settings.api_key_file is None else Path(settings.api_key_file)
     keys = settings.api_keys
     if settings.front_key is not None and (keys or file is not None):  # alone it would close an open server

@@ -4,8 +4,6 @@ Nothing is prepared while nobody listens. An event is one wake-up of the asyncio
 for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 
@@ -59,10 +57,7 @@ async def engine_events(request: web.Request) -> web.StreamResponse:
 
 
 def _check_reader(served: ServedModels, tenant: Tenant) -> None:
-    """
-    Raises:
-        ApiError: 403, the server's figures have a port of their own, which clients cannot reach.
-    """
+    """Raises ApiError: 403, the server's figures have a port of their own, which clients cannot reach."""
     if served.settings.metrics_port is not None and not tenant.is_admin:
         raise ApiError(
             "with --metrics-port, what the engine does is shown with the administrator's key alone",

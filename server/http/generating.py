@@ -1,9 +1,4 @@
-"""Handles the generating POST routes: reads the body, and answers with a stream of chunks or one JSON body.
-
-It also handles the cancellation of a request by its id.
-"""
-
-from __future__ import annotations
+"""The generating POST routes, which answer with a stream of chunks or one JSON body, and their cancellation by id."""
 
 from contextlib import ExitStack
 

@@ -1,7 +1,5 @@
 """The routes for orchestrators and monitoring: liveness, readiness, health, metrics, version."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

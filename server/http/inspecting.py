@@ -3,8 +3,6 @@
 The guard lets nobody in without an administrator's key.
 """
 
-from __future__ import annotations
-
 from aiohttp import web
 
 from server.http.entry.guard import ONE_REQUEST, REQUESTS
@@ -58,10 +56,7 @@ async def show_request(request: web.Request) -> web.StreamResponse:
 
 
 def _log_of(served: ServedModels) -> RequestLog:
-    """
-    Raises:
-        ApiError: 404, none are kept.
-    """
+    """Raises ApiError: 404, none are kept."""
     if served.request_log is None:
         raise ApiError("no requests are kept; --inspect-requests keeps them", status=404, code="inspector_off")
     return served.request_log
@@ -75,11 +70,7 @@ def _tokenizer_of(served: ServedModels, name: str | None) -> HasTokenTexts | Non
 
 
 def _number(request: web.Request, name: str, least: int, most: int) -> int | None:
-    """A parameter of the address; None where it is not given.
-
-    Raises:
-        ApiError: it is no whole number from `least` to `most`.
-    """
+    """A parameter of the address; None where it is not given. Raises ApiError if it is no number within the limits."""
     text = request.query.get(name)
     if text is None:
         return None

@@ -1,7 +1,5 @@
 """The routes that list the served models."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from aiohttp import web

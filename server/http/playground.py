@@ -1,7 +1,5 @@
 """The playground's files, read once, when the first of them is asked for, and served from memory."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import html
@@ -32,12 +30,9 @@ class StaticFile(NamedTuple):
 
 
 def load_playground(peers: Sequence[str] = ()) -> dict[str, StaticFile]:
-    """Every file of the `static` package that is served, by its path in the package.
+    """Every file of the `static` package that is served, by its path in the package; no other path can be named.
 
-    A request can name only what is in this table, so there is no path to climb out of.
-
-    Args:
-        peers: origins of other servers that the page offers for comparison.
+    `peers` are origins of other servers that the page offers for comparison.
     """
     table = {path: _load(path, file) for path, file in _walk(files("static"), "")}
     index = table["index.html"]
@@ -46,11 +41,7 @@ def load_playground(peers: Sequence[str] = ()) -> dict[str, StaticFile]:
 
 
 def add_routes(app: web.Application, peers: Sequence[str] = ()) -> None:
-    """GET /, GET /docs and GET /static/…
-
-    Args:
-        peers: as of `load_playground`.
-    """
+    """GET /, GET /docs and GET /static/…"""
     headers, loaded = _headers(peers), dict[str, StaticFile]()
 
     async def respond(request: web.Request, path: str) -> web.StreamResponse:
@@ -73,10 +64,9 @@ def add_routes(app: web.Application, peers: Sequence[str] = ()) -> None:
 
 
 def lighten(text: str, *, is_script: bool = True) -> str:
-    """A file without its indentation and its comments, a third less to send; a script also without needless spaces.
+    """A file without its indentation and its comments; a script also without needless spaces.
 
-    Every line keeps its number, so that what a browser says of a line is true of the file. The playground's files have
-    no texts of several lines, which would change.
+    Every line keeps its number. The playground's files have no texts of several lines, which would change.
     """
     lines: list[str] = []
     is_comment = False

@@ -61,10 +61,7 @@ class CountedConversation:
 
     @classmethod
     def parse(cls, body: Any) -> CountedConversation:
-        """
-        Raises:
-            ApiError, ValidationError: the decoded JSON body is not a valid request.
-        """
+        """Raises ApiError, ValidationError: the decoded JSON body is not a valid request."""
         query = CountTokensRequest.parse(body)
         return cls(query.model, query.ignored, conversation_of(query))
 
@@ -167,11 +164,7 @@ async def _in_worker(served: ServedModels, num_chars: int, work: Callable[[], T]
 
 
 def _encode(conversation: Conversation, model: ServedModel) -> list[int]:
-    """The tokens of a conversation.
-
-    Raises:
-        ApiError, InvalidParameter: it cannot be rendered, or has more than MAX_COUNTED tokens.
-    """
+    """The tokens of a conversation; raises ApiError or InvalidParameter where it has more than MAX_COUNTED."""
     try:
         return conversation.encode(model.text_model, MAX_COUNTED)
     except InvalidParameter as error:  # which speaks of a context of so many tokens
@@ -257,11 +250,7 @@ async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedMode
 
 
 def _show(embeddings: Sequence[np.ndarray], query: EmbeddingsRequest) -> list[dict[str, Any]]:
-    """Converts the embeddings to the objects of the response.
-
-    Raises:
-        InvalidParameter: they have fewer numbers than are asked for.
-    """
+    """Converts the embeddings to the objects of the response; raises InvalidParameter where they are too short."""
     vectors = [_unit(embedding, query.dimensions) for embedding in embeddings]
     as_text = query.encoding_format == "base64"
     return [
@@ -275,11 +264,7 @@ def _show(embeddings: Sequence[np.ndarray], query: EmbeddingsRequest) -> list[di
 
 
 def _unit(vector: np.ndarray, dimensions: int | None) -> np.ndarray:
-    """Truncates an embedding to `dimensions` numbers and normalises it to length 1; little-endian float32.
-
-    Raises:
-        InvalidParameter: it has fewer.
-    """
+    """Truncates an embedding to `dimensions` numbers of length 1, little-endian float32; raises InvalidParameter."""
     if dimensions is not None:
         if dimensions > len(vector):
             raise InvalidParameter(

@@ -1,7 +1,5 @@
 """vLLM's render routes: they return the token ids and parameters of a request, and generate nothing."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import Any
 

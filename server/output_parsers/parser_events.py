@@ -1,7 +1,5 @@
 """The events that output parsers emit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 

@@ -1,7 +1,5 @@
 """Parses calls written as Python, `name(key="value", other=[1, True])`; their arguments become JSON as they come."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Generator
@@ -18,10 +16,8 @@ _HEX = {"x": 2, "u": 4, "U": 8}
 def python_call(text: ToolCallReader, char: str, *, may_print: bool = False) -> CharCoroutine:
     """One call from the first character of its name, which is `char`, to its closing bracket.
 
-    The call is emitted once its first argument's name is known, so that a mere bracket in a sentence stays text.
-
-    Args:
-        may_print: whether `print(…)` around a call is skipped.
+    It is emitted once its first argument's name is known, so that a mere bracket stays text. `may_print` skips
+    `print(…)`.
     """
     name, char = yield from _name(char, also=".-")
     if char != "(":

@@ -62,12 +62,9 @@ def choose_reasoning(name: str | None, chat_template: ChatTemplate | None) -> Re
 
 
 class ReasoningParser:
-    """Splits the reasoning of one output from the text behind it; where the text is cut makes no difference.
+    """Splits the reasoning of one output, which may begin within it, from the text behind it, however it is cut.
 
     White space next to the markers belongs to the syntax: it is neither reasoning nor content.
-
-    Args:
-        is_open: whether the output begins within the reasoning.
     """
 
     def __init__(self, syntax: ReasoningSyntax, *, is_open: bool) -> None:

@@ -1,7 +1,5 @@
 """Incremental parsers of tool calls, one for the syntax of each family of models. They begin behind the marker."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Generator
 

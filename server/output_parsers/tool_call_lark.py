@@ -1,9 +1,4 @@
-"""Lark grammars of tool calls in the models' own syntaxes, for calls that must follow the tools' schemas.
-
-Each is in llguidance's variant of Lark, and begins behind the marker of a call.
-"""
-
-from __future__ import annotations
+"""Lark grammars, in llguidance's variant, of calls in models' own syntaxes behind the marker of a call."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -20,11 +15,7 @@ _SPACE = 'SPACE: " " | /\\r?\\n/\n'
 
 
 class LarkMarkers:
-    """The markers of a model as grammar symbols: control tokens by id, others as text.
-
-    Args:
-        control_ids: control tokens without text, by their names.
-    """
+    """The markers of a model as grammar symbols: control tokens without text by id, others as text."""
 
     def __init__(self, control_ids: Mapping[str, int]) -> None:
         self._control_ids = control_ids
@@ -45,10 +36,7 @@ class ToolCallLark(NamedTuple):
 
 
 def tool_call_lark(syntax: ToolCallSyntax, calls: StrictCalls, markers: LarkMarkers) -> ToolCallLark | None:
-    """The grammar of calls; None for a syntax in which schemas cannot be enforced.
-
-    Raises ValueError if the schema of a tool cannot be written as JSON.
-    """
+    """The grammar of calls; None for a syntax that cannot enforce schemas. Raises ValueError for a bad schema."""
     write = _WRITERS.get(syntax.name)
     if write is None:
         return None

@@ -1,7 +1,4 @@
-"""The syntaxes of tool calls, and the parser that splits them from other text.
-
-The markers are those of the models' own chat templates and cards.
-"""
+"""The syntaxes of tool calls in models' chat templates and cards, and the parser that splits them from other text."""
 
 from __future__ import annotations
 
@@ -113,11 +110,7 @@ def choose_tool_call_syntax(name: str | None, chat_template: ChatTemplate | None
 
 
 class ToolParser:
-    """Splits the tool calls of one output from its other text: text goes in, in pieces of any size, events come out.
-
-    Args:
-        schemas: of the arguments of each tool, by its name.
-    """
+    """Splits the tool calls of one output from its other text: text goes in, in pieces of any size, events come out."""
 
     def __init__(self, syntax: ToolCallSyntax, schemas: Mapping[str, Any] = MappingProxyType({})) -> None:
         self._syntax = syntax

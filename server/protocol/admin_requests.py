@@ -1,7 +1,5 @@
 """The bodies of the admin routes."""
 
-from __future__ import annotations
-
 from server.protocol.base_models import StrictModel
 
 

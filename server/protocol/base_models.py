@@ -1,7 +1,5 @@
 """Pydantic base classes of request bodies. Values are validated and never converted."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any, ClassVar, Self
 
@@ -108,10 +106,7 @@ class RequestBody(StrictModel):
 
     @classmethod
     def parse(cls, body: Any) -> Self:
-        """Validates a decoded JSON body.
-
-        Raises ApiError or FieldError or ValidationError if it is not a valid request.
-        """
+        """Validates a decoded JSON body; raises ApiError, FieldError or ValidationError."""
         unknown = UnknownFields()
         known = unknown.drop_from(body, cls.known_fields(), cls.UNSUPPORTED)
         request = cls.model_validate(known, context=unknown)
@@ -130,13 +125,7 @@ class RequestBody(StrictModel):
 
 
 def bounded(name: str, most: int) -> BeforeValidator:
-    """Checks a list's length before its items.
-
-    `Field(fail_fast=True)` belongs beside it, so that one bad item ends the check.
-
-    Args:
-        name: of the parameter, which the error names with the limit.
-    """
+    """Checks a list's length before its items, beside `Field(fail_fast=True)`, so that one bad item ends the check."""
 
     def check(value: Any) -> Any:
         if isinstance(value, list) and len(value) > most:

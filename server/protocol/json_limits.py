@@ -5,8 +5,6 @@ megabytes of empty lists take seconds. So the lists and values of a large body a
 which leave the lock to the other threads.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -33,14 +31,7 @@ _OPENING = b"[{"
 
 
 def parse_json(body: bytes | str, what: str = "body") -> Any:
-    """The value of `body`.
-
-    Args:
-        what: the name of the whole in errors.
-
-    Raises:
-        ApiError: it is not JSON, or has too many values.
-    """
+    """The value of `body`, called `what` in errors; raises ApiError where it is not JSON, or has too many values."""
     if len(body) > MIN_COUNTED_BYTES:
         _refuse_too_many_values(body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body, what)
     try:
@@ -70,14 +61,9 @@ def is_longer(value: Any, most: int) -> bool:
 
 
 def size_of(value: Any, most: int, each: int = 1) -> int:
-    """The number of characters and values in a decoded value; it looks at no more than `most`.
+    """The number of characters, as in JSON, and values in a decoded value; it looks at no more than `most`.
 
-    Characters are those that JSON needs: two for a quote or a new line in a text, six for most control characters.
-
-    Args:
-        most: where there are more, some number above it is returned. Below 0, which is what is left where too much was
-            counted before, nothing is looked at and 0 is returned.
-        each: how much each value adds to its characters.
+    Where there are more, some number above it is returned; below 0, nothing is looked at. Each value adds `each`.
     """
     rest, size = [value], 0
     while rest and size <= most:

@@ -29,10 +29,7 @@ _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 def as_strings(value: Any, name: str, *, most: int, longest: int) -> list[str]:
-    """A list of strings within its limits.
-
-    Raises ValueError if it is no such list, or exceeds a limit; the message names the limit.
-    """
+    """A list of strings within its limits; raises ValueError that names the limit."""
     if isinstance(value, list) and len(value) > most:
         raise ValueError(f"{name} has {len(value)} entries; at most {most} are allowed")
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -110,9 +107,7 @@ else:
 class SamplingFields(_ParamFields):
     """The sampling parameters that every generating route has. null means the default.
 
-    Names and meanings are those of `SamplingParams`, which also checks the ranges. Where a request has
-    text, the tokenizer makes token ids of it (server/generation/prompts.py). The numbers are taken from
-    `SamplingParams`; declared here are only the fields that are no numbers, or not the same.
+    Numbers are taken from `SamplingParams`, which also checks the ranges; declared here are only other fields.
     """
 
     top_n_sigma: Annotated[float, AfterValidator(_minus_one_is_off)] | None = None

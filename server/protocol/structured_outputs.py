@@ -142,10 +142,7 @@ class GrammarRequest(NamedTuple):
     value: GrammarSource
 
     def to_grammar(self) -> Grammar | None:
-        """The grammar; None where any text is allowed.
-
-        Raises InvalidParameter if its JSON cannot be written, for example because it is nested too deeply.
-        """
+        """The grammar; None where any text is allowed. Raises InvalidParameter if its JSON cannot be written."""
         try:
             return self.value.to_grammar()
         except ValueError as error:

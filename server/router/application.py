@@ -1,7 +1,5 @@
 """The aiohttp application of the router: the same routes as a server's, each forwarded to a replica."""
 
-from __future__ import annotations
-
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -54,15 +52,9 @@ _METRICS_PORT_PATHS = ("/health", "/metrics")
 
 
 def router_application(replicas: Replicas, settings: ServerSettings, keys: KeyRing | None = None) -> web.Application:
-    """The application of a router before these replicas, which it does not close.
+    """The application of a router before these replicas, which it does not close; raises KeyFileError.
 
-    Args:
-        settings: the router's own. With `front_key`, which the replicas must have too, resumable streams survive the
-            replica that generates them.
-        keys: those of the settings if None.
-
-    Raises:
-        KeyFileError: a key is unfit, or the file of keys cannot be read.
+    With `front_key` in its settings, resumable streams survive the replica that generates them.
     """
     keys = read_keys(settings) if keys is None else keys
     hosts = None if settings.uds is not None else hosts_of(settings)

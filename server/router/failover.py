@@ -4,8 +4,6 @@ A replica computes such a stream from its request alone: the seed that the clien
 which the router gives. So another replica makes the same events, of which it sends those after the client's last one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Collection
@@ -87,10 +85,7 @@ class StreamFailover:
         self, request: web.Request, router: Router, stream: RoutedStream, after: str | None = None, *,
         is_resumed: bool = False,
     ) -> None:  # fmt: skip
-        """Args:
-        after: the position of the last event that the client has; None: it has none.
-        is_resumed: whether the client has read the stream before, so that a replica should have it.
-        """
+        """`after` is the position of the client's last event; if `is_resumed`, a replica should have the stream."""
         self._request = request
         self._router = router
         self._stream = stream

@@ -1,7 +1,5 @@
 """Handlers that forward a request to a replica: to the best one, to the owner of an id, or to all."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -55,11 +53,7 @@ async def forward_to(
 ) -> web.StreamResponse:
     """The answer of the first of these replicas that does not answer 404; the last 404 if all do.
 
-    Args:
-        key: what is requested, among the router's owners: the known owner comes first, and a new one is noted.
-
-    Raises:
-        ApiError: 503, none of them has answered, or the owner was lost.
+    `key` is what is requested: its known owner comes first, and a new one is noted. Raises ApiError (503).
     """
     if not replicas:
         raise no_replica()

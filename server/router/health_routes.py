@@ -1,7 +1,5 @@
 """Handlers of liveness, readiness, health and metrics: the router's own, and those of all replicas together."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A dictionary of bounded size that drops its least recently set items."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from typing import TypeVar
 

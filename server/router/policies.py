@@ -1,7 +1,5 @@
 """Routing policies: which replica gets a request."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import count
 from typing import Protocol, TypeVar

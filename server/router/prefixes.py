@@ -1,7 +1,5 @@
 """Hashes of the prefixes of prompts, and the index of the prefixes that a replica has seen."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -22,13 +20,9 @@ _SCOPE = ("model", "cache_salt")  # requests that differ in these share no cache
 
 
 def prefix_blocks(body: Mapping[str, Any], tenant: str) -> list[int]:
-    """Hashes of the first blocks of a request's prompt. Each hash covers its block and all blocks before it.
+    """Hashes of the first blocks of a tenant's prompt. Each hash covers its block and all blocks before it.
 
-    Prompts are hashed as text of the request, because the router has no tokenizer. A short rest at the end has no hash.
-
-    Args:
-        body: the decoded request of any generating route. Values of wrong types do no harm.
-        tenant: the owner of the request; tenants share no cached prefix.
+    Prompts are hashed as text of the body, in which wrong types do no harm, because the router has no tokenizer.
     """
     text = b"".join(_pieces(body))[: MAX_BLOCKS * BLOCK_BYTES]
     scope = orjson.dumps([tenant, *(str(body.get(name)) for name in _SCOPE)])

@@ -1,7 +1,5 @@
 """The headers of requests to replicas, and the responses that pass a replica's answer on to the client."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, Self
 
@@ -68,8 +66,7 @@ def is_event_stream(answer: aiohttp.ClientResponse) -> bool:
 class ProxyResponse:
     """The response to a client that streams the answer of one or more replicas; used as `async with`.
 
-    A client that takes nothing for the write timeout is cut off. While it is slow, nothing is read from the replica, so
-    no more than some buffers are held here.
+    A client that takes nothing for the write timeout is cut off. While it is slow, nothing is read from the replica.
     """
 
     def __init__(self, request: web.Request, settings: ServerSettings, *, ping: bytes = b"") -> None:
@@ -144,11 +141,7 @@ class EventReader:
         self._rest = bytearray()  # the beginning of an event
 
     async def read(self) -> bytes:
-        """The next events. At the end of the answer what is left of an unfinished event, and then nothing.
-
-        Raises:
-            ReplicaLost: the connection ended before the answer did, or an event is longer than `MAX_EVENT`.
-        """
+        """The next events; at the end what is left of an unfinished one, and then nothing. Raises ReplicaLost."""
         rest = self._rest
         while piece := await read_piece(self._answer, self._replica):
             if not rest and piece.endswith(BETWEEN_EVENTS):

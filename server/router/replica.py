@@ -1,7 +1,5 @@
 """The HTTP client of one server behind the router: its health, its open requests, and the prefixes it has seen."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import io
@@ -72,10 +70,7 @@ class Replica:
     """A server at `unix:/path`, `http://host:port` or `https://host:port`. Made in a running event loop."""
 
     def __init__(self, name: str, address: str) -> None:
-        """
-        Raises:
-            ValueError: the address has another form.
-        """
+        """Raises ValueError: the address has another form."""
         connector: aiohttp.BaseConnector
         if address.startswith(UNIX):
             connector = aiohttp.UnixConnector(address.removeprefix(UNIX), limit=0, keepalive_timeout=IDLE_S)
@@ -131,11 +126,7 @@ class Replica:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Sends a request and gives its answer, whose body is still to be read. Leaving the context breaks it off.
 
-        Args:
-            path: with its query, percent-encoded.
-
-        Raises:
-            ReplicaLost: there was no answer.
+        `path` has its query, percent-encoded. Raises ReplicaLost where there was no answer.
         """
         try:
             async with asyncio.timeout(None) as deadline:
@@ -207,14 +198,9 @@ class Replica:
     async def connect_websocket(
         self, path: str, headers: Mapping[str, str], protocols: Sequence[str], heartbeat: float, max_message: int
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse[bool]]:
-        """Opens a WebSocket, which is closed with the context.
+        """Opens a WebSocket with pings every `heartbeat` seconds, closed with the context or by a long message.
 
-        Args:
-            heartbeat: seconds between two pings.
-            max_message: bytes; a longer one closes the socket with the code 1009.
-
-        Raises:
-            aiohttp.ClientError, OSError: it was not opened within `HEALTH_S`.
+        Raises aiohttp.ClientError or OSError: it was not opened within `HEALTH_S`.
         """
         async with asyncio.timeout(HEALTH_S):
             socket = await self._session.ws_connect(

@@ -24,11 +24,7 @@ class ReplicaSource(Protocol):
         ...
 
     async def start(self, replicas: Replicas) -> None:
-        """Starts the replicas, and keeps `replicas` up to date from now on. Returns when they are ready.
-
-        Raises:
-            SourceFailed: they did not become ready.
-        """
+        """Starts the replicas, keeps `replicas` up to date, and returns when they are ready; raises SourceFailed."""
         ...
 
     async def reload(self) -> None:
@@ -87,11 +83,7 @@ class Replicas:
         return self._replicas.get(name)
 
     def add(self, name: str, address: str) -> Replica:
-        """Adds a replica, which gets requests as soon as it is ready.
-
-        Raises:
-            ValueError: there is one of this name, or the address cannot be read.
-        """
+        """Adds a replica, which gets requests once it is ready; raises ValueError for a known name or bad address."""
         if name in self._replicas:
             raise ValueError(f"there is a replica {name} already, at {self._replicas[name].address}")
         replica = self._replicas[name] = Replica(name, address)
@@ -120,8 +112,7 @@ class Replicas:
         """Makes these the replicas, by name: adds new ones and drains others. One whose address has changed is drained
         under its old address.
 
-        Raises:
-            ValueError: an address cannot be read.
+        Raises ValueError: an address cannot be read.
         """
         for replica in self:
             if addresses.get(replica.name) != replica.address:
@@ -149,13 +140,9 @@ class Replicas:
         return self._has_begun and bool(self.usable)
 
     def choose(self, blocks: Sequence[int] = (), avoid: Collection[Replica] = ()) -> Replica:
-        """The replica for a prompt of these blocks, by the routing policy.
+        """The replica for a prompt of these blocks, by the routing policy; raises ApiError (503) where none is usable.
 
-        Args:
-            avoid: those that have failed the request already; one of them is taken only where there is no other.
-
-        Raises:
-            ApiError: 503, no replica is usable.
+        `avoid` have failed the request already, and are taken only where there is no other.
         """
         usable = self.usable
         candidates = [replica for replica in usable if replica not in avoid] or usable

@@ -1,7 +1,5 @@
 """The resumable streams of the router, each with the request by which another replica can continue it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The router's state that its handlers share: replicas, limits, and which replica holds what."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -61,8 +59,7 @@ class Router:
         """Reads a request with its whole body, whose bytes count in the admission budget until `reading` is closed. The
         request does not count among those that are being prepared, because its answer may take long.
 
-        Raises:
-            ApiError: the body is refused, or a budget is exhausted.
+        Raises ApiError: the body is refused, or a budget is exhausted.
         """
         if not request.body_exists:
             return without_body(request)

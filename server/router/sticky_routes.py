@@ -1,7 +1,5 @@
 """Handlers for what one replica alone holds: responses, conversations and requests by id, and figures of an engine."""
 
-from __future__ import annotations
-
 import re
 from contextlib import ExitStack
 

@@ -4,8 +4,6 @@ The first message decides which replica that is: the protocols have no greeting,
 continues a stored response says so in its first message.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from typing import Any, TypeAlias

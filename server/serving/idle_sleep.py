@@ -19,16 +19,11 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger("eagre")
 
 
 class IdleSleep:
-    """Puts an engine to sleep that was not used for `seconds`.
+    """Puts an engine to sleep that was not used for `seconds`, or never if None.
 
-    Requests are not kept waiting here: they enter the queue of the sleeping engine, so that their streams can open
-    and ping, and the engine computes them once it is awake. An engine that an operator has paused or put to sleep is
-    left as it is.
-
-    Args:
-        seconds: None: it never sleeps of itself, but is woken where somebody else has handed it back asleep.
-        drop_weights: whether the device gives back the memory of the weights too.
-        on_failure: what ends the requests that wait for an engine that could not be woken.
+    Requests enter the queue of the sleeping engine, so that their streams can open and ping, and are computed once it
+    is awake; `on_failure` ends them where it could not be woken. An operator's pause or sleep is left as it is.
+    `drop_weights` also frees the device's memory of the weights.
     """
 
     def __init__(
@@ -72,10 +67,7 @@ class IdleSleep:
 
     @contextmanager
     def operate(self) -> Iterator[None]:
-        """Suspends the idle sleep while an operator changes the engine's state.
-
-        Unless that fails, whether the engine sleeps is from then on the operator's affair.
-        """
+        """Suspends the idle sleep while an operator changes the engine's state, and from then on decides on it."""
         self._num_operators += 1  # a change may take longer than the quiet time
         try:
             yield
@@ -92,11 +84,7 @@ class IdleSleep:
         self._note_use()
 
     def hand_back(self) -> None:
-        """Ends what `take_over` began.
-
-        An engine that sleeps is woken by its next request, or by those that have come meanwhile, unless an operator
-        has put it to sleep.
-        """
+        """Ends what `take_over` began; requests wake the engine, unless an operator has put it to sleep."""
         if self._lifecycle.state is EngineState.ASLEEP and not self._is_operators:
             self._is_ours = True
             if self._num_users:
@@ -131,10 +119,9 @@ class IdleSleep:
             log.error("engine_sleep_failed", reason=f"{type(error).__name__}: {error}")
 
     def _claim_sleep(self, seconds: float) -> bool:
-        """Returns whether the engine is still idle and may sleep. If so, the next request has to wake it.
+        """Returns whether the engine is still idle and may sleep, so that the next request wakes it.
 
-        Called under the lifecycle's lock, which is granted in order: a wake or an operator's change that was asked for
-        earlier has already set `_is_ours`.
+        Called under the lifecycle's lock, so that an earlier wake or operator's change has already set `_is_ours`.
         """
         if self._quiet_seconds < seconds or self._lifecycle.state is not EngineState.RUNNING:
             return False

@@ -1,7 +1,5 @@
 """Unknown parameters of requests: a warning once for each name, or a refusal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from server.protocol.errors import UnknownField
@@ -22,11 +20,7 @@ class IgnoredParameters:
         self._told: set[str] = set()
 
     def tell(self, names: Sequence[str]) -> None:
-        """Tells of each name once in the log.
-
-        Raises:
-            UnknownField: there is one, and this server is strict.
-        """
+        """Logs each name once; raises UnknownField for one where this server is strict."""
         if names and self._is_strict:
             raise UnknownField(names[0])
         for name in names:

@@ -1,7 +1,5 @@
 """Progress events for requests whose model is being loaded."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Loads models on demand, and puts the least recently used ones to sleep where memory has room for only some."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -33,12 +31,11 @@ class _Place:
 
 
 class Residency:
-    """Brings models into memory, one after the other in the order in which they were asked for.
+    """Brings models into memory, one after the other in the order of demand.
 
-    Where there is no room, the model that was left by its last user the longest ago is put to sleep. If all are in
-    use, the one that has been in memory the longest begins no new requests until those that have begun have ended, and
-    is put to sleep then; its new requests wait in its queue, and ask for it in their turn. So no request is cut off,
-    and none waits for ever behind the users of other models.
+    Without room, the model that was left the longest ago is put to sleep. If all are in use, the one that is in memory
+    the longest begins no new requests, and sleeps once those that have begun have ended; its new requests wait for it
+    in their turn. So none is cut off, and none waits for ever.
     """
 
     def __init__(self, models: Sequence[ServedModel], limit: int) -> None:
@@ -54,11 +51,7 @@ class Residency:
         self._running: asyncio.Task[None] | None = None
 
     def start(self, bring: Bring) -> None:
-        """Begins to bring models. As many as there is room for come at once, in their order.
-
-        Args:
-            bring: loads a model that was never loaded, and opens it.
-        """
+        """Begins to bring models by `bring`, as many at once as there is room for, in their order."""
         self._bring = bring
         for model in self._models[: self.limit]:
             self._want(model, always=True)
@@ -93,11 +86,7 @@ class Residency:
             self._want(model)
 
     async def arrival(self, model: ServedModel) -> None:
-        """Waits until the model is in memory. The caller holds it by `use`, or it is loaded at the start.
-
-        Raises:
-            ApiError: it cannot be loaded.
-        """
+        """Waits until the model, which the caller holds by `use`, is in memory; raises ApiError."""
         if model.is_in_memory:
             return
         if model not in self._wanted and model.load_error is not None:

@@ -1,7 +1,5 @@
 """The registry of running requests by id, for cancellation."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -59,12 +57,7 @@ class RunningRequests:
                 self._forget(key, request)
 
     def cancel(self, owner: str | None, request_id: str) -> bool | None:
-        """Ends the owner's requests with this id.
-
-        Returns:
-            Whether they were cancelled, by this call or an earlier one; False where they had ended by themselves;
-            None where the owner has none with this id.
-        """
+        """Ends the owner's requests with this id; False where they had ended before, None where there are none."""
         key = (owner, request_id)
         running = self._running.get(key)
         if running is None:
@@ -82,11 +75,7 @@ class RunningRequests:
         return len(found)
 
     def names(self, generations: Collection[Generation]) -> dict[str, tuple[str | None, str]]:
-        """Owner and id of the requests that these generations answer, by the id that the engine knows each choice by.
-
-        Args:
-            generations: of one engine, because engines number their requests alike.
-        """
+        """Owner and id of the requests of one engine's generations, by the id that the engine knows each choice by."""
         names: dict[str, tuple[str | None, str]] = {}
         for key, requests in self._running.items():
             for request in requests:

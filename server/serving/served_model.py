@@ -53,10 +53,7 @@ class ServedModel:
     """One served model, from its load on."""
 
     def __init__(self, settings: ServerSettings, on_change: Callable[[], None]) -> None:
-        """Args:
-        settings: of this model alone.
-        on_change: called when the number of generations has changed.
-        """
+        """`on_change` is called when the number of generations has changed; the settings are of this model alone."""
         self.settings = settings
         self.metrics = Metrics()
         self.is_open = False  # it was loaded once, so that requests can be checked and queued, even if it is asleep
@@ -174,10 +171,7 @@ class ServedModel:
 
     @property
     def engine(self) -> EngineClient:
-        """
-        Raises:
-            ApiError: the model is not loaded yet.
-        """
+        """Raises ApiError: the model is not loaded yet."""
         return self.opened.engine
 
     @property
@@ -189,26 +183,17 @@ class ServedModel:
 
     @property
     def text_model(self) -> TextModel:
-        """
-        Raises:
-            ApiError: the model is not loaded yet.
-        """
+        """Raises ApiError: the model is not loaded yet."""
         return self.opened.text_model
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """
-        Raises:
-            ApiError: the model is not loaded yet.
-        """
+        """Raises ApiError: the model is not loaded yet."""
         return self.text_model.tokenizer
 
     @property
     def sampling_defaults(self) -> Mapping[str, Any]:
-        """
-        Raises:
-            ApiError: the model is not loaded yet.
-        """
+        """Raises ApiError: the model is not loaded yet."""
         return self.text_model.sampling_defaults
 
     @property
@@ -223,10 +208,7 @@ class ServedModel:
 
     @property
     def opened(self) -> Opened:
-        """
-        Raises:
-            ApiError: the model is not loaded yet.
-        """
+        """Raises ApiError: the model is not loaded yet."""
         if self._opened is None:
             raise self._not_loaded()
         return self._opened

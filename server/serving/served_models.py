@@ -1,7 +1,5 @@
 """All models of a server, and what their requests share: budgets, threads, registries."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence
@@ -41,14 +39,9 @@ class ServedModels:
     """The models of one server, and what they share: threads, budgets, and the ids of requests."""
 
     def __init__(self, settings: ServerSettings, each: Sequence[ServerSettings] | None = None) -> None:
-        """Must be called in the asyncio loop.
+        """Must be called in the asyncio loop, with settings of the server and, where there are several, of each model.
 
-        Args:
-            settings: of the server.
-            each: of each of its models; by default there is one, with those of the server.
-
-        Raises:
-            StoreError: the file of the store cannot be used.
+        Raises StoreError: the file of the store cannot be used.
         """
         self.settings = settings
         self.store = RecordStore(
@@ -93,11 +86,7 @@ class ServedModels:
         )
 
     def start(self, bring: Bring) -> None:
-        """Begins to load the models.
-
-        Args:
-            bring: loads one and opens it.
-        """
+        """Begins to load the models, each by `bring`."""
         self.residency.start(bring)
 
     async def close(self) -> None:
@@ -152,10 +141,7 @@ class ServedModels:
         return sum(model.num_generations for model in self.all)
 
     def check_accepting(self) -> None:
-        """
-        Raises:
-            ApiError, EngineError: the server is not ready; both mean 503.
-        """
+        """Raises ApiError, EngineError: the server is not ready; both mean 503."""
         match self.phase:
             case Phase.LOADING:
                 raise unavailable(f"the model is loading ({self.loading_stage})", "loading")
@@ -165,19 +151,12 @@ class ServedModels:
                 raise EngineError("the engine has failed")
 
     def check_room_to_wait(self, model: ServedModel) -> None:
-        """
-        Raises:
-            ApiError: 429, the model is not loaded yet, and too many requests wait for such models already.
-        """
+        """Raises ApiError: 429, the model is not loaded yet, and too many requests wait for such models already."""
         if not model.is_open:
             self.admission_budget.check_load()
 
     def find(self, name: str | None) -> ServedModel:
-        """The model that clients know by this name; None means the first.
-
-        Raises:
-            ApiError: 404, there is none of this name.
-        """
+        """The model that clients know by this name, None for the first; raises ApiError (404) where there is none."""
         if name is None:
             return self.first
         for model in self.all:
@@ -190,34 +169,19 @@ class ServedModels:
         return self._submitter.submit(model, submission)
 
     async def first_load(self, model: ServedModel) -> None:
-        """Waits while the server has loaded no model yet; returns at once otherwise.
-
-        Args:
-            model: whoever waits is going to use it.
-
-        Raises:
-            ApiError: it cannot be loaded.
-        """
+        """Waits while the server has loaded no model yet, for one in whose use it waits; raises ApiError."""
         if self.phase is Phase.LOADING:
             with self.residency.use(model):
                 await self.residency.arrival(model)
 
     async def wake(self, model: ServedModel) -> None:
-        """Brings the model into memory and lets it compute.
-
-        Raises:
-            ApiError: it cannot be loaded.
-            EngineError: its engine has failed.
-        """
+        """Brings the model into memory and lets it compute; raises ApiError, or EngineError for a failed engine."""
         with self.residency.use(model):
             await self.residency.arrival(model)
             await model.engine.lifecycle.wake(is_beside_others=self.residency.is_beside_others(model))
 
     def start_draining(self) -> None:
-        """Refuses new work from now on, and what waits for a model that was never loaded.
-
-        Logged streams that nobody reads end: their clients will hardly come back in time.
-        """
+        """Refuses new work and what waits for a model that was never loaded; ends logged streams that nobody reads."""
         self._is_draining = True
         self.streams.stop_unread()
         self._submitter.cancel_loads()

@@ -65,10 +65,7 @@ class Submitter:
         workers: Workers,
         request_log: RequestLog | None,
     ) -> None:
-        """
-        Args:
-            check_accepting: raises if the server takes no requests.
-        """
+        """`check_accepting` raises if the server takes no requests."""
         self.tracing: Tracing | None = None
         self._check_accepting = check_accepting
         self._requests = requests
@@ -83,11 +80,8 @@ class Submitter:
     async def submit(self, model: ServedModel, submission: Submission) -> AsyncIterator[Generation]:
         """Submits a request to `model`. Whatever still runs when the context is left is aborted.
 
-        A model that was never loaded is waited for, for no longer than the request may take. One that sleeps takes the
-        request into its queue.
-
-        Raises:
-            ApiError, InvalidParameter, QueueFull, EngineError: the request is refused.
+        A model that was never loaded is waited for; one that sleeps takes the request into its queue. Raises ApiError,
+        InvalidParameter, QueueFull or EngineError.
         """
         request, tenant, ids = submission.request, submission.tenant, submission.request_ids
         observers: list[GenerationObserver] = [model.metrics, _USAGE_FIELDS, *submission.observers]
@@ -159,12 +153,7 @@ class Submitter:
     async def _wait_for_load(
         self, model: ServedModel, request: GenerationRequest, submission: Submission, running: RunningRequest
     ) -> GenerationRequest:
-        """Waits for a model that was never loaded; returns the request with the time that is left to it.
-
-        Raises:
-            ApiError: the model cannot be loaded, or not within the time of the request; or too many requests wait for
-                models, or the request is cancelled.
-        """
+        """Waits for a model that was never loaded; returns the request with the time left, or raises ApiError."""
 
         async def tell(progress: PromptProgress, index: int) -> None:
             for observer in submission.observers:
@@ -237,14 +226,7 @@ async def queue(
 ) -> Generation:
     """Queues one sequence for each answer to each prompt. If one is refused, all the others are aborted.
 
-    It yields to the asyncio loop after each QUEUED_AT_ONCE sequences.
-
-    Args:
-        rules: what every answer to each prompt has to follow; empty where that may be anything.
-        tokenizer: by which the answers' tokens become text.
-
-    Raises:
-        QueueFull, EngineError: from the engine.
+    It yields to the asyncio loop after each QUEUED_AT_ONCE sequences. Raises QueueFull or EngineError.
     """
     sequences: list[OutputSequence] = []
     streams: list[TokenStream] = []

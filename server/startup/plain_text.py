@@ -1,7 +1,5 @@
 """Removes control characters from text that a terminal shows."""
 
-from __future__ import annotations
-
 import re
 
 # Control characters except tab and line feed, and the characters that change the direction of text.
@@ -9,10 +7,7 @@ _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u20
 
 
 def without_controls(text: str) -> str:
-    """`text` without the characters with which the output of a model or server could control the terminal.
-
-    rich is no guard: it removes only BEL, BS, VT, FF and CR, and not ESC, with which escape sequences begin.
-    """
+    """`text` without the characters with which it could control the terminal; rich leaves ESC in."""
     return _UNSAFE.sub("", text)
 
 

@@ -1,7 +1,5 @@
 """The asynchronous store of JSON records, whose calls wait without blocking the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -56,10 +54,7 @@ class RecordStore:
         return self._shares.total.num_bytes
 
     async def put(self, key: RecordKey, value: Any) -> None:
-        """Sets the value of `key`, which counts as used. It must not be changed while the call lasts.
-
-        Raises TooLarge if it does not fit.
-        """
+        """Sets the value of `key`, which counts as used, and must not change meanwhile; raises TooLarge."""
         await self._run(lambda table: table.put(key, orjson.dumps(value)))
 
     async def get(self, key: RecordKey) -> Any | None:
@@ -90,9 +85,7 @@ class RecordStore:
     async def change(self, key: RecordKey, change: Callable[[bytes], bytes | None]) -> bytes | None:
         """Replaces the bytes of `key` by the result of `change`, atomically; returns the new ones.
 
-        Args:
-            change: from the bytes to the new ones, or None to leave everything as it is. It runs in the store's
-                thread, and what it raises is raised here. It is not called where there is no such record.
+        It runs in the store's thread, may return None to leave everything, and is not called where there is no record.
         """
 
         def work(table: RecordTable) -> bytes | None:
@@ -105,15 +98,9 @@ class RecordStore:
         return await self._run(work)
 
     async def follow(self, key: RecordKey, next_id: Callable[[Any], str | None], most: int) -> list[Any]:
-        """The value of `key`, and of each record that the one before it names, the first one first.
+        """The value of `key`, and of each record that the one before it names by `next_id`, the first one first.
 
-        Args:
-            next_id: the id that a value names, of the same kind and owner; None where it names none.
-            most: bytes of all values together, as JSON.
-
-        Raises:
-            KeyError: a record is missing; its argument is the id.
-            TooLarge: the values have more bytes than `most`.
+        Raises KeyError with the id of a missing record, TooLarge beyond `most` bytes as JSON.
         """
 
         def work(table: RecordTable) -> list[Any]:
@@ -165,10 +152,7 @@ class RecordStore:
         return await asyncio.shield(future)
 
     async def _run_read(self, work: Callable[[RecordTable], T]) -> T:
-        """The result of `work`, which changes nothing. It is skipped where its waiter is cancelled before.
-
-        Otherwise clients that ask and leave would fill the queue with work whose result is not read.
-        """
+        """The result of `work`, which changes nothing and is skipped where its waiter is cancelled before."""
 
         def read(table: RecordTable) -> T:
             self._check_open()  # once more: the end of the server does not wait for what was to be read

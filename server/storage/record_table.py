@@ -4,8 +4,6 @@ The database is in memory, or in a file with a write-ahead log: what has been pu
 killed at any moment. A crash of the whole machine may lose the last records, and never harms the others.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -99,7 +97,7 @@ class OwnerQuotas:
 class RecordTable:
     """Values by key, within bounds. Reading a record counts as use; the least recently used is evicted first.
 
-    Every method raises StoreError if the file cannot be used; then nothing has changed.
+    Every method raises StoreError, and has changed nothing, if the file cannot be used.
     """
 
     def __init__(self, path: Path | None, shares: OwnerQuotas) -> None:
@@ -126,10 +124,7 @@ class RecordTable:
         self._database.close()
 
     def put(self, key: RecordKey, value: bytes) -> None:
-        """Sets the value of `key`, and evicts others where there is no room.
-
-        Raises TooLarge if the value alone exceeds the limit of bytes.
-        """
+        """Sets the value of `key`, and evicts others where there is no room; raises TooLarge if it alone has none."""
         size = len(value) + sum(len(part.encode()) for part in key) + OVERHEAD_BYTES
         if size > self._shares.max_bytes:
             raise TooLarge(f"a record of {size} bytes does not fit into a store of {self._shares.max_bytes} bytes")

@@ -1,7 +1,5 @@
 """Byte budgets: the memory that all stream logs may take together, and one owner's part of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 

@@ -1,7 +1,5 @@
 """Positions in a stream. They do not depend on how the events of several choices were interleaved."""
 
-from __future__ import annotations
-
 import re
 from array import array
 from bisect import bisect_left
@@ -34,11 +32,7 @@ class Lanes:
         self._numbers = [array("I") for _ in self.counts]
 
     def add(self, choice: int | None) -> None:
-        """Counts the next event.
-
-        Args:
-            choice: the index of its choice.
-        """
+        """Counts the next event, of the choice of this index."""
         lane = 0 if choice is None else choice + 1
         self.counts[lane] += 1
         self._numbers[lane].append(len(self._lane_of))
@@ -60,11 +54,7 @@ def encode(position: Iterable[int]) -> bytes:
 
 
 def parse(text: str, num_lanes: int) -> Position:
-    """The position that `encode` wrote as `text`.
-
-    Raises:
-        ApiError: it has not one number for each lane.
-    """
+    """The position that `encode` wrote as `text`; raises ApiError if it has not one number for each lane."""
     found = _POSITION.fullmatch(text) if len(text) <= MAX_POSITION_CHARS else None
     position = () if found is None else tuple(map(int, text.split("-")))
     if len(position) != num_lanes:

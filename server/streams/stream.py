@@ -69,11 +69,7 @@ class LoggedStream(Stream):
         self, stream_id: str, owner: str | None, log: StreamLog, grace: float, registry: StreamOwner,
         *, is_background: bool,
     ) -> None:  # fmt: skip
-        """Args:
-        owner: the salt of the tenant that may read it.
-        grace: seconds.
-        is_background: the answer is made to its end, whether or not anybody reads it.
-        """
+        """`owner` is the salt of the reading tenant; a background answer is made to its end whether read or not."""
         self.id = stream_id
         self.owner = owner
         self.log = log
@@ -124,11 +120,7 @@ class LoggedStream(Stream):
         self._rest()
 
     def begin(self, on_stop: Callable[[], object]) -> None:
-        """Says that the request is accepted. Called by the producer.
-
-        Args:
-            on_stop: makes the producer come to its end soon.
-        """
+        """Says, by the producer, that the request is accepted; `on_stop` makes it come to its end soon."""
         self._on_stop = on_stop
         if not self._begun.done():
             self._begun.set_result(None)
@@ -136,11 +128,7 @@ class LoggedStream(Stream):
             on_stop()
 
     async def begun(self) -> None:
-        """Waits until the request is accepted.
-
-        Raises:
-            ApiError: it was refused, or stopped before; the stream is forgotten then.
-        """
+        """Waits until the request is accepted; raises ApiError where it was refused or stopped, and is forgotten."""
         try:
             await asyncio.shield(self._begun)
         except asyncio.CancelledError:
@@ -163,11 +151,7 @@ class LoggedStream(Stream):
 
     @contextmanager
     def reading(self) -> Iterator[StreamLog]:
-        """Registers a reader and gives it the log; the grace timer is stopped while anybody reads.
-
-        Raises:
-            ApiError: 429, too many read it already.
-        """
+        """Registers a reader and gives it the log, without the grace timer; raises ApiError (429) for too many."""
         if self.num_readers >= MAX_READERS:
             raise ApiError(
                 f"{MAX_READERS} connections read this stream already, the limit; close one of them",

@@ -1,7 +1,5 @@
 """The log of a stream: its last encoded events in memory, for readers that come late, come back, or come twice."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import NamedTuple, Protocol
@@ -60,11 +58,9 @@ class StreamLog:
     def __init__(
         self, max_bytes: int, budget: ByteBudget, num_choices: int = 1, *, is_recomputed: bool = False
     ) -> None:
-        """Args:
-        max_bytes: of this log's events; the last event is always kept.
-        budget: of all logs together.
-        num_choices: with one, a position is one number.
-        is_recomputed: readers may be ahead of it, because they have events of an earlier run.
+        """Bounds the events, but for the last one, by `max_bytes`, and those of all logs by `budget`.
+
+        With one choice, a position is one number. Readers of a log that `is_recomputed` may be ahead of it.
         """
         self._max_bytes = max_bytes
         self._budget = budget
@@ -83,14 +79,10 @@ class StreamLog:
         self.is_complete = False  # whether the last event has been added
 
     def append(self, event: bytes, choice: int | None = None, *, is_last: bool = False) -> int:
-        """Adds an event, which followers take and other readers wake for; returns its number.
+        """Adds an event of a choice, which followers take and other readers wake for; returns its number.
 
-        Args:
-            choice: the index of its choice; None: it belongs to none.
-            is_last: no other follows; readers take it themselves.
-
-        Raises:
-            RuntimeError: the log has ended.
+        The last one has no other behind it, and readers take it themselves. Raises RuntimeError where the log has
+        ended.
         """
         if self.is_ended:
             raise RuntimeError("the log of the stream has ended")
@@ -128,11 +120,7 @@ class StreamLog:
         self._wake()
 
     def end(self, error: ApiError | None = None) -> None:
-        """Says that no event follows. Idempotent.
-
-        Args:
-            error: is raised to every reader behind the last event.
-        """
+        """Says that no event follows; `error` is raised to every reader behind the last event. Idempotent."""
         if not self.is_ended:
             self.is_ended = True
             self._transient = None
@@ -157,11 +145,7 @@ class StreamLog:
         return (self.num_events,) if self.lanes is None else tuple(self.lanes.counts)
 
     def parse(self, after: str | None) -> Position:
-        """The position that a client gives; of one that gives none, the beginning.
-
-        Raises:
-            ApiError: it is none of this stream.
-        """
+        """The position that a client gives, or the beginning; raises ApiError if it is none of this stream."""
         if after is None:
             return self.beginning
         position = parse(after, len(self.beginning))
@@ -176,16 +160,11 @@ class StreamLog:
     async def read(
         self, position: Position = (0,), follower: Follower | None = None
     ) -> AsyncGenerator[list[Entry], None]:
-        """What follows `position`, as it comes, several events at once where several wait.
+        """What follows `position`, perhaps one that is not reached yet, as it comes, several events at once.
 
-        A position that the log has not reached yet is waited for.
+        A `follower` may take events, but the last, in their order, while the reader waits for the next item.
 
-        Args:
-            follower: may take events, in their order, while the reader waits for the next item, which has none of them;
-                never the last event.
-
-        Raises:
-            ApiError: an event that follows has been dropped, the log ends before `position`, or the log's own error.
+        Raises ApiError: an event that follows has been dropped, the log ends before `position`, or the log's own error.
         """
         reader = _Reader(self, position, follower)
         seen: bytes | None = None  # the last transient event

@@ -1,7 +1,5 @@
 """The registry of logged streams: found by their ids, bounded in number and bytes, shared fairly between owners."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Iterable
@@ -29,18 +27,13 @@ class _Holding:
 class StreamRegistry:
     """The logged streams of a server, bounded in number and in the bytes of their events.
 
-    Where there are too many, the owner with the most gives way, so that one key cannot take all the room. Of that
-    owner's ended streams the one goes first that nobody has read for longest. A stream that still grows is given up
-    only for an owner with fewer, if nobody reads it and it is not of the background.
-
-    Room is made for every event while the budget is exceeded, so finding the stream to give up takes the same time
-    however many there are.
+    Where there are too many, the owner with the most gives way: of its ended streams the one that nobody has read for
+    longest, or a growing one, without readers and not of the background, only for an owner with fewer. Finding it takes
+    the same time however many there are.
     """
 
     def __init__(self, *, grace: float, max_bytes: int, max_streams: int) -> None:
-        """Args:
-        grace: seconds for which a stream that nobody reads goes on, and for which its events are kept afterwards.
-        """
+        """A stream that nobody reads goes on, and its events are kept afterwards, for `grace` seconds."""
         self._grace = grace
         self._max_bytes = max_bytes
         self._max_streams = max_streams
@@ -61,17 +54,12 @@ class StreamRegistry:
         self, owner: str | None, producer: Producer, *, stream_id: str | None = None, num_choices: int = 1,
         is_recomputed: bool = False, is_background: bool = False,
     ) -> LoggedStream:  # fmt: skip
-        """Begins to produce a stream in a task of its own.
+        """Begins to produce a stream in a task of its own; raises ApiError (429) where no other can be given up.
 
         Args:
             owner: the salt of the tenant that may read it.
             stream_id: must not be known yet, and hard to guess; chosen here if None.
-            num_choices: as of `StreamLog`.
-            is_recomputed: as of `StreamLog`.
             is_background: the answer is made to its end, whether or not anybody reads it.
-
-        Raises:
-            ApiError: 429, there are as many streams as may be, and none of them can be given up.
         """
         while not self._has_room and (self._forget_ended() or self._forget_running(owner)):
             pass
@@ -101,10 +89,7 @@ class StreamRegistry:
         return stream if stream is not None and stream.owner == owner else None
 
     def find(self, owner: str | None, stream_id: str) -> LoggedStream:
-        """
-        Raises:
-            ApiError: 404, there is none with this id, or it has another owner, which cannot be told apart.
-        """
+        """Raises ApiError: 404, there is none with this id, or it has another owner, which cannot be told apart."""
         stream = self.get(owner, stream_id)
         if stream is None:
             raise unknown_stream(stream_id)

@@ -3,8 +3,6 @@
 Grammars wait in two queues, which serve tenants by turns: one for simple grammars, which take milliseconds, and one for
 hard ones, which are compiled one at a time and at a low priority. A simple grammar never waits for a hard one."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import threading
@@ -106,7 +104,7 @@ class GrammarCompiler:
     def prepare(self) -> None:
         """Builds the vocabulary before the first grammar needs it.
 
-        It blocks all threads of the process: for 0.1 to 0.2 seconds with 50,000 tokens, for about one with 260,000.
+        It blocks all threads of the process: 0.1 to 0.2 seconds with 50,000 tokens, about one with 260,000.
         """
         with suppress(InvalidGrammar):  # a model without an end token; each grammar is refused
             self._get_vocabulary()
@@ -117,15 +115,11 @@ class GrammarCompiler:
             sandbox.close()
 
     async def compile(self, grammar: Grammar, param: str) -> CompiledGrammar:
-        """The compiled form of `grammar`, without blocking the event loop.
-
-        Args:
-            param: the wire name of the parameter with the grammar, for error messages.
+        """The compiled form of `grammar`, without blocking the event loop; errors name the parameter `param`.
 
         Raises:
             InvalidParameter: the grammar is rejected or takes too much processor time.
-            QueueFull: it is not compiled within WALL_TIME_FACTOR times that time, because others came first or the
-                machine is busy.
+            QueueFull: it is not compiled within WALL_TIME_FACTOR times that time.
         """
         outcome = self._look_up(grammar, param)
         until = time.monotonic() + self._timeout * WALL_TIME_FACTOR

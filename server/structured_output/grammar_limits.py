@@ -5,8 +5,6 @@ regular expressions: thirty patterns that one string must match, or several mult
 for hours.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -70,10 +68,7 @@ def check_schema(schema: Any) -> None:
 
 
 def check_regex(text: str) -> None:
-    """Rejects a regular expression that ends within an escape, or ignores its whitespace (the flag x).
-
-    llguidance would make another expression of these.
-    """
+    """Rejects a regular expression that ends within an escape, or ignores whitespace: llguidance misreads both."""
     depth = 0  # of character classes, which Rust's syntax nests
     for part in _REGEX_PARTS.finditer(text):
         match part["kind"]:
@@ -147,10 +142,7 @@ def _check_depth(value: Any) -> None:
 
 
 def _check_numbers(schema: Any) -> None:
-    """Rejects numbers that llguidance would round, in all parts: a reference may turn any data into a schema.
-
-    Far bounds are common and harmless, as long as some exact numbers lie between them.
-    """
+    """Rejects numbers that llguidance would round, in all parts, but for far bounds with exact numbers between them."""
     left = [("", schema)]  # pairs of a keyword and its value
     while left:
         keyword, value = left.pop()

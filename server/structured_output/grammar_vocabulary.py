@@ -21,15 +21,9 @@ class HasVocabulary(Protocol):
 
 
 class GrammarVocabulary:
-    """The bytes of each token, and the tokens that end an output.
+    """The bytes of each token, and the tokens that end an output, built once for a model while all threads wait.
 
-    It is built once for a model, which blocks all threads of the process. Tokens without text match no
-    grammar.
-
-    Args:
-        vocab_size: of the model's logits; token ids that the tokenizer does not know have no text.
-
-    Raises InvalidGrammar if the model has no end token, which must follow the end of a grammar.
+    Tokens without text match no grammar. Raises InvalidGrammar if the model has no end token.
     """
 
     def __init__(self, tokenizer: HasVocabulary, vocab_size: int) -> None:

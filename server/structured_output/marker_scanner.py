@@ -1,7 +1,5 @@
 """Finds markers such as `</think>` in the bytes of an output while its tokens arrive, across token boundaries."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -25,15 +23,10 @@ class MarkerCrossing(NamedTuple):
 
 
 class MarkerScanner:
-    """Finds the first of some markers. The caller keeps the state, the tail: the end of the text so far.
+    """Finds the first of some markers; the caller keeps the tail, so any number of outputs may share one scanner.
 
-    So any number of outputs may share one scanner.
-
-    The constructor searches the vocabulary, which takes tens of milliseconds where it is large.
-
-    Args:
-        markers: any of them counts.
-        only_first: bytes that may come before a marker; None where any text may.
+    The constructor searches the vocabulary, for tens of milliseconds where it is large. `only_first` are bytes that may
+    come before a marker; None where any text may.
     """
 
     def __init__(self, table: TokenTable, markers: Sequence[bytes], *, only_first: bytes | None = None) -> None:

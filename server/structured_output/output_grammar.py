@@ -27,28 +27,18 @@ class OutputGrammar(Protocol):
     def matcher(self) -> OutputMatcher: ...
 
     def after(self, token_ids: Sequence[int]) -> OutputGrammar:
-        """The grammar of what may follow `token_ids`. This may take seconds.
-
-        Raises GrammarError if the grammar does not allow these tokens, or takes too long to read them.
-        """
+        """The grammar of what may follow `token_ids`; may take seconds; raises GrammarError for other tokens."""
 
 
 class AdvancedGrammar:
-    """The grammar of the rest of an output, behind its first tokens.
-
-    Args:
-        matcher: has read these tokens, and is only copied from now on.
-    """
+    """The grammar of the rest of an output, whose first tokens `matcher` has read; it is only copied from now on."""
 
     def __init__(self, matcher: OutputMatcher) -> None:
         self._matcher = matcher
 
     @classmethod
     def read(cls, matcher: OutputMatcher, token_ids: Sequence[int], end_token_ids: Collection[int]) -> AdvancedGrammar:
-        """Lets `matcher` read the first tokens of an output.
-
-        Raises GrammarError if it does not allow them, or takes too long.
-        """
+        """Lets `matcher` read the first tokens of an output; raises GrammarError."""
         began = thread_time()
         for token_id in token_ids:
             if token_id in end_token_ids:

@@ -23,14 +23,9 @@ class EndMarker(NamedTuple):
 
 
 class ReasoningMarkers:
-    """The markers of reasoning in the outputs of one model. It is made once.
+    """The markers of reasoning in the outputs of one model, made once, by a search of the vocabulary.
 
-    The constructor searches the vocabulary.
-
-    Args:
-        begins: any of these markers begins the reasoning.
-        ends: any of them ends it.
-        closing: None where the vocabulary cannot write it, so that no budget can be enforced.
+    Any of `begins` begins it and any of `ends` ends it; without `closing` no budget can be enforced.
     """
 
     def __init__(
@@ -124,10 +119,9 @@ class _Phase(Enum):
 
 
 class ReasoningMatcher:
-    """The `sampling.host.grammar.TokenMatcher` of one output that may reason first.
+    """The `sampling.host.grammar.TokenMatcher` of one output that may reason before what `behind` allows.
 
-    Before the reasoning, it allows what `behind` allows, and what begins the reasoning. White space next to the
-    markers belongs to neither side, as in the output parser.
+    White space next to the markers belongs to neither side, as in the output parser.
     """
 
     def __init__(self, rules: ReasoningGrammar) -> None:

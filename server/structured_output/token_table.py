@@ -1,7 +1,5 @@
 """The tokens of a model as bytes, and bit masks over them, for matchers that read text."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 
@@ -13,10 +11,7 @@ from sampling.host.grammar import num_words_of, pack_words
 class TokenTable:
     """The text of each token, including control tokens that mark parts of an output.
 
-    Args:
-        token_bytes: by token id; empty where a token has no text.
-        end_token_ids: tokens that end an output.
-        vocab_size: of the model's logits, which may be more or fewer than the tokenizer knows.
+    `token_bytes` are by token id, empty without text; `vocab_size` is that of the logits, more or fewer.
     """
 
     def __init__(self, token_bytes: Sequence[bytes], end_token_ids: Collection[int], vocab_size: int) -> None:

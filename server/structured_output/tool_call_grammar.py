@@ -65,10 +65,7 @@ class ToolCallGrammar:
         return self._masks[is_behind_call, tail]
 
     def begin(self, found: FoundMarker) -> GrammarMatcher:
-        """The matcher of a call whose marker has come, and perhaps more.
-
-        Raises GrammarError if no call goes on like that.
-        """
+        """The matcher of a call whose marker has come, and perhaps more; raises GrammarError if none fits."""
         matcher = self.grammar.matcher()
         spelled = self.table.spell(self.begins[found.marker] + found.rest)
         if spelled is None:

@@ -1,7 +1,5 @@
 """Attacks with an operator's key, whose changes of the engine race each other, and floods of CORS preflights."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, NamedTuple
 

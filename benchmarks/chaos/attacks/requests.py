@@ -1,7 +1,5 @@
 """Attacks over HTTP: cut, cancelled, malformed, oversized and greedy requests."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attacks below HTTP and over WebSockets: slow, stalled, frozen and ill-mannered connections."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

@@ -1,7 +1,5 @@
 """Attacks on state that outlives a connection: stored and background responses, conversations, resumable streams."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from typing import Any

@@ -1,7 +1,5 @@
 """Writes the content blocks of one answer as events of a stream."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator, Sequence

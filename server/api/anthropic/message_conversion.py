@@ -4,8 +4,6 @@ Many templates allow a system message at the beginning only, require alternating
 support tools. For them there is a plain form of the same conversation, in which all of that is text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Annotated, Any, Literal
@@ -116,10 +114,7 @@ def _assistant_message(blocks: Sequence[Block]) -> dict[str, Any]:
 
 
 def _joined(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Joins messages in a row that are nothing but text of one role.
-
-    All texts of a row are joined in one go: one by one, each would copy all those before it.
-    """
+    """Joins messages in a row that are nothing but text of one role, all in one go."""
     joined: list[dict[str, Any]] = []
     for role, row in groupby(messages, _role_of_text):
         if role is None:

@@ -1,7 +1,5 @@
 """Writes an answer as Anthropic's message, whole or as events."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,12 +15,7 @@ from server.protocol.errors import ApiError
 
 
 class MessageWriter(AnswerWriter):
-    """Writes the only answer of a generation.
-
-    Args:
-        parts: the format of the answer.
-        max_tokens: that the client asked for; the model may have room for fewer.
-    """
+    """Writes the only answer of a generation, for which the model may have room for fewer than `max_tokens`."""
 
     def __init__(
         self, generation: Generation, context: AnswerContext, parts: OutputFormat, blocks: BlockWriter, max_tokens: int

@@ -1,7 +1,5 @@
 """The request bodies of the Conversations API."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

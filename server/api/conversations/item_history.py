@@ -1,7 +1,5 @@
 """Loads the items that precede a request: earlier responses, a conversation, and items referenced by id."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
@@ -36,10 +34,7 @@ class _Named(NamedTuple):
 class History:
     """Loads the items that one owner has stored.
 
-    Args:
-        workers: where a socket's records are parsed.
-        local: records that a socket remembers in addition to the store.
-        max_bytes: of all items that precede a request, as JSON.
+    `local` has records that a socket remembers in addition to the store; `max_bytes` bounds all items before a request.
     """
 
     def __init__(
@@ -52,10 +47,7 @@ class History:
         self._local = local
 
     async def before(self, body: ResponsesRequest) -> list[Item]:
-        """The items that the request follows, the oldest first.
-
-        Raises ApiError if they do not exist, or there are too many of them.
-        """
+        """The items that the request follows, the oldest first; raises ApiError if they are missing, or too many."""
         if body.conversation is not None:
             key = conversation_key(self._owner, body.conversation)
             items = await self._store.read(key, lambda content: StoredConversation.from_bytes(content).items)
@@ -68,10 +60,7 @@ class History:
         return [item for record in reversed(records) for item in items_of(record)]
 
     async def resolve(self, items: Sequence[Item], path: str = "input") -> list[Item]:
-        """`items` with references replaced by the items that they name.
-
-        Raises ApiError if a reference names no item, or they are too many, or too large.
-        """
+        """`items` with references replaced by the items that they name; raises ApiError for none or too many."""
         asked = [item["id"] for item in items if item["type"] == "item_reference"]
         if len(asked) > MAX_REFERENCES:
             raise ApiError(f"{path} has more than {MAX_REFERENCES} references to items, the limit", param=path)

@@ -29,10 +29,7 @@ class ListQuery(NamedTuple):
         return cls(parse_number(query, "limit", 1, MAX_LIMIT, DEFAULT_LIMIT), query.get("after"), order == "asc")
 
     def page(self, items: Sequence[T], id_of: Callable[[T], str]) -> dict[str, Any]:
-        """The page of `items`, which are ordered by their creation, as the API's list object.
-
-        Raises ApiError if `after` names none of them.
-        """
+        """The page of `items`, ordered by creation, as a list object; raises ApiError for an unknown `after`."""
         ordered = list(items if self.is_ascending else reversed(items))
         start = 0
         if self.after is not None:

@@ -1,7 +1,5 @@
 """The stored records of responses and conversations: their keys, their content, and the errors of missing ones."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from typing import Any
 
@@ -24,12 +22,7 @@ def conversation_key(owner: str, conversation_id: str) -> RecordKey:
 
 
 def make_record(response: Response, given: list[Item], before: list[Item] | None) -> Record:
-    """The record of a response.
-
-    Args:
-        given: the items of its own input.
-        before: the items of its conversation, which may change later on; None where it follows a response or nothing.
-    """
+    """The record of a response to the items `given`, in a conversation that has the items `before`, if there is one."""
     return {"response": response, "input": given, **({} if before is None else {"before": before})}
 
 

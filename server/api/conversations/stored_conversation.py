@@ -4,8 +4,6 @@ Items are added and removed as lines, and an item is parsed only where it is nee
 interpreter lock from beginning to end; for a whole conversation that is milliseconds, and every use would pay them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, takewhile

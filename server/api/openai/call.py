@@ -1,7 +1,5 @@
 """The base class of OpenAI's calls: from the common fields of a body to the generation request."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

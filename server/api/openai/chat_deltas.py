@@ -1,7 +1,5 @@
 """Parses a choice's text into chat deltas: reasoning, content and tool calls in OpenAI's shape."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence, Set
 from itertools import groupby
@@ -49,8 +47,7 @@ class ChatDeltaParser:
     """Parses the text of one choice.
 
     Args:
-        prompt: token ids; its end shows whether the answer begins within the reasoning.
-        num_begun: how many of the prompt's tokens are the answer so far, which goes on.
+        prompt: token ids; the last `num_begun` are the answer so far, and show whether reasoning has begun.
         with_reasoning: whether reasoning is returned, or dropped.
         custom_names: of the custom tools, whose calls have an input that is text.
     """

@@ -41,10 +41,7 @@ def _as_logprobs_switch(value: Any) -> Any:
 
 
 def as_text(value: Any, text_of_part: Callable[[Any], str]) -> str:
-    """The text of a content, which is a string or a list of text parts; parts are joined by line ends.
-
-    Raises ValueError if it is something else; the message names it.
-    """
+    """As one text, a string or a list of text parts, joined by line ends; raises ValueError for anything else."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):

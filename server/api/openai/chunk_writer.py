@@ -1,7 +1,5 @@
 """The base class of the writers of OpenAI's completions, which encodes the constant parts of chunks once."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any

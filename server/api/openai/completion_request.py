@@ -23,10 +23,7 @@ def _is_token_ids(value: list[Any]) -> bool:
 
 
 def as_prompts(value: Any, name: str = "prompt", *, most: int = MAX_PROMPTS) -> list[Prompt]:
-    """The four shapes of `prompt` as one: a list of texts or of token id lists.
-
-    Raises ValueError if the parameter `name` has none of the shapes, or more than `most` entries.
-    """
+    """The four shapes of `prompt` as a list of texts or of token id lists; raises ValueError, also beyond `most`."""
     shapes = "it must be a string, a list of token ids, or a list of either"
     if isinstance(value, str):
         prompts: list[Any] = [value]

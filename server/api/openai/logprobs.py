@@ -25,10 +25,7 @@ LOWEST = -9999.0  # what OpenAI and vLLM write for anything lower
 
 @dataclass(slots=True)
 class WireLogprobs(ABC):
-    """Writes the logprobs of one request's answers in the shape of its route.
-
-    It receives every answer once, whole or as all its deltas in their order.
-    """
+    """Writes the logprobs of one request's answers, whole or as deltas in order, in the shape of its route."""
 
     tokenizer: HasTokenTexts
     prompts: Sequence[Sequence[int]]  # the token ids of each

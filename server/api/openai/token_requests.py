@@ -1,7 +1,5 @@
 """The request bodies of /tokenize, /detokenize and /v1/embeddings."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainValidator

@@ -67,11 +67,7 @@ class StreamCall(Call[StreamWriter]):
 
 
 class StreamMessages(StreamWriter):
-    """Writes the messages of one generation.
-
-    Args:
-        make_parts: makes the parser of one choice; None where all text is content.
-    """
+    """Writes the messages of one generation; `make_parts` makes the parser of one choice, None for plain content."""
 
     def __init__(
         self, client_id: str, generation: Generation, logprobs: WireLogprobs | None, context: AnswerContext,

@@ -1,9 +1,4 @@
-"""Models of responses for the OpenAPI document; tests validate real responses with them.
-
-The routes encode their responses without these models.
-"""
-
-from __future__ import annotations
+"""Models of responses for the OpenAPI document, with which tests validate real responses."""
 
 from typing import Any, Literal
 

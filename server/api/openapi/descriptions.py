@@ -1,7 +1,5 @@
 """Descriptions of request parameters, read from `parameters.toml`."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from string import Template

@@ -1,7 +1,5 @@
 """Handler of GET /openapi.json."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection
 

@@ -4,8 +4,6 @@
 between the lines `<!-- generated: NAME -->` and `<!-- end -->`.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -29,11 +27,7 @@ Schema = dict[str, Any]
 
 
 def fill_tables(text: str) -> str:
-    """Returns the Markdown text with every generated table made anew.
-
-    Raises:
-        KeyError: a marker names no table.
-    """
+    """Returns the Markdown text with every generated table made anew; raises KeyError for an unknown name."""
     schemas = build_document("")["components"]["schemas"]
     return _BLOCK.sub(lambda block: block[1] + "\n".join(_TABLES[block[2]](schemas)) + "\n", text)
 

@@ -1,7 +1,5 @@
 """Models of the responses of Anthropic's routes, for the OpenAPI document."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from server.api.openapi.answers import Answer

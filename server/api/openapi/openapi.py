@@ -1,7 +1,5 @@
 """Builds the OpenAPI 3.1.1 document from the pydantic models that validate requests."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """All routes of the server, with their request and response models."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, TypeAlias

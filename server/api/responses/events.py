@@ -1,7 +1,5 @@
 """The events of a response's stream, encoded and numbered."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -30,10 +28,7 @@ class EventEncoder:
     """Numbers the events of one response from 0 and encodes them, if they are wanted."""
 
     def __init__(self, stream_id: str | None = None, *, is_wanted: bool = True, as_messages: bool = False) -> None:
-        """Args:
-        stream_id: a name of the client's for the stream, which every event repeats.
-        as_messages: each event is a message of a WebSocket, not a server-sent event.
-        """
+        """Repeats `stream_id`, a client's name, in every event, which `as_messages` makes one of a WebSocket."""
         self.is_wanted = is_wanted
         self._as_messages = as_messages
         self._tail = {} if stream_id is None else {"stream_id": stream_id}
@@ -48,12 +43,7 @@ class EventEncoder:
             self._num_events += 1
 
     def text_delta(self, kind: str, place: Mapping[str, Any], *, with_logprobs: bool = False) -> TextDelta:
-        """What `add_text` needs for the events of one item's text.
-
-        Args:
-            place: fields that name the item.
-            with_logprobs: whether the events have a list of log probabilities.
-        """
+        """What `add_text` needs for the events of one item's text, with the fields `place` that name the item."""
         name = kind.encode()
         head = b'{"type":"%b","sequence_number":' % name
         tail = b',"logprobs":[]' if with_logprobs else b""

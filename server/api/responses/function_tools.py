@@ -1,7 +1,5 @@
 """Function tools in the form of the Responses API. They become those of the chat route."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Field

@@ -3,8 +3,6 @@
 The id of an item contains that of its response, so that the item can be found by its id alone.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,11 +23,7 @@ Item = dict[str, Any]
 
 
 def shape_items(items: Sequence[InputItem], new_id: Callable[[str, int], str]) -> list[Item]:
-    """The items of a request as JSON objects; a reference stays one.
-
-    Args:
-        new_id: makes the id of an item that has none, from its type and its place in the list.
-    """
+    """The items of a request as JSON objects; `new_id` makes a missing id of an item's type and place."""
     return [_shape(item, item.id or new_id(item.type, at)) for at, item in enumerate(items)]
 
 

@@ -1,7 +1,5 @@
 """One call for a response: from the body and the items before it to the generation request."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,12 +22,7 @@ _WITH_TOOLS = ("additional_tools", "tool_search_output")
 
 
 class ResponseCall:
-    """A call whose body was validated.
-
-    Args:
-        stream_id: a name of the client's for the stream.
-        is_warm_up: whether only the prompt is computed.
-    """
+    """A call whose body was validated; a warm-up computes the prompt only."""
 
     def __init__(self, body: ResponsesRequest, *, stream_id: str | None = None, is_warm_up: bool = False) -> None:
         self.body = body

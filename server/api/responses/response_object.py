@@ -1,7 +1,5 @@
 """The response object: the request's parameters, the output and the status."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import orjson
@@ -76,13 +74,7 @@ def _shape_choice(body: ResponsesRequest) -> str | dict[str, Any]:
 def end_response(
     response: Response, output: list[Item], finish_reason: FinishReason | None, now: int, *, is_shut_down: bool
 ) -> str:
-    """Sets the final status of `response`; returns the type of its last event.
-
-    Args:
-        finish_reason: of the answer.
-        now: seconds since the epoch.
-        is_shut_down: whether an abort is due to the server's shutdown.
-    """
+    """Sets the final status of `response` at `now`; returns the type of its last event."""
     response["output"] = output
     match finish_reason:
         case FinishReason.STOP:

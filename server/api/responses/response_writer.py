@@ -1,7 +1,5 @@
 """Writes one response: its object, and the events of its stream."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,11 +31,9 @@ class ResponseWriter(StreamWriter):
     def __init__(
         self, turn: ResponseCall, model: str, *, is_streamed: bool, as_messages: bool, is_shut_down: Callable[[], bool]
     ) -> None:
-        """Args:
-        model: the name that clients know it by.
-        is_streamed: whether events are wanted, or only the object at the end.
-        as_messages: the events are messages of a WebSocket.
-        is_shut_down: whether the server ends, so that an abort is not the client's doing.
+        """Encodes events if `is_streamed`, as messages of a WebSocket if `as_messages`.
+
+        `is_shut_down` tells whether the server ends, so that an abort is not the client's doing.
         """
         self._turn = turn
         self._is_shut_down = is_shut_down

@@ -76,10 +76,7 @@ _RENAMED = {
 
 
 def as_metadata(value: Any) -> dict[str, str]:
-    """OpenAI's object of a few short texts.
-
-    Raises ValueError if it is none, or exceeds a limit; the message names the limit.
-    """
+    """OpenAI's object of a few short texts; raises ValueError that names the limit it exceeds."""
     if not isinstance(value, dict):
         raise ValueError(f"metadata is {shorten(value)}; it must be an object")
     if len(value) > MAX_METADATA:

@@ -1,7 +1,5 @@
 """Truncates a conversation to the model's context, for `truncation: "auto"`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

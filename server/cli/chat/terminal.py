@@ -24,8 +24,8 @@ _HISTORY_LENGTH = 1000  # lines
 class Terminal:
     """The chat's input and output: a terminal with line editing and rendered markdown, or plain lines.
 
-    Without a terminal on standard input nothing but answers is written to standard output. Without one on standard
-    output, or with NO_COLOR (no-color.org), answers are written as they come.
+    Without a terminal on standard input only answers are written. Without one on standard output, or with NO_COLOR
+    (no-color.org), they are written as they come.
     """
 
     def __init__(self, *, is_plain: bool = False) -> None:

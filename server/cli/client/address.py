@@ -1,7 +1,5 @@
 """The server's address and API key, as the user gives them to a command."""
 
-from __future__ import annotations
-
 import re
 
 from yarl import URL
@@ -15,11 +13,7 @@ _CREDENTIALS = re.compile(r"^([^/?#]*//)?.*@")
 
 
 def first_key(text: str | None) -> str | None:
-    """The first key of `text`: one key, or a list of keys with names as `eagre serve --api-key` takes it.
-
-    Raises:
-        NoAnswer: the key cannot be written in a header.
-    """
+    """The first key of `text`, one or a list with names as in `eagre serve --api-key`; raises NoAnswer if unfit."""
     if text is None:
         return None
     entry = text.partition(",")[0].split()
@@ -39,10 +33,7 @@ def shown(url: str) -> str:
 
 
 def check_address(url: str, key: str | None) -> None:
-    """
-    Raises:
-        NoAnswer: `url` is not the address of a server, or has a password although there is a key.
-    """
+    """Raises NoAnswer where `url` is not the address of a server, or has a password although there is a key."""
     try:
         parts = URL(url)
     except ValueError:

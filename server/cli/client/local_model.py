@@ -1,7 +1,5 @@
 """A model in the command's own process, for commands without a server."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator
 from typing import Any
@@ -21,12 +19,9 @@ from server.startup.settings import ServerSettings
 
 
 class LocalModel:
-    """An engine that answers bodies of `/v1/chat/completions` and `/v1/completions`.
+    """An engine that answers bodies of `/v1/chat/completions` and `/v1/completions`; raises NoAnswer.
 
     The model is loaded on construction, with progress bars on standard error.
-
-    Raises:
-        NoAnswer: the model cannot be loaded; from `answer`, the request is refused.
     """
 
     def __init__(self, model: str | None) -> None:
@@ -43,11 +38,7 @@ class LocalModel:
 
     @staticmethod
     def check(body: dict[str, Any]) -> None:
-        """Validates a body before a model is loaded for it.
-
-        Raises:
-            NoAnswer: the message names the parameter that is wrong.
-        """
+        """Validates a body before a model is loaded for it; raises NoAnswer that names a wrong parameter."""
         _request_of(body)
 
     def answer(self, body: dict[str, Any]) -> Generator[str, None, None]:

@@ -1,7 +1,5 @@
 """HTTP client of a server: JSON, and streams of server-sent events."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -22,29 +20,21 @@ class Piece(NamedTuple):
 
 
 class ServerClient:
-    """A client of the server at `url`; each call opens a connection.
+    """A client of the server at `url`, without a password; each call opens a connection.
 
     A cancellation closes the connection, and so the server aborts the request. The methods raise `NoServer` if no
-    server listens at the address, and `NoAnswer` if the server refuses the request, fails, or closes the connection
-    too early. The attribute `url` has no password.
+    server listens, and `NoAnswer` if it refuses the request, fails, or closes the connection too early.
     """
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        """
-        Raises:
-            NoAnswer: `url` is not the address of a server, or has a password although there is a key.
-        """
+        """Raises NoAnswer as `check_address`."""
         check_address(url, api_key)
         self.url = shown(url)
         self._root = root_of(url)
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
 
     async def get(self, path: str, *, is_ready: bool = True) -> bytes:
-        """The body of GET `path`.
-
-        Args:
-            is_ready: the status 503 of a server that is loading or shutting down is an error.
-        """
+        """The body of GET `path`; if `is_ready`, the status 503 of a server that loads or shuts down is an error."""
         async with self._request("GET", path, None, (200,) if is_ready else (200, 503)) as response:
             return await response.read()
 

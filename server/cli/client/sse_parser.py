@@ -1,15 +1,12 @@
 """An incremental parser of server-sent events."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 
 class SseParser:
-    """Takes the bytes of an event stream in any pieces and returns the data of each event.
+    """Takes the bytes of an event stream in any pieces and returns the data of each event (HTML standard).
 
-    It follows the HTML standard: lines end in CR, LF or CRLF, several data lines are joined by LF, and an
-    empty line completes an event. Comments, other fields and a byte order mark at the start are skipped.
+    Lines end in CR, LF or CRLF; comments, other fields and a byte order mark at the start are skipped.
     """
 
     def __init__(self) -> None:

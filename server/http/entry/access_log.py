@@ -1,7 +1,5 @@
 """The access log, and the headers that name a request in its response."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from urllib.parse import quote
@@ -24,12 +22,7 @@ _QUIET_ROUTES = PROBES | {"/health", "/metrics"}
 
 
 def log_access(request: web.Request, response: web.StreamResponse | None, started_at: float) -> None:
-    """Logs how a request ended.
-
-    Args:
-        response: that the handler has returned; None: it was cancelled, because its client has left.
-        started_at: seconds of `time.perf_counter`.
-    """
+    """Logs how a request ended; without a response it was cancelled, because its client has left."""
     begun = request.pop(_BEGUN, None)
     if response is None and begun is not None and begun.body_length:
         response = begun  # its last byte was written before: clients close as soon as they have the whole answer

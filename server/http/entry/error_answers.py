@@ -1,7 +1,5 @@
 """Converts an exception that a handler raises before it sends headers into the route's error response."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import orjson
@@ -23,11 +21,7 @@ GENERATING = web.AppKey("generating", frozenset[str])
 
 
 def error_response(request: web.Request, error: Exception) -> web.Response:
-    """Builds the response to an exception raised before the headers. Call it inside the `except` block.
-
-    Raises:
-        HTTPException: a redirect is raised again.
-    """
+    """Builds the response to an exception raised before the headers, inside `except`; a redirect is raised again."""
     if isinstance(error, web.HTTPException):
         if error.status < 400:
             raise error
@@ -41,9 +35,8 @@ def error_response(request: web.Request, error: Exception) -> web.Response:
 def _answer(request: web.Request, api_error: ApiError) -> web.Response:
     """Builds the response to `api_error`; a refused generation also gets a record in the request log.
 
-    A function of its own, because the error must not stay in a variable of a function that it was raised through: its
-    traceback names that function's variables, so they would keep each other alive, the request's body among them,
-    until a garbage collection.
+    It is a function because a variable of one that the error was raised through would keep both alive until a
+    collection.
     """
     resource = request.match_info.route.resource
     path = request.path if resource is None else resource.canonical  # None: no route fits

@@ -1,7 +1,5 @@
 """Access rules of the routes, and CORS. A route needs a client's key unless it is listed here."""
 
-from __future__ import annotations
-
 from aiohttp import hdrs, web
 
 from server.admission.guard import ANY_ORIGIN, Guard, foreign_origin, is_allowed
@@ -46,11 +44,7 @@ async def add_cors_headers(request: web.Request, response: web.StreamResponse) -
 
 
 def answer_preflight(request: web.Request, guard: Guard, host: str) -> web.Response:
-    """Answers a CORS preflight request, which carries no key (Fetch standard).
-
-    Raises:
-        ApiError: 403 to pages of other origins, 421 as for any request.
-    """
+    """Answers a CORS preflight request, which carries no key (Fetch standard); raises ApiError (403 or 421)."""
     guard.check_host(host)
     origin = request.headers[hdrs.ORIGIN]
     if not is_allowed(origin, guard.origins):

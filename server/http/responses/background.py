@@ -1,7 +1,5 @@
 """Responses in the background: a task of its own generates each, and its stream is logged for readers."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable
@@ -26,9 +24,7 @@ MAX_WAIT_S = 10.0  # for the end of a response that was stopped
 async def start(served: ServedModels, tenant: Tenant, turn: ResponseCall, request_id: str) -> Response:
     """Starts a background response and stores it; returns the queued response object.
 
-    Raises:
-        ApiError: the request is refused, or too many responses are being made.
-        StoreError: it cannot be stored.
+    Raises ApiError where it is refused or there are too many, StoreError where it cannot be stored.
     """
     runner = ResponseRunner(served, tenant)
     writer = runner.new_writer(turn)
@@ -91,11 +87,7 @@ def forget(served: ServedModels, tenant: Tenant, response_id: str, *, was_stored
 
 
 async def follow(request: web.Request, response_id: str, start_at: int) -> web.StreamResponse:
-    """Streams the events of a response from number `start_at` to the end.
-
-    Raises:
-        ApiError: the events are not kept (any more).
-    """
+    """Streams the events of a response from number `start_at` to the end; raises ApiError if they are not kept."""
     served = request.app[SERVED]
     stream = served.streams.get(request[TENANT].owner, response_id)
     if stream is None:

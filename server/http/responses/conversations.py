@@ -1,7 +1,5 @@
 """Conversations: items that responses follow and add to, under an id that stays the same."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -118,11 +116,7 @@ async def _shape(request: web.Request, items: Sequence[InputItem]) -> list[Item]
 
 
 async def _read(request: web.Request, pick: Callable[[StoredConversation], T]) -> T:
-    """Loads the conversation and returns `pick(conversation)`, which runs in the store's thread.
-
-    Raises:
-        ApiError: 404, the tenant has no such conversation.
-    """
+    """Loads the conversation and returns `pick(conversation)`, in the store's thread; raises ApiError (404)."""
 
     def work(content: bytes) -> T:
         return pick(StoredConversation.from_bytes(content))
@@ -134,11 +128,7 @@ async def _change(
     request: web.Request, change: Callable[[StoredConversation], StoredConversation],
     tell: Callable[[StoredConversation], T],
 ) -> T:  # fmt: skip
-    """Saves `change(conversation)` and returns `tell` of it; both functions run in the store's thread.
-
-    Raises:
-        ApiError: 404, the tenant has no such conversation.
-    """
+    """Saves `change(conversation)` and returns `tell` of it, in the store's thread; raises ApiError (404)."""
     answers: list[T] = []
 
     def work(content: bytes) -> bytes:
@@ -155,10 +145,7 @@ def _told(conversation: StoredConversation) -> dict[str, Any]:
 
 
 def _found(request: web.Request, found: T | None) -> T:
-    """
-    Raises:
-        ApiError: 404, the tenant has no such conversation.
-    """
+    """Raises ApiError: 404, the tenant has no such conversation."""
     if found is None:
         raise conversation_not_found(request.match_info["id"])
     return found

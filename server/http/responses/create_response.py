@@ -1,7 +1,5 @@
 """POST /v1/responses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -25,10 +23,7 @@ from server.startup.logs import log
 
 
 def parse_turn(body: Any) -> ResponseCall:
-    """
-    Raises:
-        ApiError, FieldError, ValidationError: the decoded JSON body is not a valid request.
-    """
+    """Raises ApiError, FieldError, ValidationError: the decoded JSON body is not a valid request."""
     return ResponseCall(ResponsesRequest.parse(body))
 
 

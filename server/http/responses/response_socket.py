@@ -79,8 +79,8 @@ class _Running:
 class ResponseSocket:
     """One socket's responses, used as `async with`, which ends them.
 
-    Responses of one lane come one after the other, in the order of their messages; lanes run side by side. Messages
-    without a lane share one. The socket remembers its last responses, also those that are not stored.
+    Responses of one lane, or without one, come in the order of their messages; lanes run side by side. The socket
+    remembers its last responses, also those that are not stored.
     """
 
     def __init__(self, served: ServedModels, stream: SocketStream, tenant: Tenant) -> None:

@@ -1,7 +1,5 @@
 """A resumable response: a task of its own generates it, and its stream is logged for clients that come back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from aiohttp import web
@@ -25,10 +23,7 @@ class ResumableResponse:
         self, settings: ServerSettings, runner: ResponseRunner, turn: ResponseCall, request_id: str,
         on_accepted: Callable[[object], object], *, is_told: bool,
     ) -> None:  # fmt: skip
-        """Args:
-        on_accepted: called once the request is in the engine's queue.
-        is_told: whether the client has an open stream before that, because it waits for the model.
-        """
+        """Calls `on_accepted` once the request is queued; `is_told` where the client's stream is open before that."""
         self._settings = settings
         self._runner = runner
         self._turn = turn

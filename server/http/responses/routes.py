@@ -1,7 +1,5 @@
 """Registers the routes of responses and conversations."""
 
-from __future__ import annotations
-
 from aiohttp import web
 
 from server.http.responses import conversations, create_response, prompt_queries, stored_responses

@@ -1,7 +1,5 @@
 """Routes of stored responses: fetch, list the input, delete, cancel, and follow one that is still running."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import TypeVar
@@ -84,11 +82,7 @@ async def list_input(request: web.Request) -> web.StreamResponse:
 
 
 async def _read(request: web.Request, response_id: str, pick: Callable[[Record], T]) -> T:
-    """Loads the record and returns `pick(record)`, which runs in the store's thread because records may be large.
-
-    Raises:
-        ApiError: 404, the tenant has no such response.
-    """
+    """Loads the record and returns `pick(record)`, in the store's thread; raises ApiError (404)."""
     served, tenant = request.app[SERVED], request[TENANT]
     is_running = background.is_running(served, tenant, response_id)  # if it ends before it is read, its end is stored
 

@@ -1,7 +1,5 @@
 """Sends the events of a logged stream to a client as server-sent events with ids, so that it can resume."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
@@ -20,20 +18,13 @@ class ResumableOverHttp(Protocol):
         """As `Producer`."""
 
     def check_transport(self) -> None:
-        """
-        Raises:
-            ApiError: 409, the stream was begun on a WebSocket.
-        """
+        """Raises ApiError: 409, the stream was begun on a WebSocket."""
 
     def respond(self, request: web.Request, stream: LoggedStream) -> EventStreamResponse:
         """The response for one reader."""
 
     async def wait_begun(self, response: EventStreamResponse, stream: LoggedStream) -> None:
-        """Waits until the request is accepted; opens the response before where that may take long.
-
-        Raises:
-            ApiError: the request is refused.
-        """
+        """Waits until the request is accepted, with the response open where that may take long; raises ApiError."""
 
 
 async def follow(
@@ -45,11 +36,9 @@ async def follow(
     Args:
         after: the position; None: the beginning.
         on_begun: called when the request is accepted.
-        is_first: the client does not know the stream's id before the response is open. Where it never is, the stream is
-            forgotten.
+        is_first: the client does not know the stream's id yet; if the response never opens, the stream is forgotten.
 
-    Raises:
-        ApiError: the request is refused, or too many read the stream.
+    Raises ApiError: the request is refused, or too many read the stream.
     """
     response = producer.respond(request, stream)
     id_field = b"id: %b:" % stream.id.encode()

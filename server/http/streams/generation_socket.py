@@ -42,9 +42,8 @@ MAX_GENERATIONS = 256  # at once on one socket
 class GenerationSocket:
     """One socket's generations. It is used as `async with`, which aborts them at its end.
 
-    Each generation has a task that reads deltas and writes them as messages, one task at a time. While the client
-    keeps up the tasks sleep: deltas leave as they come, those of one step together. While it is slow all tasks wait,
-    and the engine's mailboxes merge what comes meanwhile: nothing else is buffered.
+    Each generation has a task that writes deltas as messages, one task at a time. While the client keeps up the tasks
+    sleep, and deltas are pushed. While it is slow all tasks wait, and the engine's mailboxes merge what comes.
     """
 
     def __init__(
@@ -183,11 +182,7 @@ class GenerationSocket:
             raise
 
     async def _resume(self, message: Resume) -> bytes:
-        """Streams the rest of a resumable stream and returns the terminal message.
-
-        Raises:
-            ApiError: there is no such stream, or none that this route can continue.
-        """
+        """Streams the rest of a resumable stream and returns the terminal message; raises ApiError for none."""
         stream, answer = await self._store.find(self._tenant, message.stream)
         if answer.route is not self._route:
             raise ApiError(
@@ -235,11 +230,7 @@ class GenerationSocket:
         raise ApiError("nothing follows this place: the stream has ended", param="after", code="stream_ended")
 
     def _encode_failure(self, client_id: str, error: ApiError) -> bytes:
-        """Encodes the terminal message of a failed generation.
-
-        The caller must not keep the error: its traceback would keep the caller's variables alive until a garbage
-        collection.
-        """
+        """Encodes the terminal message of a failed generation; keeping the error would keep the caller's variables."""
         log.info("stream_refused", code=error.code, param=error.param)
         return self._route.encode_error(client_id, error)
 

@@ -1,7 +1,5 @@
 """Stores the requests of resumable streams, so that they can be computed again after a restart of the server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, replace
@@ -78,8 +76,7 @@ class StreamRequestStore:
     async def find(self, tenant: Tenant, stream_id: str) -> tuple[LoggedStream, ResumableAnswer]:
         """Finds the tenant's stream; a stream of an earlier process is recomputed from its stored request.
 
-        Raises:
-            ApiError: 404, there is none, or it is another tenant's; or the request is refused now.
+        Raises ApiError: 404, there is none, or it is another tenant's; or the request is refused now.
         """
         streams = self._served.streams
         if streams.get(tenant.owner, stream_id) is None and self._is_on_disk:
@@ -114,10 +111,7 @@ class StreamRequestStore:
             log.warning("streams_not_forgotten", reason=str(error))
 
     def _parse(self, stream_id: str, record: dict[str, Any]) -> _Stored:
-        """
-        Raises:
-            ApiError: 404, the stream's route is not there any more; or the request is refused now.
-        """
+        """Raises ApiError: 404, the stream's route is not there any more; or the request is refused now."""
         route = self._routes.get(record["path"])
         if route is None:
             raise unknown_stream(stream_id)

@@ -120,11 +120,7 @@ class ResumableAnswer:
             await stream.begun()
 
     def telling_of_load(self, write: Callable[[bytes], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
-        """Writes progress events to a reader while the model loads, if the request asks for progress.
-
-        Args:
-            write: writes to the reader.
-        """
+        """Writes progress events to a reader while the model loads, if the request wants progress."""
 
         async def tell(progress: PromptProgress, index: int) -> None:
             await write(self._encode_progress(progress, index))
@@ -136,26 +132,19 @@ class ResumableAnswer:
         return self.call.encode_progress(progress, index, self.framing, self.request_id, self.model.model_name)
 
     def _check_abort(self) -> None:
-        """Raises if a shutdown aborts a stream that another server or a later process can continue.
-
-        An end with "abort" would be the last event for ever.
-        """
+        """Raises if a shutdown aborts a stream that may go on elsewhere: "abort" would be its last event for ever."""
         if (self.is_stored or self.is_routed) and self.served.phase is Phase.DRAINING:
             raise unavailable("the server is shutting down; the stream goes on when it is back", "draining")
 
 
 def start(answer: ResumableAnswer, stream_id: str | None = None) -> LoggedStream | None:
-    """Starts to generate the answer. Returns None if there is no room for its log; the client can get a live stream.
+    """Starts to generate the answer; returns None if there is no room for its log, so that a live stream can follow.
 
-    A request without a seed gets one that follows from the id, so that it gives the same answer if it has to be
-    computed again, on whichever server.
+    A request without a seed gets one that follows from the id, so that it gives the same answer wherever it is
+    computed.
 
-    Args:
-        stream_id: chosen here if None.
-
-    Raises:
-        ApiError: the request asks for more choices than a resumable stream may have; or there is no room for a stream
-            of which the client has events already, which a live one would repeat.
+    Raises ApiError: it has more choices than a resumable stream may have; or there is no room for a stream of which the
+    client has events already, which a live one would repeat.
     """
     request = answer.call.request
     if num_choices(request) > MAX_CHOICES:
@@ -177,11 +166,7 @@ def start(answer: ResumableAnswer, stream_id: str | None = None) -> LoggedStream
 
 
 def begin(answer: ResumableAnswer, stream_id: str | None = None) -> LoggedStream:
-    """Begins to produce the answer.
-
-    Raises:
-        ApiError: 429, the server has no room for another logged stream.
-    """
+    """Begins to produce the answer; raises ApiError (429) where there is no room for another logged stream."""
     return answer.served.streams.start(
         answer.tenant.owner, answer, stream_id=stream_id, num_choices=num_choices(answer.call.request),
         is_recomputed=answer.is_recomputed,
@@ -189,10 +174,7 @@ def begin(answer: ResumableAnswer, stream_id: str | None = None) -> LoggedStream
 
 
 def find(streams: StreamRegistry, owner: str | None, stream_id: str) -> tuple[LoggedStream, ResumableAnswer]:
-    """
-    Raises:
-        ApiError: 404, this owner has no such stream.
-    """
+    """Raises ApiError: 404, this owner has no such stream."""
     stream = streams.find(owner, stream_id)
     if not isinstance(stream.producer, ResumableAnswer):
         raise unknown_stream(stream_id)

@@ -1,7 +1,5 @@
 """GET and DELETE /v1/streams/{id}: a reconnected client resumes or stops a resumable stream."""
 
-from __future__ import annotations
-
 from aiohttp import web
 
 from server.http.entry.guard import TENANT
@@ -36,10 +34,7 @@ async def stop(request: web.Request) -> web.Response:
 
 
 async def _find(request: web.Request) -> tuple[LoggedStream, ResumableOverHttp]:
-    """
-    Raises:
-        ApiError: 404, the tenant has no such stream.
-    """
+    """Raises ApiError: 404, the tenant has no such stream."""
     stream_id = request.match_info["id"]
     known = request.app[SERVED].streams.get(request[TENANT].owner, stream_id)
     if known is not None and isinstance(known.producer, ResumableOverHttp):
@@ -48,12 +43,9 @@ async def _find(request: web.Request) -> tuple[LoggedStream, ResumableOverHttp]:
 
 
 def after_of(request: web.Request, stream_id: str) -> str | None:
-    """The position of the last event that the client has; None: it has none.
+    """The position of the last event that the client has, or None; raises ApiError if it is another stream's.
 
     The header wins: an EventSource repeats its first address, with the position that it had then.
-
-    Raises:
-        ApiError: it belongs to another stream.
     """
     last = request.headers.get(LAST_EVENT_ID)
     if not last:

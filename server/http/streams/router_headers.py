@@ -1,7 +1,5 @@
 """Headers of resumable streams: the stream's id, and the fields that a router adds to its requests."""
 
-from __future__ import annotations
-
 import hmac
 import re
 from typing import NamedTuple
@@ -29,11 +27,7 @@ class RoutedStream(NamedTuple):
 
 
 def read_routed_stream(request: web.Request) -> RoutedStream | None:
-    """Reads a router's stream headers; returns None for any other client, whose headers are ignored.
-
-    Raises:
-        ApiError: the id is none.
-    """
+    """Reads a router's stream headers, None for any other client's; raises ApiError for a bad id."""
     wanted, stream_id = request.app[SERVED].settings.front_key, request.headers.get(STREAM_HEADER)
     shown = request.headers.get(FRONT_KEY_HEADER)
     if wanted is None or shown is None or stream_id is None or not hmac.compare_digest(_bytes(wanted), _bytes(shown)):

@@ -9,8 +9,6 @@ What keeps these cycles are private attributes. Where another version has none o
 is freed later. A name that `PRIVATE_NAMES` calls needed must be replaced before a version without it is used.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -60,8 +58,7 @@ def untie_transport(transport: asyncio.BaseTransport | None) -> None:
 def untie_unmatched(request: web.BaseRequest) -> None:
     """Breaks the reference cycle of an answered request that matched no route.
 
-    Its place is then taken by a route that is made for it alone, which keeps a method of itself and the exception that
-    it raises. The traceback of that exception keeps the request.
+    The route made for it alone keeps a method of itself and its exception, whose traceback keeps the request.
     """
     match = getattr(request, "_match_info", None)
     if isinstance(match, MatchInfoError):
@@ -78,8 +75,7 @@ def untie_connection(connection: web.RequestHandler) -> None:
 def untie_socket(socket: web.WebSocketResponse) -> None:
     """Breaks the reference cycle of a WebSocket whose handler has ended.
 
-    aiohttp keeps the error that has ended it, whose traceback keeps the socket and every message that was not read, and
-    a timer of the next ping. They would be kept until a garbage collection, or until that ping.
+    aiohttp keeps the error that has ended it, whose traceback keeps the socket, and a timer of the next ping.
     """
     internals: Any = socket
     internals._exception = None
@@ -94,11 +90,7 @@ def request_in_progress(connection: web.RequestHandler) -> web.BaseRequest | Non
 
 
 def end_refused_body(connection: web.RequestHandler, request: web.BaseRequest) -> None:
-    """Passes the parser's error on to the reader of a request body that turned out to be invalid.
-
-    aiohttp tells of it behind the request whose body it is; whoever reads that body would wait for its end until the
-    deadline.
-    """
+    """Passes the parser's error on to the reader of an invalid body, who would wait for its end until the deadline."""
     if not connection._messages or request.content.is_eof():
         return
     refusal = connection._messages[-1][0]

@@ -1,7 +1,5 @@
 """Non-blocking writes to a client's connection, batched: one iteration of the loop makes one write."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import Callable, Sequence
@@ -24,11 +22,7 @@ class HasTransport(Protocol):
 
 
 class ConnectionWriter:
-    """Batches non-blocking writes to a transport that awaited writes use too.
-
-    Every write, of either kind, ends with a whole chunk or frame, so that the two kinds may follow each other in any
-    order.
-    """
+    """Batches non-blocking writes, of whole chunks or frames, to a transport that awaited writes use too."""
 
     __slots__ = ("_clock", "_connection", "_frame", "_is_closed", "_stops", "_waiting", "last_write_at", "put")
 
@@ -38,11 +32,7 @@ class ConnectionWriter:
         frame: Callable[[Sequence[bytes]], bytes],
         is_closed: Callable[[], bool] | None = None,
     ) -> None:
-        """
-        Args:
-            frame: makes of all that is put in what stands on the wire.
-            is_closed: whether nothing may be sent any more although the connection stands.
-        """
+        """`frame` makes the bytes on the wire; `is_closed` forbids to send although the connection is open."""
         self._connection = connection
         self._frame = frame
         self._is_closed = is_closed
@@ -92,10 +82,7 @@ class DeltaSink:
     __slots__ = ("_encode", "_is_busy", "_put", "follow", "leave", "outbox")
 
     def __init__(self, encode: Encode, writer: ConnectionWriter, is_busy: Callable[[], bool] | None = None) -> None:
-        """
-        Args:
-            is_busy: whether a task waits to write to the same client, which must not be overtaken for ever.
-        """
+        """`is_busy` says that a task waits to write to the same client, which must not be overtaken for ever."""
         self._encode = encode
         self._is_busy = is_busy
         self._put = writer.put
@@ -124,10 +111,6 @@ class LogFollower:
         writer: ConnectionWriter,
         is_busy: Callable[[], bool] | None = None,
     ) -> None:
-        """
-        Args:
-            is_busy: as of `DeltaSink`.
-        """
         self.frame = frame
         self._writer = writer
         self._is_busy = is_busy

@@ -1,7 +1,5 @@
 """An HTTP response of server-sent events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -21,8 +19,8 @@ from server.streams.stream import Encode, Stream
 class EventStreamResponse(Stream):
     """A stream of events to one client, used as `async with`.
 
-    Until it is open, an error may still be answered with a status. Afterwards the client gets pings whenever nothing
-    else is written, one that takes nothing is cut off, and an error becomes the last event.
+    Until it is open, an error may still be answered with a status. Afterwards the client gets pings, is cut off if it
+    takes nothing, and an error becomes the last event.
     """
 
     def __init__(
@@ -34,12 +32,7 @@ class EventStreamResponse(Stream):
         headers: Mapping[str, str] | None = None,
         encode_error: Callable[[ApiError], bytes | None] | None = None,
     ) -> None:
-        """
-        Args:
-            headers: of the response, besides those of the framing.
-            encode_error: makes the last event of an error, or breaks the connection off by returning None; without it
-                errors are raised.
-        """
+        """`encode_error` makes the last event of an error, or breaks off with None; without it errors are raised."""
         self._request = request
         self._settings = settings
         self._framing = framing
@@ -76,10 +69,7 @@ class EventStreamResponse(Stream):
         return self._timeout is not None
 
     async def open(self, first: bytes = b"") -> None:
-        """Sends the headers, what shows a proxy a living stream before there is an event, and then `first`.
-
-        Of a response that is open already, only `first` is sent.
-        """
+        """Sends headers and what shows a proxy a living stream, unless it is open already, and then `first`."""
         if self._timeout is not None:
             if first:
                 await self._timeout.write(first)

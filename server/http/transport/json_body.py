@@ -1,7 +1,5 @@
 """Whole responses: JSON bodies, and their sending within limits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,13 +27,8 @@ async def send_whole(
 ) -> web.Response:
     """Sends an answer; a client that accepts nothing of it for `write_timeout` seconds is cut off.
 
-    Args:
-        is_owed: whether the engine has computed the answer. It is not refused, because it would have to be computed
-            again, and counts only within the fair part of its tenant, so that it leaves to others what is theirs. What
-            the engine computes is bounded by its pace.
-
-    Raises:
-        ApiError: 429, too many bytes of large answers wait for clients that do not read them.
+    One that the engine has computed (`is_owed`) is not refused, and counts within the fair part of its tenant. Raises
+    ApiError (429) where too many bytes of large answers wait for clients.
     """
 
     def cut() -> None:

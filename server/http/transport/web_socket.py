@@ -1,7 +1,5 @@
 """WebSockets of the server: their frames in fair turns, the answers written to them, and how many are open."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -60,16 +58,9 @@ web_ws.WebSocketReader = ClientFrames  # type: ignore[attr-defined] # there is n
 
 
 class FairSocket(web.WebSocketResponse):
-    """A WebSocket that waits for the loop throttle after each received frame.
-
-    aiohttp hands on what has arrived, and answers pings, without ever waiting: one read may bring forty thousand
-    frames.
-    """
+    """A WebSocket that waits for the loop throttle after each frame: one read may bring forty thousand."""
 
     def __init__(self, turns: LoopThrottle, **options: Any) -> None:
-        """Args:
-        options: of `web.WebSocketResponse`, but for `autoping`.
-        """
         super().__init__(autoping=False, **options)
         self._turns = turns
 
@@ -120,10 +111,7 @@ class OpenSockets:
         return len(self._tenants)
 
     def check_room(self) -> None:
-        """
-        Raises:
-            ApiError: 429, no more sockets may be opened, or none by the tenant for whom the running task works.
-        """
+        """Raises ApiError (429): no more sockets may be opened, or none by the running task's tenant."""
         limit, own = self._limit, self._limit.part_of(caller())
         if limit.has_room_for(caller()):
             return

@@ -1,7 +1,5 @@
 """Timeouts of the writes to one client: a silent connection gets a keep-alive ping, a stalled one is cut."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Self
@@ -16,10 +14,8 @@ class WriteTimeout:
 
     Args:
         write: sends bytes and returns once the client's backlog is short again.
-        cut: closes the connection at once, so that a pending write fails.
+        cut: closes the connection at once, so that a write pending for `write_timeout` seconds fails.
         ping: what to send after `ping_interval` seconds without a write; empty for nothing.
-        write_timeout: seconds that one write may be pending.
-        writer: of the same client; what it sends counts as writes do.
     """
 
     def __init__(

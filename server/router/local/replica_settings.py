@@ -1,7 +1,5 @@
 """The share of each of several servers on one machine: settings, cores, memory and GPU."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -92,16 +90,10 @@ def _num_threads(environment: Mapping[str, str]) -> int:
 def gpu_of_each(
     num_replicas: int, environment: Mapping[str, str], *, has_plugin: bool | None = None, gpus: Path = _GPUS
 ) -> list[str] | None:
-    """CUDA_VISIBLE_DEVICES of each server; None where JAX computes on the CPU.
+    """CUDA_VISIBLE_DEVICES of each server, by JAX_PLATFORMS and the like; None where JAX computes on the CPU.
 
-    A process of JAX takes nearly all memory of each GPU that it sees, so two servers cannot share one.
-
-    Args:
-        environment: of this process; JAX_PLATFORMS and CUDA_VISIBLE_DEVICES count.
-        has_plugin: whether JAX can use NVIDIA's GPUs; looked up if None.
-
-    Raises:
-        SettingsError: there are GPUs, and fewer than servers.
+    A process of JAX takes nearly all memory of each GPU that it sees, so two servers cannot share one. Raises
+    SettingsError where there are fewer than servers.
     """
     platform = environment.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if platform not in ("", "cuda", "gpu") or not (_has_plugin() if has_plugin is None else has_plugin):

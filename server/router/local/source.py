@@ -1,7 +1,5 @@
 """The replica source of `--data-parallel`: server processes on this machine, which listen on Unix sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Coroutine, Mapping
@@ -33,15 +31,9 @@ class LocalReplicas:
     """`settings.data_parallel` servers, each under a supervisor."""
 
     def __init__(self, settings: ServerSettings, environment: Mapping[str, str], folder: Path) -> None:
-        """Starts nothing yet.
+        """Starts nothing yet; `folder` is that of the servers' sockets, which no other user can enter.
 
-        Args:
-            settings: with a `front_key`.
-            environment: of this process.
-            folder: of the servers' sockets, which no other user can enter.
-
-        Raises:
-            SettingsError: a setting is for one server alone, or there are fewer GPUs than servers.
+        Raises SettingsError: a setting is for one server alone, or there are fewer GPUs than servers.
         """
         check_shared(settings)
         num_replicas = settings.data_parallel
@@ -59,8 +51,7 @@ class LocalReplicas:
     async def start(self, replicas: Replicas) -> None:
         """Starts the first server, and the others once it is ready: they find what it has downloaded and compiled.
 
-        Raises:
-            SourceFailed: one of them has ended before it was ready.
+        Raises SourceFailed where one has ended before.
         """
         replicas.update(self._addresses)
         self._run(restart_frozen(self._supervisors, replicas))

@@ -1,7 +1,5 @@
 """The supervisor of one server process: starts it, restarts it when it ends, and stops it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal
@@ -29,9 +27,8 @@ class NeverReady(Exception):
 class Supervisor:
     """Runs a server as a child process. Its methods are called in the event loop.
 
-    The process has a session of its own, so that Ctrl-C in a terminal reaches the router alone, which then stops its
-    replicas in order. It ends when its standard input does, which is a pipe from this process: so it never outlives
-    this process, however that ends.
+    The process has a session of its own, so that Ctrl-C reaches the router alone. It ends when its standard input does,
+    a pipe from this process, however that ends.
     """
 
     def __init__(self, name: str, environment: Mapping[str, str], *, folder: str | None = None) -> None:
@@ -74,9 +71,7 @@ class Supervisor:
     async def run(self) -> None:
         """Starts the process, and again with a growing delay whenever it has ended, until `terminate` or `stop`.
 
-        Raises:
-            NeverReady: it has ended before it was ready for the first time.
-            OSError: it could not be started at all.
+        Raises NeverReady where it has ended before it was ready, OSError where it could not be started.
         """
         clock, delay = asyncio.get_running_loop().time, FIRST_DELAY_S
         while not self._stopping.is_set():

@@ -3,8 +3,6 @@
 In the other direction it has a counter, by which replicas see that they shall read their keys again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

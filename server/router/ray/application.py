@@ -1,7 +1,5 @@
 """The replica source of `eagre deploy`: an application of Ray Serve with one deployment, whose replicas are servers."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -35,14 +33,7 @@ class RayApplication:
     """One application in Ray Serve. Methods that are not coroutines block: they are called in threads."""
 
     def __init__(self, plan: DeployPlan, settings: ServerSettings, environment: Mapping[str, str]) -> None:
-        """
-        Args:
-            settings: of the router.
-            environment: the settings of the replicas' servers as variables.
-
-        Raises:
-            CannotDeploy: Ray is not installed.
-        """
+        """`environment` has the settings of the replicas' servers. Raises CannotDeploy where Ray is not installed."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no reports to Ray's makers unless the user wants them
         self._address = plan.ray_address or os.environ.get("RAY_ADDRESS")
         if self._address is None:
@@ -64,11 +55,7 @@ class RayApplication:
         self.description = "replicas on Ray"
 
     def connect(self) -> None:
-        """Joins the Ray cluster of the plan, or starts one on this machine that ends with this process.
-
-        Raises:
-            CannotDeploy: there is no such cluster, or this machine has not the cores for all replicas.
-        """
+        """Joins the plan's Ray cluster, or starts one that ends with this process; raises CannotDeploy."""
         plan = self._plan
         address = self._address or ("auto" if plan.update else "local")
         is_own = address == "local"
@@ -88,11 +75,7 @@ class RayApplication:
                 )
 
     def open_book(self) -> None:
-        """Starts the address book, which lives as long as this process.
-
-        Raises:
-            CannotDeploy: another process is the router of this application.
-        """
+        """Starts the address book of this process; raises CannotDeploy where another one has the application."""
         node = self._ray.get_runtime_context().get_node_id()
         actor = self._ray.remote(AddressBook).options(name=self._book_name, num_cpus=0, max_concurrency=1000)
         try:
@@ -104,22 +87,17 @@ class RayApplication:
             ) from error
 
     def find_book(self) -> None:
-        """Finds the address book of an application that runs.
-
-        Raises:
-            CannotDeploy: there is none.
-        """
+        """Finds the address book of an application that runs; raises CannotDeploy where there is none."""
         try:
             self._book = self._ray.get_actor(self._book_name, namespace=NAMESPACE)
         except ValueError as error:
             raise CannotDeploy(f"there is no application {self._plan.application} to update in this cluster") from error
 
     def deploy(self) -> None:
-        """Starts the application, or gives one that runs the new settings: Ray replaces its replicas one after the
-        other. Returns when all are ready.
+        """Starts the application, or gives one that runs the new settings, by replacing replicas one by one.
+        Returns when all are ready.
 
-        Raises:
-            CannotDeploy: Ray gave up, for example because a replica ended at every start.
+        Raises CannotDeploy: Ray gave up, for example because a replica ended at every start.
         """
         plan, settings = self._plan, self._settings
         spec = ReplicaSpec(

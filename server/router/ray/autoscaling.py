@@ -1,7 +1,5 @@
 """The autoscaling policy of `eagre deploy`: the number of replicas by their queued prompt tokens and busy slots."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -23,14 +21,8 @@ class ReplicaLoad(NamedTuple):
 def replicas_wanted(loads: Iterable[ReplicaLoad], num_replicas: int, target_queued_tokens: int) -> int:
     """The number of replicas for the present load, before any bound.
 
-    More are wanted where the queued tokens exceed the target in each. An empty queue alone is no reason for fewer,
-    because it is empty also where each replica is exactly busy. Fewer are enough where they have slots for the running
-    requests.
-
-    Args:
-        loads: those that are known; a replica that is starting has none.
-        num_replicas: that run or are starting.
-        target_queued_tokens: in each replica.
+    More are wanted where the queued tokens exceed the target in each. Fewer are enough where they have slots for the
+    running requests; a queue is empty also where each replica is exactly busy. A replica that starts has no load.
     """
     known = list(loads)
     by_queue = math.ceil(sum(load.queued_tokens for load in known) / target_queued_tokens)
@@ -45,11 +37,7 @@ class ScaleByQueue:
         self._target = target_queued_tokens
 
     def __call__(self, context: Any) -> tuple[int, dict[str, Any]]:
-        """The number of replicas, to which Ray applies delays and bounds, and no state.
-
-        Args:
-            context: Ray's `AutoscalingContext`, with what `record_autoscaling_stats` of the replicas gave.
-        """
+        """The number of replicas, to which Ray applies delays and bounds, by the recorded stats of `context`."""
         metrics: Mapping[str, Mapping[Any, float]] = context.aggregated_metrics or {}
         queued, busy = metrics.get(QUEUED_TOKENS, {}), metrics.get(BUSY_SLOTS, {})
         loads = [ReplicaLoad(tokens, busy.get(replica, 0.0)) for replica, tokens in queued.items()]

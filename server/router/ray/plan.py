@@ -20,11 +20,7 @@ _SHARE = Limit(lambda amount: 0 <= amount <= MOST_REPLICAS, f"it must be from 0 
 
 @dataclass(frozen=True)
 class DeployPlan:
-    """Every field is a flag of `eagre deploy` (`--min-replicas`) and a variable (`EAGRE_MIN_REPLICAS`).
-
-    Raises:
-        SettingsError: a value is outside its limits, or two do not go together.
-    """
+    """Every field is a flag of `eagre deploy` (`--min-replicas`) and a variable; raises SettingsError."""
 
     replicas: int | None = setting(None, "a fixed number of replicas (default 1)", limit=_COUNT, metavar="N")
     min_replicas: int | None = setting(
@@ -103,8 +99,7 @@ class DeployPlan:
         """The first of flag, environment variable and default that is given. A flag for a fixed number also wins over
         variables for autoscaling, and the other way round.
 
-        Raises:
-            SettingsError: a value cannot be read or is outside its limits.
+        Raises SettingsError: a value cannot be read or is outside its limits.
         """
         scaling = ("min_replicas", "max_replicas")
         overridden: tuple[str, ...] = ()

@@ -1,7 +1,5 @@
 """The actor that Ray Serve runs for each replica: it starts a server on its machine and reports its health and load."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys
@@ -44,11 +42,7 @@ class EagreReplica:
     """
 
     async def __init__(self, spec: ReplicaSpec) -> None:  # type: ignore[misc]  # Ray awaits it
-        """Returns when the server is ready; until then Ray counts the replica as starting.
-
-        Raises:
-            ServerUnwell: the server has ended before it was ready.
-        """
+        """Returns when the server is ready; until then Ray counts the replica as starting. Raises ServerUnwell."""
         import ray
         from ray import serve
 
@@ -101,8 +95,7 @@ class EagreReplica:
     async def _register(self) -> None:
         """Renews the entry in the book, and reads there whether the server shall read its keys again.
 
-        A book that is lost is replaced by that of the next router. It counts reloads from another number on, so keys
-        are read once too often and never too seldom.
+        A new router's book counts from another number on, so keys are read once too often and never too seldom.
         """
         import ray
 

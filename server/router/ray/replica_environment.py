@@ -1,7 +1,5 @@
 """The environment of a Ray replica's server: the settings of the command, without the router's own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -31,15 +29,8 @@ def replica_environment(
 ) -> dict[str, str]:
     """The settings of the command line and of `environment` as variables for a replica's server.
 
-    They are not passed as flags, because other users of a machine can read the command lines there, and keys are among
-    them.
-
-    Args:
-        flags: by the settings' keys, as `ServerSettings.add_flags` leaves them in the namespace.
-        replica_cpus: cores that the replica reserves; also its number of threads, unless EAGRE_THREADS is given.
-
-    Raises:
-        SettingsError: a setting is given that several servers cannot share.
+    Other users of a machine could read flags, keys among them. `replica_cpus` are also its threads, unless
+    EAGRE_THREADS is given. Raises SettingsError: a setting is given that several servers cannot share.
     """
     declared = {setting.key: setting for setting in ServerSettings.declared()}
     given = {name: text for name, text in environment.items() if name.startswith(ENVIRONMENT_PREFIX)}

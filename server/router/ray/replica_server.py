@@ -1,7 +1,5 @@
 """The server process of a Ray replica: its start, its health, its load and its end."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
@@ -32,14 +30,9 @@ class ReplicaServer:
     def __init__(
         self, address: str, environment: Mapping[str, str], folder: str, num_slots: int, front_key: str
     ) -> None:
-        """Starts the process.
+        """Starts the process, with settings as variables, to listen at unix:/path or http://host:port.
 
-        Args:
-            address: where it shall listen: unix:/path or http://host:port.
-            environment: its settings as variables, without those of the address.
-            folder: its working directory, if this machine has one of this name.
-            num_slots: requests that it can run at once.
-            front_key: by which it shows its health in full.
+        It runs `num_slots` requests at once, in `folder` if this machine has it; `front_key` shows its health in full.
         """
         self.address = address
         self._num_slots = num_slots
