@@ -23,7 +23,10 @@ PUBLIC_ROUTES = PROBES | {"/", "/docs", "/static/{path}"}
 
 _CORS_METHODS = "GET, POST, DELETE"
 _CORS_HEADERS = "Authorization, Content-Type, X-Api-Key, X-Request-Id, traceparent, tracestate"
-_CORS_EXPOSED = f"{REQUEST_ID_HEADER}, Retry-After, X-Eagre-Stream, {TRACE_HEADER}"
+_LIMIT_HEADERS = ", ".join(
+    f"X-RateLimit-{kind}-{what}" for kind in ("Limit", "Remaining", "Reset") for what in ("Requests", "Tokens")
+)
+_CORS_EXPOSED = f"{REQUEST_ID_HEADER}, Retry-After, X-Eagre-Stream, X-Eagre-Ignored, {_LIMIT_HEADERS}, {TRACE_HEADER}"
 _CORS_MAX_AGE_S = "600"
 
 

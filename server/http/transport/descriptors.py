@@ -31,9 +31,12 @@ def num_connections(most: int, num_each: int = 1) -> int:
 
 
 def are_scarce(transport: asyncio.Transport) -> bool:
-    """Whether hardly any descriptors are left. A new one is always the lowest that is free."""
+    """Whether hardly any descriptors are left. A new one is always the lowest that is free.
+
+    What remains is more than two listeners accept in one turn of the loop, and enough for the ports between servers.
+    """
     connection, soft = transport.get_extra_info("socket"), _soft_limit()
-    return connection is not None and soft is not None and connection.fileno() >= soft - _num_kept(soft) // 2
+    return connection is not None and soft is not None and connection.fileno() >= soft - _num_kept(soft) * 3 // 4
 
 
 class AcceptErrors:
@@ -59,7 +62,7 @@ def _soft_limit() -> int | None:
 
 
 def _num_kept(soft: int) -> int:
-    return min(MAX_KEPT, soft // 8)
+    return min(MAX_KEPT, soft // 4)
 
 
 def _num_open() -> int:
