@@ -256,8 +256,8 @@ BAD_BODIES: list[tuple[Any, int, str | None, str, str]] = [
     ({"prompt": "a", "temperature": 9}, 400, "temperature", "invalid_value", "2"),
     ({"prompt": "a", "top_p": 0}, 400, "top_p", "invalid_value", "top_p"),
     ({"prompt": "a", "max_tokens": 0}, 400, "max_tokens", "invalid_value", "at least 1"),
-    ({"prompt": "a", "max_tokens": 5000}, 400, "max_tokens", "invalid_value", "1024"),
-    ({"prompt": [1] * 1024}, 400, "prompt", "invalid_value", "1024 tokens"),
+    ({"prompt": "a", "max_tokens": 5000}, 400, "max_tokens", "context_length_exceeded", "1024"),
+    ({"prompt": [1] * 1024}, 400, "prompt", "context_length_exceeded", "1024 tokens"),
     ({"prompt": ""}, 400, "prompt", "invalid_value", "empty"),
     ({"prompt": []}, 400, "prompt", "invalid_value", "empty"),
     ({"prompt": [49152]}, 400, "prompt", "invalid_value", "49151"),
@@ -271,7 +271,7 @@ BAD_FRAMES: list[tuple[Any, str | None, str, str]] = [
     ({"type": "cancel", "id": "nobody"}, "nobody", "unknown_id", '"nobody"'),
     ({"type": "generate", "id": "running", "prompt": "x"}, "running", "duplicate_id", '"running"'),
     ({"type": "generate", "id": "a", "prompt": "x" * MAX_BODY_BYTES}, None, "body_too_large", f"{MAX_BODY_BYTES}"),
-    ({"type": "generate", "id": "a", "prompt": [1] * 1024}, "a", "invalid_value", "1024 tokens"),
+    ({"type": "generate", "id": "a", "prompt": [1] * 1024}, "a", "context_length_exceeded", "1024 tokens"),
 ]
 
 

@@ -39,8 +39,8 @@ def _as_content(value: Any, info: ValidationInfo) -> str:
     """The text of a content, with notes where it has a picture or a file."""
 
     def text_of(part: Any) -> str:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in _NOTES:
+        kind = _kind_of(part)
+        if kind is None or kind not in _NOTES:
             return _text_of_part(part)
         told = _text_of_file(part) if kind == "input_file" else None
         if told is None:
@@ -53,8 +53,15 @@ def _as_content(value: Any, info: ValidationInfo) -> str:
 def _as_output(value: Any, info: ValidationInfo) -> str:
     """The text of a call's result, which some clients send as one part or as an object of their own."""
     if isinstance(value, dict):
-        value = [value] if value.get("type") in _NOTES or value.get("type") in _TEXT_PARTS else _from_object(value)
+        kind = _kind_of(value)
+        value = [value] if kind in _NOTES or kind in _TEXT_PARTS else _from_object(value)
     return _as_content("" if value is None else value, info)
+
+
+def _kind_of(part: Any) -> str | None:
+    """The `type` of a part; None where it is not text."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    return kind if isinstance(kind, str) else None
 
 
 def _from_object(value: dict[str, Any]) -> Any:
@@ -79,8 +86,8 @@ def _text_of_file(part: dict[str, Any]) -> str | None:
 
 
 def _text_of_part(part: Any) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if isinstance(kind, str) and kind not in _TEXT_PARTS:
+    kind = _kind_of(part)
+    if kind is not None and kind not in _TEXT_PARTS:
         raise ValueError(f"content has a part of type {shorten(kind)}; only text is supported by this server")
     text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, dict) else None
     if kind is None or not isinstance(text, str):

@@ -12,15 +12,15 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from server.admission.connection_places import ConnectionPlaces
 from server.admission.keyring import KeyRing
 from server.admission.loop_throttle import PROBES_AT_ONCE, LoopThrottle
-from server.admission.trusted_proxies import TrustedProxies, owner_of
 from server.http.transport.aiohttp_internals import untie_transport
+from server.http.transport.connection_places import ConnectionPlaces
 from server.http.transport.descriptors import AcceptErrors, are_scarce, num_connections
 from server.http.transport.handshake import Handshakes
 from server.http.transport.http_errors import Connection, shaping_errors
 from server.http.transport.request_paths import RequestPaths
+from server.http.transport.trusted_proxies import TrustedProxies, owner_of
 from server.startup.settings import ServerSettings
 
 TURNS = web.AppKey("turns", LoopThrottle)  # of every application; probes have others

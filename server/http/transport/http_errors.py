@@ -21,10 +21,8 @@ from aiohttp.http_exceptions import (
     LineTooLong,
 )
 
-from server.admission.connection_places import Place
 from server.admission.loop_throttle import LoopThrottle
-from server.admission.probes import PROBES, prober
-from server.admission.trusted_proxies import TrustedProxies
+from server.admission.probes import PROBES
 from server.api.openai.openai_objects import error_object
 from server.http.transport.aiohttp_internals import (
     bare_transport,
@@ -35,6 +33,8 @@ from server.http.transport.aiohttp_internals import (
     untie_transport,
     untie_unmatched,
 )
+from server.http.transport.connection_places import Place
+from server.http.transport.trusted_proxies import TrustedProxies, prober
 from server.protocol.errors import RETRY_AFTER_S, SERVER_ERROR, ApiError, shorten, to_api_error
 from server.startup.logs import REQUEST_ID_HEADER, log
 

@@ -18,10 +18,10 @@ async def test_the_page_and_everything_it_names(server: RunningServer) -> None:
     async with server.http.get(server.url + "/") as response:
         assert response.content_type == "text/html"
         page = await response.text()
-    links = re.findall(r'(?:href|src)="(/[^"]+)"', page)
+    links = re.findall(r'(?:href|src)="(static/[^"]+)"', page)  # relative, for a server with a prefix
     assert links
     for link in links:
-        async with server.http.get(server.url + link) as response:
+        async with server.http.get(f"{server.url}/{link}") as response:
             assert response.status == 200, link
             if link.endswith(".js"):
                 assert response.content_type == "text/javascript"

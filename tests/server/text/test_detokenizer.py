@@ -93,4 +93,5 @@ def test_a_token_outside_the_vocabulary_is_an_error() -> None:
 def test_model_outputs_token_by_token(text_model: TextModel, entry: dict[str, list[int]]) -> None:
     detokenizer = IncrementalDetokenizer(text_model.tokenizer)
     text = "".join(detokenizer.decode([token_id]) for token_id in entry["output_token_ids"])
-    assert text == text_model.tokenizer.decode(entry["output_token_ids"])
+    # Half of a character at the end is left out.
+    assert text == text_model.tokenizer.decode(entry["output_token_ids"]).removesuffix("\ufffd")

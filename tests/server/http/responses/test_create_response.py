@@ -61,7 +61,7 @@ async def test_items_become_the_messages_that_the_template_knows(server: Running
     ]
     response = await ask(server, input=items, instructions="Calm.", tools=[WEATHER], tool_choice="none")
     assert text_of(response) == (
-        'weather;system:Calm.\n\nShort.|user:one\ntwo|assistant:I ask.(hm)!weather{"city": "Oslo"}|tool:rainc1|'
+        'system:Calm.\n\nShort.|user:one\ntwo|assistant:I ask.(hm)!weather{"city": "Oslo"}|tool:rainc1|'
     )
 
 

@@ -23,8 +23,8 @@ import pytest
 from aiohttp import WSMessage, web
 from aiohttp.web_urldispatcher import MatchInfoError, SystemRoute
 
-from server.admission.connection_places import Place
 from server.http.transport.aiohttp_internals import PRIVATE_NAMES, untie_error
+from server.http.transport.connection_places import Place
 from server.http.transport.http_errors import Connection
 from server.http.transport.web_socket import FairSocket
 from tests.fakes.engine_client import FakeEngineClient

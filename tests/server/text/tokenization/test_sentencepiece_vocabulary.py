@@ -95,7 +95,7 @@ def test_equals_the_original(original: sentencepiece.SentencePieceProcessor, tok
     assert token_ids == original.encode(text)
     assert tokenizer.decode(token_ids) == " " + text
     detokenizer = IncrementalDetokenizer(tokenizer)
-    assert "".join(detokenizer.decode([token_id]) for token_id in token_ids) + detokenizer.flush() == " " + text
+    assert "".join(detokenizer.decode([token_id]) for token_id in token_ids) == " " + text
 
 
 def test_begin_of_sequence_is_added_by_default(tokenizer: Tokenizer) -> None:
@@ -211,7 +211,7 @@ def test_runs_of_spaces_are_symbols_of_the_user(tmp_path: Path) -> None:
         assert token_ids == original.encode(line)
         text = line.replace("▁", " ")  # SentencePiece itself does not tell them apart
         detokenizer = IncrementalDetokenizer(tokenizer)
-        streamed = "".join(detokenizer.decode([token_id]) for token_id in token_ids) + detokenizer.flush()
+        streamed = "".join(detokenizer.decode([token_id]) for token_id in token_ids)
         assert streamed == tokenizer.decode(token_ids) == text
 
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from server.admission.connection_places import FIRST_HEAD_S, LEAST_HEAD_S, ConnectionPlaces, Phase, Place
+from server.http.transport.connection_places import FIRST_HEAD_S, LEAST_HEAD_S, ConnectionPlaces, Phase, Place
 
 
 class Clock:

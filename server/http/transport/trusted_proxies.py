@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
@@ -64,6 +65,11 @@ def _forwarded_node(element: str) -> str:
         if name.strip().lower() == "for":
             return value.strip().strip('"')
     return ""
+
+
+def prober(transport: asyncio.BaseTransport | None) -> str:
+    """The client that a probe on this connection comes from, by its address, because probes have no key."""
+    return HERE if transport is None else owner_of(transport.get_extra_info("peername"))
 
 
 def owner_of(peer: object) -> str:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from server.admission.probes import prober
+from server.http.transport.trusted_proxies import prober
 
 
 class Connected(asyncio.BaseTransport):
