@@ -22,6 +22,7 @@ from server.cli.process import (
     reload_on_hangup,
     watch_signals,
 )
+from server.protocol.base_models import build_validators
 from server.serving.served_models import ServedModels
 from server.startup.logs import log, set_up_logs
 from server.startup.model_loader import LoadedModel, load_model
@@ -87,6 +88,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
                     announce(f"eagre: {model.load_error}")
             return EXIT_FAILURE
         announce(listeners.welcome(", ".join(served.names)))
+        asyncio.get_running_loop().run_in_executor(None, build_validators)
         return await _serve_until_stopped(served, loader, stopped)
     finally:
         reloading.cancel()

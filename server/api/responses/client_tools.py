@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter
@@ -148,9 +149,12 @@ ClientTools = Annotated[
     BeforeValidator(_with_types),
 ]
 
-_READER: TypeAdapter[list[ClientTool]] = TypeAdapter(ClientTools)
+
+@cache
+def _reader() -> TypeAdapter[list[ClientTool]]:
+    return TypeAdapter(ClientTools)
 
 
 def read_tools(shaped: list[dict[str, Any]]) -> list[ClientTool]:
     """The tools that `to_wire` has made objects of."""
-    return _READER.validate_python(shaped)
+    return _reader().validate_python(shaped)
