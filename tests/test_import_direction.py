@@ -30,7 +30,7 @@ ROOMS = (
     "server.cli", "server.cli.chat", "server.cli.top", "server.cli.bench",
     "server.cli.bench.load", "server.cli.client", "server.router.ray",
     "server.router.local", "server.router",
-    "server.http", "server.http.responses", "server.http.streams",
+    "server.http", "server.http.responses", "server.http.streams", "server.http.mcp",
     "server.http.entry", "server.api.openapi",
     "server.http.transport", "server.offline",
     "server.api.conversations", "server.api.responses", "server.api.anthropic", "server.api.ollama",

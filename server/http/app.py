@@ -34,6 +34,7 @@ from server.http.entry.guard import GUARD, SOCKET_ROUTES, add_cors_headers
 from server.http.entry.key_limits import add_limit_headers
 from server.http.entry.middleware import APIS, enter
 from server.http.entry.served import SERVED
+from server.http.mcp import routes as mcp
 from server.http.responses import routes as responses
 from server.http.responses.response_socket import open_socket
 from server.http.streams import resuming
@@ -110,6 +111,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     inspecting.add_routes(app)
     admin.add_routes(app)
     usage.add_routes(app)
+    mcp.add_routes(app, settings)
     handlers.add_routes(app, served.workers, is_strict=settings.strict_parameters, apis=settings.apis)
     playground.add_routes(app, settings.playground_peers)
     return app

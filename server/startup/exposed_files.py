@@ -30,6 +30,7 @@ def exposed_files(settings: ServerSettings) -> Iterator[ExposedFile]:
     paths = {
         "api_key_file": settings.api_key_file,
         "ssl_keyfile": settings.ssl_keyfile,
+        "mcp_config": settings.mcp_config,
         "store": settings.store,
         "prefix_cache_dir": settings.engine.prefix_cache_dir,
         "coordinator_key_file": settings.engine.coordinator_key_file,

@@ -253,6 +253,10 @@ class ServerSettings:
         (), "origins of other servers, comma-separated, that the page may ask too; each must allow this one's origin",
         limit=_ORIGINS, metavar="ORIGINS",
     )  # fmt: skip
+    mcp_config: str | None = setting(
+        None, "file with the MCP servers (mcpServers, as in editors) whose tools conversations on the page may use",
+        limit=NOT_EMPTY, metavar="PATH",
+    )  # fmt: skip
     store: str | None = setting(
         None, "SQLite file for what clients ask to be stored; in memory if not given", limit=NOT_EMPTY, metavar="PATH"
     )

@@ -196,6 +196,16 @@ class ModelList(Answer):
     models: list[dict[str, Any]]  # the catalogue that Codex reads
 
 
+class McpServerName(Answer):
+    id: str
+    object: Literal["mcp_server"]
+
+
+class McpServers(Answer):
+    object: Literal["list"]
+    data: list[McpServerName]
+
+
 class Embedding(Answer):
     object: Literal["embedding"]
     index: int

@@ -27,6 +27,7 @@ class Tag(StrEnum):
     RESPONSES = "Responses and conversations"
     TOKENS = "Tokens and embeddings"
     MODELS = "Models"
+    MCP = "MCP servers"
     OLLAMA = "Ollama"
     LLAMA_CPP = "llama.cpp"
     HEALTH = "Health"
@@ -201,6 +202,11 @@ OPERATIONS = (
         Operation("GET", path, Tag.MODELS, "Properties of the server and its model, for routers")
         for path in ("/server_info", "/get_server_info", "/model_info", "/get_model_info")
     ),
+    Operation("GET", "/v1/mcp", Tag.MCP, "Lists the MCP servers of `--mcp-config`", answer=answers.McpServers),
+    Operation(
+        "POST", "/v1/mcp/{name}", Tag.MCP, "Passes a JSON-RPC message to an MCP server, and its answer back",
+    ),
+    Operation("DELETE", "/v1/mcp/{name}", Tag.MCP, "Ends a session with an MCP server"),
     Operation("GET", "/version", Tag.HEALTH, "Name and version of the server", answer=answers.Version),
     Operation("GET", "/api/hello", Tag.HEALTH, "Says hello, for Claude Code"),
     Operation("GET", LIVENESS, Tag.HEALTH, "Liveness probe: whether the engine loop runs", key=Key.NOBODY),
