@@ -12,7 +12,7 @@ from server.startup.settings import ServerSettings
 
 
 @pytest.mark.parametrize(("mode", "words"), [(0o644, "read"), (0o620, "change"), (0o666, "read and change")])
-@pytest.mark.parametrize("setting", ["api_key_file", "ssl_keyfile", "store"])
+@pytest.mark.parametrize("setting", ["api_key_file", "ssl_keyfile", "mcp_config", "store"])
 def test_a_file_that_others_may_use_is_found(tmp_path: Path, setting: str, mode: int, words: str) -> None:
     path = tmp_path / "file"
     path.touch()

@@ -107,6 +107,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "allowed_origins": "https://a.example, https://b.example",
         "playground_peers": "http://a.example:8001,https://b.example",
         "trusted_proxies": "10.0.0.0/8, fd00::1",
+        "mcp_config": "mcp.json",
         "store": "store.sqlite",
         "store_bytes": "1048576",
         "store_records": "12",
