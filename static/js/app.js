@@ -15,6 +15,7 @@
 import { Admin } from "./engine/admin.js";
 import { EngineView } from "./engine/engine_view.js";
 import { readParameters, sentParameters } from "./parameters/catalogue.js";
+import { Hold } from "./parameters/hold.js";
 import { ParameterPanel } from "./parameters/panel.js";
 import { Presets } from "./parameters/presets.js";
 import { readSchema, readTools } from "./parameters/structure.js";
@@ -64,20 +65,21 @@ const server = new ServerState(showServer, { fetch: keyedFetch, chosen: controls
 
 /** The parameters of a completion; a seed is drawn here, so that each answer can be had again. */
 function sampling() {
-  return { ...firstParameters(), ...sentParameters(controls.settings.extra, false) };
+  return { ...firstParameters(), ...sentParameters(controls.settings.extra, false), ...answerFormat() };
 }
 
 /** The parameters of a chat. */
 function chatParameters() {
-  const { extra, toolsText, toolChoice, schemaText } = controls.settings;
-  const parameters = { ...firstParameters(), ...sentParameters(extra, true) };
+  const { extra, toolsText, toolChoice } = controls.settings;
+  const parameters = { ...firstParameters(), ...sentParameters(extra, true), ...answerFormat() };
   const tools = readTools(toolsText).value;
-  if (tools !== null) Object.assign(parameters, { tools, tool_choice: toolChoice });
-  const schema = readSchema(schemaText).value;
-  if (schema !== null) {
-    parameters.response_format = { type: "json_schema", json_schema: { name: "answer", schema, strict: true } };
-  }
-  return parameters;
+  return tools === null ? parameters : { ...parameters, tools, tool_choice: toolChoice };
+}
+
+function answerFormat() {
+  const schema = readSchema(controls.settings.schemaText).value;
+  if (schema === null) return {};
+  return { response_format: { type: "json_schema", json_schema: { name: "answer", schema, strict: true } } };
 }
 
 function firstParameters() {
@@ -96,7 +98,8 @@ const deps = {
   model: () => server.model,
   fetch: keyedFetch,
   // A lost server may be back before we notice: trying is how to find out.
-  canGenerate: () => server.name !== "connecting" && server.name !== "loading",
+  canGenerate: (isChat = true) =>
+    server.name !== "connecting" && server.name !== "loading" && parameterPanel.problem(isChat) === null,
   onError: (error) => {
     // A browser does not say why a socket was refused; the state tells whether a key is missing.
     if (error instanceof ConnectionLost) server.check();
@@ -108,7 +111,9 @@ const adminKey = new ApiKey(tabStorage, "eagre.admin-key");
 // An administrator sees the ids of all requests, a client those of its own.
 const engineFetch = (url, options) => (adminKey.value === "" ? keyedFetch : adminKey.over(fetch.bind(globalThis)))(url, options);
 const engine = new EngineView({ fetch: engineFetch, admin: new Admin(adminKey), model: () => server.model?.id, onOpen: openRequest });
-const parameterPanel = new ParameterPanel(controls, new Presets(storage), keyedFetch);
+const parameterPanel = new ParameterPanel(controls, new Presets(storage), {
+  fetch: keyedFetch, onChange: showHolds, reveal: () => showSettings(true),
+});
 const panels = { story: new Story(deps, tabStorage), chat: new Chat(deps, library, tabStorage), engine };
 const workbench = new Workbench({
   serverOf: (origin) => peers.get(origin) ?? own,
@@ -130,10 +135,20 @@ panels.chat.actions.push({
   },
 });
 
+const holds = [["story-form", () => false], ["chat-form", () => true], ["tokens-form", () => byId("tokens-kind").value === "chat"]]
+  .map(([form, isChat]) => new Hold(byId(form), () => parameterPanel.problem(isChat())));
+byId("tokens-kind").addEventListener("change", showHolds);
+
+/** Shows what keeps requests from being sent. */
+function showHolds() {
+  for (const hold of holds) hold.update();
+  byId("story-continue").disabled = !deps.canGenerate(false);
+  byId("chat-send").disabled = !deps.canGenerate();
+}
+
 /** Takes over the parameters of a request, of a link or of another client. */
 function restoreParameters(given, isChat) {
   if (typeof given.model === "string") chooseModel(given.model);
-  controls.restore(given);
   parameterPanel.restore(given, isChat);
 }
 
@@ -174,9 +189,9 @@ function showServer({ name, detail, model }) {
   byId("server-stage").textContent = name === "loading" ? (STAGE.exec(detail)?.[1] ?? "") : "";
   byId("server-model").textContent = name === "loading" ? "" : (model?.id ?? "");
   offerModels(server);
-  if (model?.max_model_len) controls.limitTokens(model.max_model_len);
+  parameterPanel.model = model;
   if (name === "locked" && byId("key-setting").hidden) askForKey();
-  byId("story-continue").disabled = byId("chat-send").disabled = !deps.canGenerate();
+  showHolds();
 }
 
 /** Opens the settings at the field of the key, which is shown from now on. */
@@ -211,6 +226,7 @@ const tabs = new Tabs(byId("tabs"), (mode) => {
   controls.change({ mode });
   document.body.dataset.mode = mode;
   engine.isShown = mode === "engine";
+  parameterPanel.isChat = mode !== "story";
 });
 tabs.select(workbench.takeSetup() ? "tokens" : controls.settings.mode);
 
@@ -227,7 +243,7 @@ new Palette().add(
   ...[...document.querySelectorAll("input[name=transport]")].map((radio) => ({
     name: `Transport: ${radio.parentElement.textContent}`, run: () => radio.click(),
   })),
-  { name: "Tools", run: () => byId("tools-dialog").showModal() },
+  { name: "Tools", run: () => byId("tools-dialog").showModal(), isOffered: () => controls.settings.mode !== "story" },
   { name: "JSON schema of the answer", run: () => byId("schema-dialog").showModal() },
   { name: "All parameters", run: () => {
     showSettings(true);

@@ -2,6 +2,7 @@
 
 import { Follower, announce, byId, onEnter, showFigures, swapButtons } from "../page/dom.js";
 import { Generation } from "../answer/generation.js";
+import { withLength } from "../answer/room.js";
 
 const KEY = "eagre.story"; // in the tab's own storage: {text, before, stream, transport}
 const SAVE_INTERVAL = 300; // milliseconds
@@ -26,7 +27,7 @@ export class Story {
 
   /**
    * @param {{transport: (task: object) => object, transportOf: (name: string) => object, sampling: () => object,
-   *          canGenerate: () => boolean, onError: (error: Error) => void}} deps
+   *          fetch: typeof fetch, canGenerate: (isChat: boolean) => boolean, onError: (error: Error) => void}} deps
    * @param {() => Storage} storage the tab's own
    */
   constructor(deps, storage) {
@@ -94,19 +95,20 @@ export class Story {
   async submit() {
     // A space at the end would part the model from the word it is about to write.
     const prompt = this.#text.value.replace(/ +$/, "");
-    if (prompt.trim() === "" || this.#generation !== null || !this.#deps.canGenerate()) return;
+    if (prompt.trim() === "" || this.#generation !== null || !this.#deps.canGenerate(false)) return;
+    const generation = (this.#generation = new Generation()); // from now on it can be stopped
     this.#before.push(this.#text.value);
     this.#text.value = prompt;
     this.#text.scrollTop = this.#text.scrollHeight;
     this.#showOutcome([], "");
-    const task = { prompt, ...this.#deps.sampling() };
+    this.#showControls();
+    const task = await withLength({ prompt, ...this.#deps.sampling() }, this.#deps.fetch);
     const transport = this.#deps.transport(task);
-    await this.#write(transport.name, (signal) => transport.stream(task, { signal }));
+    await this.#write(generation, transport.name, (signal) => transport.stream(task, { signal }));
   }
 
   /** Reads a continuation into the text. */
-  async #write(transport, open) {
-    const generation = new Generation();
+  async #write(generation, transport, open) {
     this.#generation = generation;
     this.#showControls();
     announce("Writing…");
@@ -165,7 +167,7 @@ export class Story {
     this.#showControls();
     const transport = this.#deps.transportOf(kept.transport);
     if (kept.stream !== null && this.#before.length > 0 && transport?.resume !== undefined) {
-      this.#write(kept.transport, (signal) => transport.resume(kept.stream, { signal }));
+      this.#write(new Generation(), kept.transport, (signal) => transport.resume(kept.stream, { signal }));
     }
   }
 

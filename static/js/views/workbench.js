@@ -24,7 +24,7 @@ export class Workbench {
   /**
    * @param {{serverOf: (origin: string) => import("../transport/server.js").Server, peers: string[],
    *   parameters: (isChat: boolean) => object, model: () => object|null, models: () => string[], transport: () => string,
-   *   canGenerate: () => boolean, hasSeed: () => boolean,
+   *   canGenerate: (isChat: boolean) => boolean, hasSeed: () => boolean,
    *   restore: (parameters: object, isChat: boolean) => void}} deps `hasSeed` tells whether the reader has set one
    */
   constructor(deps) {
@@ -76,8 +76,8 @@ export class Workbench {
 
   async run() {
     const prompt = byId("tokens-prompt").value;
-    if (prompt === "" || !this.#deps.canGenerate() || !this.#columns.every((column) => column.check())) return;
     const isChat = byId("tokens-kind").value === "chat";
+    if (prompt === "" || !this.#deps.canGenerate(isChat) || !this.#columns.every((column) => column.check())) return;
     const asked = isChat
       ? { messages: [{ role: "user", content: prompt }], logprobs: true, top_logprobs: NUM_ALTERNATIVES }
       : { prompt, logprobs: NUM_ALTERNATIVES };
@@ -86,7 +86,9 @@ export class Workbench {
     this.#isKept = false;
     this.#card.show(null, null);
     for (const column of this.#columns) column.clear();
-    const running = this.#columns.map((column) => column.run(column.taskOf(task)));
+    // Answers that are compared differ from each other, unless the reader has set a seed for all of them.
+    const seedOf = (at) => (this.#deps.hasSeed() ? task.seed : (task.seed + at) % 2 ** 32);
+    const running = this.#columns.map((column, at) => column.run(column.taskOf({ ...task, seed: seedOf(at) })));
     this.#showButtons();
     await Promise.all(running);
     this.#showButtons();
@@ -203,11 +205,13 @@ export class Workbench {
   async #copyLink() {
     const kind = byId("tokens-kind").value;
     const parameters = this.#deps.parameters(kind === "chat");
-    // Who opens the link shall see the answers that are shown, and not those of another seed.
-    if (!this.#deps.hasSeed()) parameters.seed = this.#seed ?? parameters.seed;
-    const setup = {
-      prompt: byId("tokens-prompt").value, kind, parameters, columns: this.#columns.map((column) => column.settings),
-    };
+    const columns = this.#columns.map((column) => column.settings);
+    // Whoever opens the link sees the answers that are shown, and not those of other seeds.
+    if (!this.#deps.hasSeed()) {
+      parameters.seed = this.#seed ?? parameters.seed;
+      if (columns.length > 1) columns.forEach((settings, at) => (settings.seed ||= this.#columns[at].seed));
+    }
+    const setup = { prompt: byId("tokens-prompt").value, kind, parameters, columns };
     history.replaceState(null, "", toFragment(setup));
     await copyText(location.href, byId("tokens-link"));
     announce("The link is copied. The setup stands behind the # and is never sent to a server.");
