@@ -16,6 +16,7 @@
 import { Admin } from "./engine/admin.js";
 import { EngineView } from "./engine/engine_view.js";
 import { readParameters, sentParameters } from "./parameters/catalogue.js";
+import { Hold } from "./parameters/hold.js";
 import { ParameterPanel } from "./parameters/panel.js";
 import { Presets } from "./parameters/presets.js";
 import { readSchema, readTools } from "./parameters/structure.js";
@@ -81,20 +82,21 @@ function start(language) {
 
   /** The parameters of a completion; a seed is drawn here, so that each answer can be had again. */
   function sampling() {
-    return { ...firstParameters(), ...sentParameters(controls.settings.extra, false) };
+    return { ...firstParameters(), ...sentParameters(controls.settings.extra, false), ...answerFormat() };
   }
 
   /** The parameters of a chat. */
   function chatParameters() {
-    const { extra, toolsText, toolChoice, schemaText } = controls.settings;
-    const parameters = { ...firstParameters(), ...sentParameters(extra, true) };
+    const { extra, toolsText, toolChoice } = controls.settings;
+    const parameters = { ...firstParameters(), ...sentParameters(extra, true), ...answerFormat() };
     const tools = readTools(toolsText).value;
-    if (tools !== null) Object.assign(parameters, { tools, tool_choice: toolChoice });
-    const schema = readSchema(schemaText).value;
-    if (schema !== null) {
-      parameters.response_format = { type: "json_schema", json_schema: { name: "answer", schema, strict: true } };
-    }
-    return parameters;
+    return tools === null ? parameters : { ...parameters, tools, tool_choice: toolChoice };
+  }
+
+  function answerFormat() {
+    const schema = readSchema(controls.settings.schemaText).value;
+    if (schema === null) return {};
+    return { response_format: { type: "json_schema", json_schema: { name: "answer", schema, strict: true } } };
   }
 
   function firstParameters() {
@@ -106,7 +108,8 @@ function start(language) {
   const toast = new Toast();
   const drafts = new Drafts(storage);
   // A lost server may be back before we notice: trying is how to find out.
-  const canGenerate = () => server.name !== "connecting" && server.name !== "loading";
+  const canGenerate = (isOfChat = true) =>
+    server.name !== "connecting" && server.name !== "loading" && parameterPanel.problem(isOfChat) === null;
   const library = IndexedDatabase.open().catch(() => new MemoryDatabase()).then((database) => new Library(database));
   const shared = {
     serverOf: (origin) => peers.get(origin) ?? own,
@@ -156,7 +159,9 @@ function start(language) {
   // An administrator sees the ids of all requests, a client those of its own.
   const engineFetch = (url, options) => (adminKey.value === "" ? keyedFetch : adminKey.over(fetch.bind(globalThis)))(url, options);
   const engine = new EngineView({ fetch: engineFetch, admin: new Admin(adminKey), model: () => server.model?.id, onOpen: openRequest });
-  const parameterPanel = new ParameterPanel(controls, new Presets(storage), keyedFetch);
+  const parameterPanel = new ParameterPanel(controls, new Presets(storage), {
+    fetch: keyedFetch, onChange: () => showHolds(), reveal: () => layout.open("settings"),
+  });
   const workbench = new Workbench({
     ...shared,
     parameters: (isChat) => (isChat ? chatParameters() : sampling()),
@@ -165,6 +170,16 @@ function start(language) {
     restore: restoreParameters,
   });
   const panels = { chat, tokens: workbench, engine };
+  const holds = [["story-form", () => false], ["chat-form", () => true], ["tokens-form", () => byId("tokens-kind").value === "chat"]]
+    .map(([form, isOfChat]) => new Hold(byId(form), () => parameterPanel.problem(isOfChat())));
+  byId("tokens-kind").addEventListener("change", showHolds);
+
+  /** Shows what keeps requests from being sent. */
+  function showHolds() {
+    for (const hold of holds) hold.update();
+    byId("story-continue").disabled = !canGenerate(false);
+    byId("chat-send").disabled = !canGenerate();
+  }
 
   /** Shows the place that the address names. */
   async function show(route) {
@@ -179,6 +194,7 @@ function start(language) {
     layout.showView(view);
     if (view === "tokens") workbench.takeSetup();
     if (view === "chat") await showConversation(route);
+    parameterPanel.isChat = !(view === "chat" && chat.conversation?.kind === "completion");
     byId("tab-chat").href = chat.conversation !== null && chat.conversation.tree.size > 0 ? addressOf(chat.conversation.id) : NEW.chat;
     if (view !== "chat") document.title = `${words.header[view === "tokens" ? "compare" : "engine"]} – Eagre`;
     if (matchMedia("(hover: hover)").matches) panels[view].focus?.(); // no keyboard jumps up on a phone
@@ -199,7 +215,6 @@ function start(language) {
   /** Takes over the parameters of a request, of a link or of another client. */
   function restoreParameters(given, isChat) {
     if (typeof given.model === "string") chooseModel(given.model);
-    controls.restore(given);
     parameterPanel.restore(given, isChat);
   }
 
@@ -226,10 +241,10 @@ function start(language) {
   function showState() {
     showServer(server);
     workbench.offerModels(server.models);
-    if (server.model?.max_model_len) controls.limitTokens(server.model.max_model_len);
+    parameterPanel.model = server.model;
     if (server.name === "locked" && (byId("key-setting").hidden || server.isRefused)) askForKey();
     byId("api-key-error").textContent = server.isRefused ? words.settings.keyRefused : "";
-    byId("story-continue").disabled = byId("chat-send").disabled = !canGenerate();
+    showHolds();
   }
 
   /** Opens the settings at the field of the key, which is shown from now on. */
@@ -305,7 +320,7 @@ function start(language) {
       name: palette.theme(byId("theme").querySelector(`[value=${value}]`).textContent),
       run: () => (byId("theme").value = theme.value = value),
     })),
-    { name: palette.tools, run: () => byId("tools-dialog").showModal() },
+    { name: palette.tools, run: () => byId("tools-dialog").showModal(), isOffered: () => chat.conversation?.kind !== "completion" },
     { name: palette.schema, run: () => byId("schema-dialog").showModal() },
     { name: palette.parameters, run: () => {
       layout.open("settings");

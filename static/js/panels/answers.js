@@ -5,6 +5,7 @@
 
 import { Generation } from "../answer/generation.js";
 import { end, record } from "../answer/recorder.js";
+import { withLength } from "../answer/room.js";
 import { words } from "../words/words.js";
 import { AnswerSaver } from "./answer_saver.js";
 
@@ -19,7 +20,7 @@ export class Answers {
   #watch;
 
   /**
-   * @param {{transportOf: (name: string) => object, onError: (error: Error) => void, onLost: () => void}} deps
+   * @param {{transportOf: (name: string) => object, fetch: typeof fetch, onError: (error: Error) => void, onLost: () => void}} deps
    * @param {Promise<import("../store/library.js").Library>} library
    * @param {() => Storage} storage the tab's own
    * @param {{began: Watcher, grew: Watcher, waits: Watcher, ended: Watcher}} watch called with the conversation and the
@@ -64,7 +65,10 @@ export class Answers {
   /** Asks for an answer. @returns {Promise<import("../answer/generation.js").Outcome>} */
   ask(conversation, node, task) {
     const transport = this.#deps.transportOf(node.transport);
-    return this.#run(conversation, node, (signal) => transport.stream(task, { signal }));
+    const { fetch } = this.#deps;
+    return this.#run(conversation, node, async function* open(signal) {
+      yield* transport.stream(await withLength(task, fetch), { signal });
+    });
   }
 
   /** Goes on with what this tab was writing when it was loaded anew. */

@@ -31,7 +31,7 @@ export class Chat {
   /**
    * @param {{transport: (task: object) => object, transportOf: (name: string) => object, parameters: () => object,
    *   sampling: () => object, system: () => string, setSystem: (text: string) => void, model: () => object|null,
-   *   fetch: typeof fetch, canGenerate: () => boolean, onError: (error: Error) => void, onLost: () => void,
+   *   fetch: typeof fetch, canGenerate: (isChat: boolean) => boolean, onError: (error: Error) => void, onLost: () => void,
    *   router: import("../page/route.js").Router, toast: import("../page/toast.js").Toast,
    *   drafts: import("../store/drafts.js").Drafts, inspect: (node: object|null, isAsked: boolean) => void,
    *   changed: () => void}} deps `changed` hears of every change that the list of conversations shows
@@ -186,7 +186,7 @@ export class Chat {
   }
 
   get #canBegin() {
-    return !this.isBusy && this.#deps.canGenerate();
+    return !this.isBusy && this.#deps.canGenerate(!this.#isCompletion);
   }
 
   /** The conversation in memory: the one that is shown, or one that is being written to. */
@@ -398,7 +398,7 @@ export class Chat {
 
   /** Asks for an answer to the path that ends with `parent`. */
   async #answer(conversation, parent) {
-    if (this.answers.isBusy(conversation.id) || !this.#deps.canGenerate()) return null;
+    if (this.answers.isBusy(conversation.id) || !this.#deps.canGenerate(conversation.kind === "chat")) return null;
     const task = this.#taskOf(conversation, parent);
     const { messages: _, prompt: __, ...parameters } = task;
     const answer = makeAnswer({

@@ -2,6 +2,7 @@
 
 import { Generation } from "../answer/generation.js";
 import { promptTokens } from "../answer/prompt_tokens.js";
+import { withLength } from "../answer/room.js";
 import { make } from "../page/dom.js";
 import { words } from "../words/words.js";
 import { addChunk, makeAnswer } from "./answer.js";
@@ -111,6 +112,11 @@ export class Column {
     return this.answers[this.#shownAt] ?? null;
   }
 
+  /** The seed of its first answer, as the text of its field. */
+  get seed() {
+    return String(this.answers[0]?.task.seed ?? "");
+  }
+
   get isRunning() {
     return this.#generation !== null;
   }
@@ -167,7 +173,8 @@ export class Column {
     this.answers.push(answer);
     this.show(this.answers.length - 1);
     const generation = (this.#generation = new Generation());
-    const open = (signal) => server.transports[transport].stream(task, { signal });
+    answer.task = await withLength(task, server.fetch);
+    const open = (signal) => server.transports[transport].stream(answer.task, { signal });
     const { finish, error } = await generation.run(open, {
       onChunk: (chunk, at) => {
         addChunk(answer, chunk, at);

@@ -15,7 +15,7 @@ export class Workbench {
   /**
    * @param {{serverOf: (origin: string) => import("../transport/server.js").Server, peers: string[],
    *   parameters: (isChat: boolean) => object, model: () => object|null, models: () => string[], transport: () => string,
-   *   canGenerate: () => boolean, hasSeed: () => boolean,
+   *   canGenerate: (isChat: boolean) => boolean, hasSeed: () => boolean,
    *   restore: (parameters: object, isChat: boolean) => void}} deps `hasSeed` tells whether the reader has set one
    */
   constructor(deps) {
@@ -57,8 +57,8 @@ export class Workbench {
   async run() {
     const prompt = byId("tokens-prompt").value;
     const { columns } = this.#bench;
-    if (prompt === "" || !this.#deps.canGenerate() || !columns.every((column) => column.check())) return;
     const isChat = byId("tokens-kind").value === "chat";
+    if (prompt === "" || !this.#deps.canGenerate(isChat) || !columns.every((column) => column.check())) return;
     const asked = isChat
       ? { messages: [{ role: "user", content: prompt }], logprobs: true, top_logprobs: NUM_ALTERNATIVES }
       : { prompt, logprobs: NUM_ALTERNATIVES };
@@ -66,7 +66,9 @@ export class Workbench {
     this.#seed = task.seed;
     this.#bench.release();
     for (const column of columns) column.clear();
-    const running = columns.map((column) => column.run(column.taskOf(task)));
+    // Answers that are compared differ from each other, unless the reader has set a seed for all of them.
+    const seedOf = (at) => (this.#deps.hasSeed() ? task.seed : (task.seed + at) % 2 ** 32);
+    const running = columns.map((column, at) => column.run(column.taskOf({ ...task, seed: seedOf(at) })));
     this.#showButtons();
     await Promise.all(running);
     this.#bench.ended();
@@ -88,9 +90,12 @@ export class Workbench {
   async #copyLink() {
     const kind = byId("tokens-kind").value;
     const parameters = this.#deps.parameters(kind === "chat");
-    // Who opens the link shall see the answers that are shown, and not those of another seed.
-    if (!this.#deps.hasSeed()) parameters.seed = this.#seed ?? parameters.seed;
     const columns = this.#bench.columns.map((column) => column.settings);
+    // Whoever opens the link sees the answers that are shown, and not those of other seeds.
+    if (!this.#deps.hasSeed()) {
+      parameters.seed = this.#seed ?? parameters.seed;
+      if (columns.length > 1) columns.forEach((settings, at) => (settings.seed ||= this.#bench.columns[at].seed));
+    }
     history.replaceState(null, "", toFragment({ prompt: byId("tokens-prompt").value, kind, parameters, columns }));
     await copyText(location.href, byId("tokens-link"));
     announce(words.tokens.linkCopied);
