@@ -239,6 +239,8 @@ async def test_parameters_explain_themselves_and_are_sent(browser: Browser, serv
     await set_field(page, "parameter-top_k", "7")
     await set_field(page, "parameter-min_p", "3")
     assert await page.text("#parameter-min_p ~ .invalid") != ""
+    assert "min p" in await page.text("#chat-form .held")
+    await set_field(page, "parameter-min_p", "0.25")
     await ask(page, "one")
     await page.wait_for(f"{ANSWERS} === 1")
     params = server.engine.submitted[-1].params
