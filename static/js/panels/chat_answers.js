@@ -109,8 +109,8 @@ export class ChatAnswers {
   /** Reads an answer into its node, shows it, and keeps it. */
   async #write(node, open) {
     const { conversation } = this.#chat;
-    const base = node.events.at(-1)?.at ?? 0;
-    const generation = new Generation();
+    const base = node.events.findLast(({ at }) => at !== null)?.at ?? 0;
+    const generation = new Generation(node);
     this.#generation = generation;
     this.#showBusy(true);
     const sentences = new Sentences();

@@ -167,7 +167,7 @@ export class Story {
     this.#showControls();
     const transport = this.#deps.transportOf(kept.transport);
     if (kept.stream !== null && this.#before.length > 0 && transport?.resume !== undefined) {
-      this.#write(new Generation(), kept.transport, (signal) => transport.resume(kept.stream, { signal }));
+      this.#write(new Generation({ stream: kept.stream, events: [] }), kept.transport, (signal) => transport.resume(kept.stream, { signal }));
     }
   }
 
