@@ -34,9 +34,11 @@ export class Generation {
    *          onChunk?: (chunk: import("../transport/chunk.js").Chunk, at: number) => void}} handlers `onText` is called
    *   once for each frame, `onChunk` for each chunk, with the milliseconds since the request (NaN where that was in an
    *   earlier view), `onWaiting` with what is being waited for, or an empty text
+   * @param {() => Promise<void>} prepare what is done before the request is sent, and counts in no figure
    * @returns {Promise<Outcome>}
    */
-  async run(open, { onText = () => undefined, onFigures, onWaiting, onChunk = () => undefined }) {
+  async run(open, { onText = () => undefined, onFigures, onWaiting, onChunk = () => undefined }, prepare = async () => undefined) {
+    await prepare();
     const text = new FrameText(onText);
     const waiting = new Waiting(onWaiting);
     const start = performance.now();

@@ -110,6 +110,23 @@ export class Tree {
     for (const node of this.pathTo(id)) this.#chosen.set(node.parent ?? TOP, node.id);
   }
 
+  /** This node and all below it, parents before their children. */
+  below(id) {
+    const found = [this.#nodes.get(id)];
+    for (let at = 0; at < found.length; at += 1) found.push(...this.childrenOf(found[at].id));
+    return found;
+  }
+
+  /** Brings back nodes that were taken out, parents before their children, each in its old place among its siblings. */
+  restore(nodes) {
+    for (const node of nodes) {
+      this.#adopt(node);
+      this.#children.get(node.parent ?? TOP)?.sort((a, b) => this.#nodes.get(a).created - this.#nodes.get(b).created);
+    }
+    this.show(nodes.at(-1).id);
+    this.show(nodes[0].id);
+  }
+
   /** Takes a node out with all below it; a sibling is shown instead. Returns the ids that are gone. */
   remove(id) {
     const node = this.#nodes.get(id);
