@@ -137,7 +137,7 @@ async def test_a_schema_that_is_not_json_holds_every_send(page: Page, server: St
     assert server.requests[-1]["response_format"]["json_schema"]["schema"] == SCHEMA
 
 
-async def test_tools_that_are_not_json_hold_a_chat_and_are_not_offered_to_a_story(page: Page, server: StubServer) -> None:
+async def test_tools_that_are_not_json_hold_a_chat_and_no_story(page: Page, server: StubServer) -> None:
     await set_value(page, "#tools-text", "[{")
     assert "The tools cannot be sent." in await held(page, "chat-form")
     assert await is_disabled(page, "#chat-send")

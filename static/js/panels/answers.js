@@ -65,10 +65,11 @@ export class Answers {
   /** Asks for an answer. @returns {Promise<import("../answer/generation.js").Outcome>} */
   ask(conversation, node, task) {
     const transport = this.#deps.transportOf(node.transport);
-    const { fetch } = this.#deps;
-    return this.#run(conversation, node, async function* open(signal) {
-      yield* transport.stream(await withLength(task, fetch), { signal });
-    });
+    let whole = task;
+    const prepare = async () => {
+      whole = await withLength(task, this.#deps.fetch);
+    };
+    return this.#run(conversation, node, (signal) => transport.stream(whole, { signal }), prepare);
   }
 
   /** Goes on with what this tab was writing when it was loaded anew. */
@@ -100,15 +101,15 @@ export class Answers {
     }
   }
 
-  #run(conversation, node, open) {
-    const ended = this.#write(conversation, node, open);
+  #run(conversation, node, open, prepare) {
+    const ended = this.#write(conversation, node, open, prepare);
     this.#ended.set(conversation.id, ended);
     return ended;
   }
 
-  async #write(conversation, node, open) {
-    const base = node.events.at(-1)?.at ?? 0;
-    const running = { conversation, node, generation: new Generation(), waiting: "" };
+  async #write(conversation, node, open, prepare) {
+    const base = node.events.findLast(({ at }) => at !== null)?.at ?? 0;
+    const running = { conversation, node, generation: new Generation(node), waiting: "" };
     this.#running.set(conversation.id, running);
     this.#keepIds();
     const saver = new AnswerSaver(this.#library, conversation, node);
@@ -128,7 +129,7 @@ export class Answers {
         running.waiting = text;
         this.#watch.waits(conversation, node, text);
       },
-    });
+    }, prepare);
     this.#running.delete(conversation.id);
     this.#keepIds();
     // A stream that is still held somewhere is not lost for good; but nobody will ask for it again.

@@ -19,7 +19,7 @@
  *   transport       "sse", "websocket" or "responses"
  *   promptTokens    ids of the prompt's tokens, or null where the server did not tell them
  *   events          one entry for each chunk, [{at, text, reasoning, ids, logprobs}]: `at` in milliseconds since the
- *                   request, `ids` the token ids or null, `logprobs` as JSON, or null. A continued
+ *                   request, or null for what came after a reload, `ids` the token ids or null, `logprobs` as JSON, or null. A continued
  *                   answer goes on in the same list, and in the same time
  *   usage, metrics  as the server sent them, or null
  *   figures         the line under the answer, as words
@@ -212,5 +212,5 @@ export function makeAnswer({ id, parent, model, parameters, transport, created }
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 const isAttachment = (value) => isObject(value) && typeof value.name === "string" && typeof value.text === "string";
 const isCall = (value) => isObject(value) && ["id", "name", "arguments"].every((key) => typeof value[key] === "string");
-const isEvent = (value) => isObject(value) && Number.isFinite(value.at) && typeof value.text === "string";
+const isEvent = (value) => isObject(value) && (value.at === null || Number.isFinite(value.at)) && typeof value.text === "string";
 const listOf = (value, isEntry) => (Array.isArray(value) ? value.filter(isEntry) : []);

@@ -45,7 +45,7 @@ export function drawStrip(canvas, tokens, { span, tallest }) {
 
 /** One axis for several answers. */
 export function sharedAxis(answers) {
-  const ends = answers.map(({ tokens }) => tokens.at(-1)?.at ?? 0);
+  const ends = answers.map(({ tokens }) => tokens.findLast(({ at }) => at !== null)?.at ?? 0);
   const gaps = answers.flatMap(({ tokens }) => gapsOf(tokens).map(({ gap }) => gap));
   return { span: Math.max(1, ...ends), tallest: Math.max(1, gaps.reduce((most, gap) => Math.max(most, gap), 0)) };
 }
