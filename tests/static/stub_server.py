@@ -94,10 +94,11 @@ class StubServer:
 
     async def _models(self, _: web.Request) -> web.Response:
         shared = {"object": "model", "created": 0, "owned_by": "eagre", "max_model_len": 2048}
+        shared["sampling_defaults"] = {"temperature": 0.2, "top_p": 0.9, "top_k": 40}
         return web.json_response({"object": "list", "data": [{"id": name, **shared} for name in self.models]})
 
     async def _tokenize(self, _: web.Request) -> web.Response:
-        return web.json_response({"count": 12})
+        return web.json_response({"count": 12, "max_model_len": 2048})
 
     async def _engine_events(self, request: web.Request) -> web.StreamResponse:
         """One request reads its prompt and answers, over and over; every event tells of one more step."""
@@ -243,11 +244,11 @@ def _tokens(body: dict[str, Any]) -> Iterator[str | None]:
         case "code":
             yield from CODE
         case _:
-            yield from STORY[: body["max_tokens"]]
+            yield from STORY[: body.get("max_tokens")]
 
 
 def _finish(body: dict[str, Any]) -> str:
-    return "length" if body["max_tokens"] < len(STORY) else "stop"
+    return "length" if body.get("max_tokens", len(STORY)) < len(STORY) else "stop"
 
 
 def _choice(body: dict[str, Any], text: str, token_ids: list[int], finish: str | None) -> dict[str, Any]:

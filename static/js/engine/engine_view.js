@@ -1,6 +1,7 @@
 /** The engine at work: figures, slots, pages, the two lanes, a bar for each request, and what an operator may do. */
 
 import { announce, byId, make } from "../page/dom.js";
+import { colourOf, onTheme } from "../page/theme.js";
 import { EngineEvents } from "./engine_events.js";
 import { Steps, drawLanes } from "./lanes.js";
 import { STATES, drawMap, parseMap } from "./page_map.js";
@@ -62,7 +63,7 @@ export class EngineView {
     });
     document.addEventListener("visibilitychange", () => this.#follow());
     new ResizeObserver(() => this.#draw()).observe(byId("engine-pictures"));
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#draw());
+    onTheme(() => this.#draw());
   }
 
   /** The stream lasts while its tab is shown. */
@@ -111,15 +112,13 @@ export class EngineView {
     const event = this.#event;
     const width = byId("engine-pictures").clientWidth;
     if (event === null || width === 0) return;
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name).trim();
     this.#showFigures(event);
     this.#slots.show(event);
-    drawMap(this.#map, parseMap(event.pages.map), width, MAP_HEIGHT, STATES.map((state) => colour(`--page-${state}`)));
+    drawMap(this.#map, parseMap(event.pages.map), width, MAP_HEIGHT, STATES.map((state) => colourOf(`--page-${state}`)));
     drawLanes(this.#lanes, this.#steps, width, {
-      schedule: colour("--lane-schedule"), dispatch: colour("--lane-dispatch"), wait: colour("--lane-wait"),
-      commit: colour("--lane-commit"), step: colour("--lane-step"), step2: colour("--lane-step2"), idle: colour("--warn"),
-      onStep: colour("--ink"), text: colour("--soft"), line: colour("--tint"),
+      schedule: colourOf("--lane-schedule"), dispatch: colourOf("--lane-dispatch"), wait: colourOf("--lane-wait"),
+      commit: colourOf("--lane-commit"), step: colourOf("--lane-step"), step2: colourOf("--lane-step2"), idle: colourOf("--warn"),
+      onStep: colourOf("--ink"), text: colourOf("--soft"), line: colourOf("--tint"),
     });
     this.#showBars(event.now_ms);
     if (event.now_ms - this.#labelled > LABEL_INTERVAL || event.now_ms < this.#labelled) {

@@ -1,6 +1,7 @@
 /** The calls of an answer as cards, with a field for what each tool gives back. */
 
 import { make } from "../page/dom.js";
+import { words } from "../words/words.js";
 
 export class ToolCards {
   element = make("div", "calls");
@@ -36,7 +37,7 @@ export class ToolCards {
       if (result !== undefined) field.value = result.content;
     }
     if (given.length > 0 || this.#send !== null) return;
-    this.#send = make("button", "primary", this.#cards.length > 1 ? "Send the results" : "Send the result");
+    this.#send = make("button", "primary", this.#cards.length > 1 ? words.chat.sendResults : words.chat.sendResult);
     this.#send.addEventListener("click", () => {
       const results = this.#node.toolCalls.map(({ id }, index) => ({ id, content: this.#cards[index].field.value }));
       this.#deps.send(results);
@@ -48,13 +49,13 @@ export class ToolCards {
 
   #makeCard() {
     const card = make("section", "call");
-    card.setAttribute("aria-label", "Call of a tool");
+    card.setAttribute("aria-label", words.chat.toolCall);
     const head = make("p", "call-head");
     const name = make("strong");
-    head.append("calls ", name);
+    head.append(`${words.chat.calls} `, name);
     const body = make("pre");
     body.tabIndex = 0;
-    const label = make("label", "note", "What the tool gives back");
+    const label = make("label", "note", words.chat.toolResult);
     const field = make("textarea");
     field.rows = 2;
     field.id = `result-${this.#node.id}-${this.#cards.length}`;

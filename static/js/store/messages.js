@@ -1,4 +1,24 @@
-/** From the nodes of a path to the messages that the model sees. */
+/** From the nodes of a path to the messages, or the text, that the model sees. */
+
+/** What a completion has written so far. */
+export function textOf(path) {
+  return path.map(({ content }) => content).join("");
+}
+
+/** The nodes of a path that are sent: those from this one on, or all where it is not among them. */
+export function sentOf(path, sentFrom) {
+  const first = path.findIndex(({ id }) => id === sentFrom);
+  return path.slice(Math.max(0, first));
+}
+
+/** Where to begin so that about half of what is sent stays, with a question first. @returns {string|null} a node's id */
+export function shorterFrom(path, sentFrom) {
+  const sent = sentOf(path, sentFrom);
+  const sizeOf = (nodes) => nodes.reduce((sum, { content, attachments = [] }) => sum + content.length + attachments.reduce((all, { text }) => all + text.length, 0), 0);
+  const half = sizeOf(sent) / 2;
+  const starts = sent.filter(({ role }) => role === "user").slice(1);
+  return (starts.find((node) => sizeOf(sent.slice(sent.indexOf(node))) <= half) ?? starts.at(-1))?.id ?? sentFrom;
+}
 
 /**
  * A question whose answer has not a word is left out with it: chat templates want both, in turns.
