@@ -7,6 +7,7 @@
  *   answer/     one answer: what its chunks bring, its sentences, its figures
  *   markdown/   from an answer's text to elements, block by block as it arrives
  *   parameters/ every parameter with its control, presets, tools, schemas
+ *   tools/      tools that run: clients of MCP servers, a calculator, the time
  *   store/      conversations: trees of messages, kept in the browser
  *   page/       the document: elements, address, theme, and the reader's settings
  *   transport/  the server: its state, and the ways in which an answer comes from it

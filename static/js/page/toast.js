@@ -23,9 +23,10 @@ export class Toast {
     for (const kind of ["pointerleave", "focusout"]) this.#element.addEventListener(kind, () => this.#wait());
   }
 
-  /** @param {string} text @param {() => void} undo */
-  show(text, undo) {
+  /** @param {string} text @param {() => void} [undo] takes it back, where that can be done */
+  show(text, undo = null) {
     byId("toast-text").textContent = text;
+    this.#button.hidden = undo === null;
     this.#undo = undo;
     this.#element.hidden = false;
     this.#wait();

@@ -62,12 +62,17 @@ export class Answers {
     return this.#running.get(id)?.conversation ?? (await (await this.#library).load(id));
   }
 
-  /** Asks for an answer. @returns {Promise<import("../answer/generation.js").Outcome>} */
-  ask(conversation, node, task) {
+  /**
+   * Asks for an answer.
+   *
+   * @param {(task: object) => Promise<object>} complete adds to the task what takes a while to know
+   * @returns {Promise<import("../answer/generation.js").Outcome>}
+   */
+  ask(conversation, node, task, complete = async (own) => own) {
     const transport = this.#deps.transportOf(node.transport);
     let whole = task;
     const prepare = async () => {
-      whole = await withLength(task, this.#deps.fetch);
+      whole = await withLength(await complete(task), this.#deps.fetch);
     };
     return this.#run(conversation, node, (signal) => transport.stream(whole, { signal }), prepare);
   }

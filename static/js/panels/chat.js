@@ -14,6 +14,8 @@ import { Answers } from "./answers.js";
 import { Composer } from "./chat_composer.js";
 import { ChatLog } from "./chat_log.js";
 import { Completion } from "./completion.js";
+import { ConversationTools } from "./conversation_tools.js";
+import { ToolPicker } from "./tool_picker.js";
 
 export class Chat {
   answers;
@@ -28,6 +30,8 @@ export class Chat {
   #isReady;
   #refused = new WeakMap(); // conversation -> the question that is back in the field, and goes when another one is asked
   #speech = null; // {node, sentences, speaker}
+  #picker;
+  #tools;
   #ticket = 0; // of the conversation that was asked for last
 
   /**
@@ -49,6 +53,11 @@ export class Chat {
       grew: (conversation, node, chunk) => this.#grew(conversation, node, chunk),
       waits: (conversation, node, text) => this.#waits(conversation, node, text),
       ended: (conversation, node, outcome) => this.#ended(conversation, node, outcome),
+    });
+    this.#tools = new ConversationTools(deps.fetch);
+    this.#picker = new ToolPicker(this.#tools, (conversation) => {
+      this.#save(conversation);
+      this.#composer.recount();
     });
     this.#log = new ChatLog(this.#messageActions(), (text) => {
       this.#composer.text = text;
@@ -88,7 +97,9 @@ export class Chat {
   }
 
   stop() {
-    if (this.#conversation !== null) this.answers.stop(this.#conversation.id);
+    if (this.#conversation === null) return;
+    this.answers.stop(this.#conversation.id);
+    this.#tools.stop(this.#conversation);
   }
 
   /** Begins a conversation; it is kept from its first message on. */
@@ -117,6 +128,7 @@ export class Chat {
     if (conversation === null) return false;
     this.#show(conversation);
     announce(words.chat.opened(titleOf(conversation)));
+    this.#offerTools(conversation);
     this.answers.resume(conversation); // nobody waits for these answers to be ready for the next one
     return true;
   }
@@ -208,6 +220,7 @@ export class Chat {
     this.#log.sentFrom = conversation.sentFrom;
     this.#composer.open(conversation);
     this.#completion.open(conversation);
+    this.#picker.show(conversation);
     this.#render();
     this.#showBusy();
     const waiting = this.answers.waitingIn(conversation.id);
@@ -232,6 +245,10 @@ export class Chat {
     if (this.#isCompletion) this.#completion.show(path);
     else this.#log.show(path);
     this.#showTitle();
+  }
+
+  #renderOf(conversation) {
+    if (conversation === this.#conversation) this.#render();
   }
 
   #showTitle() {
@@ -261,7 +278,11 @@ export class Chat {
       inspect: (node) => this.#deps.inspect(node, true),
       shorten: () => this.shorten(),
       create: () => this.#deps.router.go(NEW.chat),
-      answerCalls: (node, results) => this.#answerCalls(node, results),
+      answerCalls: (node, results) => this.#answerCalls(this.#conversation, node, results),
+      runnerOf: (call) => this.#tools.describe(this.#conversation, call),
+      isAllowed: (call) => this.#tools.isAllowed(this.#conversation, call),
+      allow: (call) => this.#allow(this.#conversation, call),
+      run: (call) => this.#tools.run(this.#conversation, call),
       resultsOf: (node) => this.#conversation.tree.childrenOf(node.id).filter(({ role }) => role === "tool"),
     };
   }
@@ -335,15 +356,44 @@ export class Chat {
     this.#deps.changed();
   }
 
-  async #answerCalls(node, results) {
-    const conversation = this.#conversation;
+  /** Calls that were never answered can be run, once the tools are known. */
+  async #offerTools(conversation) {
+    const last = conversation.tree.path().at(-1);
+    if (last?.role !== "assistant" || last.finish !== "tool_calls" || conversation.toolSources.length === 0) return;
+    await this.#tools.addTo({}, conversation);
+    if (conversation === this.#conversation) this.#log.viewOf(last)?.finish();
+  }
+
+  #allow(conversation, { name }) {
+    if (!conversation.allowedTools.includes(name)) conversation.allowedTools.push(name);
+    this.#save(conversation);
+  }
+
+  /** Runs the calls of an answer, where the reader has allowed all of these tools. */
+  async #runCalls(conversation, node) {
+    if (!this.#tools.runsAlone(conversation, conversation.tree.pathTo(node.id))) return;
+    let results;
+    try {
+      results = await Promise.all(node.toolCalls.map(async (call) => {
+        const { text } = await this.#tools.run(conversation, call);
+        return { id: call.id, content: text };
+      }));
+    } catch {
+      return; // the reader has stopped them
+    }
+    const isLast = conversation.tree.path().at(-1) === node; // or the conversation has gone on meanwhile
+    if (isLast && !conversation.isGone) await this.#answerCalls(conversation, node, results);
+  }
+
+  async #answerCalls(conversation, node, results) {
+    if (conversation.tree.childrenOf(node.id).some(({ role }) => role === "tool")) return; // they were told already
     let parent = node.id;
     const nodes = results.map(({ id, content }) => {
       const tool = { id: makeId(), parent, role: "tool", content, created: Date.now(), toolCallId: id };
       parent = tool.id;
       return conversation.tree.add(tool);
     });
-    this.#render();
+    this.#renderOf(conversation);
     this.#save(conversation, nodes);
     await this.#answer(conversation, nodes.at(-1));
   }
@@ -413,15 +463,24 @@ export class Chat {
       created: Date.now(),
     });
     conversation.tree.add(answer);
-    this.#render();
-    this.#log.scrollToEnd();
-    const outcome = await this.answers.ask(conversation, answer, task);
+    this.#renderOf(conversation);
+    if (conversation === this.#conversation) this.#log.scrollToEnd();
+    const outcome = await this.answers.ask(conversation, answer, task, (own) => this.#addTools(conversation, answer, own));
     if (conversation.kind === "completion" && outcome.error !== null && answer.content === "") {
       conversation.tree.remove(answer.id); // there is nothing to take back
       (await this.#library).removeNodes(conversation, [answer]);
       if (conversation === this.#conversation) this.#completion.fail(outcome.error.message);
     }
     return { answer, outcome };
+  }
+
+  /** The task with the tools that the conversation uses; the answer says afterwards what was sent. */
+  async #addTools(conversation, answer, own) {
+    if (conversation.kind !== "chat") return own;
+    const { task, errors } = await this.#tools.addTo(own, conversation);
+    for (const { name, message } of errors) this.#deps.toast.show(words.tools.unreachable(name, message));
+    if (task !== own) answer.parameters = { ...answer.parameters, tools: task.tools };
+    return task;
   }
 
   #taskOf(conversation, parent) {
@@ -468,6 +527,7 @@ export class Chat {
     const isSeen = conversation === this.#conversation && document.body.dataset.mode === "chat";
     if (!isSeen) conversation.state = outcome.error === null ? "new" : "failed";
     this.#deps.changed();
+    if (node.finish === "tool_calls") this.#runCalls(conversation, node);
   }
 
   #showUsage({ usage }) {

@@ -25,7 +25,8 @@ export class MessageView {
    * @param {{siblings: (node: object) => object[], show: (id: string) => void, edit: (node: object, text: string) => void,
    *   regenerate: (node: object) => void, continue: (node: object) => void, remove: (node: object) => void,
    *   inspect: (node: object) => void, shorten: () => void, create: () => void,
-   *   answerCalls: (node: object, results: object) => void, resultsOf: (node: object) => object[]}} actions
+   *   answerCalls: (node: object, results: object) => void, resultsOf: (node: object) => object[],
+   *   runnerOf: Function, isAllowed: Function, allow: Function, run: Function}} actions the last four take a call, see `ToolCards`
    */
   constructor(node, actions) {
     this.node = node;
@@ -226,6 +227,10 @@ export class MessageView {
       this.#tools = new ToolCards(this.node, {
         results: () => this.#actions.resultsOf(this.node),
         send: (results) => this.#actions.answerCalls(this.node, results),
+        runner: this.#actions.runnerOf,
+        isAllowed: this.#actions.isAllowed,
+        allow: this.#actions.allow,
+        run: this.#actions.run,
       });
       this.element.insertBefore(this.#tools.element, this.element.querySelector(":scope > .figures"));
     }

@@ -3,7 +3,8 @@
  *
  * A conversation is `{id, kind, title, system, created, updated, state, sentFrom, tree}`. Its `kind` is "chat" or
  * "completion"; `state` is "new" or "failed" where an answer has ended so and nobody has seen it, else empty; `sentFrom`
- * is the id of the first message that the model still gets, or null for all of them. The list is of summaries, which have
+ * is the id of the first message that the model still gets, or null for all of them; `toolSources` names where its tools
+ * come from, and `allowedTools` those that run without a question. The list is of summaries, which have
  * `text`, the words to search, instead of the tree.
  */
 
@@ -29,7 +30,7 @@ export class Library {
   /** A conversation that is kept from its first message on. */
   create(system, kind = "chat") {
     const now = this.#now();
-    return { id: makeId(), kind, title: "", system, created: now, updated: now, state: "", sentFrom: null, tree: new Tree() };
+    return { id: makeId(), kind, title: "", system, created: now, updated: now, state: "", sentFrom: null, toolSources: [], allowedTools: [], tree: new Tree() };
   }
 
   /** Summaries of the conversations that have all words of the query, the latest first. */
@@ -47,8 +48,8 @@ export class Library {
     const summary = (await this.#database.conversations()).find((record) => record.id === id);
     if (summary === undefined) return null;
     const { nodes, pieces } = await this.#database.partsOf(id);
-    const { kind = "chat", title, system, created, updated, state = "", sentFrom = null, chosen } = summary;
-    return { id, kind, title, system, created, updated, state, sentFrom, tree: new Tree(this.#join(nodes, pieces), chosen) };
+    const { kind = "chat", title, system, created, updated, state = "", sentFrom = null, toolSources = [], allowedTools = [], chosen } = summary;
+    return { id, kind, title, system, created, updated, state, sentFrom, toolSources, allowedTools, tree: new Tree(this.#join(nodes, pieces), chosen) };
   }
 
   /** Keeps what has changed: the conversation's own record, and these nodes of it. */
@@ -161,10 +162,11 @@ export function makeId() {
 }
 
 function summaryOf(conversation) {
-  const { id, kind, system, created, updated, state, sentFrom, tree } = conversation;
+  const { id, kind, system, created, updated, state, sentFrom, toolSources = [], allowedTools = [], tree } = conversation;
   const text = tree.nodes().map(({ content }) => content).join("\n").slice(0, MAX_SEARCHED);
   return {
-    id, kind, title: titleOf(conversation), system, created, updated, state, sentFrom, chosen: tree.chosen(),
+    id, kind, title: titleOf(conversation), system, created, updated, state, sentFrom, toolSources, allowedTools,
+    chosen: tree.chosen(),
     numMessages: tree.size, text,
   };
 }
