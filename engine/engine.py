@@ -21,7 +21,7 @@ from engine.interface.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.interface.cpu import cpu_features
 from engine.interface.errors import ModelError
 from engine.interface.types import EngineBusy, EngineStats, KVOffloadStats, Progress
-from engine.kv_events.publisher import KVEventPublisher, check_libraries
+from engine.kv_events.publisher import KVEventPublisher
 from engine.kv_transfer.kv_offload import KVOffload, files_of
 from engine.loop import EngineLoop
 from engine.models.open_model import OpenModel, open_model
@@ -54,15 +54,13 @@ class Engine:
         progress: Progress,
         make_scheduler: Callable[..., Scheduler] = Scheduler,
     ) -> None:
-        """Builds the engine and compiles every shape; raises ValueError where the library of page events is missing."""
+        """Builds the engine and compiles every shape."""
         self.config = config
         self.model_info = model_info
         self.model_path: Path | None = None  # of the file or folder that has the weights; None: they came otherwise
         self._kv_offload: KVOffload | None = None  # None: no pages are kept in a folder
         self._group = Group()
         self._is_asleep = False
-        if config.kv_events is not None:
-            check_libraries()
         self._kv_events: KVEventPublisher | None = None
         self._compile_counter = CompileCounter()
         self.pool = PagePool(layout.num_pages)
@@ -97,9 +95,11 @@ class Engine:
 
         Raises:
             ModelError: the model cannot be served.
-            ValueError: the configuration does not fit the model, the machine or the other hosts.
+            ValueError: the configuration does not fit the model, the machine or the other hosts, or needs a package
+                that is not installed.
             HostLost: another host is lost.
         """
+        config.check_packages()
         opened = open_model(path)
         group = open_group(config, opened, progress)
         try:

@@ -235,6 +235,18 @@ class EngineConfig:
                 "each host must have the same number of devices"
             )
 
+    def check_packages(self) -> None:
+        """Raises ValueError where a setting needs a package that is not installed; the message says how to get it."""
+        if self.kv_events is None:
+            return
+        try:
+            import msgspec  # noqa: F401
+        except ImportError as error:
+            raise ValueError(
+                f"kv_events is {self.kv_events!r}, and needs the package msgspec, which is not installed; "
+                "pip install 'eagre[kv-events]' installs it"
+            ) from error
+
     @property
     def has_host_key(self) -> bool:
         """Whether the secret of the hosts of one model is given."""

@@ -42,11 +42,12 @@ def _serve(options: argparse.Namespace) -> int:
     postpone_gc()
     _import_structlog()
     from server.cli.serve import run_server
-    from server.startup.settings import ServerSettings, SettingsError
+    from server.startup.settings import ServerSettings
 
     try:
         settings = ServerSettings.from_sources(_flags(options), os.environ)
-    except SettingsError as error:
+        settings.engine.check_packages()
+    except ValueError as error:  # a SettingsError, or of a package
         return _fail(str(error), EXIT_USAGE)
     if settings.engine.num_hosts > 1 and not settings.engine.has_host_key:
         settings = _with_host_key(settings)

@@ -12,7 +12,7 @@ from server.admission.probes import LIVENESS, READINESS
 from server.api.anthropic.message_objects import REQUEST_ID_HEADER
 from server.api.anthropic.messages import MESSAGES
 from server.api.openapi import handlers
-from server.api.route import BodyRoute, MessageRoute
+from server.api.route import BodyRoute, ErrorShape, MessageRoute
 from server.http import (
     admin,
     engine_events,
@@ -56,17 +56,22 @@ def read_keys(settings: ServerSettings) -> KeyRing:
     return KeyRing(keys, file, settings.admin_keys)
 
 
-def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
-    """Builds the application with every route. The models may still be loading; each request checks their state."""
-    settings = served.settings
-    hosts = None if settings.uds is not None else hosts_of(settings)
-    app = _make_app(served, Guard(keys, hosts, settings.allowed_origins), served.turns)
-    app[ERROR_SHAPES] = {
+def error_shapes() -> dict[str, ErrorShape]:
+    """How errors look, by the path of a route; elsewhere they have OpenAI's shape."""
+    return {
         **queries.ERROR_SHAPES,
         **ollama.ERROR_SHAPES,
         **llama_cpp.ERROR_SHAPES,
         **{route.path: route.shape_error for route in ROUTES},
     }
+
+
+def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
+    """Builds the application with every route. The models may still be loading; each request checks their state."""
+    settings = served.settings
+    hosts = None if settings.uds is not None else hosts_of(settings)
+    app = _make_app(served, Guard(keys, hosts, settings.allowed_origins), served.turns)
+    app[ERROR_SHAPES] = error_shapes()
     app[SOCKET_ROUTES] = frozenset(route.path for route in ROUTES if isinstance(route, MessageRoute))
     app[GENERATING] = frozenset([*(route.path for route in ROUTES), responses.RESPONSES])
     app[websocket.OPEN_SOCKETS] = OpenSockets(settings.max_websockets)

@@ -105,6 +105,16 @@ def test_a_wrong_setting_exits_with_2(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().err == "eagre: port is 70000; it must be from 0 to 65535\n"
 
 
+def test_a_package_that_a_setting_needs_is_missed_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "msgspec", None)  # as if it were not installed
+    assert cli.main(["serve", "/missing.gguf", "--kv-events", "tcp://127.0.0.1:5557"]) == cli.EXIT_USAGE
+    assert (
+        "needs the package msgspec, which is not installed; pip install 'eagre[kv-events]'" in capsys.readouterr().err
+    )
+
+
 def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
     assert "examples:" in capsys.readouterr().out
