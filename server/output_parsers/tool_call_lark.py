@@ -5,7 +5,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
-from server.output_parsers.tool_parser import DEEPSEEK, HERMES, LLAMA, MISTRAL, ToolCallSyntax
+from server.output_parsers.families.deepseek import DEEPSEEK
+from server.output_parsers.families.json_formats import HERMES, LLAMA, MISTRAL
+from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 from server.protocol.structured_outputs import Grammar, GrammarKind
 from server.protocol.tools import FunctionDefinition, StrictCalls, arguments_schema, array_of_calls
 

@@ -8,7 +8,13 @@ from itertools import pairwise
 import pytest
 
 from server.output_parsers.json_calls import JsonCallFinder
-from server.output_parsers.parser_events import ContentDelta, ToolCallArguments, ToolCallStart, ToolEvent, merged
+from server.output_parsers.reading.parser_events import (
+    ContentDelta,
+    ToolCallArguments,
+    ToolCallStart,
+    ToolEvent,
+    merged,
+)
 
 CALL = '{"name": "w", "arguments": {"a": 1}}'
 ONE: list[ToolEvent] = [ToolCallStart("w"), ToolCallArguments('{"a": 1}')]
