@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -181,6 +182,7 @@ class ToolCallReader:
 
     def start(self, name: str, call_id: str = "") -> None:
         """Emits the start of a call."""
+        name = self.offered_name(name)
         if not name or (self._only_known and name not in self._schemas):
             raise NotAToolCall
         self.has_started = self.has_open_call = True
@@ -192,7 +194,15 @@ class ToolCallReader:
 
     def is_known(self, name: str) -> bool:
         """Whether a tool has this name."""
-        return name in self._schemas
+        return self.offered_name(name) in self._schemas
+
+    def offered_name(self, name: str) -> str:
+        """The name of the one tool that is meant: models write `get.time` for `get_time`, or `functions.get_time`."""
+        if name in self._schemas:
+            return name
+        plain = _plain(name)
+        meant = [offered for offered in self._schemas if _plain(offered) == plain]
+        return meant[0] if len(meant) == 1 else name
 
     def reason(self, text: str) -> None:
         """Emits reasoning between calls and texts."""
@@ -205,7 +215,7 @@ class ToolCallReader:
             self._events.append(ToolCallArguments(text))
 
     def schema_of(self, name: str) -> Any:
-        return self._schemas.get(name)
+        return self._schemas.get(self.offered_name(name))
 
     def arguments(self, char: str) -> CharCoroutine:
         """The object of a call's arguments, emitted as it comes, with its JSON repaired."""
@@ -277,3 +287,8 @@ class ToolCallReader:
         if not value.startswith("{"):
             raise NotAToolCall
         return value
+
+
+def _plain(name: str) -> str:
+    """A name without what models change in it."""
+    return re.sub(r"[^0-9a-z]+", "_", name.strip().removeprefix("functions.").lower())

@@ -97,6 +97,19 @@ def test_a_call_that_is_cut_off_is_known_as_such(text: str, events: list[ToolEve
     assert_every_split(text, events, is_cut=True)
 
 
+@pytest.mark.parametrize("written", ["get.time", "functions.get_time", "Get-Time", "get_time"])
+def test_a_name_that_is_written_otherwise_is_that_of_the_tool_that_is_meant(written: str) -> None:
+    finder = JsonCallFinder({"get_time": {}, "set_time": {}})
+    events = [*finder.feed(f'{{"name": "{written}", "arguments": {{}}}}'), *finder.flush()]
+    assert merged(events) == [ToolCallStart("get_time"), ToolCallArguments("{}")]
+
+
+def test_a_name_that_two_tools_could_have_stays_text() -> None:
+    finder = JsonCallFinder({"get_time": {}, "get-time": {}})
+    text = '{"name": "get.time", "arguments": {}}'
+    assert merged([*finder.feed(text), *finder.flush()]) == [ContentDelta(text)]
+
+
 def test_arguments_at_the_beginning_are_emitted_as_they_come() -> None:
     finder = JsonCallFinder({"w": {}})
     pieces = [finder.feed(piece) for piece in ('```json\n{"name": "w", "arguments": {"a": "', "x", "y", '"}}')]
