@@ -39,7 +39,7 @@ ROOMS = (
     "server.telemetry",
     "server.startup",
     "server.model_sources",
-    "server.output_parsers", "server.streams",
+    "server.output_parsers", "server.output_parsers.families", "server.output_parsers.reading", "server.streams",
     "server.generation", "server.structured_output", "server.structured_output.schemas",
     "server.storage",
     "server.text", "server.text.tokenization",

@@ -14,6 +14,7 @@ from server.admission.workers import Workers
 from server.generation.generation_request import GenerationRequest
 from server.generation.prompt_sources import MAX_INLINE_CHARS
 from server.generation.prompts import PreparedPrompt, rules_behind
+from server.output_parsers.families.json_formats import HERMES
 from server.output_parsers.output_parser import OutputFormat
 from server.output_parsers.tool_call_lark import (
     LarkMarkers,
@@ -22,7 +23,6 @@ from server.output_parsers.tool_call_lark import (
     calls_or_form,
     tool_call_lark,
 )
-from server.output_parsers.tool_parser import HERMES
 from server.protocol.structured_outputs import Grammar
 from server.protocol.tools import MAX_CALLS, FunctionDefinition, OfferedCalls
 from server.structured_output.argument_grammar import ArgumentGrammar, ArgumentKeys

@@ -14,7 +14,7 @@ from engine.interface.config import EngineConfig
 from engine.interface.setting import NOT_EMPTY, Limit, Setting, at_least, check, from_to, setting, settings_of
 from server.model_sources.cache_folder import cache_folder
 from server.output_parsers.reasoning_parser import OFF, REASONING_SYNTAXES
-from server.output_parsers.tool_parser import NATIVE, TOOL_CALL_SYNTAXES
+from server.output_parsers.tool_call_syntaxes import NATIVE, TOOL_CALL_SYNTAXES
 from server.startup.flags import add_flag, read
 from server.structured_output.grammar_limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
 

@@ -4,7 +4,8 @@ import json
 import math
 from collections.abc import Generator
 
-from server.output_parsers.tool_call_reader import MAX_NAME_CHARS, CharCoroutine, NotAToolCall, ToolCallReader
+from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
+from server.output_parsers.reading.tool_call_reader import MAX_NAME_CHARS, CharCoroutine, NotAToolCall, ToolCallReader
 
 MAX_DEPTH = 64  # of lists and dictionaries within each other
 _SPACE = " \t\r\n"
@@ -50,9 +51,15 @@ def python_call(text: ToolCallReader, char: str, *, may_print: bool = False) -> 
         key = yield from _keyword(text, char)
 
 
-def python_calls(text: ToolCallReader) -> CharCoroutine:
-    """`name(…), name(…)]`, whose opening bracket has come already."""
-    char = yield from text.skip_space()
+def pythonic(text: ToolCallReader) -> CharCoroutine:
+    """`[name(…), name(…)]`, whose bracket has come already, or that a control token has announced."""
+    if text.begin != "[":
+        yield from text.literal("[", (yield from text.skip_space()))
+    return (yield from python_calls(text, (yield from text.skip_space())))
+
+
+def python_calls(text: ToolCallReader, char: str) -> CharCoroutine:
+    """`name(…), name(…)]` from its first character on."""
     while char != "]":
         yield from python_call(text, char)
         char = yield from text.skip_space()
@@ -207,3 +214,9 @@ def _escape() -> CharCoroutine:
 def _json(text: str) -> str:
     written = json.dumps(text, ensure_ascii=False)[1:-1]
     return json.dumps(text)[1:-1] if any("\ud800" <= char <= "\udfff" for char in text) else written
+
+
+PYTHONIC = ToolCallSyntax(
+    "pythonic", ("[", "<|python_start|>"), pythonic, only_first=True,
+    template_marks=("[func_name1(params_name1", "<|python_start|>"), is_ambiguous=True,
+)  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.output_parsers.json_repair import NotJson, is_whole_object, repaired
+from server.output_parsers.reading.json_repair import NotJson, is_whole_object, repaired
 
 CHARS = st.text(st.characters(exclude_categories=["Cs"]))
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from server.output_parsers.json_repair import JsonRepair, NotJson, repaired
-from server.output_parsers.parser_events import ToolCallArguments, ToolCallStart, ToolEvent
+from server.output_parsers.reading.json_repair import JsonRepair, NotJson, repaired
+from server.output_parsers.reading.markers import overlap
+from server.output_parsers.reading.parser_events import ReasoningDelta, ToolCallArguments, ToolCallStart, ToolEvent
 
 MAX_NAME_CHARS = 256
 _SPACE = " \t\r\n"
+_NAME_KEYS = ("name", "tool_name")  # the second is Cohere's
 _ARGUMENT_KEYS = ("arguments", "parameters")  # Llama's name for them is the second
 
 
@@ -44,7 +47,7 @@ class ToolCallReader:
         self.begin = begin
         self._schemas = schemas
         self._only_known = only_known
-        self.has_started = False  # a call's name has been emitted
+        self.has_started = False  # something has been emitted, mostly a call's name
         self.has_open_call = False  # the arguments of the last call have not come to their end
         self.is_done = False
         self._events: list[ToolEvent] = []
@@ -80,6 +83,44 @@ class ToolCallReader:
             char = ""
         return ""
 
+    def one_of(self, texts: Sequence[str], char: str = "") -> CharCoroutine:
+        """Exactly one of `texts`, of which `char` has come already; returns it. No text begins another one."""
+        seen = char
+        while seen not in texts:
+            if not any(text.startswith(seen) for text in texts):
+                raise NotAToolCall
+            seen += yield
+        return seen
+
+    def until(self, end: str, char: str = "") -> CharCoroutine:
+        """A short text up to the character `end`, which is left out; `char` has come already."""
+        text = ""
+        char = char or (yield)
+        while char != end:
+            text += char
+            if len(text) > MAX_NAME_CHARS:
+                raise NotAToolCall
+            char = yield
+        return text
+
+    def quoted(self, ends: Sequence[str], char: str = "") -> CharCoroutine:
+        """Any text up to one of `ends`, of which `char` has come already; it is emitted as a string while it comes.
+
+        An end that another one ends with stands behind it.
+        """
+        self.emit('"')
+        held = char or (yield)
+        while True:
+            end = next((end for end in ends if held.endswith(end)), None)
+            num_held = max(overlap(held, end) for end in ends) if end is None else len(end)
+            sure, held = held[: len(held) - num_held], held[len(held) - num_held :]
+            self.emit(json.dumps(sure, ensure_ascii=False)[1:-1])
+            if end is not None:
+                break
+            held += yield
+        self.emit('"')
+        return ""
+
     def skip_space(self) -> CharCoroutine:
         """The first character that is not white space."""
         while (char := (yield)) in _SPACE:
@@ -97,7 +138,7 @@ class ToolCallReader:
             key = yield from self.string(char)
             yield from self.literal(":", (yield from self.skip_space()))
             char = yield from self.skip_space()
-            if key == "name":
+            if key in _NAME_KEYS:
                 if name:
                     raise NotAToolCall
                 name = yield from self.string(char)
@@ -139,12 +180,13 @@ class ToolCallReader:
                 raise NotAToolCall
         return ""
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, call_id: str = "") -> None:
         """Emits the start of a call."""
+        name = self.offered_name(name)
         if not name or (self._only_known and name not in self._schemas):
             raise NotAToolCall
         self.has_started = self.has_open_call = True
-        self._events.append(ToolCallStart(name))
+        self._events.append(ToolCallStart(name, call_id))
 
     def end(self) -> None:
         """Marks the last call's arguments as complete."""
@@ -152,7 +194,20 @@ class ToolCallReader:
 
     def is_known(self, name: str) -> bool:
         """Whether a tool has this name."""
-        return name in self._schemas
+        return self.offered_name(name) in self._schemas
+
+    def offered_name(self, name: str) -> str:
+        """The name of the one tool that is meant: models write `get.time` for `get_time`, or `functions.get_time`."""
+        if name in self._schemas:
+            return name
+        plain = _plain(name)
+        meant = [offered for offered in self._schemas if _plain(offered) == plain]
+        return meant[0] if len(meant) == 1 else name
+
+    def reason(self, text: str) -> None:
+        """Emits reasoning between calls and texts."""
+        self.has_started = True
+        self._events.append(ReasoningDelta(text))
 
     def emit(self, text: str) -> None:
         """Emits more of the last call's arguments."""
@@ -160,7 +215,7 @@ class ToolCallReader:
             self._events.append(ToolCallArguments(text))
 
     def schema_of(self, name: str) -> Any:
-        return self._schemas.get(name)
+        return self._schemas.get(self.offered_name(name))
 
     def arguments(self, char: str) -> CharCoroutine:
         """The object of a call's arguments, emitted as it comes, with its JSON repaired."""
@@ -218,17 +273,22 @@ class ToolCallReader:
 
     @staticmethod
     def as_object(value: str) -> str:
-        """Arguments as JSON text of an object. Some models write that text as a string, or nothing as null.
+        """Arguments as JSON text of an object. Some models write that text as a string, or nothing as null or "".
 
         Raises NotAToolCall if they are no object.
         """
-        if value.startswith('"'):
+        if value.startswith('"') and value != '""':
             try:
                 value = repaired(json.loads(value))
             except (NotJson, ValueError) as error:
                 raise NotAToolCall from error
-        if value == "null":
+        if value in ("null", '""'):
             return "{}"
         if not value.startswith("{"):
             raise NotAToolCall
         return value
+
+
+def _plain(name: str) -> str:
+    """A name without what models change in it."""
+    return re.sub(r"[^0-9a-z]+", "_", name.strip().removeprefix("functions.").lower())

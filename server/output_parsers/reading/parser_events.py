@@ -14,6 +14,7 @@ class ToolCallStart(NamedTuple):
     """A call whose name is known; its arguments follow."""
 
     name: str
+    call_id: str = ""  # that the model has given it
 
 
 class ToolCallArguments(NamedTuple):
@@ -26,8 +27,8 @@ class ReasoningDelta(NamedTuple):
     text: str
 
 
-ToolEvent: TypeAlias = ContentDelta | ToolCallStart | ToolCallArguments
-ParserEvent: TypeAlias = ToolEvent | ReasoningDelta
+ParserEvent: TypeAlias = ContentDelta | ToolCallStart | ToolCallArguments | ReasoningDelta
+ToolEvent: TypeAlias = ParserEvent  # some syntaxes of calls mark reasoning, too
 
 
 Event = TypeVar("Event", bound=ParserEvent)

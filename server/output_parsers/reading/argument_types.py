@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from server.output_parsers.json_repair import NotJson, repaired
+from server.output_parsers.reading.json_repair import NotJson, repaired
+from server.structured_output.schemas.type_names import known_type
 
 MAX_PARTS = 200  # of a schema, that are looked at for one argument
 _ALL = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
@@ -49,6 +50,7 @@ class ArgumentType:
 
 
 TEXT = ArgumentType(frozenset({"string"}))
+ANY_BUT_TEXT = ArgumentType(_ALL - TEXT.types)
 
 
 def argument_type(schema: Any, key: str) -> ArgumentType:
@@ -75,9 +77,9 @@ def _type_of(node: Any, root: Any) -> ArgumentType:
             continue
         kind = part.get("type")
         if isinstance(kind, str):
-            types.add(kind)
+            types.add(known_type(kind))
         elif isinstance(kind, list):
-            types |= {name for name in kind if isinstance(name, str)}
+            types |= {known_type(name) for name in kind if isinstance(name, str)}
         elif "properties" in part:
             types.add("object")
         elif "items" in part:
