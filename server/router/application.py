@@ -36,6 +36,8 @@ _HANDLERS: dict[tuple[str, str], Handler] = {
     ("POST", CONVERSATIONS): sticky_routes.forward_with_history,
     ("POST", RESPONSES + "/input_tokens"): sticky_routes.forward_with_history,
     ("POST", RESPONSES + "/compact"): sticky_routes.forward_with_history,
+    ("POST", "/models/load"): forward_to_all,
+    ("POST", llama_cpp.UNLOAD): forward_to_all,
     ("GET", "/v1/streams/{id}"): failover.resume_stream,
     ("DELETE", "/v1/streams/{id}"): failover.stop_stream,
     ("GET", "/v1/requests"): sticky_routes.forward_to_named,
