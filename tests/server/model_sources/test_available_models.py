@@ -17,7 +17,7 @@ from tests.server.model_sources.fake_hub import FakeHub
 @pytest.fixture(autouse=True)
 def one_builtin(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The path of the only built-in model, "tiny" of 10 bytes, which is not here."""
-    model = BuiltinModel((BuiltinPart("tiny-gguf==1.0", "", ".gguf", "", 10),), "", "no license")
+    model = BuiltinModel((BuiltinPart("tiny-gguf==1.0", "", ".gguf", "", 10),), "", "no license", "tests", 20)
     monkeypatch.setattr(builtin_models, "BUILTIN_MODELS", {"tiny": model})
     return tmp_path / "eagre" / "models" / "tiny.gguf"
 
@@ -37,7 +37,7 @@ def test_builtins(one_builtin: Path, size: int | None) -> None:
         one_builtin.write_bytes(b"?" * size)
     is_here = size == 10
     expected = AvailableModel(
-        "tiny", "built-in", one_builtin if is_here else None, None if is_here else 10, "no license"
+        "tiny", "built-in", one_builtin if is_here else None, None if is_here else 10, "no license", "tests", 20
     )
     assert list(all_models([])) == [expected]
 
