@@ -15,7 +15,8 @@ from engine.interface.setting import NOT_EMPTY, Limit, Setting, at_least, check,
 from server.model_sources.cache_folder import cache_folder
 from server.output_parsers.reasoning_parser import OFF, REASONING_SYNTAXES
 from server.output_parsers.tool_parser import NATIVE, TOOL_CALL_SYNTAXES
-from server.startup.flags import add_flag, read
+from server.startup.flag_groups import FIRST_FLAGS, FLAG_GROUPS
+from server.startup.flags import add_flag, as_given, read
 from server.structured_output.grammar_limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -308,10 +309,16 @@ class ServerSettings:
         return found
 
     @classmethod
-    def add_flags(cls, parser: argparse.ArgumentParser) -> None:
-        """Adds one flag for each setting. A flag that is not given is None in the namespace."""
-        for declared in cls.declared():
-            add_flag(parser, declared)
+    def add_flags(cls, parser: argparse.ArgumentParser, *, shows_all: bool = True) -> None:
+        """Adds one flag for each setting, in groups; the help shows all, or those that matter first.
+
+        A flag that is not given is None in the namespace.
+        """
+        declared = {setting.key: setting for setting in cls.declared()}
+        for title, keys in FLAG_GROUPS.items():
+            group = parser.add_argument_group(title)
+            for key in keys:
+                add_flag(group, declared[key], is_shown=shows_all or key in FIRST_FLAGS)
 
     @classmethod
     def from_sources(cls, flags: Mapping[str, Any], environment: Mapping[str, str]) -> ServerSettings:
@@ -322,7 +329,5 @@ class ServerSettings:
         try:
             engine = EngineConfig(**read(settings_of(EngineConfig).values(), flags, environment))
             return cls(engine=engine, **read(settings_of(cls).values(), flags, environment))
-        except SettingsError:
-            raise
         except ValueError as error:
-            raise SettingsError(str(error)) from error
+            raise SettingsError(as_given(str(error), cls.declared(), flags, environment)) from error

@@ -84,7 +84,7 @@ def test_models_in_folders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("none.gguf", "there is no such file"), ("empty", "without a GGUF file"), ("text.gguf", "it begins with b'text'")],
+    [("none.gguf", "there is no such file"), ("empty", "without a GGUF file"), ("text.gguf", 'it begins with "text"')],
 )
 def test_what_is_no_model_is_listed_with_the_reason(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "empty").mkdir()
