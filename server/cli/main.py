@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The console entry point; returns the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = build_parser(arguments)
-    options = parser.parse_args(["--help" if argument == HELP_ALL else argument for argument in arguments])
+    options = parser.parse(["--help" if argument == HELP_ALL else argument for argument in arguments])
     if options.command is None:
         parser.print_help()
         return EXIT_USAGE
@@ -194,8 +194,9 @@ def _chat(options: argparse.Namespace) -> int:
     from server.cli.chat.conversation import Conversation
     from server.cli.chat.terminal import Terminal
 
-    answers = open_answers(options.url, options.model, _key(options), is_local=options.local)
     conversation = Conversation(options.model, options.system, **_sampling(options))
+    body = conversation.body("?")
+    answers = open_answers(options.url, options.model, _key(options), body, is_local=options.local)
     with closing(answers), closing(Terminal(is_plain=options.plain)) as terminal:
         if terminal.is_interactive:
             terminal.tell(f"{answers.name} answers; /help lists the commands")

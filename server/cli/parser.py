@@ -110,7 +110,7 @@ class _ShowVersion(argparse.Action):
         parser.exit()
 
 
-def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+def build_parser(arguments: Sequence[str]) -> Parser:
     """The parser of the whole command; it has the flags of `serve` and `deploy` only if these are among `arguments`.
 
     Their help shows the flags that matter first, or with `--help=all` among the arguments all.

@@ -82,9 +82,10 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
             first.cancel()
             return EXIT_OK
         if not first.result():
-            for model in served.all:
-                if model.load_error is not None:
-                    announce(f"eagre: {model.load_error}")
+            if len(served.all) > 1:
+                announce("eagre: none of the models could be loaded")  # the log has the reasons
+            elif settings.log_format == "console":
+                announce(f"eagre: {served.first.load_error}")
             return EXIT_FAILURE
         announce(listeners.welcome(", ".join(served.names)))
         return await _serve_until_stopped(served, loader, stopped)

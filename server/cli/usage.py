@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from server.startup.plain_text import without_controls
 
@@ -33,9 +33,9 @@ class Parser(argparse.ArgumentParser):
         print(f"eagre: {without_controls(message)}`{self.prog} --help` explains the usage", file=sys.stderr)
         self.exit(EXIT_USAGE)
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        """As argparse's own; an unknown flag exits with the flag that is closest to it."""
-        options, unknown = self.parse_known_args(args, namespace)
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """As `parse_args`; an unknown flag exits with the flag that is closest to it."""
+        options, unknown = self.parse_known_args(arguments)
         if unknown:
             command = self._command_of(options)
             flags = [name for action in command._actions for name in action.option_strings]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import IO
 
 from engine.interface.types import Progress
-from server.model_sources.builtin_models import BuiltinModel, BuiltinPart
+from server.model_sources.builtin_models import BuiltinModel
+from server.model_sources.builtin_parts import BuiltinPart
 from server.model_sources.cache_folder import ModelStoreError
 
 COPY_BYTES = 1 << 20

@@ -38,6 +38,8 @@ _ORIGINS = Limit(
     "each must be an origin such as http://127.0.0.1:8001",
 )
 
+_HOSTS = Limit(lambda text: all(host.strip() for host in text.split(",")), "it must not be empty")
+
 _NETWORKS = Limit(
     lambda networks: all(_is_network(network) for network in networks),
     "each must be an address or a network such as 10.0.0.0/8",
@@ -99,7 +101,7 @@ class ServerSettings:
     Raises SettingsError if a value is of the wrong type or outside its limits.
     """
 
-    host: str = setting("127.0.0.1", "address to listen on", limit=NOT_EMPTY)
+    host: str = setting("127.0.0.1", "address to listen on, or several, comma-separated", limit=_HOSTS)
     port: int = setting(8000, "port to listen on; 0 picks a free one", limit=from_to(0, 65535))
     uds: str | None = setting(
         None, "Unix socket to listen on instead, for its owner alone", limit=NOT_EMPTY, metavar="PATH"
@@ -285,6 +287,11 @@ class ServerSettings:
         if self.inspect_requests and not self.admin_keys:
             raise SettingsError("inspect_requests shows requests to the administrator alone; admin_key is missing")
         self.engine_config()
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The addresses to listen on, each once."""
+        return tuple(dict.fromkeys(host.strip() for host in self.host.split(",")))
 
     @property
     def model(self) -> str:

@@ -289,6 +289,34 @@ async def test_without_the_right_key_the_refusal_says_so_and_shows_no_key(
     assert not any(flag in shown.err for flag in flags[1:])
 
 
+@pytest.mark.parametrize("command", ["complete", "chat"])
+async def test_a_model_that_the_server_does_not_have_is_refused(
+    server: RunningServer, command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = ["x"] if command == "complete" else []
+    monkeypatch.setattr(sys, "stdin", io.StringIO("x"))
+    monkeypatch.delenv("EAGRE_URL", raising=False)
+    assert await run_cli(command, *prompt, "--url", server.url, "--model", "nope") == 1
+    refused = capsys.readouterr()
+    assert refused.out == ""
+    assert "nope" in refused.err
+    assert refused.err.strip().endswith("has fake") or refused.err.strip().endswith('has "fake"')
+    monkeypatch.setattr(address, "DEFAULT_URL", server.url)
+    assert await run_cli(command, *prompt, "--model", "nope") == 1
+    assert capsys.readouterr().err.endswith("; --local loads it into this process\n")
+    assert server.engine.submitted == []
+
+
+@pytest.mark.parametrize("command", ["complete", "chat"])
+async def test_a_wrong_parameter_is_refused_before_a_model_is_loaded(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_loader, "load_model", lambda *_: pytest.fail("the model is loaded"))
+    prompt = ["x"] if command == "complete" else []
+    assert await run_cli(command, *prompt, "--local", "--temperature", "-1") == 1
+    assert capsys.readouterr().err == "eagre: temperature is -1.0; it must be from 0 to 2\n"
+
+
 async def test_a_refusal_is_reported_in_one_line_and_exits_with_1(
     server: RunningServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils import close_session
 
 from server.model_sources import builtin_models
-from server.model_sources.builtin_models import BuiltinPart
+from server.model_sources.builtin_parts import BuiltinPart
 from tests.server.model_sources.fake_hub import FOLDER, QUANTS, SHARDS, FakeHub, running_hub
 from tests.server.model_sources.wheels import CONTENT, builtin, make_parts, make_wheel, part
 

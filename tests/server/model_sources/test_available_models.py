@@ -9,7 +9,8 @@ from huggingface_hub import hf_hub_download
 
 from server.model_sources import builtin_models
 from server.model_sources.available_models import AvailableModel, all_models
-from server.model_sources.builtin_models import BuiltinModel, BuiltinPart
+from server.model_sources.builtin_models import BuiltinModel
+from server.model_sources.builtin_parts import BuiltinPart
 from server.model_sources.model_store import pull_model
 from tests.server.model_sources.fake_hub import FakeHub
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from server.model_sources import builtin_models
-from server.model_sources.builtin_models import BuiltinPart
+from server.model_sources.builtin_parts import BuiltinPart
 from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.model_store import pull_model
 from tests.server.model_sources.fake_hub import FakeHub

@@ -22,7 +22,8 @@ from pathlib import Path
 import pytest
 
 from server.model_sources import builtin_models
-from server.model_sources.builtin_models import BUILTIN_MODELS, BuiltinPart
+from server.model_sources.builtin_models import BUILTIN_MODELS
+from server.model_sources.builtin_parts import BuiltinPart
 from server.model_sources.builtin_store import builtin_file
 from server.model_sources.cache_folder import ModelStoreError, cache_folder
 from server.model_sources.model_store import ensure_model, pull_model, resolve_model
