@@ -176,3 +176,13 @@ def pages_that_fit(
             "fewer than two pages fit"
         )
     return min(fitting, num_useful)
+
+
+def check_num_pages(num_pages: int, bytes_per_page: int) -> None:
+    """Raises ValueError where so many pages do not fit into the memory of the machine."""
+    total, _ = machine_memory()
+    if num_pages * bytes_per_page > total:
+        raise ValueError(
+            f"num_pages is {num_pages}; a page takes {bytes_per_page} bytes, so at most {total // bytes_per_page} fit "
+            "into the memory"
+        )

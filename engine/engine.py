@@ -11,7 +11,7 @@ import jax
 
 from cache.page import NULL_PAGE_ID
 from cache.pool import PagePool
-from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, pages_that_fit
+from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, check_num_pages, pages_that_fit
 from engine.backends.backends import kv_dtype
 from engine.backends.base.backend import Backends
 from engine.backends.base.model_config import ModelConfig
@@ -344,12 +344,15 @@ def _kv_layout(model: ModelConfig, config: EngineConfig, backends: Backends, max
     def layout(num_pages: int) -> KVLayout:
         return model.kv_layout(num_pages, page_size, kv_dtype(config, backends))
 
+    # Devices other than CPUs have memory of their own, and each holds its share of a page; so does each host.
+    num_shares = config.tensor_parallel if jax.default_backend() != "cpu" else config.num_hosts
+    bytes_per_page = layout(1).bytes_per_page // num_shares
     if config.num_pages is not None:
+        check_num_pages(config.num_pages, bytes_per_page)
         return layout(config.num_pages)
     num_useful = config.max_num_seqs * -(-max_model_len // page_size) + 1
     num_pages = pages_that_fit(
-        # Devices other than CPUs have memory of their own, and each holds its share of a page; so does each host.
-        layout(1).bytes_per_page // (config.tensor_parallel if jax.default_backend() != "cpu" else config.num_hosts),
+        bytes_per_page,
         num_useful,
         memory_utilization=config.memory_utilization,
         kv_cache_bytes=config.kv_cache_bytes,

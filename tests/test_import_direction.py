@@ -75,7 +75,7 @@ ONLY_IN = {
     "aiohttp": ("server/",),
     "tokenizers": ("server/text/", "server/structured_output/"),
     "sentencepiece": ("server/text/",),
-    "huggingface_hub": ("server/model_sources/hub_download.py", "server/model_sources/hub_cache.py"),
+    "huggingface_hub": ("server/model_sources/",),
     "jinja2": ("server/text/", "server/cli/bench/"),  # chat templates, in a sandbox; the report's own page
     "rich": ("server/cli/",),
     "llguidance": ("server/structured_output/",),

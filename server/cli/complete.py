@@ -7,7 +7,7 @@ from contextlib import aclosing, closing
 from typing import Any
 
 from server.cli.client import address
-from server.cli.client.errors import NoServer
+from server.cli.client.errors import NoAnswer, NoModel, NoServer
 from server.cli.client.server_client import ServerClient
 
 
@@ -18,8 +18,13 @@ def write_answer(
     """Streams the answer of the server at `url`, or without one of a local server or model; raises NoAnswer."""
     if not is_local:
         try:
-            asyncio.run(write_remote(url or address.DEFAULT_URL, body, write, api_key))
+            named = body if model is None else {"model": model, **body}
+            asyncio.run(write_remote(url or address.DEFAULT_URL, named, write, api_key))
             return
+        except NoModel as error:
+            if url is not None:
+                raise
+            raise NoAnswer(f"{error}; --local loads it into this process") from error
         except NoServer:
             if url is not None:
                 raise

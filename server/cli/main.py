@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from server.cli.client.errors import NoAnswer
-from server.cli.parser import build_parser
+from server.cli.parser import HELP_ALL, build_parser
 from server.startup.plain_text import without_controls
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ EXIT_INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console entry point; returns the exit status."""
-    parser = build_parser(sys.argv[1:] if arguments is None else arguments)
-    options = parser.parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = build_parser(arguments)
+    options = parser.parse(["--help" if argument == HELP_ALL else argument for argument in arguments])
     if options.command is None:
         parser.print_help()
         return EXIT_USAGE
@@ -49,6 +50,8 @@ def _serve(options: argparse.Namespace) -> int:
         settings.engine.check_packages()
     except ValueError as error:  # a SettingsError, or of a package
         return _fail(str(error), EXIT_USAGE)
+    if settings.replica_name is None:  # a replica has the variables of its front, which has said this
+        _warn_of_variables()
     if settings.engine.num_hosts > 1 and not settings.engine.has_host_key:
         settings = _with_host_key(settings)
     if settings.engine.host_index:
@@ -92,6 +95,7 @@ def _deploy(options: argparse.Namespace) -> int:
         plan = DeployPlan.from_sources(flags, os.environ)
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
+    _warn_of_variables()
     from server.cli.deploy import run_deployment
 
     return run_deployment(plan, flags, os.environ, _announce)
@@ -111,7 +115,30 @@ def _flags(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _announce(line: str) -> None:
+    """Prints a line of a serving command; settings have the names of their flags there."""
+    from server.startup.flags import as_given
+    from server.startup.settings import ServerSettings
+
+    prefix, name, rest = line.partition("eagre: ")
+    if name and not prefix:
+        line = name + as_given(rest, ServerSettings.declared(), {}, {})
     print(without_controls(line), file=sys.stderr, flush=True)
+
+
+def _warn_of_variables() -> None:
+    """Prints a line for each variable EAGRE_… that no command reads: it is misspelt, most likely."""
+    from server.cli.usage import unknown_variables
+    from server.startup.flags import variable_name
+    from server.startup.settings import ServerSettings
+
+    declared = {variable_name(setting) for setting in ServerSettings.declared()}
+    if unknown_variables(os.environ, declared):
+        from engine.interface.setting import settings_of
+        from server.router.ray.plan import DeployPlan
+
+        declared |= {variable_name(setting) for setting in settings_of(DeployPlan).values()}
+        for line in unknown_variables(os.environ, declared):
+            _announce(f"eagre: {line}")
 
 
 def _pull(options: argparse.Namespace) -> int:
@@ -168,8 +195,9 @@ def _chat(options: argparse.Namespace) -> int:
     from server.cli.chat.conversation import Conversation
     from server.cli.chat.terminal import Terminal
 
-    answers = open_answers(options.url, options.model, _key(options), is_local=options.local)
     conversation = Conversation(options.model, options.system, **_sampling(options))
+    body = conversation.body("?")
+    answers = open_answers(options.url, options.model, _key(options), body, is_local=options.local)
     with closing(answers), closing(Terminal(is_plain=options.plain)) as terminal:
         if terminal.is_interactive:
             terminal.tell(f"{answers.name} answers; /help lists the commands")

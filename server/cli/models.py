@@ -32,7 +32,8 @@ class MeasuredModel:
     def fits(self, memory: MachineMemory) -> bool | None:
         """Whether the weights and the cache of NUM_TOKENS tokens fit into the memory now; None if not known."""
         if self.footprint is None or self.cache_bytes is None:
-            return None
+            needed = None if self.error is not None else self.listed.memory_bytes
+            return None if needed is None else needed <= memory.usable
         return self.footprint.weight_bytes + self.cache_bytes <= memory.usable
 
 
@@ -63,6 +64,8 @@ def as_json(models: Iterable[MeasuredModel], memory: MachineMemory) -> str:
             "path": None if model.listed.path is None else str(model.listed.path),
             "download_bytes": model.listed.download_bytes,
             "license": model.listed.license,
+            "summary": model.listed.summary,
+            "memory_bytes": model.listed.memory_bytes,
             **{field: known.get(field) for field in fields},
             "cache_bytes_per_1000_tokens": model.cache_bytes,
             "fits": model.fits(memory),
@@ -106,12 +109,16 @@ def _row(model: MeasuredModel, memory: MachineMemory) -> tuple[str, ...]:
 
 
 def _note(model: MeasuredModel) -> str:
+    listed = model.listed
     if model.error is not None:
         return one_line(model.error)
-    if model.listed.download_bytes is not None:
-        command = f"`eagre pull {model.listed.name}` fetches {_size(model.listed.download_bytes)}"
-        return f"not here yet; {command}, under the {model.listed.license}"
-    return ""
+    notes = [] if listed.summary is None else [listed.summary]
+    if listed.download_bytes is not None:
+        command = f"`eagre pull {listed.name}` fetches {_size(listed.download_bytes)}"
+        notes.append(f"not here yet; {command}, under the {listed.license}")
+        if listed.memory_bytes is not None:
+            notes.append(f"it takes about {_size(listed.memory_bytes)} of memory")
+    return "; ".join(notes)
 
 
 def _size(num_bytes: int) -> str:

@@ -7,8 +7,10 @@ from typing import Any
 
 from server.cli.bench.flags import EXAMPLES as BENCH_EXAMPLES
 from server.cli.bench.flags import add_flags as add_bench_flags
+from server.cli.usage import Parser
 
 DEFAULT_MAX_TOKENS = 256
+HELP_ALL = "--help=all"
 
 _EXAMPLES = """examples:
   eagre serve                            serve a small built-in model, with a playground
@@ -28,8 +30,9 @@ _SERVE_EXAMPLES = """examples:
   eagre serve bartowski/SmolLM2-360M-Instruct-GGUF:Q8_0
   EAGRE_PORT=9000 eagre serve --log-format json
 
-Every flag has an environment variable: EAGRE_MAX_NUM_SEQS for --max-num-seqs. A flag overrides
-its variable. After SIGTERM or Ctrl-C running streams may end; a second signal stops at once.
+These flags matter first; --help=all shows all of them, about 80. Every flag has an environment
+variable: EAGRE_MAX_NUM_SEQS for --max-num-seqs. A flag overrides its variable. After SIGTERM or
+Ctrl-C running streams may end; a second signal stops at once.
 """
 
 _DEPLOY_EXAMPLES = """examples:
@@ -39,7 +42,7 @@ _DEPLOY_EXAMPLES = """examples:
   eagre deploy --update --dtype bfloat16
 
 Needs Ray: pip install 'eagre[ray]', on every machine of the cluster. All flags of `eagre serve` apply
-to the router or to each replica. SIGTERM or Ctrl-C ends the router, then its replicas.
+to the router or to each replica; --help=all shows them. SIGTERM or Ctrl-C ends the router, then its replicas.
 """
 
 _PULL_EXAMPLES = """examples:
@@ -107,9 +110,13 @@ class _ShowVersion(argparse.Action):
         parser.exit()
 
 
-def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of the whole command; it has the flags of `serve` and `deploy` only if these are among `arguments`."""
-    parser = argparse.ArgumentParser(
+def build_parser(arguments: Sequence[str]) -> Parser:
+    """The parser of the whole command; it has the flags of `serve` and `deploy` only if these are among `arguments`.
+
+    Their help shows the flags that matter first, or with `--help=all` among the arguments all.
+    """
+    shows_all = HELP_ALL in arguments
+    parser = Parser(
         prog="eagre",
         description="A token-streaming server for language models.",
         epilog=_EXAMPLES,
@@ -123,7 +130,7 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         from server.startup.settings import ServerSettings
 
         serve.add_argument("only_model", metavar="MODEL", nargs="?", help="the same as --model MODEL")
-        ServerSettings.add_flags(serve)
+        ServerSettings.add_flags(serve, shows_all=shows_all)
 
     deploy = _add_command(commands, "deploy", "serve replicas on a Ray cluster behind one router", _DEPLOY_EXAMPLES)
     if "deploy" in arguments:
@@ -132,7 +139,7 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
         deploy.add_argument("only_model", metavar="MODEL", nargs="?", help="the same as --model MODEL")
         DeployPlan.add_flags(deploy)
-        ServerSettings.add_flags(deploy)
+        ServerSettings.add_flags(deploy, shows_all=shows_all)
 
     pull = _add_command(commands, "pull", "fetch a model into the user's cache", _PULL_EXAMPLES)
     pull.add_argument(
@@ -206,6 +213,7 @@ def _add_key(command: argparse.ArgumentParser) -> None:
 
 
 def _add_sampling(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--temperature", type=float, help="0 always takes the most probable token (default 1)")
-    command.add_argument("--top-p", type=float, help="share of the distribution to draw from (default 1)")
-    command.add_argument("--seed", type=int, help="the same seed gives the same answer")
+    own = "(default: the model's own)"
+    command.add_argument("--temperature", type=float, help=f"0 always takes the most probable token {own}")
+    command.add_argument("--top-p", type=float, help=f"share of the distribution to draw from {own}")
+    command.add_argument("--seed", type=int, help="the same seed gives the same answer (default: another each time)")

@@ -169,8 +169,8 @@ async def _add_anthropics_header(request: web.Request, response: web.StreamRespo
 
 
 def hosts_of(settings: ServerSettings) -> frozenset[str]:
-    """Returns the accepted host names in lower case: the allowed hosts and the one that the server listens on."""
-    return frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host))
+    """Returns the accepted host names in lower case: the allowed hosts and those that the server listens on."""
+    return frozenset(name.lower() for name in (*settings.allowed_hosts, *settings.hosts))
 
 
 async def _close(app: web.Application) -> None:

@@ -21,6 +21,8 @@ class AvailableModel:
     path: Path | None  # of the GGUF file or the folder; None where it is not here
     download_bytes: int | None = None  # of a built-in model that is not here
     license: str | None = None  # of the weights of a built-in model
+    summary: str | None = None  # what a built-in model is good for
+    memory_bytes: int | None = None  # about what a built-in model takes, with the cache of 1,000 tokens
     error: str | None = None  # why there is nothing to open
 
 
@@ -36,7 +38,10 @@ def _builtin(name: str) -> AvailableModel:
     """A file of the right size is taken for the model, because hashing would read all of it."""
     path, model = builtin_file(name), builtin_models.BUILTIN_MODELS[name]
     is_here = path.is_file() and path.stat().st_size == model.size
-    return AvailableModel(name, "built-in", path if is_here else None, None if is_here else model.size, model.license)
+    return AvailableModel(
+        name, "built-in", path if is_here else None, None if is_here else model.size, model.license,
+        model.summary, model.memory_bytes,
+    )  # fmt: skip
 
 
 def _from_hub() -> Iterator[AvailableModel]:

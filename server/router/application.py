@@ -9,7 +9,7 @@ from server.admission.loop_throttle import LoopThrottle
 from server.admission.probes import LIVENESS, PROBES, READINESS
 from server.api.openapi.operations import OPERATIONS, Operation, Tag
 from server.api.route import BodyRoute
-from server.http import websocket
+from server.http import llama_cpp, websocket
 from server.http.app import error_shapes, hosts_of, read_keys
 from server.http.entry.access_log import add_headers
 from server.http.entry.error_answers import ERROR_SHAPES, GENERATING

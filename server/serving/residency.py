@@ -129,7 +129,8 @@ class Residency:
                 await model.engine.lifecycle.wake(is_beside_others=self.is_beside_others(model))
         except Exception as failure:  # noqa: BLE001 - whatever is wrong with one model must not end the others
             is_foreseen = isinstance(failure, OSError | ValueError | RuntimeError | MemoryError)
-            log.error("model_not_loaded", model=model.model_name, reason=str(failure), exc_info=not is_foreseen)
+            if not is_foreseen or not self._ends_with(model):
+                log.error("model_not_loaded", model=model.model_name, reason=str(failure), exc_info=not is_foreseen)
             reason = str(failure) or type(failure).__name__
             model.fail_to_load(reason)
             error = _cannot_load(model, reason)
@@ -141,6 +142,10 @@ class Residency:
             place.may_leave_at = _now() + max(LEAST_STAY_S, LEAST_STAY_IN_LOADS * seconds)
             log.info("model_in_memory", model=model.model_name, seconds=round(seconds, 3))
         self._tell(model, error)
+
+    def _ends_with(self, model: ServedModel) -> bool:
+        """Whether the command ends, with the reason in a line of its own, because its only model cannot be loaded."""
+        return len(self._models) == 1 and not model.is_open and model.settings.log_format == "console"
 
     def _tell(self, model: ServedModel, error: ApiError | None) -> None:
         """Removes a model from the load queue, and gives the outcome to those who wait for it."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from engine.client import EngineClient
 
 
+_NO_MEMORY = "RESOURCE_EXHAUSTED"  # how the errors of JAX begin where memory is short
 MAX_TEMPLATE_BYTES = 4 << 20  # of a file with a chat template; templates have some kilobytes
 
 
@@ -76,7 +77,16 @@ def load_with(
     from engine.client import EngineClient
 
     config = configure(tuple(text_model.tokenizer.eos_token_ids))
-    return LoadedModel(EngineClient.load(path, config, progress), text_model)
+    try:
+        return LoadedModel(EngineClient.load(path, config, progress), text_model)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and _NO_MEMORY not in str(error):
+            raise
+        reason = (str(error).splitlines() or ["no more is available"])[0].removeprefix(f"{_NO_MEMORY}: ")
+        raise ValueError(
+            f"there is not enough memory for the model and its cache ({reason.rstrip('.')}); lower memory_utilization, "
+            "num_pages, max_num_seqs or max_model_len, or take a smaller model (`eagre models` lists what fits)"
+        ) from error
 
 
 def _read_template(path: Path) -> str:

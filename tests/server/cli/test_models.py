@@ -125,14 +125,19 @@ def test_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["models", str(tiny), str(folder / "text.gguf")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["NAME", "SOURCE", "QUANTIZATION", "PARAMETERS", "WEIGHTS", "1,000", "TOKENS", "FITS"]
-    assert lines[1].split() == ["smollm2-135m-instruct", "built-in", "-", "-", "-", "-", "-"]
+    assert lines[1].split() == ["smollm2-135m-instruct", "built-in", "-", "-", "-", "-", "yes"]
     assert (
-        lines[2] == "  not here yet; `eagre pull smollm2-135m-instruct` fetches 98.4 MB, under the Apache License 2.0"
+        lines[2] == "  a first look: small and fast, and soon wrong; not here yet; `eagre pull smollm2-135m-instruct` "
+        "fetches 98.4 MB, under the Apache License 2.0; it takes about 120 MB of memory"
     )
     assert lines[3].split()[:2] == ["gemma-3-270m", "built-in"]
-    assert lines[4].endswith("fetches 253 MB, under the Gemma Terms of Use")
-    assert lines[5].split()[:2] == [str(tiny), "file"]
-    assert lines[5].split()[-1] == "yes"
-    assert lines[6].split()[0] == str(folder / "text.gguf")
-    assert "is no GGUF file" in lines[7]
-    assert "of memory are available now" in lines[9]
+    assert "fetches 253 MB, under the Gemma Terms of Use" in lines[4]
+    assert lines[5].split()[:2] == ["qwen2.5-coder-0.5b", "built-in"]
+    assert "fetches 491 MB, under the Apache License 2.0; it takes about 650 MB of memory" in lines[6]
+    assert lines[7].split()[:2] == ["qwen2.5-coder-1.5b", "built-in"]
+    assert "fetches 1.1 GB, under the Apache License 2.0; it takes about 1.2 GB of memory" in lines[8]
+    assert lines[9].split()[:2] == [str(tiny), "file"]
+    assert lines[9].split()[-1] == "yes"
+    assert lines[10].split()[0] == str(folder / "text.gguf")
+    assert "is no GGUF file" in lines[11]
+    assert "of memory are available now" in lines[13]

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
 from server.startup import model_loader
 from server.startup.model_loader import LoadedModel, load_model
@@ -56,3 +57,29 @@ def test_a_template_without_an_end_ends_the_start(tmp_path: Path) -> None:
     for named, words in ((path, "is larger than"), ("/dev/zero", "cannot be read: it is a device")):
         with pytest.raises(ModelError, match=f"the chat template {named} {words}"):
             load_model(ServerSettings(models=(str(tmp_path),), chat_template=str(named)), silent)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes."), "Out of memory allocating 5 bytes"),
+        (MemoryError("Unable to allocate 9 GiB"), "Unable to allocate 9 GiB"),
+        (MemoryError(), "no more is available"),
+    ],
+)
+def test_too_little_memory_is_one_line_with_what_to_try(
+    error: Exception, reason: str, model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("engine.client.EngineClient.load", load)
+    with pytest.raises(ValueError, match="lower memory_utilization, num_pages, max_num_seqs or max_model_len") as said:
+        load_model(ServerSettings(), silent)
+    assert str(said.value).startswith(f"there is not enough memory for the model and its cache ({reason}); ")
+
+
+def test_more_pages_than_memory_are_refused(model_path: Path) -> None:
+    engine = EngineConfig(num_pages=2_000_000_000)
+    with pytest.raises(ValueError, match=r"num_pages is 2000000000; a page takes .* bytes, so at most .* fit"):
+        load_model(ServerSettings(engine=engine), silent)
