@@ -8,6 +8,7 @@
  *   markdown/   from an answer's text to elements, block by block as it arrives
  *   parameters/ every parameter with its control, presets, tools, schemas
  *   store/      conversations: trees of messages, kept in the browser
+ *   attachments/ files that go with a message, read as text
  *   page/       the document: elements, tabs, and the reader's settings
  *   transport/  the server: its state, and the ways in which an answer comes from it
  */
@@ -222,7 +223,7 @@ new Palette().add(
   { name: "Conversation: open, search, export, import", run: () => (tabs.select("chat"), panels.chat.showList()) },
   { name: "Answer: again", run: () => panels.chat.regenerateLast(), isOffered: isChat },
   { name: "Question: edit the last one", run: () => panels.chat.editLast(), isOffered: isChat },
-  { name: "Attach text files", run: () => byId("chat-attach").click(), isOffered: isChat },
+  { name: "Attach files", run: () => byId("chat-attach").click(), isOffered: isChat },
   { name: "System prompt", run: () => panels.chat.editSystem(), isOffered: isChat },
   ...[...document.querySelectorAll("input[name=transport]")].map((radio) => ({
     name: `Transport: ${radio.parentElement.textContent}`, run: () => radio.click(),

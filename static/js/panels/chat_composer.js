@@ -1,16 +1,18 @@
 /** Where a message is written: its text, the files that go with it, and how full the model's context is. */
 
-import { announce, byId, make, onEnter } from "../page/dom.js";
+import { Attachments } from "../attachments/attachments.js";
+import { listenForFiles } from "../attachments/drops.js";
+import { announce, byId, onEnter } from "../page/dom.js";
 
-const MAX_FILE_BYTES = 512 * 1024;
-const MAX_FILES = 16;
 const COUNT_DELAY = 700; // milliseconds of quiet before the context is counted anew
 
 export class Composer {
   #input = byId("chat-input");
-  #files = byId("chat-files");
   #error = byId("chat-error");
-  #attachments = []; // {name, text}
+  #attachments = new Attachments(() => {
+    this.recount();
+    this.focus();
+  });
   #timer = null;
   #deps;
 
@@ -22,9 +24,9 @@ export class Composer {
     this.#deps = deps;
     byId("chat-form").addEventListener("submit", (event) => {
       event.preventDefault();
-      deps.submit();
+      this.#submit();
     });
-    onEnter(this.#input, deps.submit);
+    onEnter(this.#input, () => this.#submit());
     this.#input.addEventListener("input", () => this.recount());
     this.#input.addEventListener("keydown", (event) => {
       if (event.key !== "ArrowUp" || this.#input.value !== "") return;
@@ -37,14 +39,10 @@ export class Composer {
       await this.attach([...chooser.files]);
       chooser.value = "";
     });
-    const panel = byId("chat");
-    panel.addEventListener("dragover", (event) => {
-      if (event.dataTransfer.types.includes("Files")) event.preventDefault();
-    });
-    panel.addEventListener("drop", (event) => {
-      if (event.dataTransfer.files.length === 0) return;
-      event.preventDefault();
-      this.attach([...event.dataTransfer.files]);
+    this.#attachments.render(byId("chat-files"));
+    listenForFiles((files) => {
+      byId("tab-chat").click();
+      this.attach(files);
     });
   }
 
@@ -53,7 +51,7 @@ export class Composer {
   }
 
   get isEmpty() {
-    return this.#input.value.trim() === "" && this.#attachments.length === 0;
+    return this.#input.value.trim() === "" && this.#attachments.files.length === 0;
   }
 
   set text(text) {
@@ -62,7 +60,7 @@ export class Composer {
 
   /** What is written and attached; the fields are empty afterwards. */
   take() {
-    const taken = { content: this.#input.value.trim(), attachments: this.#attachments };
+    const taken = { content: this.#input.value.trim(), attachments: this.#attachments.files };
     this.put({ content: "", attachments: [] });
     return taken;
   }
@@ -70,30 +68,32 @@ export class Composer {
   /** Writes a message back into the fields, so that nothing typed is lost. */
   put({ content, attachments }) {
     this.#input.value = content;
-    this.#attachments = attachments;
+    this.#attachments.files = attachments;
     this.#showError("");
-    this.#showFiles();
     this.recount();
   }
 
-  /** Reads text files; what is no text, or too large, is named. */
+  /** Reads files; what has no text, or too much, is named. */
   async attach(files) {
     this.#showError("");
-    for (const file of files) {
-      if (this.#attachments.length >= MAX_FILES) this.#showError(`A message has at most ${MAX_FILES} files.`);
-      else if (file.size > MAX_FILE_BYTES) this.#showError(`${file.name} is larger than ${MAX_FILE_BYTES / 1024} KiB.`);
-      else await this.#read(file);
-    }
-    this.#showFiles();
-    this.recount();
-    this.focus();
+    announce("");
+    const problems = await this.#attachments.add(files);
+    this.#showError(problems.join(" "));
+    if (problems.length < files.length) announce(`${files.length - problems.length} attached.`);
+  }
+
+  /** A message waits for the files that go with it. */
+  #submit() {
+    const [name] = this.#attachments.reading;
+    if (name === undefined) this.#deps.submit();
+    else this.#showError(`${name} is still being read.`);
   }
 
   /** Counts the context anew, once the reader has paused. */
   recount() {
     clearTimeout(this.#timer);
     this.#timer = setTimeout(async () => {
-      const counted = await this.#deps.count(this.#input.value.trim(), this.#attachments);
+      const counted = await this.#deps.count(this.#input.value.trim(), this.#attachments.files);
       if (counted !== null) this.showContext(counted);
     }, COUNT_DELAY);
   }
@@ -112,34 +112,6 @@ export class Composer {
     byId("context-words").textContent = words;
     byId("context").hidden = false;
     byId("context").classList.toggle("full", used >= limit);
-  }
-
-  async #read(file) {
-    try {
-      const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
-      if (text.includes("\0")) throw new Error("binary");
-      this.#attachments.push({ name: file.name, text });
-      announce(`${file.name} is attached.`);
-    } catch {
-      this.#showError(`${file.name} is not a text file in UTF-8.`);
-    }
-  }
-
-  #showFiles() {
-    this.#files.replaceChildren(...this.#attachments.map((attachment) => {
-      const chip = make("li", "chip", attachment.name);
-      const remove = make("button", "small", "×");
-      remove.setAttribute("aria-label", `Remove ${attachment.name}`);
-      remove.addEventListener("click", () => {
-        this.#attachments = this.#attachments.filter((other) => other !== attachment);
-        this.#showFiles();
-        this.recount();
-        this.focus();
-      });
-      chip.append(remove);
-      return chip;
-    }));
-    this.#files.hidden = this.#attachments.length === 0;
   }
 
   #showError(text) {

@@ -47,7 +47,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     asked: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802  (the library's name)
+        def do_GET(self) -> None:
             asked.append(self.path)
             found = self.path == "/npm/katex/-/katex-1.2.3.tgz"
             self.send_response(200 if found else 404)
