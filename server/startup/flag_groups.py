@@ -13,7 +13,7 @@ FLAG_GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "access": (
         "api_key", "api_key_file", "admin_key", "allowed_hosts", "allowed_origins", "playground_peers",
-        "trusted_proxies", "inspect_requests", "inspect_bytes",
+        "trusted_proxies", "mcp_config", "inspect_requests", "inspect_bytes",
     ),
     "speed and memory": (
         "max_num_seqs", "memory_utilization", "kv_cache_bytes", "kv_cache_dtype", "num_pages", "page_size",

@@ -9,6 +9,7 @@
  *   parameters/ every parameter with its control, presets, tools, schemas
  *   tools/      tools that run: clients of MCP servers, a calculator, the time
  *   store/      conversations: trees of messages, kept in the browser
+ *   attachments/ files that go with a message, read as text
  *   page/       the document: elements, address, theme, and the reader's settings
  *   transport/  the server: its state, and the ways in which an answer comes from it
  *   words/      every visible string, in English and in other languages
