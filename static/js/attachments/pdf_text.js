@@ -29,7 +29,7 @@ export async function pdfText(data, limit) {
     return await Promise.race([textOf(task, limit), tooLong]);
   } catch (error) {
     if (error instanceof Refused) throw error;
-    throw new Refused(error?.name === "PasswordException" ? words.attachments.isProtected : words.attachments.isBroken);
+    throw new Refused(error?.name === "PasswordException" ? words.attachments.isProtected : words.attachments.isBrokenPdf);
   } finally {
     clearTimeout(timer);
     task.destroy().catch(() => {});

@@ -243,6 +243,7 @@ export default {
     isFolder: "kann nicht gelesen werden; Ordner lassen sich nicht anhängen",
     isNotText: "ist keine Textdatei in UTF-8",
     isBroken: "kann nicht gelesen werden",
+    isBrokenPdf: "ist eine PDF-Datei, die sich nicht lesen lässt",
     isProtected: "ist mit einem Passwort geschützt",
     isLong: (thousands) => `hat mehr als ${thousands} Tausend Zeichen Text`,
     hasPages: (count, limit) => `hat ${count} Seiten; höchstens ${limit} werden gelesen`,

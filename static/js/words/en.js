@@ -244,6 +244,7 @@ export default {
     isFolder: "cannot be read; a folder cannot be attached",
     isNotText: "is not a text file in UTF-8",
     isBroken: "cannot be read",
+    isBrokenPdf: "is a PDF file that cannot be read",
     isProtected: "is protected by a password",
     isLong: (thousands) => `has more than ${thousands} thousand characters of text`,
     hasPages: (count, limit) => `has ${count} pages; at most ${limit} are read`,
