@@ -23,7 +23,8 @@ _EXPORT = re.compile(
     r"^export\s+(default\s+)?((?:async\s+function|function|class|const)(?:\s*\*)?\s+([\w$]+))", re.MULTILINE
 )
 _EXPORT_DEFAULT = re.compile(r"^export\s+default\b", re.MULTILINE)
-_LEFT = re.compile(r"^(?:export\b|import\b(?!\s*\()).*|\bimport\.meta\b", re.MULTILINE)
+# `export: "…"` is a member of an object.
+_LEFT = re.compile(r"^(?:export\b(?!\s*:)|import\b(?!\s*[(:])).*|\bimport\.meta\b", re.MULTILINE)
 _LAZY = re.compile(r"""\bimport\(\s*["'](\.[^"']+)["']\s*\)""")
 _NAMES = re.compile(r"([\w$]+)(?:\s+as\s+([\w$]+))?")
 _CLAUSE = re.compile(r"(?:([\w$]+)\s*,?\s*)?(?:\*\s*as\s+([\w$]+)|\{([^}]*)\})?")
