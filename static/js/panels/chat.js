@@ -17,6 +17,7 @@ import { Completion } from "./completion.js";
 
 export class Chat {
   answers;
+  ready; // resolves with the first conversation that is shown
   #composer;
   #completion;
   #conversation = null;
@@ -24,6 +25,7 @@ export class Chat {
   #frame = null;
   #library;
   #log;
+  #isReady;
   #refused = new WeakMap(); // conversation -> the question that is back in the field, and goes when another one is asked
   #speech = null; // {node, sentences, speaker}
   #ticket = 0; // of the conversation that was asked for last
@@ -41,6 +43,7 @@ export class Chat {
   constructor(deps, library, storage) {
     this.#deps = deps;
     this.#library = library;
+    this.ready = new Promise((resolve) => (this.#isReady = resolve));
     this.answers = new Answers(deps, library, storage, {
       began: (conversation, node) => this.#began(conversation, node),
       grew: (conversation, node, chunk) => this.#grew(conversation, node, chunk),
@@ -120,8 +123,9 @@ export class Chat {
 
   /** Sends what is written; does nothing when there is nothing to send or an answer is being written. */
   async submit() {
+    await this.ready;
     const conversation = this.#conversation;
-    if (conversation === null || this.#composer.isEmpty || this.#composer.isFull || !this.#canBegin) return;
+    if (this.#composer.isEmpty || this.#composer.isFull || !this.#canBegin) return;
     const refused = this.#refused.get(conversation);
     if (refused !== undefined && conversation.tree.get(refused) !== null) this.#drop(refused);
     const { content, attachments } = this.#composer.take();
@@ -212,6 +216,7 @@ export class Chat {
     this.#composer.recount();
     this.#see(conversation);
     this.#deps.inspect(this.lastAnswer(), false);
+    this.#isReady();
   }
 
   /** What had ended unseen is seen now. */
@@ -369,8 +374,10 @@ export class Chat {
 
   /** Goes on with a text; what stands before the end may have been changed, which begins a branch. */
   async #complete(text) {
+    await this.ready;
     const conversation = this.#conversation;
     if (!this.#canBegin || text.trim() === "") return;
+    this.#completion.forgetDraft();
     const path = conversation.tree.path();
     const written = textOf(path);
     let parent = path.at(-1) ?? null;

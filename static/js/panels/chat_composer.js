@@ -81,10 +81,11 @@ export class Composer {
   /** Another conversation is shown, or a new one has its address now: its draft stands in the fields. */
   open(conversation) {
     const isSame = conversation === this.#conversation;
+    const isEarly = this.#conversation === null && !this.isEmpty; // somebody was faster than the page
     if (this.#conversation !== null && !isSame) this.#keepDraft();
     this.#conversation = conversation;
     this.#showFull(false);
-    if (!isSame) this.put(this.#deps.drafts.get(this.#draftId) ?? { content: "", attachments: [] });
+    if (!isSame && !isEarly) this.put(this.#deps.drafts.get(this.#draftId) ?? { content: "", attachments: [] });
   }
 
   /** What is written and attached; the fields are empty afterwards. */

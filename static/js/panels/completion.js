@@ -60,6 +60,11 @@ export class Completion {
     if (!this.#isBusy) this.#deps.submit(this.#text.value.replace(/ +$/, ""));
   }
 
+  /** What is written is sent. */
+  forgetDraft() {
+    this.#deps.drafts.set(this.#draftId, null);
+  }
+
   /** Another conversation is shown. */
   open(conversation) {
     this.#conversation = conversation;
@@ -73,7 +78,7 @@ export class Completion {
     this.#answer = path.findLast(({ role }) => role === "assistant") ?? null;
     const isWritten = last?.role === "assistant" && last.finish === null;
     const draft = isWritten ? null : this.#deps.drafts.get(this.#draftId);
-    if (isWritten) this.#deps.drafts.set(this.#draftId, null);
+    if (isWritten) this.forgetDraft();
     this.#text.value = draft?.content ?? textOf(path);
     this.#numShown = this.#answer?.content.length ?? 0;
     this.#text.scrollTop = this.#text.scrollHeight;

@@ -95,7 +95,7 @@ export class Bench {
   /** The same request once more: the same tokens come again. */
   async replay() {
     const column = this.#active ?? this.columns[0];
-    const { answer } = column;
+    const answer = column?.answer ?? null;
     if (answer === null || column.isRunning) return;
     const running = column.run(answer.task, answer.tokens.slice(0, answer.numGiven), words.tokens.again, answer.server);
     this.#deps.changed();
@@ -146,7 +146,7 @@ export class Bench {
         const axis = sharedAxis(own.map((tokens) => ({ tokens })));
         this.columns.forEach((column, at) => drawStrip(column.canvas, own[at], axis));
       }
-      if (view === "raw") this.#raw.show((this.#active ?? this.columns[0]).answer);
+      if (view === "raw") this.#raw.show((this.#active ?? this.columns[0])?.answer ?? null);
     });
   }
 

@@ -16,7 +16,6 @@ export class Inspector {
   constructor(deps, onToggle) {
     this.#onToggle = onToggle;
     this.#bench = new Bench(this.#root, { ...deps, colouring: () => "probability", changed: () => this.#showButtons() });
-    this.#bench.setColumns(1);
     this.#bench.look("details");
     byId("inspector-close").addEventListener("click", () => onToggle(false));
     byId("inspector-replay").addEventListener("click", () => this.#bench.replay());
@@ -42,7 +41,10 @@ export class Inspector {
     this.#root.classList.toggle("empty", node === null);
     byId("inspector-title").textContent = node?.model ?? words.inspector.nothing;
     byId("inspector-details").replaceChildren(...(node === null ? [] : this.#facts(node)));
-    if (node !== null) this.#bench.columns[0].open(answerOfNode(node));
+    if (node !== null) {
+      this.#bench.setColumns(1);
+      this.#bench.columns[0].open(answerOfNode(node));
+    }
     this.#bench.release();
     this.#showButtons();
   }
