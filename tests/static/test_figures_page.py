@@ -48,8 +48,8 @@ async def test_a_reload_keeps_what_was_measured_and_makes_up_nothing(browser: Br
         assert await page.wait_for(f"{LAST}.dataset.finish") == "stop"
         assert await page.evaluate(FIGURES) == [first, "22 tokens", "complete"]
         await page.evaluate(f"{LAST}.querySelector('[data-action=tokens]').click()")
-        await page.wait_for("document.querySelectorAll('.tokens .token').length >= 21")
-        latency = await page.text(".column .figures")
+        await page.wait_for("document.querySelectorAll('#inspector .tokens .token').length >= 21")
+        latency = await page.text("#inspector .column .figures")
         assert "first token" in latency
         assert "tokens/s" not in latency
         assert page.complaints() == []

@@ -53,6 +53,12 @@ async def answered(page: Page, server: StubServer, text: str) -> dict[str, Any]:
     return server.requests[-1]
 
 
+async def open_completion(page: Page) -> None:
+    await page.evaluate("location.hash = '#/completion'")
+    await page.wait_for("document.querySelector('#story-form').checkVisibility()")
+    await set_value(page, "#story-text", "Once upon a time")
+
+
 async def is_disabled(page: Page, selector: str) -> bool:
     disabled: bool = await page.evaluate(f"document.querySelector({selector!r}).disabled")
     return disabled
@@ -80,7 +86,7 @@ async def test_what_nobody_has_touched_is_not_sent(page: Page, server: StubServe
 
 
 async def test_a_story_goes_on_until_it_is_done(page: Page, server: StubServer) -> None:
-    await page.click("#tab-story")
+    await open_completion(page)
     await page.click("#story-continue")
     await page.wait_for("document.querySelector('#story-page').dataset.finish === 'stop'")
     body = server.requests[-1]
@@ -114,7 +120,7 @@ async def test_a_schema_that_is_not_json_holds_every_send(page: Page, server: St
     await page.press("Enter")
     assert "The JSON schema cannot be sent." in await held(page, "chat-form")
     assert await is_disabled(page, "#chat-send")
-    await page.click("#tab-story")
+    await open_completion(page)
     assert "The JSON schema cannot be sent." in await held(page, "story-form")
     assert await is_disabled(page, "#story-continue")
     await page.click("#tab-tokens")
@@ -131,7 +137,7 @@ async def test_a_schema_that_is_not_json_holds_every_send(page: Page, server: St
     await page.click("#chat-send")
     await page.wait_for(f"{ANSWERS} === 1")
     assert server.requests[-1]["response_format"]["json_schema"]["schema"] == SCHEMA
-    await page.click("#tab-story")
+    await open_completion(page)
     await page.click("#story-continue")
     await page.wait_for("document.querySelector('#story-page').dataset.finish === 'stop'")
     assert server.requests[-1]["response_format"]["json_schema"]["schema"] == SCHEMA
@@ -141,7 +147,7 @@ async def test_tools_that_are_not_json_hold_a_chat_and_no_story(page: Page, serv
     await set_value(page, "#tools-text", "[{")
     assert "The tools cannot be sent." in await held(page, "chat-form")
     assert await is_disabled(page, "#chat-send")
-    await page.click("#tab-story")
+    await open_completion(page)
     assert await page.evaluate("document.querySelector('#tools-open').hidden")
     assert await held(page, "story-form") == ""
     await page.click("#story-continue")
@@ -189,6 +195,7 @@ async def test_the_server_says_what_limits_its_parameters_have(browser: Browser)
 
 
 async def test_the_transport_is_an_advanced_setting(page: Page) -> None:
+    await page.click("#settings-toggle")
     radio = "document.querySelector('input[name=transport]')"
     assert not await page.evaluate(f"{radio}.checkVisibility()")
     await page.click("#advanced summary")

@@ -85,9 +85,8 @@ export class ServerState {
     let response;
     try {
       response = await this.#fetch("/readiness", { cache: "no-store" });
-      // A server that was away may have come back with another model.
-      // Several models come into memory and go.
-      if (response.ok && (this.name !== "ready" || this.#entries.length > 1)) await this.#readEntries();
+      // A server that was away may have come back with another model; models come into memory, pause and go.
+      if (response.ok) await this.#readEntries();
     } catch {
       // A page that never saw the server ready takes a refusal for a server that is still starting.
       this.#become(this.#wasReady ? "lost" : "loading", "");
