@@ -70,10 +70,13 @@ export class ServerState {
 
   async #ask() {
     let response;
+    // A page that opens asks for both at once, to be ready a round trip earlier.
+    const early = this.name === "connecting" ? this.#readEntries() : null;
+    early?.catch(() => {});
     try {
       response = await this.#fetch("/readiness", { cache: "no-store" });
       // A server that was away may have come back with another model.
-      if (response.ok && this.name !== "ready") this.#entries = await this.#readEntries();
+      if (response.ok && this.name !== "ready") this.#entries = await (early ?? this.#readEntries());
     } catch {
       // A page that never saw the server ready takes a refusal for a server that is still starting.
       this.#become(this.#wasReady ? "lost" : "loading", "");
