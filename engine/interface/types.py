@@ -56,7 +56,7 @@ class PromptProgress(NamedTuple):
     num_cached_tokens: int = 0  # of them, those that came from the prefix cache
     num_processed_tokens: int = 0  # of them, those that need no more work, the cached ones included
     milliseconds: float = 0.0  # since the request left the queue
-    detail: str | None = None  # what is being loaded
+    detail: str | None = None  # what is being loaded, or that the engine is paused
 
 
 class TokenEvent(NamedTuple):

@@ -160,7 +160,7 @@ function start(language) {
   const adminKey = new ApiKey(tabStorage, "eagre.admin-key");
   // An administrator sees the ids of all requests, a client those of its own.
   const engineFetch = (url, options) => (adminKey.value === "" ? keyedFetch : adminKey.over(fetch.bind(globalThis)))(url, options);
-  const engine = new EngineView({ fetch: engineFetch, admin: new Admin(adminKey), model: () => server.model?.id, onOpen: openRequest });
+  const engine = new EngineView({ fetch: engineFetch, admin: new Admin(adminKey), model: () => server.model?.id, onOpen: openRequest, onState: () => server.check() });
   const parameterPanel = new ParameterPanel(controls, new Presets(storage), {
     fetch: keyedFetch, onChange: () => showHolds(), reveal: () => layout.open("settings"),
   });

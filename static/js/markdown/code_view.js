@@ -7,6 +7,8 @@ import { highlightLine } from "./highlight.js";
 import { languageOf } from "./languages.js";
 import { whenNear } from "./near.js";
 
+const MAX_COLOURED = 200_000; // characters at once
+
 const views = new WeakMap(); // of the elements
 
 /** @param {{attributes: object, children: string[], language: string}} part @returns {HTMLElement} */
@@ -52,6 +54,7 @@ class CodeView {
   }
 
   #colour() {
+    if (this.#text.length > MAX_COLOURED) return;
     this.#isColoured = true;
     this.#plain.data = "\n";
     this.#append(this.#text);

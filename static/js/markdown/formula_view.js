@@ -6,13 +6,14 @@
 import { packageUrl } from "../page/packages.js";
 import { whenNear } from "./near.js";
 
-const BUDGET = 8; // milliseconds of drawing in one turn of the page; the formulas behind it wait until they are near
+const BUDGET = 8; // milliseconds of drawing in one turn of the page; what is left waits for the next ones
 const MAX_DRAWN = 500; // formulas that are remembered
 const OPTIONS = { throwOnError: true, trust: false, maxExpand: 500, maxSize: 20, strict: false };
 
 const drawn = new Map(); // by source: the element, or null where there is none
+const queue = []; // what is near the screen and not drawn yet
 let katex = null; // or a promise of it
-let spent = 0;
+let spent = 0; // milliseconds of this turn
 
 /** @param {{attributes: object, children: string[], formula: {tex: string, isDisplay: boolean}}} part */
 export function buildFormula(part) {
@@ -21,8 +22,21 @@ export function buildFormula(part) {
   element.textContent = part.children[0];
   if (part.formula.isDisplay) element.tabIndex = 0; // a wide one scrolls, also by keyboard
   if (typeof katex?.render === "function" && spent < BUDGET) draw(element, part);
-  else whenNear(element, () => load().then(() => draw(element, part), () => {}));
+  else whenNear(element, () => load().then(() => drawSoon(element, part), () => {}));
   return element;
+}
+
+function drawSoon(element, part) {
+  queue.push(() => draw(element, part));
+  if (queue.length === 1) setTimeout(drawQueue);
+}
+
+function drawQueue() {
+  while (queue.length > 0 && spent < BUDGET) {
+    queue[0]();
+    queue.shift();
+  }
+  if (queue.length > 0) setTimeout(drawQueue);
 }
 
 function load() {

@@ -24,7 +24,7 @@ export class Composer {
 
   /**
    * @param {{submit: () => void, editLast: () => void, drafts: import("../store/drafts.js").Drafts,
-   *   shorten: () => void, create: () => void,
+   *   shorten: () => void, create: () => void, place: () => Promise<void>,
    *   count: (content: string, attachments: object[]) => Promise<{used: number, limit: number}|null>}} deps
    */
   constructor(deps) {
@@ -54,8 +54,8 @@ export class Composer {
       chooser.value = "";
     });
     this.#attachments.render(byId("chat-files"));
-    listenForFiles((files) => {
-      byId("tab-chat").click();
+    listenForFiles(async (files) => {
+      await deps.place();
       this.attach(files);
     });
   }

@@ -4,13 +4,17 @@ import { announce, byId } from "../page/dom.js";
 import { words } from "../words/words.js";
 
 const STAGE = /\(([^()]+)\)$/; // at the end of the server's sentence on its loading
+const HELD = ["paused", "asleep"]; // the model takes requests, but computes none yet
 
 /** @param {import("../transport/server_state.js").ServerState} server */
 export function showServer(server) {
   const { name, detail, model, isRefused } = server;
-  const said = name === "unwell" && detail !== "" ? detail : words.state[isRefused ? "refused" : name];
+  const isHeld = name === "ready" && HELD.includes(model?.state);
+  const said = isHeld ? words.header.modelStates[model.state]
+    : name === "unwell" && detail !== "" ? detail : words.state[isRefused ? "refused" : name];
   if (byId("server").dataset.state !== name) announce(said);
   byId("server").dataset.state = name;
+  byId("server").classList.toggle("held", isHeld);
   byId("server-state").textContent = said;
   byId("server-stage").textContent = name === "loading" ? (STAGE.exec(detail)?.[1] ?? "") : "";
   offerModels(server, name === "loading" ? null : model);

@@ -168,7 +168,10 @@ async def test_a_browser_has_nothing_to_complain_of(server: RunningServer) -> No
     async def continue_story(page: Page, transport: str) -> None:
         num_asked = len(server.engine.submitted)
         await page.click(f"input[name=transport][value={transport}]")
+        await page.click("#completion-new")
+        await page.wait_for("document.querySelector('#chat').dataset.kind === 'completion'")
         await page.evaluate("document.querySelector('#story-text').focus()")
+        await page.type("Once upon a time")
         await page.press("Enter")
         await eventually(lambda: len(server.engine.submitted) > num_asked)
         await page.wait_for("document.querySelector('#story-page').dataset.finish")
