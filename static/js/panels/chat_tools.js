@@ -72,8 +72,8 @@ export class ToolCards {
   /** Asks whether a call may run. */
   #offer(card, call) {
     card.choice = make("div", "actions");
-    const run = make("button", "small", words.tools.run);
-    const always = make("button", "small", words.tools.always);
+    const run = make("button", "primary", words.tools.run);
+    const always = make("button", "quiet", words.tools.always);
     run.addEventListener("click", () => this.#run(card, call));
     always.addEventListener("click", () => {
       this.#deps.allow(call);
@@ -83,6 +83,7 @@ export class ToolCards {
     });
     card.choice.append(run, always, make("span", "note", words.tools.from(this.#deps.runner(call).source)));
     card.label.before(card.choice);
+    this.#send.className = "quiet"; // the other way to go on
     if (this.#deps.isAllowed(call) && this.#node.toolCalls.length > 1) this.#run(card, call); // the others are asked for
   }
 
