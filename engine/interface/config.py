@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from typing import Any, Self
 
 from engine.interface.address import ENDPOINT, HOST_ADDRESS
@@ -237,15 +238,11 @@ class EngineConfig:
 
     def check_packages(self) -> None:
         """Raises ValueError where a setting needs a package that is not installed; the message says how to get it."""
-        if self.kv_events is None:
-            return
-        try:
-            import msgspec  # noqa: F401
-        except ImportError as error:
+        if self.kv_events is not None and find_spec("msgspec") is None:
             raise ValueError(
                 f"kv_events is {self.kv_events!r}, and needs the package msgspec, which is not installed; "
                 "pip install 'eagre[kv-events]' installs it"
-            ) from error
+            )
 
     @property
     def has_host_key(self) -> bool:

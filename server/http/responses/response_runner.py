@@ -130,9 +130,8 @@ class ResponseRunner:
                     await write_deltas(stream, generation, writer, served.workers)
                 # Log probabilities of a whole answer take long to shape and encode.
                 last = await served.workers.run(writer.end) if writer.is_slow else writer.end()
-                await self._store_and_write(
-                    turn, writer, stream, last
-                )  # within the context: a server that ends waits for it
+                # Within the context: a server that ends waits for it.
+                await self._store_and_write(turn, writer, stream, last)
         except ConnectionError:
             raise
         except Exception as error:
@@ -183,7 +182,11 @@ class ResponseRunner:
             changed["store"] = False
         if not await self._try_to_store(turn, self._add_to_conversation(turn, response)):
             changed["conversation"] = None
-        await _write(stream, writer.end_differently(last, **changed) if changed else last)
+        if changed and writer.is_slow:
+            last = await self._served.workers.run(lambda: writer.end_differently(last, **changed))
+        elif changed:
+            last = writer.end_differently(last, **changed)
+        await _write(stream, last)
 
     async def _store(self, turn: ResponseCall, response: Response) -> None:
         record, key = _record_of(turn, response), response_key(self._tenant.owner, turn.id)

@@ -294,8 +294,8 @@ async def test_a_stranger_is_refused_in_the_form_of_each_route(
     server = await start_server(**settings)
     front = await start_front([server], **settings)
     for method, path in (
-        ("GET", "/api/tags"), ("POST", "/api/show"), ("DELETE", "/api/delete"), ("GET", "/slots"), ("POST", "/embedding"),
-        ("GET", "/models"), ("POST", "/v1/messages/count_tokens"), ("GET", "/v1/models"),
+        ("GET", "/api/tags"), ("POST", "/api/show"), ("DELETE", "/api/delete"), ("GET", "/slots"),
+        ("POST", "/embedding"), ("GET", "/models"), ("POST", "/v1/messages/count_tokens"), ("GET", "/v1/models"),
     ):  # fmt: skip
         answers = []
         for url in (front.url, server.url):
