@@ -26,6 +26,11 @@ _RULES = "SPACES: /[ \\t\\r\\n]{1,8}/\nKEY: /[A-Za-z0-9_.$-]{1,64}/\n"
 _REFERENCES = (b"#/$defs/", b"#/definitions/")
 
 
+def has_tags(syntax: ToolCallSyntax) -> bool:
+    """Whether calls in a syntax have tags, whose contents `tagged_lark` describes."""
+    return syntax.name in _SHAPES
+
+
 def tagged_lark(syntax: ToolCallSyntax, calls: StrictCalls) -> list[Part] | None:
     """The grammar of what follows the marker, which it reads too where there are several; None for other syntaxes."""
     shape = _SHAPES.get(syntax.name)
@@ -103,7 +108,7 @@ def _value(part: Any, kind: ArgumentType, root: dict[str, Any], tags: Tags) -> t
         return ["text"], True
     if "string" in kind.types or not isinstance(part, dict) or not _is_local(part):
         return ["text"], "string" in kind.types
-    definitions = {name: root[name] for name in ("$defs", "definitions") if name in root}
+    definitions: dict[str, Any] = {name: root[name] for name in ("$defs", "definitions") if name in root}
     others = [f'"{word}"' for kind_of, words in (("boolean", ("True", "False")), ("null", ("None",)))
               if kind_of in kind.types for word in words]  # fmt: skip
     also = "".join(f" | {word}" for word in others)

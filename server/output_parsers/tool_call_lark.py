@@ -80,7 +80,7 @@ def calls_or_form(
         schema = orjson.loads(form.source)
     except orjson.JSONDecodeError:
         return None
-    calls = StrictCalls([tool.model_copy(update={"strict": True}) for tool in tools], most)
+    calls = StrictCalls.of_all(tools, most)
     write, own = _WRITERS.get(syntax.name), ""
     parts: list[Part] = [
         "form: %json ", schema if isinstance(schema, dict) else {"anyOf": [schema]}, "\nbare: %json ",
