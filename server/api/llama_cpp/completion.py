@@ -102,7 +102,7 @@ class LlamaCompletionWriter(AnswerWriter):
     def _last(self, index: int, text: str, reason: FinishReason | None) -> dict[str, Any]:
         stop, prompt, request = (
             self._generation.stop_strings[index],
-            self._generation.prompts[index],
+            self._prompt_of(index),
             self._call.request,
         )
         if self._fields.is_prompt_only:
