@@ -93,7 +93,8 @@ class Residency:
             ApiError: 409, it is in use, or its weights cannot be read again.
         """
         place, idle_sleep = self._places[model], model.idle_sleep
-        if not model.is_open or not model.is_in_memory:
+        is_there = model.is_open and model.is_in_memory
+        if not is_there:
             return
         if idle_sleep is not None:
             idle_sleep.take_over()  # it is woken from here
