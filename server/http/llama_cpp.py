@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
+from engine.interface.types import EngineState
 from sampling.host.params import SamplingParams
 from server.api.llama_cpp.completion import error_object
 from server.api.llama_cpp.generation_settings import settings_object
@@ -18,7 +19,7 @@ from server.api.openai.token_requests import EmbeddingsRequest
 from server.api.route import ErrorShape
 from server.http import models, queries
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, in_memory, put_to_sleep, read_asked
+from server.http.entry.served import SERVED, in_memory, read_asked
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import unavailable
 from server.serving.served_model import ServedModel
@@ -84,7 +85,7 @@ async def _show_properties(request: web.Request) -> web.Response:
         "bos_token": "",
         "eos_token": "",
         "build_info": f"eagre {eagre_version()}",
-        "is_sleeping": not model.is_in_memory,
+        "is_sleeping": model.is_open and model.engine_state is EngineState.ASLEEP,
     }
     if model.is_open and model.text_model.chat_template is not None:
         body["chat_template"] = model.text_model.chat_template.source
@@ -130,7 +131,7 @@ async def _unload(request: web.Request) -> web.Response:
     served = request.app[SERVED]
     with ExitStack() as preparing:
         asked = await read_asked(request, LoadRequest.parse, preparing)
-    await put_to_sleep(served.find(asked.model))
+    await served.residency.unload(served.find(asked.model))
     return json_response({"success": True})
 
 

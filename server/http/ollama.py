@@ -28,7 +28,7 @@ from server.api.route import BodyRoute, ErrorShape
 from server.http import generating, queries
 from server.http.entry.access_log import IGNORED
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, in_memory, put_to_sleep, read_asked
+from server.http.entry.served import SERVED, in_memory, read_asked
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import ApiError
 from server.serving.served_model import ServedModel
@@ -62,7 +62,7 @@ def _make_handler(route: BodyRoute, parse: Callable[[Any], OllamaCall | LoadRequ
         served = request.app[SERVED]
         model = served.find(asked.model)
         if asked.unloads and request[TENANT].is_admin:
-            await put_to_sleep(model)
+            await served.residency.unload(model)
             return json_response(asked.to_dict("unload"))
         if asked.unloads:
             request[IGNORED] = (*asked.ignored, "keep_alive")

@@ -76,11 +76,6 @@ class IdleSleep:
             self._num_operators -= 1
             self._note_use()
 
-    async def sleep_now(self) -> bool:
-        """Puts the engine to sleep unless it is in use; the next request wakes it. Returns whether it sleeps now."""
-        await self._lifecycle.sleep(drop_weights=self._drop_weights, is_wanted=self._claim_unused)
-        return self._lifecycle.state is EngineState.ASLEEP
-
     def take_over(self) -> None:
         """Leaves it to the caller to put the engine to sleep and to wake it, until `hand_back`."""
         if self._lifecycle.state is not EngineState.ASLEEP:
@@ -128,11 +123,7 @@ class IdleSleep:
 
         Called under the lifecycle's lock, so that an earlier wake or operator's change has already set `_is_ours`.
         """
-        return self._quiet_seconds >= seconds and self._claim_unused()
-
-    def _claim_unused(self) -> bool:
-        """`_claim_sleep` whenever the last request was."""
-        if self._num_users or self._num_operators or self._lifecycle.state is not EngineState.RUNNING:
+        if self._quiet_seconds < seconds or self._lifecycle.state is not EngineState.RUNNING:
             return False
         self._is_ours, self._is_operators = True, False
         return True

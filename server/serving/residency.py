@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from engine.interface.types import EngineState
+from engine.interface.errors import ModelError
+from engine.interface.types import EngineBusy, EngineState
 from server.protocol.errors import SERVER_ERROR, ApiError
 from server.serving.served_model import ModelState, ServedModel
 from server.startup.logs import log
@@ -84,6 +85,30 @@ class Residency:
         """Queues the load of a model in use, unless it is in memory."""
         if not model.is_in_memory:
             self._want(model)
+
+    async def unload(self, model: ServedModel) -> None:
+        """Takes a model that nobody uses out of memory; the next request for it brings it back.
+
+        Raises:
+            ApiError: 409, it is in use, or its weights cannot be read again.
+        """
+        place, idle_sleep = self._places[model], model.idle_sleep
+        is_there = model.is_open and model.is_in_memory
+        if not is_there:
+            return
+        if idle_sleep is not None:
+            idle_sleep.take_over()  # it is woken from here
+        try:
+            await model.engine.lifecycle.sleep(forget_weights=True, is_wanted=lambda: not place.num_users)
+        except (EngineBusy, ModelError) as error:
+            raise ApiError(str(error), status=409, code="engine_busy") from error
+        finally:
+            if place.num_users:
+                self.ask_for(model)  # a request has come meanwhile
+            if model.is_in_memory and idle_sleep is not None:
+                idle_sleep.hand_back()
+        if model.is_in_memory:
+            raise ApiError(f"the model {model.model_name} is in use", status=409, code="engine_busy")
 
     async def arrival(self, model: ServedModel) -> None:
         """Waits until the model, which the caller holds by `use`, is in memory; raises ApiError."""

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import orjson
+
 from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
 from engine.interface.regular_file import open_regular
@@ -35,6 +37,9 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
     Raises ModelStoreError, ValueError or OSError.
     """
     loaded = load_with(settings.model, settings.engine_config, progress, settings.chat_template)
+    template, variables = loaded.text_model.chat_template, settings.default_chat_template_kwargs
+    if template is not None and variables is not None:
+        template.set_defaults(orjson.loads(variables))
     if settings.sampling_defaults == OPENAI_DEFAULTS:
         loaded = loaded._replace(text_model=replace(loaded.text_model, sampling_defaults={}))
     return loaded

@@ -10,6 +10,8 @@ from enum import StrEnum
 from ipaddress import ip_network
 from typing import Any
 
+import orjson
+
 from engine.interface.config import EngineConfig
 from engine.interface.setting import NOT_EMPTY, Limit, Setting, at_least, check, from_to, setting, settings_of
 from server.model_sources.cache_folder import cache_folder
@@ -80,6 +82,19 @@ _PREFIX = Limit(
     lambda prefix: re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", prefix) is not None,
     "it must be a path such as /llm, without a slash at its end",
 )
+
+
+def _is_variables(text: str) -> bool:
+    from server.protocol.generation_fields import parse_variables  # it brings pydantic, which most commands do without
+
+    try:
+        parse_variables(orjson.loads(text))
+    except ValueError:
+        return False
+    return True
+
+
+_VARIABLES = Limit(_is_variables, 'it must be a JSON object such as {"enable_thinking": false}, without reserved names')
 
 
 def _is_network(text: str) -> bool:
@@ -170,6 +185,10 @@ class ServerSettings:
     chat_template: str | None = setting(
         None, "file with a jinja2 template in the place of the model's own", limit=NOT_EMPTY, metavar="PATH"
     )
+    default_chat_template_kwargs: str | None = setting(
+        None, "JSON object of variables for the chat template, where a request does not give them", limit=_VARIABLES,
+        metavar="JSON",
+    )  # fmt: skip
     data_parallel: int = setting(
         1, "servers in processes of their own behind one front, each with its share of cores and memory",
         limit=from_to(1, MAX_REPLICAS), metavar="N",

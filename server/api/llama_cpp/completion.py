@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -24,7 +24,7 @@ from server.generation.prompts import PreparedPrompt
 from server.protocol.errors import ApiError, ContextLengthExceeded
 from server.text.detokenizer import HasTokenTexts
 
-_PROMPT = "prompt"  # of the last chunk, where `response_fields` names it
+_PROMPT = "prompt"  # of a whole answer, where `response_fields` names it
 _MISSING = object()
 FRAMING = replace(SERVER_SENT_EVENTS, done=b"")  # its streams end with the chunk that has `stop`
 
@@ -36,6 +36,15 @@ def error_object(error: ApiError, _request_id: str | None = None) -> dict[str, A
         body["message"] = f"the request exceeds the available context size ({error.limit} tokens): {error.message}"
         body |= {"type": "exceed_context_size_error", "n_prompt_tokens": error.num_tokens, "n_ctx": error.limit}
     return {"error": body}
+
+
+class _Ending(NamedTuple):
+    """What the last objects of all answers share; a request may have a thousand answers."""
+
+    stop_strings: Sequence[str | None]
+    num_cached: int
+    timings: dict[str, Any]
+    biases: orjson.Fragment
 
 
 class LlamaCompletionWriter(AnswerWriter):
@@ -60,17 +69,20 @@ class LlamaCompletionWriter(AnswerWriter):
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
         if self._fields.is_prompt_only:
             return []
-        return [self._context.framing.frame(orjson.dumps(self._chunk(delta))) for delta in deltas]
+        more = {"timings": self._timings()} if self._fields.timings_per_token else {}
+        return [self._context.framing.frame(orjson.dumps({**self._chunk(delta), **more})) for delta in deltas]
 
     def end(self) -> list[bytes]:
+        ending = self._ending()
         return [
-            self._context.framing.frame(orjson.dumps(self._selected(self._last(index, "", reason))))
+            self._context.framing.frame(orjson.dumps(self._selected(self._last(index, "", reason, ending))))
             for index, reason in enumerate(self._generation.finish_reasons)
         ]
 
     def to_dict(self, answers: Sequence[Answer]) -> Any:
         """One object, or a list of them where the request has several prompts."""
-        objects = [self._selected(self._of_answer(answer)) for answer in answers]
+        ending = self._ending()
+        objects = [self._selected(self._of_answer(answer, ending)) for answer in answers]
         return objects[0] if len(objects) == 1 else objects
 
     def _chunk(self, delta: Delta) -> dict[str, Any]:
@@ -84,32 +96,41 @@ class LlamaCompletionWriter(AnswerWriter):
             "tokens_predicted": self._num_predicted[delta.index],
             "tokens_evaluated": len(self._prompt_of(delta.index).token_ids),
             **self._probabilities(delta),
-            **({"timings": self._timings()} if self._fields.timings_per_token else {}),
         }
 
-    def _of_answer(self, answer: Answer) -> dict[str, Any]:
+    def _of_answer(self, answer: Answer, ending: _Ending) -> dict[str, Any]:
+        prompt = self._prompt_of(answer.index)
+        # Not in streams, whose last chunk is made on the asyncio thread: a prompt may be very long.
+        more = {_PROMPT: _text_of(prompt.token_ids, self._context.tokenizer)} if _PROMPT in self._names else {}
         if self._fields.is_prompt_only:
-            return self._last(answer.index, "", answer.finish_reason)
+            return {**self._last(answer.index, "", answer.finish_reason, ending), **more}
         self._num_predicted[answer.index] = len(answer.token_ids)
         tokens = answer.token_ids if self._fields.return_tokens else []
-        last = self._last(answer.index, answer.text, answer.finish_reason)
-        return {**last, "tokens": tokens, **self._probabilities(answer)}
+        last = self._last(answer.index, answer.text, answer.finish_reason, ending)
+        return {**last, "tokens": tokens, **self._probabilities(answer), **more}
 
     def _probabilities(self, piece: Delta | Answer) -> dict[str, Any]:
         shape = None if self._logprobs is None else self._logprobs.shape(piece)
         return {} if shape is None else {"completion_probabilities": shape["content"]}
 
-    def _last(self, index: int, text: str, reason: FinishReason | None) -> dict[str, Any]:
-        stop, prompt, request = (
-            self._generation.stop_strings[index],
-            self._generation.prompts[index],
-            self._call.request,
-        )
+    def _ending(self) -> _Ending:
+        generation = self._generation
+        biases = [{"token": token_id, "bias": bias} for token_id, bias in generation.prompts[0].params[0].logit_bias]
+        return _Ending(
+            generation.stop_strings, generation.usage.num_cached_tokens, self._timings(),
+            orjson.Fragment(orjson.dumps(biases)),
+        )  # fmt: skip
+
+    def _last(self, index: int, text: str, reason: FinishReason | None, ending: _Ending) -> dict[str, Any]:
+        stop, prompt, request = ending.stop_strings[index], self._prompt_of(index), self._call.request
         if self._fields.is_prompt_only:
             reason, length = FinishReason.LENGTH, 0
         else:
             length = -1 if request.max_tokens is None else request.max_tokens
-        last: dict[str, Any] = {
+        settings = settings_object(
+            prompt.params[0], num_predicted=length, stops=request.stops, is_streamed=self._call.is_streamed
+        )
+        return {
             "index": index,
             "content": text,
             "tokens": [],
@@ -118,19 +139,14 @@ class LlamaCompletionWriter(AnswerWriter):
             "model": self._context.model,
             "tokens_predicted": self._num_predicted[index],
             "tokens_evaluated": len(prompt.token_ids),
-            "generation_settings": settings_object(
-                prompt.params[0], num_predicted=length, stops=request.stops, is_streamed=self._call.is_streamed
-            ),
+            "generation_settings": {**settings, "logit_bias": ending.biases},
             "has_new_line": "\n" in text,
             "truncated": reason is FinishReason.LENGTH and length == -1,  # by the end of the context
             "stop_type": _stop_type(reason, stop),
             "stopping_word": stop or "",
-            "tokens_cached": self._generation.usage.num_cached_tokens,
-            "timings": self._timings(),
+            "tokens_cached": ending.num_cached,
+            "timings": ending.timings,
         }
-        if _PROMPT in self._names:
-            last[_PROMPT] = _text_of(prompt.token_ids, self._context.tokenizer)
-        return last
 
     def _prompt_of(self, index: int) -> PreparedPrompt:
         return self._generation.prompts[index // self._fields.num_choices]

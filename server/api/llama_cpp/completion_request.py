@@ -87,7 +87,8 @@ class LlamaCompletionRequest(CompletionRequest):
 
     @classmethod
     def parse(cls, body: Any) -> Self:
-        fields, text_biases = to_openai(body), []
+        fields = to_openai(body)
+        text_biases: Sequence[tuple[str, float]] = ()
         if isinstance(fields, dict) and isinstance(fields.get("logit_bias"), list | dict):
             fields["logit_bias"], text_biases = Biases.of(fields["logit_bias"])
         only_prompt = isinstance(fields, dict) and fields.get("max_tokens") == 0 and type(fields["max_tokens"]) is int

@@ -27,18 +27,17 @@ _OFF: dict[str, Any] = {
     "post_sampling_probs": False,
     "repeat_last_n": -1,  # the whole text
 }
-_SAMPLERS = ("penalties", "dry", "temperature", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc")
+_SAMPLERS = ("penalties", "dry", "temperature", "top_n_sigma", "min_p", "top_k", "typ_p", "top_p", "xtc")
 
 
 def settings_object(
     params: SamplingParams, *, num_predicted: int = -1, stops: Sequence[str] = (), is_streamed: bool = False
 ) -> dict[str, Any]:
-    """`num_predicted` is the limit of the answer's length; -1: none."""
+    """`num_predicted` is the limit of the answer's length; -1: none. The biases are not among them."""
     return {
         "seed": _RANDOM_SEED if params.seed is None else params.seed,
         **{name: getattr(params, name) for name in _SAME_NAMES},
         "repeat_penalty": params.repetition_penalty,
-        "logit_bias": [{"token": token_id, "bias": bias} for token_id, bias in params.logit_bias],
         "max_tokens": num_predicted,
         "n_predict": num_predicted,
         "n_probs": params.logprobs or 0,

@@ -36,7 +36,7 @@ def _as_source(prompt: Any) -> PromptSource:
         return TextPrompt(prompt)
     if len(prompt) > MAX_PROMPT_TOKENS:
         raise ValueError(f"prompt has {len(prompt)} token ids; at most {MAX_PROMPT_TOKENS} are allowed")
-    parts = [_text_of(part) if isinstance(part, dict) else part for part in prompt]
+    parts: list[Any] = [_text_of(part) if isinstance(part, dict) else part for part in prompt]
     num_texts = 0
     for part in parts:
         num_texts += isinstance(part, str)

@@ -158,15 +158,3 @@ async def in_memory(served: ServedModels, model: ServedModel) -> AsyncIterator[N
                 await served.residency.arrival(model)
             await served.turns.next()  # all that have waited go on together
         yield
-
-
-async def put_to_sleep(model: ServedModel) -> None:
-    """Takes a model out of memory until the next request for it; one that is not in memory stays as it is.
-
-    Raises:
-        ApiError: 409, it is in use.
-    """
-    if not model.is_open or not model.is_in_memory or model.idle_sleep is None:
-        return
-    if not await model.idle_sleep.sleep_now():
-        raise ApiError(f"the model {model.model_name} is in use", status=409, code="engine_busy")

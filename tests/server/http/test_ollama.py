@@ -201,18 +201,6 @@ async def test_the_models_and_the_version(server: RunningServer) -> None:
         assert (response.status, "operator" in (await response.json())["error"]) == (403, True)
 
 
-async def test_an_administrator_takes_a_model_out_of_memory(start_server: StartServer) -> None:
-    server = await start_server(admin_keys=("sk-admin",))
-    headers, body = {"Authorization": "Bearer sk-admin"}, {"model": "fake", "keep_alive": 0}
-    async with server.http.post(server.url + "/api/generate", json=body, headers=headers) as response:
-        assert (await response.json())["done_reason"] == "unload"
-        assert "X-Eagre-Ignored" not in response.headers
-    assert (await server.get("/api/ps"))[1]["models"] == []
-    status, _ = await server.post("/api/chat", {**ASK, "stream": False})  # wakes it
-    assert status == 200
-    assert len((await server.get("/api/ps"))[1]["models"]) == 1
-
-
 async def test_zero_tokens_are_without_limit(server: RunningServer) -> None:
     status, answer = await server.post("/api/chat", {**ASK, "stream": False, "options": {"num_predict": 0}})
     assert (status, answer["done_reason"]) == (200, "stop")

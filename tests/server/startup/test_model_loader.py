@@ -11,7 +11,7 @@ from engine.interface.errors import ModelError
 from server.startup import model_loader
 from server.startup.model_loader import LoadedModel, load_model
 from server.startup.progress import silent
-from server.startup.settings import ServerSettings
+from server.startup.settings import ServerSettings, SettingsError
 from server.text.text_model import TextModel
 from tests.server.support.gguf_files import byte_level_fields, write_gguf
 
@@ -37,6 +37,25 @@ def test_a_template_of_the_users_own_has_precedence(tmp_path: Path) -> None:
     models = TextModel.load(path).chat_template
     assert models is not None
     assert models.render([{"role": "user", "content": ""}], tools=[{}]) == "tools"
+
+
+def test_variables_of_the_template_have_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = {"tokenizer.chat_template": "{{ enable_thinking }} {{ tone }}"}
+    text_model = TextModel.load(write_gguf(tmp_path / "x.gguf", byte_level_fields() | source))
+    engine = cast(Any, SimpleNamespace())
+    monkeypatch.setattr(model_loader, "load_with", lambda *_: LoadedModel(engine, text_model))
+    settings = ServerSettings(default_chat_template_kwargs='{"enable_thinking": false, "tone": "dry"}')
+    template = load_model(settings, silent).text_model.chat_template
+    assert template is not None
+    messages = [{"role": "user", "content": ""}]
+    assert template.render(messages) == "False dry"
+    assert template.render(messages, enable_thinking=True) == "True dry"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "7", '{"messages": []}', '{"a": ' + '"' + "x" * (64 << 10) + '"}'])
+def test_other_defaults_of_variables_are_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"default_chat_template_kwargs.*JSON object"):
+        ServerSettings(default_chat_template_kwargs=text)
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "additional_properties": "open",
         "reasoning_parser": "qwen3",
         "chat_template": "chat.jinja",
+        "default_chat_template_kwargs": '{"enable_thinking": false}',
         "strict_parameters": "1",
         "sampling_defaults": "openai",
         "log_level": "debug",
