@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from server.cli.client import address
-from server.cli.client.errors import NoServer
+from server.cli.client.errors import NoAnswer, NoServer
 from server.cli.client.server_client import ServerClient
 from server.cli.manage.server_record import ServerRecord, running_servers
 
@@ -28,10 +28,13 @@ def served_models(url: str | None, api_key: str | None) -> list[tuple[str, Serve
     urls = [url] if url is not None else list(dict.fromkeys([address.DEFAULT_URL, *records]))
     found = []
     for each in urls:
+        record = records.get(each)
         try:
-            found.append((each, records.get(each), models_at(each, api_key)))
-        except NoServer:
-            if url is not None:
+            found.append((each, record, models_at(each, api_key)))
+        except NoAnswer as error:
+            if record is not None:
+                found.append((each, record, [{"id": record.model, "state": "loading"}]))
+            elif url is not None or not isinstance(error, NoServer):
                 raise
     if not found:
         raise NoServer(f"no server answers at {address.DEFAULT_URL}; `eagre run MODEL` or `eagre serve` starts one")

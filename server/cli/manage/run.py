@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from urllib.parse import urlsplit
 
 import orjson
@@ -22,6 +24,7 @@ from server.cli.manage.server_record import ServerRecord, log_file, running_serv
 from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.model_store import ensure_model
 from server.startup.model_settings import name_of
+from server.startup.plain_text import one_line
 from server.startup.progress import ProgressReporter
 
 IDLE_S = 600  # after which a server in the background gives its memory back
@@ -40,7 +43,12 @@ def server_of(model: str, url: str | None, api_key: str | None) -> tuple[str, st
         if name not in names:
             raise NoAnswer(f"the server at {shown(url)} has no model {name}; it has {', '.join(names)}")
         return url, name
-    for url in dict.fromkeys([address.DEFAULT_URL, *(record.url for record in running_servers())]):
+    records = running_servers()
+    for record in records:
+        if record.model == name:
+            _wait_ready(partial(_is_alive, record), record.url, record.port)  # another `run` may load it just now
+            return record.url, name
+    for url in dict.fromkeys([address.DEFAULT_URL, *(record.url for record in records)]):
         try:
             names = [str(found["id"]) for found in models_at(url, api_key)]
         except NoServer:
@@ -59,6 +67,10 @@ def server_of(model: str, url: str | None, api_key: str | None) -> tuple[str, st
     return _start(model, name, port or _free_port()), name
 
 
+def _is_alive(record: ServerRecord) -> bool:
+    return record.is_alive
+
+
 def _free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -75,13 +87,15 @@ def _start(model: str, name: str, port: int) -> str:
             [*python_command("-m", "server"), "serve", model, *flags, "--sleep-idle-seconds", str(IDLE_S)],
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env=_environment(),
         )  # fmt: skip
-    print(f"loading {name} (the log is {log})", file=sys.stderr, flush=True)
+    record = ServerRecord.of(process.pid, url, name, port)
+    record.write()  # before it is ready, so that `stop` finds it whatever becomes of this process
+    print(f"loading {name}; the log is {log}", file=sys.stderr, flush=True)
     try:
-        _wait_ready(process, url, port)
+        _wait_ready(lambda: process.poll() is None, url, port)
     except BaseException:  # also Ctrl-C
         process.terminate()
+        record.remove()
         raise
-    ServerRecord.of(process.pid, url, name, port).write()
     print(f"{name} is served at {url}/ until `eagre stop`", file=sys.stderr, flush=True)
     process.returncode = 0  # it goes on without this process, which shall not warn of it
     return url
@@ -93,14 +107,19 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in python_environment().items() if name not in moving}
 
 
-def _wait_ready(process: subprocess.Popen[bytes], url: str, port: int) -> None:
+def _wait_ready(is_alive: Callable[[], bool], url: str, port: int) -> None:
     """Returns when the server is ready; raises NoAnswer with its last line where it ends."""
+    from rich.console import Console
+
     client = ServerClient(url)
-    while process.poll() is None:
-        with contextlib.suppress(NoAnswer):
-            if orjson.loads(asyncio.run(client.get("/readiness", is_ready=False)))["status"] == "ready":
-                return
-        time.sleep(POLL_S)
+    with Console(stderr=True).status("starting") as shown_status:
+        while is_alive():
+            with contextlib.suppress(NoAnswer):
+                state = orjson.loads(asyncio.run(client.get("/readiness", is_ready=False)))
+                if state["status"] == "ready":
+                    return
+                shown_status.update(one_line(state["detail"]))
+            time.sleep(POLL_S)
     lines = log_file(port).read_text(encoding="utf-8", errors="replace").split("\n")
     reasons = [line.removeprefix("eagre: ") for line in lines if line.startswith("eagre: ")]
     raise NoAnswer(reasons[-1] if reasons else f"the server has ended; its log is {log_file(port)}")

@@ -108,7 +108,7 @@ async def test_run_reports_why_its_server_has_ended(tmp_path: Path, capsys: pyte
     path.write_bytes(b"GGUF and nothing more")
     assert await run_cli("run", str(path)) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("loading damaged (the log is ")
+    assert lines[0].startswith("loading damaged; the log is ")
     assert lines[-1].startswith(f"eagre: {path} is no GGUF file, or it is damaged")
     assert running_servers() == []
 
@@ -125,6 +125,25 @@ def test_stop_ends_what_run_has_started(sleeper: subprocess.Popen[bytes], capsys
     assert sleeper.wait() == -15
     assert cli.main(["stop"]) == 1
     assert "no server was started by `eagre run`" in capsys.readouterr().err
+
+
+def test_ps_lists_a_server_that_loads(sleeper: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]) -> None:
+    ServerRecord.of(sleeper.pid, "http://127.0.0.1:2", "tiny", 2).write()
+    assert cli.main(["ps"]) == 0
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.split() == ["tiny", "loading", "-", "-", "http://127.0.0.1:2", str(sleeper.pid)]
+
+
+async def test_run_takes_the_server_that_an_earlier_run_has_started(
+    server: RunningServer,
+    sleeper: subprocess.Popen[bytes],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ServerRecord.of(sleeper.pid, server.url, "fake", 2).write()
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello"))
+    assert await run_cli("run", "fake") == 0
+    assert "user:hello" in capsys.readouterr().out
 
 
 def test_a_process_that_has_the_number_of_an_ended_server_is_left_alone(sleeper: subprocess.Popen[bytes]) -> None:
