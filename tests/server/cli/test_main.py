@@ -9,10 +9,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.interface.types import Progress
+from server.cli import complete
 from server.cli import main as cli
 from server.cli.client import address
 from server.cli.client.errors import NoAnswer, NoServer
@@ -26,7 +28,10 @@ from tests.fakes.text_model import FakeTextModel, render
 from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
 
-COMMANDS = ("serve", "deploy", "pull", "models", "complete", "chat", "top", "bench", "completion")
+COMMANDS = (
+    "serve", "deploy", "pull", "models", "run", "ps", "show", "stop", "rm", "complete", "chat", "top", "bench",
+    "completion",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments", [(), *((name,) for name in COMMANDS)])
@@ -257,6 +262,46 @@ async def test_complete_as_chat_and_from_standard_input(
     monkeypatch.setattr(sys, "stdin", io.StringIO("hello"))
     assert await run_cli("complete", "-", "--chat", "--url", server.url + "/v1/") == 0
     assert capsys.readouterr().out == render({"role": "user", "content": "hello"}) + "\n"
+
+
+async def test_complete_with_a_system_message_and_an_attachment(
+    server: RunningServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "server.log").write_text("it ended", encoding="utf-8")
+    with (tmp_path / "server.log").open(encoding="utf-8") as attached:
+        monkeypatch.setattr(sys, "stdin", attached)
+        assert await run_cli("complete", "Why?", "--system", "Be brief.", "--url", server.url) == 0
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?\n\nit ended"}]
+    assert capsys.readouterr().out == render(*messages) + "\n"
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_complete_asks_for_an_answer_of_a_form(is_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies: list[dict[str, Any]] = []
+    monkeypatch.setattr(complete, "write_answer", lambda url, model, key, body, write, **_: bodies.append(body))
+    schema = '{"type": "object"}'
+    (tmp_path / "schema.json").write_text(schema, encoding="utf-8")
+    assert cli.main(["complete", "x", "--schema", str(tmp_path / "schema.json") if is_file else schema]) == 0
+    assert cli.main(["complete", "x", "--json"]) == 0
+    messages = [{"role": "user", "content": "x"}]
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}}
+    assert [{"messages": body["messages"], "response_format": body["response_format"]} for body in bodies] == [
+        {"messages": messages, "response_format": form},
+        {"messages": messages, "response_format": {"type": "json_object"}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("{", "--schema is no JSON: "),
+        ("missing.json", "--schema is neither an object of JSON nor a file that can be read: "),
+        (__file__, f"{__file__} is no JSON: "),
+    ],
+)
+def test_a_schema_that_is_none_is_refused(schema: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["complete", "x", "--schema", schema]) == 1
+    assert capsys.readouterr().err.startswith(f"eagre: {message}")
 
 
 async def test_the_address_may_come_from_the_environment(

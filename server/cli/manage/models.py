@@ -8,7 +8,7 @@ import orjson
 
 from engine.interface.config import EngineConfig
 from engine.interface.types import MachineMemory, ModelFootprint
-from server.model_sources.available_models import AvailableModel, all_models
+from server.model_sources.available_models import AvailableModel, all_models, find_model
 from server.startup.plain_text import one_line
 
 HEADER = ("NAME", "SOURCE", "QUANTIZATION", "PARAMETERS", "WEIGHTS", "1,000 TOKENS", "FITS")
@@ -41,15 +41,25 @@ def measure_models(paths: Iterable[str], config: EngineConfig) -> tuple[list[Mea
     """All models on this machine and in `paths`. Only the headers of their files are read."""
     from engine.client import EngineClient  # it imports JAX
 
-    def measure(listed: AvailableModel) -> MeasuredModel:
-        if listed.path is None:
-            return MeasuredModel(listed, None, listed.error)
-        try:
-            return MeasuredModel(listed, EngineClient.footprint(listed.path, config), None)
-        except (ValueError, OSError) as error:  # ModelError is a ValueError
-            return MeasuredModel(listed, None, str(error))
+    return [_measure(listed, config) for listed in all_models(paths)], EngineClient.machine_memory()
 
-    return [measure(listed) for listed in all_models(paths)], EngineClient.machine_memory()
+
+def measure_one(model: str, config: EngineConfig) -> tuple[MeasuredModel, MachineMemory]:
+    """The model that a value of --model means; raises ModelStoreError where there is none."""
+    from engine.client import EngineClient
+
+    return _measure(find_model(model), config), EngineClient.machine_memory()
+
+
+def _measure(listed: AvailableModel, config: EngineConfig) -> MeasuredModel:
+    from engine.client import EngineClient
+
+    if listed.path is None:
+        return MeasuredModel(listed, None, listed.error)
+    try:
+        return MeasuredModel(listed, EngineClient.footprint(listed.path, config), None)
+    except (ValueError, OSError) as error:  # ModelError is a ValueError
+        return MeasuredModel(listed, None, str(error))
 
 
 def as_json(models: Iterable[MeasuredModel], memory: MachineMemory) -> str:
