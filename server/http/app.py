@@ -22,7 +22,6 @@ from server.http import (
     llama_cpp,
     models,
     ollama,
-    playground,
     queries,
     rendering,
     usage,
@@ -34,6 +33,7 @@ from server.http.entry.guard import GUARD, SOCKET_ROUTES, add_cors_headers
 from server.http.entry.key_limits import add_limit_headers
 from server.http.entry.middleware import APIS, enter
 from server.http.entry.served import SERVED
+from server.http.playground import routes as playground
 from server.http.responses import routes as responses
 from server.http.responses.response_socket import open_socket
 from server.http.streams import resuming

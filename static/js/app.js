@@ -8,6 +8,7 @@
  *   markdown/   from an answer's text to elements, block by block as it arrives
  *   parameters/ every parameter with its control, presets, tools, schemas
  *   store/      conversations: trees of messages, kept in the browser
+ *   attachments/ files that go with a message, read as text
  *   page/       the document: elements, address, theme, and the reader's settings
  *   transport/  the server: its state, and the ways in which an answer comes from it
  *   words/      every visible string, in English and in other languages

@@ -46,6 +46,7 @@ class StubServer:
         self.aborted = asyncio.Event()
         self.is_ready = True
         self.models = [MODEL]
+        self.num_prompt_tokens = 12  # of every prompt, as the tokenizer says
         self.num_watchers = 0  # of the engine
         self.is_quiet = False  # the engine has nothing to do
         self.calls: list[tuple[str, str]] = []  # of administrators: name, and the header that has the key
@@ -100,7 +101,7 @@ class StubServer:
         return web.json_response({"object": "list", "data": [{"id": name, **shared} for name in self.models]})
 
     async def _tokenize(self, _: web.Request) -> web.Response:
-        return web.json_response({"count": 12, "max_model_len": 2048})
+        return web.json_response({"count": self.num_prompt_tokens, "max_model_len": 2048})
 
     async def _engine_events(self, request: web.Request) -> web.StreamResponse:
         """One request reads its prompt and answers, over and over; every event tells of one more step."""

@@ -269,7 +269,9 @@ async def set_field(page: Page, id_: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("transport", ["sse", "websocket"])
-async def test_a_completion_goes_on_after_a_reload(browser: Browser, slow_server: RunningServer, transport: str) -> None:
+async def test_a_completion_goes_on_after_a_reload(
+    browser: Browser, slow_server: RunningServer, transport: str
+) -> None:
     engine = slow_server.engine
     page = await browser.open(slow_server.url + "/#/completion")
     await page.wait_for(READY)

@@ -87,7 +87,9 @@ async def test_a_chat_opens_with_its_answer_and_the_tokens_of_it(page: Page) -> 
     await page.click("#inspector [data-view=tokens]")
     await page.wait_for("document.querySelectorAll('#inspector .tokens .token').length === 8")
     await page.click("#inspector-replay")  # the answer came without probabilities, and gets them now
-    await page.wait_for("document.querySelector('#inspector .column .figures').textContent.includes('the same 8 tokens again')")
+    await page.wait_for(
+        "document.querySelector('#inspector .column .figures').textContent.includes('the same 8 tokens again')"
+    )
     await page.click("#inspector .tokens [data-at='2']")
     assert "probability" in await page.text("#inspector .token-card .card-head")
     assert await page.text("#engine-requests summary") == "The last requests of all clients"

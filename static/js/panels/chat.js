@@ -61,6 +61,7 @@ export class Chat {
       drafts: deps.drafts,
       shorten: () => this.shorten(),
       create: () => deps.router.go(NEW.chat),
+      place: () => this.#goToComposer(),
     });
     this.#completion = new Completion({
       drafts: deps.drafts,
@@ -183,6 +184,16 @@ export class Chat {
     conversation.isGone = true;
     this.answers.stop(id);
     if (conversation === this.#conversation) this.#deps.router.go(NEW.chat);
+  }
+
+  /** Files are given to the page: they go into the message of the chat that is shown, or of a new one. */
+  async #goToComposer() {
+    if (this.#isCompletion) {
+      await this.create("chat");
+      this.#deps.router.go(NEW.chat);
+    } else if (document.body.dataset.mode !== "chat") {
+      byId("tab-chat").click();
+    }
   }
 
   get #isCompletion() {

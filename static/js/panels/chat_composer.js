@@ -1,18 +1,21 @@
 /** Where a message is written: its text, the files that go with it, and how full the model's context is. */
 
-import { announce, byId, make, onEnter } from "../page/dom.js";
+import { Attachments } from "../attachments/attachments.js";
+import { listenForFiles } from "../attachments/drops.js";
+import { announce, byId, onEnter } from "../page/dom.js";
 import { words } from "../words/words.js";
 
-const MAX_FILE_BYTES = 512 * 1024;
-const MAX_FILES = 16;
 const COUNT_DELAY = 700; // milliseconds of quiet before the context is counted anew
 const DRAFT_DELAY = 300;
 
 export class Composer {
   #input = byId("chat-input");
-  #files = byId("chat-files");
   #error = byId("chat-error");
-  #attachments = []; // {name, text}
+  #attachments = new Attachments(() => {
+    this.#keepDraft();
+    this.recount();
+    this.focus();
+  });
   #conversation = null;
   #isFull = false;
   #timer = null;
@@ -21,16 +24,16 @@ export class Composer {
 
   /**
    * @param {{submit: () => void, editLast: () => void, drafts: import("../store/drafts.js").Drafts,
-   *   shorten: () => void, create: () => void,
+   *   shorten: () => void, create: () => void, place: () => Promise<void>,
    *   count: (content: string, attachments: object[]) => Promise<{used: number, limit: number}|null>}} deps
    */
   constructor(deps) {
     this.#deps = deps;
     byId("chat-form").addEventListener("submit", (event) => {
       event.preventDefault();
-      deps.submit();
+      this.#submit();
     });
-    onEnter(this.#input, deps.submit);
+    onEnter(this.#input, () => this.#submit());
     this.#input.addEventListener("input", () => {
       this.recount();
       clearTimeout(this.#draftTimer);
@@ -50,14 +53,10 @@ export class Composer {
       await this.attach([...chooser.files]);
       chooser.value = "";
     });
-    const panel = byId("chat");
-    panel.addEventListener("dragover", (event) => {
-      if (event.dataTransfer.types.includes("Files")) event.preventDefault();
-    });
-    panel.addEventListener("drop", (event) => {
-      if (event.dataTransfer.files.length === 0) return;
-      event.preventDefault();
-      this.attach([...event.dataTransfer.files]);
+    this.#attachments.render(byId("chat-files"));
+    listenForFiles(async (files) => {
+      await deps.place();
+      this.attach(files);
     });
   }
 
@@ -66,7 +65,7 @@ export class Composer {
   }
 
   get isEmpty() {
-    return this.#input.value.trim() === "" && this.#attachments.length === 0;
+    return this.#input.value.trim() === "" && this.#attachments.files.length === 0;
   }
 
   /** Whether the next message has no room in the model's context. */
@@ -90,7 +89,7 @@ export class Composer {
 
   /** What is written and attached; the fields are empty afterwards. */
   take() {
-    const taken = { content: this.#input.value.trim(), attachments: this.#attachments };
+    const taken = { content: this.#input.value.trim(), attachments: this.#attachments.files };
     this.put({ content: "", attachments: [] });
     return taken;
   }
@@ -98,32 +97,33 @@ export class Composer {
   /** Writes a message back into the fields, so that nothing typed is lost. */
   put({ content, attachments }) {
     this.#input.value = content;
-    this.#attachments = attachments;
+    this.#attachments.files = attachments;
     this.#showError("");
-    this.#showFiles();
     this.#keepDraft();
     this.recount();
   }
 
-  /** Reads text files; what is no text, or too large, is named. */
+  /** Reads files; what has no text, or too much, is named. */
   async attach(files) {
     this.#showError("");
-    for (const file of files) {
-      if (this.#attachments.length >= MAX_FILES) this.#showError(words.attachments.tooMany(MAX_FILES));
-      else if (file.size > MAX_FILE_BYTES) this.#showError(words.attachments.tooLarge(file.name, MAX_FILE_BYTES / 1024));
-      else await this.#read(file);
-    }
-    this.#showFiles();
-    this.#keepDraft();
-    this.recount();
-    this.focus();
+    announce("");
+    const problems = await this.#attachments.add(files);
+    this.#showError(problems.join(" "));
+    if (problems.length < files.length) announce(words.composer.attached(files.length - problems.length));
+  }
+
+  /** A message waits for the files that go with it. */
+  #submit() {
+    const [name] = this.#attachments.reading;
+    if (name === undefined) this.#deps.submit();
+    else this.#showError(words.composer.reading(name));
   }
 
   /** Counts the context anew, once the reader has paused. */
   recount() {
     clearTimeout(this.#timer);
     this.#timer = setTimeout(async () => {
-      const counted = await this.#deps.count(this.#input.value.trim(), this.#attachments);
+      const counted = await this.#deps.count(this.#input.value.trim(), this.#attachments.files);
       if (counted === null) return;
       this.showContext(counted);
       this.#showFull(counted.used >= counted.limit);
@@ -160,36 +160,7 @@ export class Composer {
   #keepDraft() {
     clearTimeout(this.#draftTimer);
     if (this.#conversation?.kind !== "chat" || this.#conversation.isGone) return;
-    this.#deps.drafts.set(this.#draftId, { content: this.#input.value, attachments: this.#attachments });
-  }
-
-  async #read(file) {
-    try {
-      const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
-      if (text.includes("\0")) throw new Error("binary");
-      this.#attachments.push({ name: file.name, text });
-      announce(words.attachments.attached(file.name));
-    } catch {
-      this.#showError(words.attachments.notText(file.name));
-    }
-  }
-
-  #showFiles() {
-    this.#files.replaceChildren(...this.#attachments.map((attachment) => {
-      const chip = make("li", "chip", attachment.name);
-      const remove = make("button", "small", "×");
-      remove.setAttribute("aria-label", words.attachments.remove(attachment.name));
-      remove.addEventListener("click", () => {
-        this.#attachments = this.#attachments.filter((other) => other !== attachment);
-        this.#showFiles();
-        this.#keepDraft();
-        this.recount();
-        this.focus();
-      });
-      chip.append(remove);
-      return chip;
-    }));
-    this.#files.hidden = this.#attachments.length === 0;
+    this.#deps.drafts.set(this.#draftId, { content: this.#input.value, attachments: this.#attachments.files });
   }
 
   #showError(text) {

@@ -126,7 +126,7 @@ export class Sidebar {
       buttons.append(button);
     };
     add(words.sidebar.rename, "✎", () => this.#rename(entry, summary));
-    add(words.sidebar.export, "⤓", () => this.#export([summary.id], summary.title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40)));
+    add(words.sidebar.exportOne, "⤓", () => this.#export([summary.id], summary.title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40)));
     add(words.common.delete, "×", () => this.#remove(summary));
     entry.append(open, buttons);
     return entry;

@@ -20,6 +20,8 @@ export function shorterFrom(path, sentFrom) {
   return (starts.find((node) => sizeOf(sent.slice(sent.indexOf(node))) <= half) ?? starts.at(-1))?.id ?? sentFrom;
 }
 
+import { fenced } from "../attachments/fence.js";
+
 /**
  * A question whose answer has not a word is left out with it: chat templates want both, in turns.
  *
@@ -50,12 +52,7 @@ function answerOf(node) {
   return message;
 }
 
-/** The files come before the words about them, each in a fence that its text cannot close. */
+/** The files come before the words about them. */
 function withAttachments({ content, attachments }) {
-  const files = attachments.map(({ name, text }) => {
-    const longest = Math.max(2, ...(text.match(/`+/g) ?? []).map((run) => run.length));
-    const fence = "`".repeat(longest + 1);
-    return `${name}\n${fence}\n${text}${text.endsWith("\n") ? "" : "\n"}${fence}\n\n`;
-  });
-  return files.join("") + content;
+  return attachments.map(fenced).join("") + content;
 }

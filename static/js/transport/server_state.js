@@ -83,10 +83,17 @@ export class ServerState {
 
   async #ask() {
     let response;
+    // A page that opens asks for both at once, to be ready a round trip earlier.
+    const early = this.name === "connecting" ? this.#fetchModels() : null;
+    early?.catch(() => {});
     try {
       response = await this.#fetch("/readiness", { cache: "no-store" });
       // A server that was away may have come back with another model; models come into memory, pause and go.
-      if (response.ok) await this.#readEntries();
+      if (response.ok) {
+        let models = await (early ?? this.#fetchModels());
+        if (early !== null && models.status === 503) models = await this.#fetchModels(); // it has become ready meanwhile
+        await this.#readEntries(models);
+      }
     } catch {
       // A page that never saw the server ready takes a refusal for a server that is still starting.
       this.#become(this.#wasReady ? "lost" : "loading", "");
@@ -101,8 +108,11 @@ export class ServerState {
     }
   }
 
-  async #readEntries() {
-    const response = await this.#fetch("/v1/models", { cache: "no-store" });
+  #fetchModels() {
+    return this.#fetch("/v1/models", { cache: "no-store" });
+  }
+
+  async #readEntries(response) {
     this.#isLocked = response.status === 401;
     const entries = response.ok ? ((await response.json()).data ?? []) : [];
     const isChanged = JSON.stringify(entries) !== JSON.stringify(this.#entries);

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from importlib.resources import files
 
 import pytest
+from multidict import CIMultiDictProxy
 
-from server.http.playground import lighten, load_playground
+from server.http.playground.files import Playground
 from server.startup.settings import ServerSettings, SettingsError
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.static.devtools import Browser, Page, find_chromium
@@ -27,16 +29,56 @@ async def test_the_page_and_everything_it_names(server: RunningServer) -> None:
                 assert response.content_type == "text/javascript"
 
 
-def test_comments_indentation_and_needless_spaces_are_not_sent_and_lines_keep_their_numbers() -> None:
-    text = "/**\n * Why.\n */\nimport a;\n\n  /* one */ x = 'a // b';\n  // two\n  y /* three */ = `*/`;\n"
-    assert lighten(text) == "\n\n\nimport a;\n\nx = 'a // b';\n\ny /* three */ = `*/`;\n"
-    text = 'f( a, "b , c" ) ; // it\'s so\nconst { x } = y;\nr = /a , b/; // why\n'
-    assert lighten(text) == 'f(a,"b , c");\nconst{x}=y;\nr = /a , b/;\n'
-    assert lighten("a { b: c }\n", is_script=False) == "a { b: c }\n"
+def test_what_a_page_loads_is_small() -> None:
+    packed = {path: len(file.packed or file.body) for path, file in Playground().loaded.items()}
+    assert sum(length for path, length in packed.items() if path.startswith("app-")) < 100_000
+    assert packed["index.html"] < 8_000
 
 
-def test_the_whole_playground_is_small() -> None:
-    assert sum(len(file.body) for file in load_playground().values()) < 250_000
+def immutable(headers: CIMultiDictProxy[str]) -> bool:
+    return headers["Cache-Control"] == "public, max-age=31536000, immutable"
+
+
+async def test_a_page_names_one_script_and_one_style_sheet_that_may_be_kept(server: RunningServer) -> None:
+    for path in ("/", "/docs"):
+        async with server.http.get(server.url + path) as response:
+            assert response.headers["Cache-Control"] == "no-cache"
+            page = await response.text()
+        assert len(re.findall(r"<script", page)) == len(re.findall(r'rel="stylesheet"', page)) == 1
+        preloaded = re.findall(r'<link rel="modulepreload" href="(static/[^"]+)">', page)
+        assert preloaded == re.findall(r'<script type="module" src="([^"]+)">', page)
+        for link in re.findall(r'(?:href|src)="(static/[^"]+)"', page):
+            async with server.http.get(f"{server.url}/{link}") as response:
+                assert immutable(response.headers), link
+
+
+async def test_a_name_without_its_digest_is_asked_for_each_time(server: RunningServer) -> None:
+    for path in ("favicon.svg", "favicon.svg?v=old", "js/app.js"):
+        async with server.http.get(f"{server.url}/static/{path}") as response:
+            assert response.headers["Cache-Control"] == "no-cache"
+    async with server.http.get(f"{server.url}/static/app-0123456789abcdef.js") as response:
+        assert response.status == 404
+
+
+async def test_packages_are_served_as_they_are(server: RunningServer) -> None:
+    paths = [path for path in Playground().paths if path.startswith("packages/")]
+    if not paths:
+        pytest.skip("no package was fetched")
+    assert not [path for path in paths if path.endswith((".json", ".py"))]
+    types = {".mjs": "text/javascript", ".js": "text/javascript", ".css": "text/css", ".woff2": "font/woff2"}
+    for suffix, content_type in types.items():
+        path = next(path for path in paths if path.endswith(suffix))
+        async with server.http.get(f"{server.url}/static/{path}") as response:
+            assert response.content_type == content_type
+            assert immutable(response.headers)
+            assert await response.read() == (files("static") / path).read_bytes()
+
+
+async def test_the_plain_modules_may_be_had(server: RunningServer) -> None:
+    async with server.http.get(server.url + "/?modules") as response:
+        page = await response.text()
+    assert '<script type="module" src="static/js/app.js">' in page
+    assert page.count('rel="stylesheet"') > 1
 
 
 async def test_other_servers_that_are_named_may_be_asked(start_server: StartServer) -> None:
@@ -58,9 +100,11 @@ def test_what_is_no_origin_cannot_stand_in_the_policy(peer: str) -> None:
 
 
 async def test_every_module_is_served(server: RunningServer) -> None:
-    for path, file in load_playground().items():
-        async with server.http.get(f"{server.url}/static/{path}") as response:
-            assert await response.read() == file.body
+    playground = Playground()
+    for path in playground.paths:
+        if path.startswith("js/"):
+            async with server.http.get(f"{server.url}/static/{path}") as response:
+                assert await response.read() == playground.load(path).body
 
 
 @pytest.mark.parametrize(
@@ -77,7 +121,8 @@ async def test_every_module_is_served(server: RunningServer) -> None:
 async def test_files_are_compressed_for_clients_that_take_it(
     server: RunningServer, accepted: str, is_packed: bool
 ) -> None:
-    file = load_playground()["js/app.js"]
+    file = Playground().load("js/app.js")
+    assert file.packed is not None
     url = server.url + "/static/js/app.js"
     async with server.http.get(url, headers={"Accept-Encoding": accepted}) as response:
         assert await response.read() == file.body  # the client has unpacked it
@@ -110,8 +155,8 @@ async def test_only_our_own_scripts_run_in_the_page(server: RunningServer, path:
 
 def test_the_page_has_nothing_inline() -> None:
     """The policy would keep it from working."""
-    page = load_playground()["index.html"].body.decode()
-    assert not re.search(r"<style|\bstyle=|\son\w+=|<script(?![^>]*\ssrc=)|javascript:|data:", page)
+    for page in (Playground().loaded["index.html"], Playground().loaded["docs/index.html"]):
+        assert not re.search(rb"<style|\bstyle=|\son\w+=|<script(?![^>]*\ssrc=)|javascript:|data:", page.body)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
@@ -123,7 +168,10 @@ async def test_a_browser_has_nothing_to_complain_of(server: RunningServer) -> No
     async def continue_story(page: Page, transport: str) -> None:
         num_asked = len(server.engine.submitted)
         await page.click(f"input[name=transport][value={transport}]")
+        await page.click("#completion-new")
+        await page.wait_for("document.querySelector('#chat').dataset.kind === 'completion'")
         await page.evaluate("document.querySelector('#story-text').focus()")
+        await page.type("Once upon a time")
         await page.press("Enter")
         await eventually(lambda: len(server.engine.submitted) > num_asked)
         await page.wait_for("document.querySelector('#story-page').dataset.finish")
