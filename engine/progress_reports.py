@@ -34,7 +34,7 @@ class ProgressReports:
         return bool(self._watched) and now >= self._due_at
 
     def report(self, *, is_paused: bool) -> list[RequestEvent]:
-        """The events of the watched requests whose progress has changed; while paused, they say so and estimate no time."""
+        """The events of the watched requests whose progress has changed; while paused, they say so."""
         began = time.monotonic()
         self._watched = {request: reported for request, reported in self._watched.items() if _is_waiting(request)}
         events = []

@@ -125,3 +125,36 @@ async def test_a_tap_on_a_phone_shows_the_card_and_leaves_the_token_in_view(
     assert not await page.evaluate("document.querySelector('#token-card').classList.contains('open')")
     assert page.complaints() == []
     await page.close()
+
+
+async def test_columns_begin_with_different_seeds_unless_one_is_set(browser: Browser, server: RunningServer) -> None:
+    page = await open_tokens(browser, server.url)
+    await set_value(page, "#tokens-columns", "3")
+    await set_value(page, ".column:nth-child(2) [data-name=seed]", "5")
+    await run(page)
+    seeds = [stream.params.seed for stream in server.engine.submitted[-3:]]
+    assert len(set(seeds)) == 3
+    assert 5 in seeds
+    await set_value(page, ".column:nth-child(2) [data-name=seed]", "")
+    await set_value(page, "#seed", "7")
+    await run(page)
+    assert [stream.params.seed for stream in server.engine.submitted[-3:]] == [7, 7, 7]
+    assert page.complaints() == []
+    await page.close()
+
+
+async def test_the_events_say_how_many_of_how_many_are_shown(browser: Browser, server: RunningServer) -> None:
+    page = await open_tokens(browser, server.url)
+    await set_value(page, "#max-tokens", "450")
+    await page.click("#tokens [data-view=raw]")
+    await run(page)
+    note = "document.querySelector('#tokens .raw .note').textContent"
+    count = "document.querySelectorAll('#tokens .raw-events li').length"
+    await page.wait_for(f"/^Events \\d+ to \\d+ of \\d+\\.$/.test({note})")
+    first, last, number = (int(word) for word in (await page.evaluate(f"{note}.match(/\\d+/g)")))
+    assert await page.evaluate(count) == last - first + 1 == 200
+    assert last == number > 400
+    while await page.evaluate(f"{count} < {number}"):
+        await page.click("#tokens .raw-events-earlier")
+    assert await page.evaluate(note) == f"All {number} events."
+    await page.close()
