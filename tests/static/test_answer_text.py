@@ -25,7 +25,10 @@ OPEN = """
   const content = document.createElement("div");
   content.className = "content";
   article.append(content);
-  document.body.replaceChildren(article);
+  document.querySelectorAll("body > *").forEach((part) => (part.hidden = true));
+  document.querySelector("article.of-test")?.remove();
+  article.classList.add("of-test");
+  document.body.prepend(article);
   window.content = content;
   window.view = new MarkdownView(content);
 })()

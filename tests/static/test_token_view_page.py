@@ -155,8 +155,6 @@ async def test_the_events_say_how_many_of_how_many_are_shown(browser: Browser, s
     assert await page.evaluate(count) == last - first + 1 == 200
     assert last == number > 400
     while await page.evaluate(f"{count} < {number}"):
-        await page.evaluate(
-            "[...document.querySelectorAll('#tokens .raw button')].find((b) => b.textContent.includes('earlier')).click()"
-        )
+        await page.click("#tokens .raw-events-earlier")
     assert await page.evaluate(note) == f"All {number} events."
     await page.close()

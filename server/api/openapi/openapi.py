@@ -15,7 +15,7 @@ from server.startup.settings import Api
 
 _REFERENCE = "#/components/schemas/{model}"
 # Of numbers whose limits are more than a range.
-_LOWEST = {"top_k": {"minimum": -1}, "truncate_prompt_tokens": {"minimum": -1}}
+_LOWEST: Mapping[str, dict[str, float]] = {"top_k": {"minimum": -1}, "truncate_prompt_tokens": {"minimum": -1}}
 _VARIABLE = re.compile(r"\{(\w+)\}")
 _JSON = "application/json"
 _EVENTS = "text/event-stream"

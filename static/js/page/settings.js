@@ -8,7 +8,6 @@ const UNCHOSEN = { temperature: 0.8, topP: 0.95, maxTokens: 256 };
 /** A sampling parameter that is null has not been chosen: it is not sent, and the model's own recommendation holds. */
 export const DEFAULTS = Object.freeze({
   version: VERSION,
-  mode: "story",
   transport: "sse",
   model: "", // empty: the server's first
   temperature: null,
@@ -30,7 +29,6 @@ export function normalise(raw) {
   }
   return {
     version: VERSION,
-    mode: oneOf(["story", "chat", "tokens", "engine"], given.mode, DEFAULTS.mode),
     transport: oneOf(["sse", "websocket", "responses"], given.transport, DEFAULTS.transport),
     model: textOf(given.model, DEFAULTS.model),
     temperature: within(0, 2, given.temperature, DEFAULTS.temperature),

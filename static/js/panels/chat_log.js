@@ -4,7 +4,7 @@ import { Follower, byId, make } from "../page/dom.js";
 import { words } from "../words/words.js";
 import { MessageView, copyCodeOnClick } from "./chat_message.js";
 
-const AT_ONCE = 40; // messages that are made before the first frame, and then in each turn of the page
+const AT_ONCE = 24; // messages that are made before the first frame, and then in each turn of the page
 
 export class ChatLog {
   #element = byId("chat-log");

@@ -8,8 +8,8 @@ import { Bench, fact } from "./bench.js";
 export class Inspector {
   #root = byId("inspector");
   #bench;
-  #node = null;
-  #numShown = 0; // events of the node, where it is still being written
+  #node = null; // the selected answer
+  #shown = null; // {node, numEvents}: what is drawn of it, or of another one
   #onToggle;
 
   /** @param {object} deps as of `Bench` @param {(isOpen: boolean) => void} onToggle */
@@ -34,10 +34,10 @@ export class Inspector {
 
   /** Shows an answer of the conversation; null where it has none. A closed inspector remembers it for later. */
   show(node) {
-    const isOther = node !== this.#node || node?.events.length !== this.#numShown;
     this.#node = node;
-    if (!this.isOpen || !isOther) return;
-    this.#numShown = node?.events.length ?? 0;
+    const numEvents = node?.events.length ?? 0;
+    if (!this.isOpen || (this.#shown?.node === node && this.#shown.numEvents === numEvents)) return;
+    this.#shown = { node, numEvents };
     this.#root.classList.toggle("empty", node === null);
     byId("inspector-title").textContent = node?.model ?? words.inspector.nothing;
     byId("inspector-details").replaceChildren(...(node === null ? [] : this.#facts(node)));
@@ -50,8 +50,8 @@ export class Inspector {
   }
 
   open(node) {
+    this.#node = node;
     this.#onToggle(true);
-    this.show(node);
   }
 
   #facts(node) {

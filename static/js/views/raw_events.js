@@ -20,7 +20,7 @@ const words = {
 export class RawEvents {
   #list = make("ol", "raw-events");
   #note = make("p", "note");
-  #earlier = make("button", "", words.earlier);
+  #earlier = make("button", "raw-events-earlier", words.earlier);
   #code = make("pre", "code");
   #language = "curl";
   #answer = null;

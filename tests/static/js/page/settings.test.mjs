@@ -13,7 +13,7 @@ test("kept between visits; anything odd becomes its default", () => {
   const settings = { ...DEFAULTS, transport: "websocket", temperature: 0, seed: 7 };
   saveSettings(() => storage, settings);
   assert.deepEqual(loadSettings(() => storage), settings);
-  const odd = { mode: "x", transport: 1, temperature: 9, topP: 0, maxTokens: -1, seed: 1.5, system: null };
+  const odd = { transport: 1, temperature: 9, topP: 0, maxTokens: -1, seed: 1.5, system: null };
   for (const raw of [odd, null, 5, "text", []]) assert.deepEqual(normalise(raw), { ...DEFAULTS });
 });
 
