@@ -29,8 +29,9 @@ export function inlineFormulaAt(text, at) {
 }
 
 /**
- * The formula that begins a line and may have several: `{source, tex, rest, end}`, where `rest` is what follows it on its last line
- * and `end` the line behind it, or null. It ends at an empty line at the latest; `tex` is null where it has no end.
+ * The formula that begins a line and may have several: `{source, tex, rest, end}`, where `rest` is what follows it on
+ * its last line and `end` the line behind it, or null. It ends at an empty line at the latest; `tex` is null where it has
+ * no end.
  *
  * @param {string[]} lines
  */

@@ -1,6 +1,6 @@
 /**
- * Formulas in the document: KaTeX draws them. The library is loaded with the first formula; until it is
- * there, and where it fails, the source is shown as it was written.
+ * Formulas in the document: KaTeX draws them. The library is loaded with the first formula; until it is there, and where
+ * it fails, the source is shown as it was written.
  */
 
 import { packageUrl } from "../page/packages.js";

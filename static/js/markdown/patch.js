@@ -30,11 +30,15 @@ function patch(node, old, part) {
     return true;
   }
   if (part.tag !== old.tag) return false;
-  if (part.formula !== undefined || old.formula !== undefined) return part.children[0] === old.children[0] && part.formula?.isDisplay === old.formula?.isDisplay;
+  if (part.formula !== undefined || old.formula !== undefined) return isSameFormula(old, part);
   if (part.language !== undefined || old.language !== undefined) return updateCode(node, old, part);
   patchAttributes(node, old.attributes, part.attributes);
   patchChildren(node, 0, old.children, part.children);
   return true;
+}
+
+function isSameFormula(old, part) {
+  return part.children[0] === old.children[0] && part.formula?.isDisplay === old.formula?.isDisplay;
 }
 
 function patchAttributes(node, old, attributes) {
