@@ -231,7 +231,7 @@ async def test_the_page_speaks_the_language_of_choice_and_takes_the_chosen_theme
     await set_value(page, "#theme", "dark")
     assert await page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 24, 26)"
     await set_value(page, "#language", "de")
-    await page.wait_for("document.querySelector('#chat-send').textContent === 'Senden'")
+    await page.wait_for("document.querySelector('#chat-send')?.textContent === 'Senden'")
     assert await page.evaluate("document.documentElement.lang") == "de"
     await page.wait_for(READY)
     await page.wait_for("getComputedStyle(document.body).backgroundColor === 'rgb(16, 24, 26)'")
