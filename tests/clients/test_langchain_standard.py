@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import httpx
 import pytest
 from langchain_openai import ChatOpenAI
 from langchain_tests.integration_tests import ChatModelIntegrationTests
@@ -33,7 +34,13 @@ class Served:
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
-        return {"model": os.environ["EAGRE_TOOL_MODEL"], "max_tokens": 128, "temperature": 0, "stream_usage": True}
+        return {
+            "model": os.environ["EAGRE_TOOL_MODEL"],
+            "max_tokens": 128,
+            "temperature": 0,
+            "stream_usage": True,
+            "http_async_client": httpx.AsyncClient(),  # the shared one belongs to the loop of another test
+        }
 
 
 class TestChatCompletions(Served, ChatModelIntegrationTests):

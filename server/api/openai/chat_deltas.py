@@ -61,6 +61,7 @@ class ChatDeltaParser:
         self._with_reasoning = with_reasoning
         self._parts = OutputParser(parts, prompt, tokenizer, num_begun=num_begun)
         self._num_calls = 0
+        self._call_ids: set[str] = set()
 
     @property
     def num_reasoning_tokens(self) -> int:
@@ -103,7 +104,10 @@ class ChatDeltaParser:
             match event:
                 case ToolCallStart(name, call_id):
                     self._end_input(shaped)
-                    call = {"index": self._num_calls, "id": call_id or new_call_id()}
+                    if not call_id or call_id in self._call_ids:
+                        call_id = new_call_id()
+                    self._call_ids.add(call_id)
+                    call = {"index": self._num_calls, "id": call_id}
                     if name in self._custom_names:
                         self._input = CustomInputReader()
                         shaped.append({**call, "type": "custom", "custom": {"name": name, "input": ""}})

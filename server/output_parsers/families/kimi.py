@@ -9,6 +9,7 @@ _SECTION, _SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_e
 _CALL, _CALL_END = "<|tool_call_begin|>", "<|tool_call_end|>"
 _ARGUMENTS = "<|tool_call_argument_begin|>"
 _ID = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?")
+_WHOLE_ID = re.compile(r"functions\.[A-Za-z0-9_.-]+:\d+")
 
 
 def kimi(text: ToolCallReader) -> CharCoroutine:
@@ -19,7 +20,7 @@ def kimi(text: ToolCallReader) -> CharCoroutine:
         found = _ID.fullmatch(call_id)
         if found is None:
             raise NotAToolCall
-        text.start(found[1], call_id if call_id != found[1] else "")
+        text.start(found[1], call_id if _WHOLE_ID.fullmatch(call_id) else "")
         yield from text.arguments((yield from text.skip_space()))
         yield from text.literal(_CALL_END, (yield from text.skip_space()))
     return ""

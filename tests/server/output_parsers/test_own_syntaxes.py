@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from server.api.openai.chat_deltas import ChatDeltaParser
 from server.output_parsers.families.functionary import FUNCTIONARY_V32
 from server.output_parsers.families.gemma4 import GEMMA4
 from server.output_parsers.families.glm import GLM
@@ -118,3 +119,15 @@ def test_templates_show_their_family(source: str, syntax: ToolCallSyntax, reason
     template = ChatTemplate("{% raw %}" + source + "{% endraw %}")
     found = choose_reasoning(None, template)
     assert (found and found.name) == reasoning
+
+
+def test_a_chat_keeps_the_ids_that_kimi_gives_and_has_none_twice() -> None:
+    call = "<|tool_call_begin|>{}<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
+    written = "".join(map(call.format, ("functions.w:0", "functions.w:0", "w")))
+    parts = OutputFormat(None, KIMI).of_request(may_call=True, must_call=False, schemas=SCHEMAS)
+    message = ChatDeltaParser(parts, [], TOKENIZER).message(
+        f"<|tool_calls_section_begin|>{written}<|tool_calls_section_end|>", []
+    )
+    ids = [called["id"] for called in message["tool_calls"]]
+    assert ids[0] == "functions.w:0"
+    assert len(set(ids)) == 3
