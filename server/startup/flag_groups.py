@@ -6,7 +6,7 @@ from collections.abc import Mapping
 FLAG_GROUPS: Mapping[str, tuple[str, ...]] = {
     "model": (
         "model", "served_model_name", "models_max", "dtype", "quantize", "max_model_len", "chat_template",
-        "sampling_defaults", "seed", "tool_call_parser", "reasoning_parser",
+        "default_chat_template_kwargs", "sampling_defaults", "seed", "tool_call_parser", "reasoning_parser",
     ),
     "address": (
         "host", "port", "uds", "api_prefix", "apis", "metrics_port", "metrics_names", "ssl_certfile", "ssl_keyfile",
