@@ -15,7 +15,7 @@ _OTHERS = {
     "float": "number", "double": "number", "decimal": "number",
     "int": "integer", "long": "integer", "short": "integer", "byte": "integer", "bigint": "integer",
     "bool": "boolean",
-    "none": "null", "nonetype": "null",
+    "none": "null", "nonetype": "null", "": "any",
     "dict": "object", "hashmap": "object", "hashtable": "object", "map": "object",
     "list": "array", "tuple": "array", "set": "array", "arraylist": "array", "queue": "array", "stack": "array",
 }  # fmt: skip

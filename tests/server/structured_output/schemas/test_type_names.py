@@ -30,6 +30,7 @@ from tests.fakes.grammar_walk import MergedBytes, random_text
         ({"type": "integer", "enum": ["1", "2"]}, {"enum": ["1", "2"]}),
         ({"type": "integer", "enum": ["1", 2]}, {"type": "integer", "enum": ["1", 2]}),
         ({"type": "array", "enum": [[1]]}, {"type": "array", "enum": [[1]]}),
+        ({"type": ""}, {}),
         ({"type": "strnig"}, {"type": "strnig"}),
     ],
 )  # fmt: skip
