@@ -102,7 +102,9 @@ ffi::Error norm_product(F32 x, S32 rows, S32 layer, F32 norm, F32 norm_bias, U8 
   if (activation < 0 || activation > static_cast<int64_t>(Finish::kGeluErf)) return invalid("unknown activation");
   call.finish = static_cast<Finish>(activation);
   call.is_gated = is_gated;
-  if (ffi::Error error = read_norm(x, call.layer, norm, norm_bias, norm_kind, epsilon, call.norm); error.failure()) return error;
+  if (ffi::Error error = read_norm(x, call.layer, norm, norm_bias, norm_kind, epsilon, call.norm); error.failure()) {
+    return error;
+  }
   return multiply_step(call, rows, num_tiles, y);
 }
 
@@ -144,7 +146,9 @@ ffi::Error head_product(F32 x, S32 sampled, F32 norm, F32 norm_bias, U8 blocks, 
   call.finish = softcap > 0.0f ? Finish::kCapped : scale == 1.0f ? Finish::kNone : Finish::kScaled;
   call.scale = scale;
   call.softcap = softcap;
-  if (ffi::Error error = read_norm(x, call.layer, norm, norm_bias, norm_kind, epsilon, call.norm); error.failure()) return error;
+  if (ffi::Error error = read_norm(x, call.layer, norm, norm_bias, norm_kind, epsilon, call.norm); error.failure()) {
+    return error;
+  }
   const int64_t count = sampled.element_count();
   if (x.dimensions().size() != 2) return invalid("x has another shape");
   if (y->dimensions().size() != 2 || y->dimensions()[0] != count) return invalid("y has another number of rows");
