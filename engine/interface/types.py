@@ -172,6 +172,7 @@ class ModelFootprint:
     weight_bytes: int
     kv_bytes_per_token: int  # of the cache, for the keys and values of all layers
     quantization: str | None = None  # what its files say of their numbers, such as "Q4_K_M" or "awq int4 g128"
+    state_bytes: int = 0  # of the cache, for the recurrent layers of one sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,9 @@ class MeasuredModel:
 
     @property
     def cache_bytes(self) -> int | None:
-        """The KV cache of NUM_TOKENS tokens."""
-        return None if self.footprint is None else NUM_TOKENS * self.footprint.kv_bytes_per_token
+        """The KV cache of one sequence of NUM_TOKENS tokens."""
+        found = self.footprint
+        return None if found is None else NUM_TOKENS * found.kv_bytes_per_token + found.state_bytes
 
     def fits(self, memory: MachineMemory) -> bool | None:
         """Whether the weights and the cache of NUM_TOKENS tokens fit into the memory now; None if not known."""
