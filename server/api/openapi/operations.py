@@ -197,6 +197,11 @@ OPERATIONS = (
         answer=answers.RenderedPrompt,
     ),
     Operation(
+        "POST", "/v1/chat/completions/input_tokens", Tag.TOKENS,
+        "Counts the tokens of a chat completion's prompt, as llama.cpp does", ChatCompletionRequest,
+        answer=messages.TokenCount,
+    ),
+    Operation(
         "POST", "/v1/completions/render", Tag.TOKENS,
         "What a completion body would give to the model, one entry for each prompt", CompletionRequest,
     ),

@@ -189,3 +189,13 @@ async def test_embeddings_are_computed_once_however_much_is_unread(start_server:
     assert (status, len(told["data"][0]["embedding"])) == (200, 20_000)
     status, told = await server.post("/tokenize", {"prompt": "a" * 40_000})
     assert (status, told["error"]["code"]) == (429, "too_much_unread")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"])
+async def test_tokens_of_a_chat_are_counted(server: RunningServer, path: str) -> None:
+    body = {"messages": [{"role": "user", "content": "tide"}], "max_tokens": 3}
+    _, rendered = await server.post("/v1/chat/completions/render", body)
+    assert await server.post(path, body) == (200, {"input_tokens": len(rendered["token_ids"])})
+    assert server.engine.submitted == []
+    status, answer = await server.post(path, {"messages": []})
+    assert (status, answer["error"]["param"]) == (400, "messages")
