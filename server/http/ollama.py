@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aiohttp import web
@@ -37,6 +37,7 @@ OLLAMA_VERSION = "0.13.0"  # the version of Ollama whose API this is; some clien
 _PATHS = ("tags", "show", "ps", "version", "embed", "embeddings", "pull", "delete")
 ERROR_SHAPES: Mapping[str, ErrorShape] = {f"/api/{name}": error_object for name in _PATHS}
 GENERATING = frozenset({CHAT.path, GENERATE.path})  # whose handlers are here, because they also load models
+LEAST_KEEP_ALIVE_S = 1.0  # shorter times are as long as this
 _NEVER = "9999-12-31T23:59:59Z"
 
 
@@ -58,7 +59,9 @@ def _make_handler(route: BodyRoute, parse: Callable[[Any], OllamaCall | LoadRequ
         with ExitStack() as preparing:
             asked = await read_asked(request, parse, preparing)
             if isinstance(asked, OllamaCall):
-                return await generating.answer(request, route, asked, preparing)
+                response = await generating.answer(request, route, asked, preparing)
+                _keep_alive(request, request.app[SERVED].find(asked.request.model), asked.keep_alive)
+                return response
         served = request.app[SERVED]
         model = served.find(asked.model)
         if asked.unloads and request[TENANT].is_admin:
@@ -67,9 +70,17 @@ def _make_handler(route: BodyRoute, parse: Callable[[Any], OllamaCall | LoadRequ
         if asked.unloads:
             request[IGNORED] = (*asked.ignored, "keep_alive")
         async with in_memory(served, model):
+            if not asked.unloads:
+                _keep_alive(request, model, asked.keep_alive)
             return json_response(asked.to_dict("load"))
 
     return handle
+
+
+def _keep_alive(request: web.Request, model: ServedModel, seconds: float | None) -> None:
+    """Sets for how long a model stays awake after its last request, where an administrator says so."""
+    if seconds is not None and model.idle_sleep is not None and request[TENANT].is_admin:
+        model.idle_sleep.set_seconds(None if seconds < 0 else max(seconds, LEAST_KEEP_ALIVE_S))
 
 
 async def _embed(request: web.Request) -> web.StreamResponse:
@@ -120,7 +131,7 @@ async def _list_loaded(request: web.Request) -> web.Response:
             "models": [
                 {
                     **_shape(model),
-                    "expires_at": _NEVER,
+                    "expires_at": _expires_at(model),
                     "size_vram": 0,
                     "context_length": model.engine.model_info.max_model_len,
                 }
@@ -128,6 +139,11 @@ async def _list_loaded(request: web.Request) -> web.Response:
             ]
         }
     )
+
+
+def _expires_at(model: ServedModel) -> str:
+    seconds = None if model.idle_sleep is None else model.idle_sleep.seconds_left
+    return _NEVER if seconds is None else (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
 
 
 async def _show(request: web.Request) -> web.Response:

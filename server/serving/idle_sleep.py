@@ -43,9 +43,22 @@ class IdleSleep:
 
     def start(self) -> None:
         """Begins to watch; called in the asyncio loop."""
+        self.set_seconds(self._seconds)
+
+    def set_seconds(self, seconds: float | None) -> None:
+        """Sets the quiet time after which the engine sleeps, and begins it again; None: it never sleeps."""
         self._note_use()
-        if self._seconds is not None:
-            self._watching = asyncio.create_task(self._watch(self._seconds))
+        if seconds == self._seconds and self._watching is not None:
+            return
+        if self._watching is not None:
+            self._watching.cancel()
+        self._seconds = seconds
+        self._watching = None if seconds is None else asyncio.create_task(self._watch(seconds))
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The time until the engine sleeps if nobody uses it; None where it never sleeps."""
+        return None if self._seconds is None else max(self._seconds - self._quiet_seconds, 0.0)
 
     async def stop(self) -> None:
         """Watches no more. Idempotent."""
