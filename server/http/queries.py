@@ -23,7 +23,7 @@ from server.api.anthropic.messages_request import CountTokensRequest
 from server.api.openai.chat import CHAT_COMPLETIONS, ChatCall
 from server.api.openai.token_requests import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
 from server.api.route import ErrorShape
-from server.generation.prompt_sources import MAX_INLINE_CHARS, Conversation, TextPrompt, TokenPrompt
+from server.generation.prompt_sources import MAX_INLINE_CHARS, Conversation, PromptSource
 from server.generation.prompts import MAX_SHORT_CHARS
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, HasIgnored, in_memory, read_asked
@@ -214,7 +214,7 @@ async def _detokenize(
 
 async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
     """OpenAI's list of embeddings, one for each input."""
-    prompts = [TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(prompt) for prompt in query.input]
+    prompts: list[PromptSource] = query.input
     max_model_len = model.engine.model_info.max_model_len
 
     def tokenize() -> list[list[int]]:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Self
 from pydantic import Field, PlainValidator, PrivateAttr
 
 from server.api.llama_cpp.biases import Biases
-from server.api.llama_cpp.prompt_forms import AnyLlamaPrompts, as_sources
 from server.api.openai.completion_request import CompletionRequest
+from server.api.openai.prompt_forms import AnyLlamaPrompts, as_sources
 from server.protocol.base_models import LenientModel, bounded
 from server.protocol.errors import UnsupportedField
 

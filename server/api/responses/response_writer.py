@@ -185,8 +185,10 @@ class ResponseWriter(StreamWriter):
 
     def _timings(self) -> dict[str, Any]:
         """llama.cpp's `timings`, where the request asks for them."""
-        wanted = self._turn.body.timings_per_token and self._generation is not None
-        return {"timings": timings_of(self._generation)} if wanted else {}
+        generation = self._generation
+        if generation is None or not self._turn.body.timings_per_token:
+            return {}
+        return {"timings": timings_of(generation)}
 
     def _last_timings(self) -> dict[str, Any]:
         """The same, in the event that ends the response."""

@@ -199,3 +199,33 @@ async def test_tokens_of_a_chat_are_counted(server: RunningServer, path: str) ->
     assert server.engine.submitted == []
     status, answer = await server.post(path, {"messages": []})
     assert (status, answer["error"]["param"]) == (400, "messages")
+
+
+async def test_inputs_in_llama_cpps_forms(server: RunningServer) -> None:
+    _, known = await server.post("/v1/embeddings", {"input": ["abc", [97, 98, 99]]})
+    vectors = [entry["embedding"] for entry in known["data"]]
+    forms: list[Any] = [
+        {"prompt_string": "abc"}, {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "bc"}]},
+        [97, "bc"], [{"prompt_string": "a"}, 98, 99],
+    ]  # fmt: skip
+    for form in forms:
+        status, answer = await server.post("/v1/embeddings", {"input": form})
+        assert (status, [entry["embedding"] for entry in answer["data"]]) == (200, vectors[:1]), form
+    _, answer = await server.post("/v1/embeddings", {"input": forms[:3]})
+    assert [entry["embedding"] for entry in answer["data"]] == vectors[:1] * 3
+    _, answer = await server.post("/embedding", {"content": forms[:3]})
+    assert [entry["embedding"] for entry in answer] == [vectors[:1]] * 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "", [], {"content": "a"}, {"content": [{"type": "unknown"}]}, {"content": [{"type": "text"}]}, {"content": []},
+        {"content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]},
+        {"content": [7] * 2000},
+        [1.5], [True], [[97, 1.5]], {"prompt_string": 7}, {"prompt_string": "a", "multimodal_data": ["x"]},
+    ],
+)  # fmt: skip
+async def test_inputs_of_other_forms_are_refused(server: RunningServer, wrong: Any) -> None:
+    status, answer = await server.post("/v1/embeddings", {"input": wrong})
+    assert (status, answer["error"]["param"]) == (400, "input")
