@@ -24,7 +24,7 @@ MAX_INLINE_CHARS = 2 << 10
 MAX_INLINE_SECONDS = 0.005  # that a chat template may take while the other streams wait
 MAX_WRITTEN_CHARS = 4 * MAX_INLINE_CHARS  # that it may write then: its own words stand beside those of the client
 MAX_LISTED_TOKENS = 64 << 10  # of a prompt that is too long; a list of as many ids takes 2 ms
-MESSAGE_CHARS = 32  # what a message costs beside its text, in characters
+MESSAGE_CHARS = 32  # what a message, or a text among token ids, costs beside its text, in characters
 VALUE_CHARS = 4  # what a value of JSON does, about as it is written
 COUNTED_CHARS = 16 << 10  # of a conversation; the largest number that anyone compares `num_chars` with
 MAX_DEPTH = 250  # of lists and objects in what a template is told; what walks over them calls itself at each level
@@ -121,10 +121,11 @@ class MixedPrompt(NamedTuple):
 
     @property
     def num_chars(self) -> int:
-        return sum(len(part) for part in self.parts if isinstance(part, str))
+        return sum(len(part) + MESSAGE_CHARS for part in self.parts if isinstance(part, str))  # each is encoded alone
 
     def encode(self, text_model: TextModel, max_model_len: int | None = None, *, is_brief: bool = False) -> list[int]:
-        _refuse_hopeless(self.num_chars, text_model, max_model_len)
+        num_chars = sum(len(part) for part in self.parts if isinstance(part, str))
+        _refuse_hopeless(num_chars, text_model, max_model_len)
         tokenizer, most = text_model.tokenizer, _num_listed(max_model_len)
         token_ids: list[int] = []
         try:

@@ -50,7 +50,7 @@ async def _embed(request: web.Request) -> web.StreamResponse:
         asked = await read_asked(request, EmbeddingRequest.parse, preparing)
         served = request.app[SERVED]
         model = served.find(asked.model)
-        query = EmbeddingsRequest(model=asked.model, input=asked.prompts)
+        query = EmbeddingsRequest.model_construct(model=asked.model, input=asked.prompts)
         async with in_memory(served, model):
             found = await queries.embed(query, model, served, request[TENANT])
     body = [{"index": entry["index"], "embedding": [entry["embedding"]]} for entry in found["data"]]

@@ -6,13 +6,14 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from orjson import dumps
 
-from server.api.ollama.answer_writer import nanoseconds
+from server.api.ollama.answer_writer import NDJSON, nanoseconds
 from server.api.ollama.generating import (
     CHAT,
     GENERATE,
@@ -29,18 +30,24 @@ from server.http import generating, queries
 from server.http.entry.access_log import IGNORED
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, in_memory, read_asked
+from server.http.transport.event_stream import EventStreamResponse
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import ApiError
+from server.serving.model_pulls import ModelPulls, delete_model
 from server.serving.served_model import ServedModel
 
 OLLAMA_VERSION = "0.13.0"  # the version of Ollama whose API this is; some clients refuse older ones
 _PATHS = ("tags", "show", "ps", "version", "embed", "embeddings", "pull", "delete")
 ERROR_SHAPES: Mapping[str, ErrorShape] = {f"/api/{name}": error_object for name in _PATHS}
 GENERATING = frozenset({CHAT.path, GENERATE.path})  # whose handlers are here, because they also load models
+LEAST_KEEP_ALIVE_S = 1.0  # shorter times are as long as this
+_SUCCESS = {"status": "success"}
+PULLS = web.AppKey("PULLS", ModelPulls)
 _NEVER = "9999-12-31T23:59:59Z"
 
 
 def add_routes(app: web.Application) -> None:
+    app[PULLS] = ModelPulls()
     app.router.add_post(CHAT.path, _make_handler(CHAT, parse_chat))
     app.router.add_post(GENERATE.path, _make_handler(GENERATE, parse_generate))
     app.router.add_post("/api/embed", _embed)
@@ -58,7 +65,9 @@ def _make_handler(route: BodyRoute, parse: Callable[[Any], OllamaCall | LoadRequ
         with ExitStack() as preparing:
             asked = await read_asked(request, parse, preparing)
             if isinstance(asked, OllamaCall):
-                return await generating.answer(request, route, asked, preparing)
+                response = await generating.answer(request, route, asked, preparing)
+                _keep_alive(request, request.app[SERVED].find(asked.request.model), asked.keep_alive)
+                return response
         served = request.app[SERVED]
         model = served.find(asked.model)
         if asked.unloads and request[TENANT].is_admin:
@@ -67,9 +76,17 @@ def _make_handler(route: BodyRoute, parse: Callable[[Any], OllamaCall | LoadRequ
         if asked.unloads:
             request[IGNORED] = (*asked.ignored, "keep_alive")
         async with in_memory(served, model):
+            if not asked.unloads:
+                _keep_alive(request, model, asked.keep_alive)
             return json_response(asked.to_dict("load"))
 
     return handle
+
+
+def _keep_alive(request: web.Request, model: ServedModel, seconds: float | None) -> None:
+    """Sets for how long a model stays awake after its last request, where an administrator says so."""
+    if seconds is not None and model.idle_sleep is not None and request[TENANT].is_admin:
+        model.idle_sleep.set_seconds(None if seconds < 0 else max(seconds, LEAST_KEEP_ALIVE_S))
 
 
 async def _embed(request: web.Request) -> web.StreamResponse:
@@ -120,7 +137,7 @@ async def _list_loaded(request: web.Request) -> web.Response:
             "models": [
                 {
                     **_shape(model),
-                    "expires_at": _NEVER,
+                    "expires_at": _expires_at(model),
                     "size_vram": 0,
                     "context_length": model.engine.model_info.max_model_len,
                 }
@@ -128,6 +145,11 @@ async def _list_loaded(request: web.Request) -> web.Response:
             ]
         }
     )
+
+
+def _expires_at(model: ServedModel) -> str:
+    seconds = None if model.idle_sleep is None else model.idle_sleep.seconds_left
+    return _NEVER if seconds is None else (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
 
 
 async def _show(request: web.Request) -> web.Response:
@@ -155,19 +177,43 @@ async def _show_version(request: web.Request) -> web.Response:
     return json_response({"version": OLLAMA_VERSION})
 
 
-async def _pull(request: web.Request) -> web.Response:
-    """POST /api/pull: a model that is served is there; others are the operator's to choose."""
+async def _pull(request: web.Request) -> web.StreamResponse:
+    """POST /api/pull: a model that is served is there; administrators fetch others, to be served later."""
     with ExitStack() as preparing:
         asked = await read_asked(request, NamedModel.parse, preparing)
-    request.app[SERVED].find(asked.model_name)
-    return json_response({"status": "success"})
+    served, name = request.app[SERVED], asked.model_name
+    try:
+        served.find(name)
+    except ApiError:
+        if not request[TENANT].is_admin:
+            raise
+    else:
+        return json_response(_SUCCESS)
+    pulling = request.app[PULLS].pull(name)
+    if asked.stream is False:
+        async for _ in pulling:
+            pass
+        return json_response(_SUCCESS)
+    async with EventStreamResponse(
+        request, served.settings, framing=NDJSON, encode_error=lambda error: NDJSON.frame(dumps(error_object(error)))
+    ) as stream:
+        async for progress in pulling:
+            counts = {"total": progress.total, "completed": progress.completed} if progress.total else {}
+            await stream.write([NDJSON.frame(dumps({"status": progress.stage, **counts}))])
+        await stream.end([NDJSON.frame(dumps(_SUCCESS))])
+    return stream.response
 
 
 async def _delete(request: web.Request) -> web.Response:
-    """DELETE /api/delete"""
+    """DELETE /api/delete, for administrators."""
     with ExitStack() as preparing:
-        await read_asked(request, NamedModel.parse, preparing)
-    raise ApiError("this server does not delete models; its operator does", status=403, code="not_allowed")
+        asked = await read_asked(request, NamedModel.parse, preparing)
+    if not request[TENANT].is_admin:
+        raise ApiError("this server does not delete models; its operator does", status=403, code="not_allowed")
+    served = request.app[SERVED]
+    values = [str(model.settings.model) for model in served.all]
+    await served.workers.run_long(lambda: delete_model(asked.model_name, values))
+    return web.Response()
 
 
 def _shape(model: ServedModel) -> dict[str, Any]:

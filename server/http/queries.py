@@ -20,9 +20,10 @@ from server.admission.keyring import Tenant
 from server.api.anthropic.message_objects import error_object
 from server.api.anthropic.messages import conversation_of
 from server.api.anthropic.messages_request import CountTokensRequest
+from server.api.openai.chat import CHAT_COMPLETIONS, ChatCall
 from server.api.openai.token_requests import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
 from server.api.route import ErrorShape
-from server.generation.prompt_sources import MAX_INLINE_CHARS, Conversation, TextPrompt, TokenPrompt
+from server.generation.prompt_sources import MAX_INLINE_CHARS, Conversation, PromptSource
 from server.generation.prompts import MAX_SHORT_CHARS
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, HasIgnored, in_memory, read_asked
@@ -66,6 +67,21 @@ class CountedConversation:
         return cls(query.model, query.ignored, conversation_of(query))
 
 
+@dataclass(frozen=True, slots=True)
+class CountedChat:
+    """A parsed chat completion request of which only the tokens are counted."""
+
+    model: str | None
+    ignored: Sequence[str]
+    conversation: Conversation
+
+    @classmethod
+    def parse(cls, body: Any) -> CountedChat:
+        """Raises ApiError, ValidationError: the decoded JSON body is not a valid request."""
+        call = ChatCall.parse(body)
+        return cls(call.request.model, call.ignored, call.conversation)
+
+
 Asked = TypeVar("Asked", bound=AsksModel)
 T = TypeVar("T")
 Answer = Callable[[Asked, ServedModel, ServedModels, Tenant], Awaitable[dict[str, Any]]]
@@ -75,6 +91,7 @@ def add_routes(app: web.Application) -> None:
     app.router.add_post("/tokenize", _make_handler(TokenizeRequest, _tokenize))
     app.router.add_post("/detokenize", _make_handler(DetokenizeRequest, _detokenize))
     app.router.add_post(COUNT_TOKENS, _make_handler(CountedConversation, _count_tokens))
+    app.router.add_post(CHAT_COMPLETIONS.path + "/input_tokens", _make_handler(CountedChat, _count_tokens))
     app.router.add_post("/v1/embeddings", _make_handler(EmbeddingsRequest, embed))
 
 
@@ -150,7 +167,7 @@ def _tokenize_content(content: str, query: TokenizeRequest, model: ServedModel) 
 
 
 async def _count_tokens(
-    query: CountedConversation, model: ServedModel, served: ServedModels, tenant: Tenant
+    query: CountedConversation | CountedChat, model: ServedModel, served: ServedModels, tenant: Tenant
 ) -> dict[str, Any]:
     conversation = query.conversation
     token_ids = await _in_worker(served, conversation.num_chars, lambda: _encode(conversation, model))
@@ -197,7 +214,7 @@ async def _detokenize(
 
 async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
     """OpenAI's list of embeddings, one for each input."""
-    prompts = [TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(prompt) for prompt in query.input]
+    prompts: list[PromptSource] = query.input
     max_model_len = model.engine.model_info.max_model_len
 
     def tokenize() -> list[list[int]]:

@@ -42,6 +42,12 @@ def _as_stops(value: Any) -> list[str]:
     return as_strings(value, "stop", most=MAX_STOPS, longest=MAX_STOP_LENGTH)
 
 
+def _as_json_schema(value: Any) -> Any:
+    if not isinstance(value, dict | bool | str | None):
+        raise ValueError(f"json_schema is {shorten(value)}; it must be a JSON schema, or its text")
+    return value
+
+
 def _as_truncation(value: int) -> int:
     if value < -1 or value == 0:
         raise ValueError(f"truncate_prompt_tokens is {value}; it must be -1 or at least 1")
@@ -185,6 +191,8 @@ class GenerationFields(RequestBody, SamplingFields, StreamFields):
     include_stop_str_in_output: bool | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    json_schema: Annotated[Any, BeforeValidator(_as_json_schema)] = None  # llama.cpp's, as is the grammar
+    grammar: str | None = None  # in GBNF or Lark
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
@@ -192,6 +200,7 @@ class GenerationFields(RequestBody, SamplingFields, StreamFields):
     truncate_prompt_tokens: Annotated[int, AfterValidator(_as_truncation)] | None = None
     num_prompt_output_tokens: Annotated[int, Field(ge=0)] | None = None
     include_metrics: bool | None = None
+    timings_per_token: bool | None = None  # llama.cpp's
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_LENGTH)] | None = None
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # seconds
@@ -204,11 +213,9 @@ class GenerationFields(RequestBody, SamplingFields, StreamFields):
             raise invalid_value(
                 "stream_options is given and stream is not true; it is only allowed when streaming", "stream_options"
             )
-        if self.structured_outputs is not None and self.response_format not in (None, ResponseFormat(type="text")):
-            raise invalid_value(
-                "response_format and structured_outputs are both given; an answer can follow one of them",
-                "structured_outputs",
-            )
+        forms = [form.parameter for form in self._forms]
+        if len(forms) > 1:
+            raise invalid_value(f"{forms[0]} and {forms[1]} are both given; an answer can follow one of them", forms[1])
         if self.best_of is not None:
             self._check_best_of(self.best_of)
         return self
@@ -241,9 +248,21 @@ class GenerationFields(RequestBody, SamplingFields, StreamFields):
     @property
     def grammar_request(self) -> GrammarRequest | None:
         """The grammar of every answer; None where the request has none."""
+        return next(iter(self._forms), None)
+
+    @property
+    def _forms(self) -> list[GrammarRequest]:
+        """The parameters that ask for a grammar, of which a request may have one."""
+        forms: list[GrammarRequest] = []
+        if self.response_format not in (None, ResponseFormat(type="text")):
+            forms.append(GrammarRequest("response_format", self.response_format))
         if self.structured_outputs is not None:
-            return GrammarRequest("structured_outputs", self.structured_outputs)
-        return None if self.response_format is None else GrammarRequest("response_format", self.response_format)
+            forms.append(GrammarRequest("structured_outputs", self.structured_outputs))
+        if self.json_schema not in (None, {}):
+            forms.append(GrammarRequest("json_schema", StructuredOutputs.model_validate({"json": self.json_schema})))
+        if self.grammar:
+            forms.append(GrammarRequest("grammar", StructuredOutputs.model_validate({"grammar": self.grammar})))
+        return forms
 
     @property
     def wants_usage(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,14 +38,26 @@ class IdleSleep:
         self._is_ours = False  # we have put the engine to sleep, or are about to
         self._is_operators = False  # the last change was an operator's, who has left the engine asleep
         self._used_at = 0.0
+        self._changed = asyncio.Event()  # another quiet time was set
         self._watching: asyncio.Task[None] | None = None
         self._waking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begins to watch; called in the asyncio loop."""
+        self.set_seconds(self._seconds)
+
+    def set_seconds(self, seconds: float | None) -> None:
+        """Sets the quiet time after which the engine sleeps, and begins it again; None: it never sleeps."""
+        self._seconds = seconds
         self._note_use()
-        if self._seconds is not None:
-            self._watching = asyncio.create_task(self._watch(self._seconds))
+        self._changed.set()
+        if seconds is not None and self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The time until the engine sleeps if nobody uses it; None where it never sleeps."""
+        return None if self._seconds is None else max(self._seconds - self._quiet_seconds, 0.0)
 
     async def stop(self) -> None:
         """Watches no more. Idempotent."""
@@ -100,15 +112,18 @@ class IdleSleep:
             return 0.0
         return asyncio.get_running_loop().time() - self._used_at
 
-    async def _watch(self, seconds: float) -> None:
+    async def _watch(self) -> None:
         while True:
-            quiet = self._quiet_seconds
-            if quiet < seconds:
-                await asyncio.sleep(seconds - quiet)
+            self._changed.clear()
+            seconds = self._seconds
+            if seconds is None:
+                await self._changed.wait()
                 continue
-            if self._lifecycle.state is EngineState.RUNNING:
+            quiet = self._quiet_seconds
+            if quiet >= seconds and self._lifecycle.state is EngineState.RUNNING:
                 await self._sleep(seconds)
-            await asyncio.sleep(seconds)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), seconds - quiet if quiet < seconds else seconds)
 
     async def _sleep(self, seconds: float) -> None:
         try:

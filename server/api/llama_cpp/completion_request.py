@@ -8,8 +8,8 @@ from typing import Annotated, Any, Self
 from pydantic import Field, PlainValidator, PrivateAttr
 
 from server.api.llama_cpp.biases import Biases
-from server.api.llama_cpp.prompt_forms import AnyLlamaPrompts, as_sources
 from server.api.openai.completion_request import CompletionRequest
+from server.api.openai.prompt_forms import AnyLlamaPrompts, as_sources
 from server.protocol.base_models import LenientModel, bounded
 from server.protocol.errors import UnsupportedField
 
@@ -60,11 +60,6 @@ def to_openai(body: Any) -> Any:
         del fields["max_tokens"]
     if fields.get("logprobs") == 0:
         del fields["logprobs"]
-    schema, grammar = fields.pop("json_schema", None), fields.pop("grammar", None)
-    if schema is not None and schema != {}:
-        fields["structured_outputs"] = {"json": schema}
-    elif grammar:
-        fields["structured_outputs"] = {"grammar": grammar}
     return fields
 
 
@@ -75,11 +70,8 @@ class LlamaCompletionRequest(CompletionRequest):
     n_predict: int | None = None  # without limit by default; 0 only computes the prompt
     n_probs: int | None = None
     repeat_penalty: float | None = None
-    json_schema: Any = None
-    grammar: str | None = None  # in GBNF or Lark
     samplers: Any = None  # their order is the server's
     return_tokens: bool | None = None
-    timings_per_token: bool | None = None
     response_fields: Annotated[list[str], Field(fail_fast=True), bounded("response_fields", MAX_FIELDS)] | None = None
     post_sampling_probs: bool | None = None
     _text_biases: Sequence[tuple[str, float]] = PrivateAttr(default=())

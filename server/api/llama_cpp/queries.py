@@ -6,22 +6,23 @@ from typing import Annotated, Any, Self
 
 from pydantic import PlainValidator
 
-from server.api.openai.completion_request import AnyPrompts, Prompt, as_prompts
+from server.api.openai.prompt_forms import AnyLlamaPrompts, as_sources
 from server.api.openai.token_requests import MAX_INPUTS
+from server.generation.prompt_sources import PromptSource
 from server.protocol.base_models import RequestBody
 from server.protocol.errors import invalid_value
 
 
-def _as_content(value: Any) -> list[Prompt]:
-    return as_prompts(value, "content", most=MAX_INPUTS)
+def _as_content(value: Any) -> list[PromptSource]:
+    return as_sources(value, "content", most=MAX_INPUTS)
 
 
 class EmbeddingRequest(RequestBody):
     """llama.cpp's request for embeddings, whose text has the name `content` or `input`."""
 
     model: str | None = None
-    content: Annotated[list[Prompt], PlainValidator(_as_content, json_schema_input_type=AnyPrompts)] | None = None
-    input: Annotated[list[Prompt], PlainValidator(_as_content, json_schema_input_type=AnyPrompts)] | None = None
+    content: Annotated[list[Any], PlainValidator(_as_content, json_schema_input_type=AnyLlamaPrompts)] | None = None
+    input: Annotated[list[Any], PlainValidator(_as_content, json_schema_input_type=AnyLlamaPrompts)] | None = None
 
     @classmethod
     def parse(cls, body: Any) -> Self:
@@ -31,7 +32,7 @@ class EmbeddingRequest(RequestBody):
         return query
 
     @property
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[PromptSource]:
         return self.content or self.input or []
 
 

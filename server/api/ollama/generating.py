@@ -35,10 +35,11 @@ class LoadRequest:
     ignored: Sequence[str]
     is_chat: bool
     unloads: bool  # whether it takes the model out of memory instead, which only administrators may
+    keep_alive: float | None  # seconds after which the model sleeps, below 0: never; only administrators may set it
 
     @classmethod
     def of(cls, asked: GeneratingRequest, *, is_chat: bool) -> LoadRequest:
-        return cls(asked.model_name, asked.ignored, is_chat, asked.unloads)
+        return cls(asked.model_name, asked.ignored, is_chat, asked.unloads, asked.keep_alive)
 
     def to_dict(self, reason: str) -> dict[str, Any]:
         """The answer once the model is in memory, or out of it."""
@@ -58,6 +59,7 @@ class OllamaCall(BodyCall):
     def __init__(self, body: GeneratingRequest, ignored: Sequence[str], inner: BodyCall, *, is_chat: bool) -> None:
         self._inner = inner
         self._is_chat = is_chat
+        self.keep_alive = body.keep_alive
         super().__init__(inner.request, None, (*body.ignored, *ignored, *inner.ignored), body.is_streamed)
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> AnswerLines:

@@ -5,6 +5,8 @@ The form is that of Ollama's documentation (github.com/ollama/ollama, docs/api.m
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -41,6 +43,11 @@ _OF_THE_MACHINE = frozenset(
         "numa", "rope_frequency_base", "rope_frequency_scale", "use_mlock", "use_mmap", "vocab_only",
     }
 )  # fmt: skip
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(h|ms|m|us|µs|ns|s)")
+_DURATION = re.compile(rf"[-+]?(?:{_DURATION_PART.pattern})+")
+_MAX_DURATION_CHARS = 64
+MAX_KEEP_ALIVE_S = 366 * 24 * 3600  # longer ones are as long as this
 _UNSUPPORTED: Unsupported = {"mirostat": (0,), "tfs_z": (1, 1.0)}
 _UNUSED = {"mirostat_eta", "mirostat_tau"}  # they say nothing where mirostat is off
 _NUM_PREDICT = "num_predict"
@@ -57,6 +64,28 @@ def _as_arguments(value: dict[str, Any]) -> dict[str, Any]:
     if is_deeper(value, MAX_DEPTH):
         raise ValueError(f"arguments are nested too deeply: deeper than {MAX_DEPTH} levels, the limit")
     return value
+
+
+def _as_seconds(value: Any) -> Any:
+    """A duration in seconds, given as a number or as a text like "1h30m"; one below 0 is without end."""
+    if value is None:
+        return None
+    refusal = ValueError(
+        f'keep_alive is {shorten(value)}; it must be a number of seconds or a text like "5m" or "1h30m"'
+    )
+    if isinstance(value, str):
+        text = value[:_MAX_DURATION_CHARS]
+        is_number = text.removeprefix("-").isdecimal() and text.isascii()
+        if text != value or not (is_number or _DURATION.fullmatch(text)):
+            raise refusal
+        if is_number:
+            value = int(text)
+        else:
+            sign = -1 if text.startswith("-") else 1
+            value = sign * sum(float(number) * _UNITS[unit] for number, unit in _DURATION_PART.findall(text))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise refusal
+    return float(max(-1, min(value, MAX_KEEP_ALIVE_S)))
 
 
 class OllamaFunctionCall(LenientModel):
@@ -110,7 +139,8 @@ class OllamaRequest(RequestBody):
     """The fields of every Ollama request to a model."""
 
     model: str
-    keep_alive: str | int | float | None = None  # seconds or "5m"; the operator's --sleep-idle-seconds decides
+    # Seconds or "5m", for administrators; otherwise the operator's --sleep-idle-seconds decides.
+    keep_alive: Annotated[float, BeforeValidator(_as_seconds, json_schema_input_type=str | int | float)] | None = None
     options: Annotated[dict[str, Any], BeforeValidator(_as_options, json_schema_input_type=dict[str, Any])] | None = (
         None
     )
@@ -123,7 +153,7 @@ class OllamaRequest(RequestBody):
     @property
     def unloads(self) -> bool:
         """Whether `keep_alive` says that the model leaves memory at once."""
-        return self.keep_alive in (0, "0", "0s", "0m", "0h")
+        return self.keep_alive == 0
 
 
 class GeneratingRequest(OllamaRequest):

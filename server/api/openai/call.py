@@ -8,6 +8,7 @@ import orjson
 from engine.interface.types import PromptProgress
 from server.api.framing import Framing
 from server.api.openai.chunk_writer import ChunkWriter
+from server.api.openai.llama_timings import progress_timings
 from server.api.openai.logprobs import WireLogprobs
 from server.api.openai.openai_objects import ResponseHead, progress_object
 from server.api.route import AnswerContext, BodyCall
@@ -40,6 +41,11 @@ class OpenAICall(BodyCall):
         return self._fields.include_metrics is True
 
     @property
+    def wants_llama_timings(self) -> bool:
+        """Whether every delta has llama.cpp's `timings`."""
+        return self._fields.timings_per_token is True
+
+    @property
     def stop_token_ids(self) -> Sequence[int]:
         """The tokens that end an answer because the request asks for it."""
         return self._fields.stop_token_ids or ()
@@ -55,8 +61,10 @@ class OpenAICall(BodyCall):
         """A chunk without choices."""
         head = self._answer_head(request_id, model).encode(self.writer_kind.chunk_object)
         usage = b',"usage":null' if self._fields.wants_usage else b""
-        progress_json = orjson.dumps(progress_object(progress, index))
-        return framing.frame(b'%b,"choices":[],"prompt_progress":%b%b}' % (head, progress_json, usage))
+        fields: dict[str, Any] = {"prompt_progress": progress_object(progress, index)}
+        if self._fields.timings_per_token:
+            fields["timings"] = progress_timings(progress)
+        return framing.frame(b'%b,"choices":[],%b%b}' % (head, orjson.dumps(fields)[1:-1], usage))
 
     def _answer_head(self, request_id: str, model: str) -> ResponseHead:
         """The same object at every call: all chunks of an answer have the time of its beginning."""

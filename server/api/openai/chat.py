@@ -41,6 +41,7 @@ class ChatWriter(ChunkWriter):
             "choices": [self._shape(answer) for answer in answers],
             "usage": self._usage(),
             **self._metrics(),
+            **self._timings(),
         }
         if self._logprobs is not None and self._fields.prompt_logprobs is not None:
             body["prompt_logprobs"] = self._logprobs.shape_prompt(answers[0])

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from server.api.framing import Framing
+from server.api.openai.llama_timings import timings_of
 from server.api.openai.logprobs import WireLogprobs
 from server.api.openai.openai_objects import ResponseHead, metrics_object, stop_reason, usage_object
 from server.api.route import AnswerWriter
@@ -43,9 +44,11 @@ class ChunkWriter(AnswerWriter):
         self._head = framing.before + head.encode(self.chunk_object)
         self._constant_tail = (b',"usage":null}' if fields.wants_usage else b"}") + framing.after
         self._tells_usage = fields.wants_continuous_usage
+        self._tells_timings = fields.timings_per_token is True
         # Whether nothing but the text differs between the chunks of a choice, from its second to its last but one. The
         # bytes around the text are then taken from the first of them, by the choice's index.
-        self._has_constants = logprobs is None and not self._with_token_ids and not self._tells_usage
+        is_constant = not (self._with_token_ids or self._tells_usage or self._tells_timings)
+        self._has_constants = logprobs is None and is_constant
         self._around: dict[int, tuple[bytes, bytes]] = {}
 
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
@@ -70,6 +73,7 @@ class ChunkWriter(AnswerWriter):
         extra: dict[str, Any] = {}
         if self._fields.wants_usage:
             extra["usage"] = self._usage()
+            extra |= self._timings()
         extra |= self._metrics()
         if not extra:
             return [self._framing.done]
@@ -87,15 +91,21 @@ class ChunkWriter(AnswerWriter):
     def _usage(self) -> dict[str, object]:
         return usage_object(self._generation.usage)
 
+    def _timings(self) -> dict[str, Any]:
+        return {"timings": timings_of(self._generation)} if self._tells_timings else {}
+
     def _metrics(self) -> dict[str, Any]:
         timings = self._generation.timings if self._fields.include_metrics else None
         return {} if timings is None else {"metrics": metrics_object(timings)}
 
     @property
     def _tail(self) -> bytes:
-        if not self._tells_usage:
+        if not self._tells_usage and not self._tells_timings:
             return self._constant_tail
-        return b',"usage":%b}%b' % (orjson.dumps(self._usage()), self._framing.after)
+        more = self._timings()
+        if self._fields.wants_usage:
+            more["usage"] = self._usage() if self._tells_usage else None
+        return b"," + orjson.dumps(more)[1:] + self._framing.after
 
     @abstractmethod
     def _encode(self, delta: Delta) -> bytes: ...

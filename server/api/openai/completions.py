@@ -28,7 +28,13 @@ class CompletionWriter(ChunkWriter):
 
     def to_dict(self, answers: Sequence[Answer]) -> dict[str, Any]:
         choices = [self._shape(answer) for answer in answers]
-        return {**self._answer_head.to_dict(_OBJECT), "choices": choices, "usage": self._usage(), **self._metrics()}
+        return {
+            **self._answer_head.to_dict(_OBJECT),
+            "choices": choices,
+            "usage": self._usage(),
+            **self._metrics(),
+            **self._timings(),
+        }
 
     def _encode(self, delta: Delta) -> bytes:
         return b'%b,"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b%b%b%b}]%b' % (

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PlainValidator
 
 from server.api.openai.chat_request import MAX_MESSAGES, Message
-from server.api.openai.completion_request import AnyPrompts, Prompt, as_prompts
+from server.api.openai.prompt_forms import AnyLlamaPrompts, as_sources
+from server.generation.prompt_sources import PromptSource
 from server.protocol.base_models import RequestBody, bounded
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.generation_fields import TemplateFields
@@ -51,8 +52,8 @@ class DetokenizeRequest(ModelQuery):
     skip_special_tokens: bool | None = None  # false by default: control tokens are in the text by their names
 
 
-def _as_inputs(value: Any) -> list[Prompt]:
-    return as_prompts(value, "input", most=MAX_INPUTS)
+def _as_inputs(value: Any) -> list[PromptSource]:
+    return as_sources(value, "input", most=MAX_INPUTS)
 
 
 def _as_dimensions(value: Any) -> Any:
@@ -62,9 +63,9 @@ def _as_dimensions(value: Any) -> Any:
 
 
 class EmbeddingsRequest(ModelQuery):
-    """OpenAI's request for embeddings, with the pooling by name."""
+    """OpenAI's request for embeddings, with the pooling by name and llama.cpp's further forms of inputs."""
 
-    input: Annotated[list[Prompt], PlainValidator(_as_inputs, json_schema_input_type=AnyPrompts)]
+    input: Annotated[list[Any], PlainValidator(_as_inputs, json_schema_input_type=AnyLlamaPrompts)]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, BeforeValidator(_as_dimensions, json_schema_input_type=int)] | None = None
     pooling: Literal["last", "mean"] | None = None  # "last" by default

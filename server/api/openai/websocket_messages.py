@@ -18,6 +18,7 @@ from server.api.openai.call import OpenAICall
 from server.api.openai.chat import ChatCall
 from server.api.openai.chat_deltas import FINISH_REASON, NO_DELTA, ChatDelta, ChatDeltaParser, reasoning_fields
 from server.api.openai.completions import CompletionCall
+from server.api.openai.llama_timings import timings_of
 from server.api.openai.logprobs import WireLogprobs
 from server.api.openai.openai_objects import error_object, metrics_object, progress_object, stop_reason, usage_object
 from server.api.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, Resume, StreamWriter
@@ -57,6 +58,7 @@ class StreamCall(Call[StreamWriter]):
         return StreamMessages(
             self._client_id, generation, logprobs, context, self.ignored, make_parts,
             self._body.stop_token_ids, with_timings=self._body.wants_timings,
+            with_llama_timings=self._body.wants_llama_timings,
         )  # fmt: skip
 
     def encode_progress(
@@ -72,12 +74,13 @@ class StreamMessages(StreamWriter):
     def __init__(
         self, client_id: str, generation: Generation, logprobs: WireLogprobs | None, context: AnswerContext,
         ignored: Sequence[str], make_parts: Callable[[], ChatDeltaParser] | None, stop_token_ids: Sequence[int], *,
-        with_timings: bool,
+        with_timings: bool, with_llama_timings: bool,
     ) -> None:  # fmt: skip
         self._parts = [] if make_parts is None else [make_parts() for _ in range(generation.num_choices)]
         self._stops: dict[int, str | int | None] = {}  # what has ended each choice, of what the request asked for
         self._stop_token_ids = stop_token_ids
         self._with_timings = with_timings
+        self._with_llama_timings = with_llama_timings
         self._client_id = client_id
         self._ignored = ignored
         self._generation = generation
@@ -127,6 +130,8 @@ class StreamMessages(StreamWriter):
         timings = self._generation.timings if self._with_timings else None
         if timings is not None:
             done["metrics"] = metrics_object(timings)
+        if self._with_llama_timings:
+            done["timings"] = timings_of(self._generation)
         return [orjson.dumps(done)]
 
     @staticmethod
@@ -152,6 +157,8 @@ class StreamMessages(StreamWriter):
                 more += b',"tool_calls":' + orjson.dumps(parts.tool_calls)
         if self._logprobs is not None:
             more += b',"logprobs":' + self._logprobs.encode(delta) + self._logprobs.encode_prompt(delta)
+        if self._with_llama_timings:
+            more += b',"timings":' + orjson.dumps(timings_of(self._generation))
         text, token_ids = orjson.dumps(delta.text), orjson.dumps(delta.token_ids)
         return b'%b%d,"text":%b,"token_ids":%b%b}' % (self._head, delta.index, text, token_ids, more)
 

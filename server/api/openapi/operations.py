@@ -108,8 +108,8 @@ OPERATIONS = (
     _ollama("GET", "ps", "Lists the models that are in memory"),
     _ollama("POST", "show", "Describes a model", NamedModel),
     _ollama("GET", "version", "The version of Ollama whose API this is"),
-    _ollama("POST", "pull", "Succeeds for a model that is served", NamedModel),
-    _ollama("DELETE", "delete", "Is refused: the operator chooses the models", NamedModel),
+    _ollama("POST", "pull", "Succeeds for a model that is served; administrators fetch others", NamedModel),
+    _ollama("DELETE", "delete", "Deletes a fetched model, for administrators alone", NamedModel),
     _llama("POST", "/completion", "Creates a completion, whole or as server-sent events", LlamaCompletionRequest),
     _llama("POST", "/completions", "The same as `/completion`", LlamaCompletionRequest),
     _llama("POST", "/infill", "Creates what stands between two texts", InfillRequest),
@@ -195,6 +195,11 @@ OPERATIONS = (
         "POST", "/v1/chat/completions/render", Tag.TOKENS,
         "What a chat body would give to the model, without an answer", ChatCompletionRequest,
         answer=answers.RenderedPrompt,
+    ),
+    Operation(
+        "POST", "/v1/chat/completions/input_tokens", Tag.TOKENS,
+        "Counts the tokens of a chat completion's prompt, as llama.cpp does", ChatCompletionRequest,
+        answer=messages.TokenCount,
     ),
     Operation(
         "POST", "/v1/completions/render", Tag.TOKENS,

@@ -30,6 +30,7 @@ class EventEncoder:
     def __init__(self, stream_id: str | None = None, *, is_wanted: bool = True, as_messages: bool = False) -> None:
         """Repeats `stream_id`, a client's name, in every event, which `as_messages` makes one of a WebSocket."""
         self.is_wanted = is_wanted
+        self.behind_texts = b""  # further fields of the events of texts, with a comma before each
         self._as_messages = as_messages
         self._tail = {} if stream_id is None else {"stream_id": stream_id}
         self._num_events = 0
@@ -60,7 +61,9 @@ class EventEncoder:
             head, place, tail = delta
             if logprobs:
                 tail = tail.replace(b"[]", orjson.dumps(logprobs), 1)
-            self._events.append(b"%b%d%b%b%b" % (head, self._num_events, place, orjson.dumps(text), tail))
+            self._events.append(
+                b"%b%d%b%b%b%b" % (head, self._num_events, place, orjson.dumps(text), self.behind_texts, tail)
+            )
             self._num_events += 1
 
     def replace_last(self, events: list[bytes], kind: str, **fields: Any) -> list[bytes]:

@@ -4,7 +4,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import orjson
+
 from engine.interface.types import FinishReason, PromptProgress
+from server.api.openai.llama_timings import timings_of
 from server.api.openai.logprobs import ChatLogprobs
 from server.api.openai.openai_objects import progress_object
 from server.api.responses.events import EventEncoder
@@ -98,6 +101,8 @@ class ResponseWriter(StreamWriter):
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
         if self._turn.is_warm_up:
             return []
+        if self._turn.body.timings_per_token:
+            self._events.behind_texts = b"," + orjson.dumps(self._timings())[1:-1]
         for delta in deltas:
             if not self._is_plain:
                 self._feed(delta)
@@ -130,7 +135,7 @@ class ResponseWriter(StreamWriter):
     def end_differently(self, last: list[bytes], **fields: Any) -> list[bytes]:
         """The last events once more, which are not sent yet, after fields of the response have changed."""
         self.response |= fields
-        return self._events.replace_last(last, self._last_kind, response=self.response)
+        return self._events.replace_last(last, self._last_kind, response=self.response, **self._last_timings())
 
     def fail(self, error: ApiError) -> list[bytes]:
         """The last events of a response that an error ends."""
@@ -176,4 +181,15 @@ class ResponseWriter(StreamWriter):
 
     def _tell(self, kind: str) -> None:
         self._last_kind = kind
-        self._events.add(kind, response=self.response)
+        self._events.add(kind, response=self.response, **self._last_timings())
+
+    def _timings(self) -> dict[str, Any]:
+        """llama.cpp's `timings`, where the request asks for them."""
+        generation = self._generation
+        if generation is None or not self._turn.body.timings_per_token:
+            return {}
+        return {"timings": timings_of(generation)}
+
+    def _last_timings(self) -> dict[str, Any]:
+        """The same, in the event that ends the response."""
+        return self._timings() if self.response["status"] not in ("queued", "in_progress") else {}

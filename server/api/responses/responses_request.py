@@ -56,7 +56,7 @@ _OF_OTHER_ROUTES: Unsupported = {
     "continue_final_message": (False,),
     "add_generation_prompt": (True,),
 }
-_NOT_HERE = {*_OF_OTHER_ROUTES, "max_tokens"}
+_NOT_HERE = {*_OF_OTHER_ROUTES, "max_tokens", "json_schema", "grammar"}
 _RESPONSES: Unsupported = {
     **_OF_OTHER_ROUTES,
     "background_options": ({}, {"completion_window": "soonest"}),

@@ -7,10 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from engine.interface.types import EngineState
+from server.api.ollama.requests import ChatRequest
+from server.http import ollama
 from tests.fakes.engine_client import FakeEngineClient
-from tests.server.conftest import RunningServer, StartServer
+from tests.server.conftest import RunningServer, StartServer, eventually
 
+KEY, ADMIN = "sk-client-1", "sk-admin-1"
 ASK = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}]}
 DEEP = json.loads('{"a":' * 300 + "1" + "}" * 300)
 TOOL = {
@@ -162,6 +167,9 @@ async def test_a_request_without_a_prompt_loads_the_model(
         ({"options": {"num_predict": "x"}}, 400, "options.num_predict"),
         ({"messages": [{"role": "user", "content": "x", "images": ["AAAA"]}]}, 400, "messages[0].images"),
         ({"format": 7}, 400, "format"),
+        ({"keep_alive": "soon"}, 400, 'keep_alive is "soon"; it must be a number of seconds or a text like "5m"'),
+        ({"keep_alive": True}, 400, "keep_alive is true"),
+        ({"keep_alive": []}, 400, "keep_alive is []"),
         ({"messages": 7}, 400, "messages"),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": DEEP}}]}]},
@@ -204,3 +212,53 @@ async def test_the_models_and_the_version(server: RunningServer) -> None:
 async def test_zero_tokens_are_without_limit(server: RunningServer) -> None:
     status, answer = await server.post("/api/chat", {**ASK, "stream": False, "options": {"num_predict": 0}})
     assert (status, answer["done_reason"]) == (200, "stop")
+
+
+@pytest.mark.parametrize("body", [{}, {"prompt": "ab", "stream": False}, {"prompt": "ab"}])
+async def test_an_administrator_says_how_long_a_model_stays_awake(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch, body: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(ollama, "LEAST_KEEP_ALIVE_S", 0.02)
+    engine = FakeEngineClient()
+    server = await start_server(engine, admin_keys=(ADMIN,), api_keys=(KEY,))
+
+    async def generate(key: str, keep_alive: object) -> str:
+        asked = {"model": "fake", **body, "keep_alive": keep_alive}
+        headers = {"Authorization": f"Bearer {key}"}
+        async with server.http.post(server.url + "/api/generate", json=asked, headers=headers) as response:
+            assert response.status == 200
+            await response.read()
+        async with server.http.get(server.url + "/api/ps", headers=headers) as response:
+            loaded = (await response.json())["models"]
+        return str(loaded[0]["expires_at"]) if loaded else ""
+
+    assert (await generate(KEY, "10ms")).startswith("9999")
+    assert not (await generate(ADMIN, "1h30m")).startswith("9999")
+    await generate(ADMIN, "10ms")
+    await eventually(lambda: engine.lifecycle.state is EngineState.ASLEEP)
+    await generate(ADMIN, -1)
+    assert (await generate(KEY, 5)).startswith("9999")
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (5, 5),
+        ("5m", 300),
+        ("1h30m", 5400),
+        ("1.5s", 1.5),
+        ("300", 300),
+        ("-1", -1),
+        (-7, -1),
+        ("500ms", 0.5),
+        ("0s", 0),
+    ],
+)
+def test_durations(value: object, seconds: float) -> None:
+    assert ChatRequest.parse({"model": "fake", "messages": [], "keep_alive": value}).keep_alive == seconds
+
+
+@pytest.mark.parametrize("value", ["", "m", "5 m", "5x", "m5", "1" * 1000, "٣", "--5", float("nan"), {}])
+def test_what_is_no_duration_is_refused(value: object) -> None:
+    with pytest.raises(ValidationError, match="keep_alive"):
+        ChatRequest.parse({"model": "fake", "messages": [], "keep_alive": value})

@@ -189,3 +189,43 @@ async def test_embeddings_are_computed_once_however_much_is_unread(start_server:
     assert (status, len(told["data"][0]["embedding"])) == (200, 20_000)
     status, told = await server.post("/tokenize", {"prompt": "a" * 40_000})
     assert (status, told["error"]["code"]) == (429, "too_much_unread")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"])
+async def test_tokens_of_a_chat_are_counted(server: RunningServer, path: str) -> None:
+    body = {"messages": [{"role": "user", "content": "tide"}], "max_tokens": 3}
+    _, rendered = await server.post("/v1/chat/completions/render", body)
+    assert await server.post(path, body) == (200, {"input_tokens": len(rendered["token_ids"])})
+    assert server.engine.submitted == []
+    status, answer = await server.post(path, {"messages": []})
+    assert (status, answer["error"]["param"]) == (400, "messages")
+
+
+async def test_inputs_in_llama_cpps_forms(server: RunningServer) -> None:
+    _, known = await server.post("/v1/embeddings", {"input": ["abc", [97, 98, 99]]})
+    vectors = [entry["embedding"] for entry in known["data"]]
+    forms: list[Any] = [
+        {"prompt_string": "abc"}, {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "bc"}]},
+        [97, "bc"], [{"prompt_string": "a"}, 98, 99],
+    ]  # fmt: skip
+    for form in forms:
+        status, answer = await server.post("/v1/embeddings", {"input": form})
+        assert (status, [entry["embedding"] for entry in answer["data"]]) == (200, vectors[:1]), form
+    _, answer = await server.post("/v1/embeddings", {"input": forms[:3]})
+    assert [entry["embedding"] for entry in answer["data"]] == vectors[:1] * 3
+    _, answer = await server.post("/embedding", {"content": forms[:3]})
+    assert [entry["embedding"] for entry in answer] == [vectors[:1]] * 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "", [], {"content": "a"}, {"content": [{"type": "unknown"}]}, {"content": [{"type": "text"}]}, {"content": []},
+        {"content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]},
+        {"content": [7] * 2000},
+        [1.5], [True], [[97, 1.5]], {"prompt_string": 7}, {"prompt_string": "a", "multimodal_data": ["x"]},
+    ],
+)  # fmt: skip
+async def test_inputs_of_other_forms_are_refused(server: RunningServer, wrong: Any) -> None:
+    status, answer = await server.post("/v1/embeddings", {"input": wrong})
+    assert (status, answer["error"]["param"]) == (400, "input")

@@ -134,6 +134,15 @@ BAD: list[tuple[dict[str, Any], str, str, list[str]]] = [
         "invalid_value",
         ["both given"],
     ),
+    *(
+        ({**both, "response_format": {"type": "json_object"}}, next(iter(both)), "invalid_value", ["both given"])
+        for both in ({"json_schema": SCHEMA}, {"grammar": 'root ::= "x"'})
+    ),
+    ({"json_schema": SCHEMA, "grammar": 'root ::= "x"'}, "grammar", "invalid_value", ["json_schema and grammar"]),
+    ({"json_schema": 5}, "json_schema", "invalid_value", ["json_schema is 5", "its text"]),
+    ({"json_schema": {"type": "hiccup"}}, "json_schema", "invalid_value", ["hiccup"]),
+    ({"grammar": "root ::= this is (not valid"}, "grammar", "invalid_value", ["the grammar"]),
+    ({"grammar": 5}, "grammar", "invalid_value", ["a string"]),
 ]
 
 
@@ -172,6 +181,8 @@ async def test_a_schema_nested_too_deeply(server: RunningServer) -> None:
         ({"structured_outputs": {"choice": ["tide", "wave 🌊"]}}, "wave 🌊"),
         ({"structured_outputs": {"grammar": 'start: "a" "b"'}}, "ab"),
         ({"structured_outputs": {"grammar": 'root ::= "x" [0-9]'}}, "x5"),
+        ({"json_schema": SCHEMA, "response_format": {"type": "text"}, "grammar": ""}, '{"a":1}'),
+        ({"grammar": 'root ::= "x" [0-9]', "json_schema": {}}, "x5"),
     ],
     ids=lambda value: json.dumps(value)[:50],
 )
@@ -229,7 +240,9 @@ async def test_a_large_grammar_is_made_beside_the_loop(
     assert threads[0] is not threading.main_thread()
 
 
-@pytest.mark.parametrize("wish", [{}, {"response_format": {"type": "text"}}, {"response_format": None}])
+@pytest.mark.parametrize(
+    "wish", [{}, {"response_format": {"type": "text"}}, {"response_format": None}, {"grammar": "", "json_schema": {}}]
+)
 async def test_who_wishes_nothing_has_no_matcher(server: RunningServer, wish: dict[str, Any]) -> None:
     _, body = await server.post("/v1/completions", {"prompt": "tide", **wish})
     assert body["choices"][0]["text"] == "tide"
