@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from server.cli.client.errors import NoAnswer
 from server.cli.parser import HELP_ALL, build_parser
-from server.startup.plain_text import without_controls
+from server.startup.plain_text import one_line, without_controls
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -223,6 +223,8 @@ def _chat(options: argparse.Namespace) -> int:
 
 def _open_tools(options: argparse.Namespace, terminal: Terminal, stack: ExitStack) -> ToolCalls:
     """The tools of the flags, which `stack` closes; sources that fail are named."""
+    import signal
+    import threading
     from contextlib import closing
 
     from server.cli.chat.tool_calls import ToolCalls
@@ -233,11 +235,18 @@ def _open_tools(options: argparse.Namespace, terminal: Terminal, stack: ExitStac
     url, names = options.url or DEFAULT_URL, options.mcp or []
     sources = open_sources(names, options.mcp_config, url, _key(options), has_builtin=options.tools)
     box = stack.enter_context(closing(Toolbox(sources)))
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGHUP, signal.SIGTERM):  # the box ends processes
+            signal.signal(number, _exit)
     for failure in box.load():
-        terminal.tell(f"eagre: {failure}")
+        terminal.tell(f"eagre: {one_line(failure)}")
     found = [tool["function"]["name"] for tool in box.definitions()]
     terminal.tell(f"tools: {', '.join(found) or 'none'}")
     return ToolCalls(box, terminal)
+
+
+def _exit(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _run(options: argparse.Namespace) -> int:

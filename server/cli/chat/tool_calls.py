@@ -112,9 +112,11 @@ class ToolCalls:
 
     def _run(self, call: Call) -> str:
         owner = self._box.owner(call.name)
-        source = (
-            "no tool of this name" if owner is None else f"{one_line(owner.tool.name)} of {one_line(owner.source.name)}"
-        )
+        if owner is None:
+            source = "there is no such tool"
+        else:
+            own_name = "" if owner.tool.name == call.name else f"{one_line(owner.tool.name)} "
+            source = f"{own_name}of {one_line(owner.source.name)}"
         self._screen.tell(f"calls {one_line(call.name)} ({source})\n{_shown_arguments(call.arguments)}")
         if owner is not None and not self._may_run(call):
             return _REFUSED

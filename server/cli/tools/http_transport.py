@@ -14,7 +14,7 @@ from aiohttp import hdrs
 
 from server.cli.client.errors import reason_of
 from server.cli.client.sse_parser import SseParser
-from server.cli.tools.transport import MAX_ANSWER_BYTES, McpError, SessionEnded, messages_of
+from server.cli.tools.transport import MAX_ANSWER_BYTES, McpError, SessionEnded, messages_of, shortened
 
 CONNECT_S = 10.0
 SILENCE_S = 120.0  # until an answer begins, and between its parts
@@ -109,5 +109,5 @@ class HttpTransport:
         for found in messages_of(await answer.content.read(MAX_ERROR_BYTES)):
             match found:
                 case {"error": {"message": str(reason)}}:
-                    return McpError(f"{self._name}: {reason}")
+                    return McpError(f"{self._name}: {shortened(reason)}")
         return McpError(f"{self._name} answers with status {answer.status}")

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from server.cli.tools.tool import Result, Tool, result_of, tool_of
-from server.cli.tools.transport import PROTOCOL, McpError, SessionEnded, Transport
+from server.cli.tools.transport import PROTOCOL, McpError, SessionEnded, Transport, shortened
 
 START_S = 60.0  # a process may have to be fetched first, as by npx
 LIST_S = 30.0
@@ -109,4 +109,4 @@ class McpClient:
 
 def _reason(error: Any) -> str:
     reason = error.get("message") if isinstance(error, dict) else None
-    return reason if isinstance(reason, str) else "the request failed"
+    return shortened(reason) if isinstance(reason, str) else "the request failed"

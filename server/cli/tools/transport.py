@@ -9,6 +9,7 @@ from server.protocol.json_limits import is_deeper
 
 PROTOCOL = "2025-06-18"
 MAX_ANSWER_BYTES = 8 << 20
+MAX_REASON = 500  # characters of an error that a server gives
 MAX_DEPTH = 100  # of lists and objects in a message; templates and grammars of the server take no more
 
 
@@ -36,6 +37,11 @@ class Transport(Protocol):
         """Sends a message that has no answer."""
 
     async def close(self) -> None: ...
+
+
+def shortened(reason: str) -> str:
+    """What a server says of a failure, of a length that a terminal and a model can take."""
+    return reason if len(reason) <= MAX_REASON else reason[:MAX_REASON] + "…"
 
 
 def messages_of(data: bytes) -> list[dict[str, Any]]:

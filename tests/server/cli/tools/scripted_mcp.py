@@ -36,6 +36,8 @@ def answer(message: dict[str, Any]) -> dict[str, Any] | None:
             return base | {"result": {"tools": TOOLS[:1], "nextCursor": "2"}}
         case "tools/call", {"name": "add"}:
             return base | {"result": RESULT}
+        case "tools/call", {"name": "rant"}:
+            return base | {"error": {"code": 1, "message": "x" * 100_000}}
         case "tools/call", {"name": "fail"}:
             return base | {"result": {"content": [{"type": "text", "text": "no"}], "isError": True}}
     return base | {"error": {"code": -32602, "message": "unknown"}}

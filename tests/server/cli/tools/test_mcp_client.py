@@ -42,6 +42,8 @@ async def test_tools_are_listed_and_called_in_one_session(sends_events: bool) ->
         assert await client.call_tool("fail", {}) == Result("no", is_error=True)
         with pytest.raises(McpError, match="docs: unknown"):
             await client.call_tool("other", {})
+        with pytest.raises(McpError, match=r"docs: x{500}…$"):
+            await client.call_tool("rant", {})
         await client.close()
         methods = [message["method"] for message in server.messages if "method" in message]
         assert methods[:2] == ["initialize", "notifications/initialized"]
