@@ -27,8 +27,8 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
-    "server.cli", "server.cli.manage", "server.cli.chat", "server.cli.top", "server.cli.bench",
-    "server.cli.bench.load", "server.cli.client", "server.router.ray",
+    "server.cli", "server.cli.manage", "server.cli.chat", "server.cli.tools", "server.cli.top",
+    "server.cli.bench", "server.cli.bench.load", "server.cli.client", "server.router.ray",
     "server.router.local", "server.router",
     "server.http", "server.http.responses", "server.http.streams", "server.http.mcp",
     "server.http.playground",

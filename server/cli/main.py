@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from server.cli.client.errors import NoAnswer
 from server.cli.parser import HELP_ALL, build_parser
-from server.startup.plain_text import without_controls
+from server.startup.plain_text import one_line, without_controls
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from server.cli.chat.terminal import Terminal
+    from server.cli.chat.tool_calls import ToolCalls
     from server.startup.settings import ServerSettings
 
 EXIT_OK = 0
@@ -194,20 +198,55 @@ def _complete(options: argparse.Namespace) -> int:
 
 
 def _chat(options: argparse.Namespace) -> int:
-    from contextlib import closing
+    from contextlib import ExitStack, closing
 
     from server.cli.chat.answers import open_answers
     from server.cli.chat.chat import Chat
     from server.cli.chat.conversation import Conversation
     from server.cli.chat.terminal import Terminal
 
+    has_tools = bool(options.mcp or options.mcp_config is not None or options.tools)
     conversation = Conversation(options.model, options.system, **_sampling(options))
     body = conversation.body("?")
-    answers = open_answers(options.url, options.model, _key(options), body, is_local=options.local)
-    with closing(answers), closing(Terminal(is_plain=options.plain)) as terminal:
+    with ExitStack() as stack:
+        terminal = stack.enter_context(closing(Terminal(is_plain=options.plain)))
+        if has_tools and not terminal.is_interactive:
+            raise NoAnswer("tools need a terminal, in which each call is shown before it runs")
+        answers = stack.enter_context(closing(open_answers(
+            options.url, options.model, _key(options), body, is_local=options.local, has_tools=has_tools
+        )))  # fmt: skip
+        tools = _open_tools(options, terminal, stack) if has_tools else None
         if terminal.is_interactive:
             terminal.tell(f"{answers.name} answers; /help lists the commands")
-        return EXIT_OK if Chat(conversation, answers, terminal).run() else EXIT_FAILURE
+        return EXIT_OK if Chat(conversation, answers, terminal, tools).run() else EXIT_FAILURE
+
+
+def _open_tools(options: argparse.Namespace, terminal: Terminal, stack: ExitStack) -> ToolCalls:
+    """The tools of the flags, which `stack` closes; sources that fail are named."""
+    import signal
+    import threading
+    from contextlib import closing
+
+    from server.cli.chat.tool_calls import ToolCalls
+    from server.cli.client.address import DEFAULT_URL
+    from server.cli.tools.sources import open_sources
+    from server.cli.tools.toolbox import Toolbox
+
+    url, names = options.url or DEFAULT_URL, options.mcp or []
+    sources = open_sources(names, options.mcp_config, url, _key(options), has_builtin=options.tools)
+    box = stack.enter_context(closing(Toolbox(sources)))
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGHUP, signal.SIGTERM):  # the box ends processes
+            signal.signal(number, _exit)
+    for failure in box.load():
+        terminal.tell(f"eagre: {one_line(failure)}")
+    found = [tool["function"]["name"] for tool in box.definitions()]
+    terminal.tell(f"tools: {', '.join(found) or 'none'}")
+    return ToolCalls(box, terminal)
+
+
+def _exit(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -117,6 +117,7 @@ _CHAT_EXAMPLES = """examples:
   eagre chat
   eagre chat --url http://192.168.1.5:8000 --system "Answer in one sentence."
   eagre chat --local --model ./my-model.gguf
+  eagre chat --mcp-config mcp.json --tools
   echo "Why is the sky blue?" | eagre chat
 
 /help lists the commands of the chat; Ctrl-C stops an answer. Without a terminal each line is
@@ -278,6 +279,13 @@ def _add_conversation(command: argparse.ArgumentParser) -> None:
     command.add_argument("--max-tokens", type=int, metavar="N", help="of each answer (default: as many as fit)")
     _add_sampling(command)
     command.add_argument("--plain", action="store_true", help="write answers as they come, without rendering markdown")
+    command.add_argument(
+        "--mcp", metavar="NAME_OR_URL", action="append",
+        help="an MCP server whose tools the model may call: its address, or its name in --mcp-config or at the server; "
+        "may be repeated",
+    )  # fmt: skip
+    command.add_argument("--mcp-config", metavar="FILE", help='a file of MCP servers, {"mcpServers": {NAME: …}}')
+    command.add_argument("--tools", action="store_true", help="let the model call a calculator and ask for the time")
 
 
 def _add_key(command: argparse.ArgumentParser) -> None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:  # it brings all of the engine, which a server has for itself
     from server.cli.client.local_model import LocalModel
 
 
+_NO_TOOLS = "calls no tools; start `eagre serve`, or use `eagre run MODEL`"
+
+
 class Answers(Protocol):
     """A source of answers to the bodies of `POST /v1/chat/completions`."""
 
@@ -67,12 +70,21 @@ class LocalAnswers:
 
 
 def open_answers(
-    url: str | None, model: str | None, api_key: str | None, body: dict[str, Any], *, is_local: bool
+    url: str | None,
+    model: str | None,
+    api_key: str | None,
+    body: dict[str, Any],
+    *,
+    is_local: bool,
+    has_tools: bool = False,
 ) -> Answers:
     """Answers of a `model` of the server at `url` or the default address, or else of this process; raises NoAnswer.
 
-    `body` is like those that will follow; what it has wrong is found before a model is loaded.
+    `body` is like those that will follow; what it has wrong is found before a model is loaded. A model of this process
+    calls no tools.
     """
+    if is_local and has_tools:
+        raise NoAnswer(f"--local {_NO_TOOLS}")
     if not is_local:
         try:
             return ServerAnswers(ServerClient(url or address.DEFAULT_URL, api_key), model)
@@ -83,6 +95,8 @@ def open_answers(
         except NoServer:
             if url is not None:
                 raise
+            if has_tools:
+                raise NoAnswer(f"no server at {address.DEFAULT_URL}; a model in this process {_NO_TOOLS}") from None
             print(f"no server at {address.DEFAULT_URL}; loading the model here", file=sys.stderr)
     from server.cli.client.local_model import LocalModel
 

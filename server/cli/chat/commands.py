@@ -20,7 +20,7 @@ HELP = """\
 /load FILE         continues a saved conversation
 /quit              ends the chat, as Ctrl-D does
 
-Ctrl-C stops an answer. Put a line of \"\"\" before and after a message of several lines."""
+Ctrl-C stops an answer or a call of a tool. Put a line of \"\"\" before and after a message of several lines."""
 
 
 class Outcome(NamedTuple):

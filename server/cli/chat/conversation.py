@@ -1,5 +1,6 @@
 """The messages of a chat, and the parameters of its requests."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,14 @@ import orjson
 
 # Fields of a request that the chat fills in itself, or whose answers it could not show.
 RESERVED = frozenset({"messages", "model", "stream", "stream_options", "n", "best_of", "tools", "tool_choice"})
-_TURN = ("user", "assistant")
+# What may follow a message of a conversation. An answer that was stopped ends with the results of its calls.
+_NEXT = {
+    "": ("user",), "user": ("assistant", "calls"), "calls": ("tool",), "tool": ("tool", "assistant", "calls", "user"),
+    "assistant": ("user",),
+}  # fmt: skip
+_ENDS = ("", "assistant", "tool")
+
+Messages = list[dict[str, Any]]
 
 
 class ConversationError(ValueError):
@@ -15,7 +23,7 @@ class ConversationError(ValueError):
 
 
 class Conversation:
-    """A system message and turns, each of a question and its answer.
+    """A system message and turns, each of a question, calls of tools with their results, and an answer.
 
     A saved conversation is a body for `POST /v1/chat/completions`, so that other programs can continue it.
     """
@@ -24,47 +32,59 @@ class Conversation:
         self.model = model
         self.system = system
         self.parameters = parameters
-        self.turns: list[tuple[str, str]] = []
+        self._turns: list[Messages] = []
         self._last_question: str | None = None
 
-    def body(self, question: str | None = None) -> dict[str, Any]:
-        """The body of a request with all turns, and `question` after them."""
-        messages = [] if self.system is None else [{"role": "system", "content": self.system}]
-        for turn in self.turns:
-            messages += [{"role": role, "content": text} for role, text in zip(_TURN, turn, strict=True)]
+    @property
+    def turns(self) -> list[tuple[str, str]]:
+        """The question and the answer of each turn; the answer is empty where it was stopped after calls of tools."""
+        return [
+            (turn[0]["content"], turn[-1]["content"] if turn[-1]["role"] == "assistant" else "") for turn in self._turns
+        ]
+
+    def body(self, question: str | None = None, calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+        """The body of a request with all turns, and after them `question`, and `calls` with their results."""
+        messages: Messages = [] if self.system is None else [{"role": "system", "content": self.system}]
+        for turn in self._turns:
+            messages += turn
         if question is not None:
             messages.append({"role": "user", "content": question})
+        messages += calls
         model = {} if self.model is None else {"model": self.model}
         return {**model, **self.parameters, "messages": messages}
 
-    def begin(self, question: str) -> dict[str, Any]:
-        """The body of the request for `question`, which `retry` may repeat."""
+    def begin(self, question: str, calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+        """The body of the request for `question`, which `retry` may repeat; `calls` have been made for it."""
         self._last_question = question
-        return self.body(question)
+        return self.body(question, calls)
 
-    def end(self, question: str, answer: str) -> None:
-        """Adds a turn, unless there is no answer, for example because of an error."""
+    def end(self, question: str, answer: str, calls: Sequence[dict[str, Any]] = ()) -> None:
+        """Adds a turn, unless nothing follows the question, for example because of an error."""
+        turn = [{"role": "user", "content": question}, *calls]
         if answer:
-            self.turns.append((question, answer))
+            turn.append({"role": "assistant", "content": answer})
+        if len(turn) > 1:
+            self._turns.append(turn)
 
     def undo(self) -> str:
         """Removes the last turn and returns its question; raises ConversationError."""
-        if not self.turns:
+        if not self._turns:
             raise ConversationError("there is no question yet")
         self._last_question = None
-        return self.turns.pop()[0]
+        question: str = self._turns.pop()[0]["content"]
+        return question
 
     def retry(self) -> str:
         """Returns the last question, to be sent again, and removes its turn; raises ConversationError."""
         if self._last_question is None:
             return self.undo()
-        if self.turns and self.turns[-1][0] == self._last_question:
-            self.turns.pop()
+        if self._turns and self._turns[-1][0]["content"] == self._last_question:
+            self._turns.pop()
         return self._last_question
 
     def clear(self) -> None:
         """Removes all turns; the system message and the parameters stay."""
-        self.turns.clear()
+        self._turns.clear()
         self._last_question = None
 
     def set_parameter(self, name: str, text: str) -> None:
@@ -95,22 +115,40 @@ class Conversation:
         messages = body.get("messages") if isinstance(body, dict) else None
         if not isinstance(messages, list):
             raise ConversationError(f"{path} is not a conversation: it has no list `messages`")
-        turns = [_message(path, message) for message in messages]
-        system = turns.pop(0)[1] if turns and turns[0][0] == "system" else None
-        roles = [role for role, _ in turns]
-        if roles != list(_TURN) * (len(turns) // 2):
-            raise ConversationError(f"{path}: after a system message, user and assistant must take turns")
+        read = [_message(path, message) for message in messages]
+        system = read.pop(0)["content"] if read and read[0]["role"] == "system" else None
+        turns = _turns_of(path, read)
         model = body.get("model")
         self.model, self.system = model if isinstance(model, str) else None, system
         self.parameters = {name: value for name, value in body.items() if name not in RESERVED}
-        texts = [text for _, text in turns]
-        self.turns = list(zip(texts[::2], texts[1::2], strict=True))
+        self._turns = turns
         self._last_question = None
 
 
-def _message(path: Path, message: Any) -> tuple[str, str]:
+def _message(path: Path, message: Any) -> dict[str, Any]:
     match message:
+        case {"role": "assistant", "tool_calls": [*calls], "content": str() | None as content}:
+            return {"role": "assistant", "content": content, "tool_calls": calls}
+        case {"role": "tool", "tool_call_id": str(call_id), "content": str(content)}:
+            return {"role": "tool", "tool_call_id": call_id, "content": content}
         case {"role": str(role), "content": str(content)}:
-            return role, content
+            return {"role": role, "content": content}
         case _:
             raise ConversationError(f"{path}: a message must have a `role` and a text as `content`")
+
+
+def _turns_of(path: Path, messages: Messages) -> list[Messages]:
+    turns: list[Messages] = []
+    before = ""
+    for message in messages:
+        role = "calls" if "tool_calls" in message else message["role"]
+        if role not in _NEXT[before]:
+            break
+        if role == "user":
+            turns.append([])
+        turns[-1].append(message)
+        before = role
+    else:
+        if before in _ENDS:
+            return turns
+    raise ConversationError(f"{path}: after a system message, user and assistant must take turns")

@@ -80,6 +80,17 @@ class Terminal:
         """Writes a message of the chat itself: to standard error, unless a person reads standard output."""
         print(without_controls(text), file=sys.stdout if self.is_interactive else sys.stderr, flush=True)
 
+    def ask(self, prompt: str) -> str | None:
+        """The answer to a question, None at the end of the input; what was typed before the question is no answer."""
+        if self.is_interactive:
+            termios.tcflush(sys.stdin, termios.TCIFLUSH)
+        line = self._read_line(prompt)
+        if line and self._readline is not None:
+            length = self._readline.get_current_history_length()
+            if length and self._readline.get_history_item(length) == line:
+                self._readline.remove_history_item(length - 1)
+        return line
+
     def close(self) -> None:
         """Saves the lines that were entered for the next chat."""
         self._show_keys()

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -14,9 +15,20 @@ from server.cli.client.sse_parser import SseParser
 CONNECT_TIMEOUT_S = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a tool: whole, or a piece of the call at `index` of an answer, whose texts add up."""
+
+    id: str
+    name: str
+    arguments: str
+    index: int = 0
+
+
 class Piece(NamedTuple):
     text: str
     is_reasoning: bool = False
+    call: Call | None = None
 
 
 class ServerClient:
@@ -66,6 +78,10 @@ class ServerClient:
                     yield Piece(reasoning, is_reasoning=True)
                 if text := delta.get("text") or delta.get("content"):
                     yield Piece(text)
+                for call in delta.get("tool_calls") or ():
+                    function = call.get("function") or {}
+                    name, arguments = function.get("name") or "", function.get("arguments") or ""
+                    yield Piece("", call=Call(call.get("id") or "", name, arguments, call.get("index", 0)))
 
     @asynccontextmanager
     async def _request(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import pty
+import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,3 +198,37 @@ async def test_a_real_terminal_gets_styles_and_keeps_what_was_entered(
     history = tmp_path / "eagre" / "chat_history"
     assert "so **bold**" in history.read_text()
     assert history.stat().st_mode & 0o077 == 0
+
+
+async def test_a_chat_that_is_ended_ends_the_processes_of_its_tools(server: RunningServer, tmp_path: Path) -> None:
+    script, started = Path(__file__).parents[1] / "tools" / "scripted_mcp.py", tmp_path / "pid"
+    code = f"import os, runpy, time; open({str(started)!r}, 'w').write(str(os.getpid()))"
+    code += f"; runpy.run_path({str(script)!r}, run_name='__main__'); time.sleep(600)"
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"files": {"command": sys.executable, "args": ["-c", code]}}}))
+    variables = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TERM": "xterm", "EAGRE_URL": server.url}
+    main_end, terminal_end = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "server", "chat", "--mcp-config", str(config)),
+        stdin=terminal_end, stdout=terminal_end, stderr=terminal_end, env=variables, start_new_session=True,
+    )  # fmt: skip
+    os.close(terminal_end)
+    shown = b""
+
+    def read_prompt() -> None:
+        nonlocal shown
+        while b">>> " not in shown:
+            shown += os.read(main_end, 4096)
+
+    try:
+        await asyncio.to_thread(read_prompt)
+        assert b"tools: add, no_schema_" in shown
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 128 + signal.SIGTERM
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        os.close(main_end)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from server.http.mcp.config import MAX_FILE_BYTES, MAX_SERVERS, McpConfigError, read_config
+from server.http.mcp.config import (
+    MAX_FILE_BYTES,
+    MAX_SERVERS,
+    McpCommand,
+    McpConfigError,
+    McpServer,
+    read_config,
+    read_with_commands,
+)
 
 URL = "https://example.org/mcp"
 
@@ -71,3 +79,39 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     for path in (broken, large, tmp_path, tmp_path / "missing.json"):
         with pytest.raises(McpConfigError, match="mcp_config"):
             read_config(str(path), {})
+
+
+def test_a_chat_reads_commands_too_and_only_what_it_uses(tmp_path: Path) -> None:
+    command = {"command": "npx", "args": ["-y", "${WHAT}"], "env": {"KEY": "${env:TOKEN}"}, "cwd": "/srv"}
+    path = write(
+        tmp_path,
+        {"files": command, "docs": {"url": URL}, "other": {"command": "${MISSING}"}, "off": {"disabled": True}},
+    )
+    servers = read_with_commands(path, {"WHAT": "x", "TOKEN": "secret"}, ["files", "docs"])
+    assert servers == {
+        "files": McpCommand("files", ("npx", "-y", "x"), {"KEY": "secret"}, "/srv"),
+        "docs": McpServer("docs", URL),
+    }
+    assert "secret" not in repr(servers["files"])
+    for names, says in (([], "MISSING"), (["off"], "no server off"), (["none"], "no server none")):
+        with pytest.raises(McpConfigError, match=says):
+            read_with_commands(path, {"WHAT": "x", "TOKEN": "secret"}, names)
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"command": 5}, "command"),
+        ({"command": ""}, "command"),
+        ({"command": "x", "args": "y"}, "args"),
+        ({"command": "x", "args": [5]}, "args"),
+        ({"command": "x", "env": {"A": 5}}, "env"),
+        ({"command": "x", "cwd": 5}, "cwd"),
+        ({"command": "x", "type": "http"}, "stdio"),
+        ({"command": "x\0"}, "no process"),
+        ({"command": "x", "env": {"A=B": "c"}}, "no process"),
+    ],
+)
+def test_what_is_wrong_with_a_command_is_named(tmp_path: Path, entry: dict[str, Any], says: str) -> None:
+    with pytest.raises(McpConfigError, match=f"files.*{says}"):
+        read_with_commands(write(tmp_path, {"files": entry}), {}, [])

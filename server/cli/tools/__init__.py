@@ -1,0 +1,1 @@
+"""Tools that a model may call in the terminal's chat: those of MCP servers, a calculator and the time."""
