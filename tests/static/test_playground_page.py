@@ -362,6 +362,7 @@ async def test_nothing_is_wider_than_the_screen_and_every_control_has_a_name(
     await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
     for tab in ("#tab-tokens", "#tab-engine", "#completion-new", "#chat-new"):
         await page.click(tab)
+        await page.wait_for("document.querySelector('main > section:not([hidden])') !== null")
         assert await page.evaluate("document.documentElement.scrollWidth") <= width
         assert await page.evaluate("document.documentElement.scrollHeight") <= height
     await page.click("#tab-chat")
