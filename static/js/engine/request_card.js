@@ -49,8 +49,8 @@ export function seconds(milliseconds) {
 
 function factsOf(record) {
   const facts = [record.state, record.tenant, record.model ?? record.route, new Date(1000 * record.created).toLocaleString(words.common.locale)];
-  const times = { queue: record.queue_ms, first: record.first_token_ms, total: record.duration_ms };
-  for (const [name, time] of Object.entries(times)) if (time !== null) facts.push(words.requests[name](seconds(time)));
+  const times = [[words.requests.queue, record.queue_ms], [words.answer.first, record.first_token_ms], [words.requests.total, record.duration_ms]];
+  for (const [word, time] of times) if (time !== null) facts.push(word(seconds(time)));
   return facts;
 }
 
@@ -60,7 +60,7 @@ function answerParts({ index, token_ids: ids, token_texts: texts, events, finish
   const list = make("ol", "raw-events");
   list.append(...events.slice(-MOST_EVENTS).map(([at, count]) => {
     const item = make("li");
-    item.append(make("span", "at", `${at.toFixed(1)} ms`), words.requests.tokens(count));
+    item.append(make("span", "at", `${at.toFixed(1)} ms`), words.answer.numTokens(count));
     return item;
   }));
   const title = words.requests.answer(index + 1, ids.length, finish);

@@ -38,9 +38,9 @@ export function summary(tokens) {
 
 export function describeLatency({ first, p50, p99, now, overall }) {
   const ms = (value) => (value < 10 ? `${value.toFixed(1)} ms` : `${Math.round(value)} ms`);
-  const rate = (value) => words.latency.rate(value < 10 ? value.toFixed(1) : Math.round(value));
+  const rate = (value) => words.answer.rate(value < 10 ? value.toFixed(1) : Math.round(value));
   const parts = [];
-  if (first !== null) parts.push(words.latency.first(ms(first)));
+  if (first !== null) parts.push(words.answer.first(ms(first)));
   if (p50 !== null) parts.push(words.latency.gaps(ms(p50)), `p99 ${ms(p99)}`);
   if (now !== null) parts.push(words.latency.atTheEnd(rate(now)));
   if (overall !== null) parts.push(words.latency.overall(rate(overall)));
