@@ -361,7 +361,7 @@ export default {
     waiting: "Waiting",
     tokens: "Tokens",
     steps: "Steps",
-    hits: "Prefix cache hits",
+    hits: "Prefix hits",
     pages: "Pages in use",
     idle: "Device idle",
     idleTitle: "Share of the time in which requests waited, over the last steps; unknown while the engine has no work",
