@@ -15,8 +15,6 @@
  *   words/      every visible string, in English and in other languages
  */
 
-import { Admin } from "./engine/admin.js";
-import { EngineView } from "./engine/engine_view.js";
 import { readParameters, sentParameters } from "./parameters/catalogue.js";
 import { Hold } from "./parameters/hold.js";
 import { ParameterPanel } from "./parameters/panel.js";
@@ -160,7 +158,6 @@ function start(language) {
   const adminKey = new ApiKey(tabStorage, "eagre.admin-key");
   // An administrator sees the ids of all requests, a client those of its own.
   const engineFetch = (url, options) => (adminKey.value === "" ? keyedFetch : adminKey.over(fetch.bind(globalThis)))(url, options);
-  const engine = new EngineView({ fetch: engineFetch, admin: new Admin(adminKey), model: () => server.model?.id, onOpen: openRequest, onState: () => server.check() });
   const parameterPanel = new ParameterPanel(controls, new Presets(storage), {
     fetch: keyedFetch, onChange: () => showHolds(), reveal: () => layout.open("settings"),
   });
@@ -171,7 +168,7 @@ function start(language) {
     hasSeed: () => controls.settings.seed !== null,
     restore: restoreParameters,
   });
-  const panels = { chat, tokens: workbench, engine };
+  const panels = { chat, tokens: workbench, engine: null }; // the operator's page is loaded with its first visit
   const holds = [["story-form", () => false], ["chat-form", () => true], ["tokens-form", () => byId("tokens-kind").value === "chat"]]
     .map(([form, isOfChat]) => new Hold(byId(form), () => parameterPanel.problem(isOfChat())));
   byId("tokens-kind").addEventListener("change", showHolds);
@@ -188,18 +185,34 @@ function start(language) {
     const { view } = route;
     document.body.dataset.mode = view;
     for (const name of Object.keys(panels)) {
-      byId(name).hidden = name !== view;
+      byId(name).hidden = name !== view || panels[name] === null;
       byId(`tab-${name}`).toggleAttribute("aria-current", name === view);
       if (name === view) byId(`tab-${name}`).setAttribute("aria-current", "page");
     }
-    engine.isShown = view === "engine";
+    if (panels.engine !== null) panels.engine.isShown = view === "engine";
     layout.showView(view);
     if (view === "tokens") workbench.takeSetup();
     if (view === "chat") await showConversation(route);
     parameterPanel.isChat = !(view === "chat" && chat.conversation?.kind === "completion");
     byId("tab-chat").href = chat.conversation !== null && chat.conversation.tree.size > 0 ? addressOf(chat.conversation.id) : NEW.chat;
     if (view !== "chat") document.title = `${words.header[view === "tokens" ? "compare" : "engine"]} – Eagre`;
-    if (matchMedia("(hover: hover)").matches) panels[view].focus?.(); // no keyboard jumps up on a phone
+    if (panels[view] === null) await loadEngine();
+    if (document.body.dataset.mode !== view) return; // the reader has gone on meanwhile
+    if (matchMedia("(hover: hover)").matches) panels[view]?.focus?.(); // no keyboard jumps up on a phone
+  }
+
+  async function loadEngine() {
+    const part = await import("./engine/engine_view.js").catch(() => null);
+    if (part === null) {
+      toast.show(words.engine.loadFailed);
+      return;
+    }
+    panels.engine ??= new part.EngineView({
+      fetch: engineFetch, adminKey, model: () => server.model?.id, onOpen: openRequest, onState: () => server.check(),
+    });
+    const isShown = document.body.dataset.mode === "engine";
+    byId("engine").hidden = !isShown;
+    panels.engine.isShown = isShown;
   }
 
   async function showConversation({ id, kind }) {
@@ -237,7 +250,7 @@ function start(language) {
   function chooseModel(name) {
     controls.change({ model: name });
     server.choose(name);
-    engine.reopen();
+    panels.engine?.reopen();
   }
 
   function showState() {
@@ -285,7 +298,7 @@ function start(language) {
 
   const { palette } = words;
   const isChat = () => document.body.dataset.mode === "chat";
-  const stop = () => panels[document.body.dataset.mode].stop?.();
+  const stop = () => panels[document.body.dataset.mode]?.stop?.();
   const keys = setUpKeys({
     stop: () => {
       if (document.querySelector("dialog[open]") === null && !layout.closeSheets()) stop();

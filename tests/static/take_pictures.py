@@ -38,6 +38,7 @@ BUSY = """
 
 async def show_engine(page: Page) -> None:
     await page.click("#tab-engine")
+    await page.wait_for("!document.querySelector('#engine').hidden")
     await page.evaluate(BUSY)
     await page.wait_for("document.querySelectorAll('#engine-bars li').length > 8")
     await asyncio.sleep(1.5)
@@ -142,6 +143,7 @@ async def show_tools(page: Page) -> None:
 
 async def show_requests(page: Page) -> None:
     await page.click("#tab-engine")
+    await page.wait_for("!document.querySelector('#engine').hidden")
     await page.evaluate(BUSY)
     key = os.environ["EAGRE_ADMIN_KEY"]
     await page.evaluate(

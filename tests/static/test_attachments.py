@@ -89,6 +89,7 @@ async def test_a_file_may_be_dropped_anywhere(page: Page, at: str) -> None:
 
 async def test_a_file_that_is_dropped_elsewhere_leads_to_the_chat(page: Page) -> None:
     await page.click("#tab-engine")
+    await page.wait_for("!document.querySelector('#engine').hidden")
     assert not await give(page, ("a.md", "", b"# A"), at="#engine")
     await page.wait_for("!document.querySelector('#chat').hidden")
     assert await attached(page, 1) == ["a.md"]

@@ -47,7 +47,7 @@ async def test_the_view_moves_and_the_stream_ends_with_the_tab(page: Page, serve
     await page.click("#tab-engine")
     await page.wait_for(f"{TOKENS_OF_SLOT} > 3")
     row = await page.text("#engine-slots tr:nth-child(2)")
-    assert row.startswith("1mineanswers40/40, 8 cached")
+    assert row.startswith("1mineanswering40/40, 8 cached")
     assert await page.text("#engine-hits") == "20 %"
     assert await page.text("#engine-pages") == "25 %"
     assert "40 in, 8 cached" in await page.text("#engine-bars")
@@ -74,6 +74,7 @@ async def test_a_held_picture_stands_still(page: Page) -> None:
 
 async def test_an_operator_acts_with_a_key_that_no_other_request_carries(page: Page, server: StubServer) -> None:
     await page.click("#tab-engine")
+    await page.wait_for("!document.querySelector('#engine').hidden")
     await page.evaluate(
         "(() => { const field = document.querySelector('#engine-key'); field.value = 'admin-secret';"
         " field.dispatchEvent(new Event('change')); })()"
@@ -81,3 +82,17 @@ async def test_an_operator_acts_with_a_key_that_no_other_request_carries(page: P
     await page.click("[data-call=pause]")
     await page.wait_for("document.querySelector('#engine-message').textContent === 'The engine is paused.'")
     assert server.calls == [("pause", "Bearer admin-secret")]
+
+
+async def test_a_failed_load_is_shown_and_the_next_visit_loads_again(browser: Browser, server: StubServer) -> None:
+    page = await browser.open(server.origin + "/")
+    await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+    await page.send("Network.enable")
+    await page.send("Network.setBlockedURLs", {"urls": ["*engine_view*"]})
+    await page.click("#tab-engine")
+    await page.wait_for("document.querySelector('#toast-text').textContent.includes('Reload the page')")
+    await page.send("Network.setBlockedURLs", {"urls": []})
+    await page.click("#tab-chat")
+    await page.click("#tab-engine")
+    await page.wait_for(f"{TOKENS_OF_SLOT} > 0")
+    await page.close()

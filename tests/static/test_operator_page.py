@@ -27,6 +27,7 @@ BUTTONS = "[...document.querySelectorAll('#engine-models button')].map((button) 
 async def open_engine(browser: Browser, url: str, key: str | None = ADMIN) -> Page:
     page = await browser.open(f"{url}/#/engine")
     await page.wait_for(READY)
+    await page.wait_for("!document.querySelector('#engine').hidden")
     if key is not None:
         await set_value(page, "#engine-key", key)
     return page
@@ -50,7 +51,7 @@ async def test_models_come_into_memory_and_go_by_the_operators_hand(browser: Bro
         await server.reach(tide="ready")
         page = await open_engine(browser, server.url)
         await page.wait_for(f"{MODELS}.join() === 'in memory,not loaded'")
-        assert await page.evaluate(BUTTONS) == ["Sleep tide", "Pause tide", "Load ebb"]
+        await page.wait_for(f"{BUTTONS}.join() === 'Sleep tide,Pause tide,Load ebb'")
         await page.click("[aria-label='Load ebb']")
         await server.reach(ebb="loading")
         await page.wait_for(f"{MODELS}[1] === 'loading: starting'")
@@ -81,7 +82,7 @@ async def test_a_paused_engine_says_so_everywhere(browser: Browser) -> None:
         await page.wait_for("document.querySelector('#engine-queue').textContent.startsWith('Paused.')")
         await page.click("[aria-label='Resume tide']")
         await page.wait_for("document.querySelector('#server-state').textContent === 'ready'")
-        await page.wait_for("document.querySelector('#engine-queue').textContent === 'The queue is empty.'")
+        await page.wait_for("document.querySelector('#engine-queue').textContent === 'Queue empty.'")
         await close(page)
 
 
@@ -95,6 +96,7 @@ async def test_what_the_keys_have_used_is_for_the_operator(browser: Browser, ser
     await page.wait_for("document.querySelector('#server')?.dataset.state === 'locked'")
     await set_value(page, "#api-key", "key-of-ann")
     await page.wait_for(READY)
+    await page.wait_for("!document.querySelector('#engine').hidden")
     assert not await page.evaluate("document.querySelector('#engine-keys').checkVisibility()")
     await set_value(page, "#engine-key", ADMIN)
     await page.wait_for("document.querySelector('#engine-keys')?.checkVisibility()")

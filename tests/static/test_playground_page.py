@@ -354,14 +354,24 @@ async def test_each_place_has_an_address_and_back_and_forward_lead_through_them(
     await page.wait_for("document.querySelector('#chat-title').textContent.includes('not in this browser')")
 
 
-@pytest.mark.parametrize(("width", "height"), [(320, 560), (390, 780), (1200, 800)])
+@pytest.mark.parametrize(
+    ("width", "height", "language"),
+    [(320, 560, "en"), (390, 780, "en"), (1200, 800, "en"), (320, 560, "de"), (390, 780, "de")],
+)
 async def test_nothing_is_wider_than_the_screen_and_every_control_has_a_name(
-    browser: Browser, server: StubServer, width: int, height: int
+    browser: Browser, server: StubServer, width: int, height: int, language: str
 ) -> None:
     page = await browser.open(server.origin + "/", width=width, height=height)
     await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+    if language != "en":
+        await select(page, "#language", language)  # which loads the page again
+        await page.wait_for(
+            f"document.documentElement?.lang === '{language}'"
+            " && document.querySelector('#server')?.dataset.state === 'ready'"
+        )
     for tab in ("#tab-tokens", "#tab-engine", "#completion-new", "#chat-new"):
         await page.click(tab)
+        await page.wait_for("document.querySelector('main > section:not([hidden])') !== null")
         assert await page.evaluate("document.documentElement.scrollWidth") <= width
         assert await page.evaluate("document.documentElement.scrollHeight") <= height
     await page.click("#tab-chat")

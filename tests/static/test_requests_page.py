@@ -44,6 +44,7 @@ async def page(browser: Browser, server: RunningServer) -> AsyncIterator[Page]:
     page = await browser.open(server.url + "/")
     await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
     await page.click("#tab-engine")
+    await page.wait_for("!document.querySelector('#engine').hidden")
     await page.evaluate(
         "(() => { const field = document.querySelector('#engine-key'); field.value = 'admin-secret';"
         " field.dispatchEvent(new Event('change')); document.querySelector('#engine-requests').open = true; })()"
@@ -92,7 +93,7 @@ async def test_a_chat_opens_with_its_answer_and_the_tokens_of_it(page: Page) -> 
     )
     await page.click("#inspector .tokens [data-at='2']")
     assert "probability" in await page.text("#inspector .token-card .card-head")
-    assert await page.text("#engine-requests summary") == "The last requests of all clients"
+    assert await page.text("#engine-requests summary") == "Recent requests of all clients"
 
 
 async def test_a_refused_request_tells_why(page: Page) -> None:

@@ -148,7 +148,7 @@ async def test_columns_part_where_their_tokens_do(page: Page) -> None:
     await run(page)
     await branch(page, 2, 0)
     await page.wait_for("document.querySelector('#tokens-difference').textContent.startsWith('They part at token 3: ')")
-    assert await page.evaluate("document.querySelectorAll('.differs').length") == 2
+    assert await page.evaluate("document.querySelectorAll('.column .differs').length") == 2
 
 
 async def test_another_server_answers_beside_this_one_and_gets_no_key_of_ours(browser: Browser) -> None:

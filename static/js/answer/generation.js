@@ -1,5 +1,6 @@
 /** One answer from the request to its end: the transport read, the text gathered, the meter kept, the wait described. */
 
+import { words } from "../words/words.js";
 import { FrameText } from "./frame_text.js";
 import { Meter, describe } from "./meter.js";
 import { measuredOf } from "./recorder.js";
@@ -57,7 +58,7 @@ export class Generation {
         const numTokens = chunk.tokenIds?.length ?? (hasText ? 1 : 0);
         if (chunk.isWaiting) {
           meter.interrupt();
-          waiting.start("The connection was lost; coming back…");
+          waiting.start(words.answer.reconnecting);
         }
         if (chunk.progress !== null) waiting.tell(chunk.progress);
         else if (hasText || numTokens > 0 || chunk.toolCalls !== null) waiting.stop();

@@ -1,3 +1,5 @@
+import { words } from "../words/words.js";
+
 const MIN_SPAN = 50; // milliseconds; over less, the rate is that of a burst in the network and not the model's
 
 /** Measures one answer: time to first token, tokens per second, tokens. Times in milliseconds. */
@@ -67,22 +69,14 @@ export class Meter {
   }
 }
 
-const FINISH_WORDS = {
-  stop: "complete",
-  length: "length reached",
-  abort: "stopped",
-  timeout: "timed out",
-  error: "error",
-};
-
 /** The line under an answer, as words; `finish` is null while it is being written. */
 export function describe(meter, finish = null) {
   const parts = [];
   const wait = meter.timeToFirstToken;
-  if (wait !== null) parts.push(`first token ${wait < 1000 ? `${Math.round(wait)} ms` : `${(wait / 1000).toFixed(1)} s`}`);
+  if (wait !== null) parts.push(words.answer.first(wait < 1000 ? `${Math.round(wait)} ms` : `${(wait / 1000).toFixed(1)} s`));
   const rate = meter.tokensPerSecond;
-  if (rate !== null) parts.push(`${rate < 10 ? rate.toFixed(1) : Math.round(rate)} tokens/s`);
-  parts.push(`${meter.numTokens} ${meter.numTokens === 1 ? "token" : "tokens"}`);
-  if (finish !== null) parts.push(FINISH_WORDS[finish] ?? finish);
+  if (rate !== null) parts.push(words.answer.rate(rate < 10 ? rate.toFixed(1) : Math.round(rate)));
+  parts.push(words.answer.numTokens(meter.numTokens));
+  if (finish !== null) parts.push(words.answer.finish[finish] ?? finish);
   return parts;
 }

@@ -1,6 +1,7 @@
 /** Tokens as elements: the text of each with what is not seen made visible, and hatched where the cache had it. */
 
 import { make } from "../page/dom.js";
+import { words } from "../words/words.js";
 
 const MOST = 400; // of a long prompt, its end
 
@@ -20,9 +21,9 @@ export function promptTokens(ids, texts, numCached) {
   const spans = ids.slice(first).map((id, at) => {
     const isCached = first + at < numCached;
     const span = make("span", isCached ? "token cached" : "token", shown(texts?.[first + at] ?? `#${id}`));
-    span.title = `id ${id}${isCached ? ", from the prefix cache" : ""}`;
+    span.title = words.answer.tokenTitle(id, isCached);
     return span;
   });
-  if (first > 0) spans.unshift(make("span", "note", `${first} tokens before these… `));
+  if (first > 0) spans.unshift(make("span", "note", words.answer.earlierTokens(first)));
   return spans;
 }

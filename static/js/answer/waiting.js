@@ -1,12 +1,14 @@
 /** What is said before the first token: the place in the queue, how far the prompt is, or that the connection is lost. */
 
+import { words } from "../words/words.js";
+
 const PATIENCE = 700; // milliseconds before anything is said
 const INTERVAL = 1000;
 
 export class Waiting {
   #show;
   #timer = null;
-  #words = "";
+  #said = "";
   #progress = null; // what the server said last
   #since = 0;
 
@@ -15,19 +17,19 @@ export class Waiting {
     this.#show = show;
   }
 
-  /** @param {string} words said at once, in the place of what the server tells */
-  start(words = "") {
+  /** @param {string} said shown at once, in the place of what the server tells */
+  start(said = "") {
     this.stop();
-    this.#words = words;
+    this.#said = said;
     this.#since = performance.now();
-    if (words !== "") this.#show(words);
+    if (said !== "") this.#show(said);
     this.#timer = setTimeout(() => this.#say(), PATIENCE);
   }
 
   /** @param {object} progress the server's `prompt_progress` */
   tell(progress) {
     this.#progress = progress;
-    this.#words = "";
+    this.#said = "";
     if (this.#timer === null) this.start();
     else if (performance.now() - this.#since >= PATIENCE) this.#say();
   }
@@ -41,32 +43,29 @@ export class Waiting {
 
   #say() {
     clearTimeout(this.#timer);
-    this.#show(this.#words || describeWait(this.#progress, Math.round((performance.now() - this.#since) / 1000)));
+    this.#show(this.#said || describeWait(this.#progress, Math.round((performance.now() - this.#since) / 1000)));
     this.#timer = setTimeout(() => this.#say(), INTERVAL);
   }
 }
 
 /** @param {object|null} progress @param {number} seconds for which the reader has waited */
 export function describeWait(progress, seconds) {
-  return `${whatFor(progress)}${seconds > 0 ? `, ${seconds} s` : ""}`;
+  return seconds > 0 ? words.answer.after(whatFor(progress), seconds) : whatFor(progress);
 }
 
 function whatFor(progress) {
   switch (progress?.stage) {
     case "loading":
-      return `The model is being loaded${progress.detail ? ` (${progress.detail})` : ""}`;
+      return words.answer.loading(progress.detail);
     case "queued": {
-      if (progress.detail) return `Waiting: ${progress.detail}`;
-      const before = progress.queue_position === 0 ? "next" : `${progress.queue_position} before this one`;
-      const estimate = progress.estimated_seconds === null ? "" : `, about ${Math.ceil(progress.estimated_seconds)} s to go`;
-      return `In the queue: ${before}${estimate}`;
+      const { detail, queue_position: position, estimated_seconds: seconds } = progress;
+      return detail ? words.answer.waiting(detail) : words.answer.queued(position, seconds === null ? null : Math.ceil(seconds));
     }
     case "prompt": {
-      if (progress.detail) return `Waiting: ${progress.detail}`;
-      const cached = progress.cache > 0 ? ` (${progress.cache} from the cache)` : "";
-      return `The prompt is being read: ${progress.processed} of ${progress.total} tokens${cached}`;
+      const { detail, processed, total, cache } = progress;
+      return detail ? words.answer.waiting(detail) : words.answer.prompt(processed, total, cache);
     }
     default:
-      return "Waiting for the first token";
+      return words.answer.waitingForToken;
   }
 }

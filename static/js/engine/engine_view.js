@@ -2,6 +2,8 @@
 
 import { announce, byId, make } from "../page/dom.js";
 import { colourOf, onTheme } from "../page/theme.js";
+import { words } from "../words/words.js";
+import { Admin } from "./admin.js";
 import { EngineEvents } from "./engine_events.js";
 import { KeyUsage } from "./key_usage.js";
 import { Steps, drawLanes } from "./lanes.js";
@@ -15,25 +17,7 @@ const MAP_HEIGHT = 230; // pixels, at most
 const BARS = 12; // shown at a time
 const BAR_SPAN = 20_000; // milliseconds
 const LABEL_INTERVAL = 5000; // milliseconds between two sentences about a picture, for readers who do not see it
-
-const words = {
-  states: { ready: "ready", paused: "paused", asleep: "sleeping", loading: "loading", failed: "failed", unloaded: "not loaded" },
-  unknown: "–",
-  idleTitle: "Of the time in which work waited, over the last steps; unknown while nothing is computed",
-  lanes: (steps) => `The last ${steps} steps of host and device`,
-  idleFor: (share) => `; the device was idle for ${share} of the time`,
-  map: ({ free, cached, active, shared, total }) =>
-    `Of ${total} pages ${active} are active, ${shared} of them shared; ${cached} cached, ${free} free.`,
-  empty: "The queue is empty.",
-  held: { paused: "Paused", asleep: "Sleeping" },
-  heldQueue: (state, waiting) => (waiting === 0 ? `${state}. The queue is empty.` : `${state}. ${waiting} in the queue.`),
-  next: (list, shown, all) => `Next: ${list}${all > shown ? ` and ${all - shown} more` : ""}.`,
-  inQueue: (id, prompt) => `${id ?? "a request"} (${prompt})`,
-  bars: "Requests, the last 20 seconds",
-  someBars: (shown, all) => `Requests, the last 20 seconds: the newest ${shown} of ${all}`,
-  slots: "Slots",
-  someSlots: (shown, all) => `Slots: the first ${shown} of ${all}`,
-};
+const UNKNOWN = "–";
 const MOST_NAMED = 6; // requests of the queue
 
 export class EngineView {
@@ -57,18 +41,19 @@ export class EngineView {
   #labelled = -Infinity;
 
   /**
-   * @param {{fetch: typeof fetch, admin: import("./admin.js").Admin, model: () => string|undefined,
+   * @param {{fetch: typeof fetch, adminKey: {value: string}, model: () => string|undefined,
    *   onOpen: (record: object) => void, onState?: () => void}} deps `model` names the model whose engine is shown, `onOpen`
    *   takes a client's request elsewhere, `onState` hears that a model or an engine has another state
    */
-  constructor({ fetch, admin, model, onOpen, onState = () => undefined }) {
+  constructor({ fetch, adminKey, model, onOpen, onState = () => undefined }) {
+    const admin = new Admin(adminKey);
     this.#admin = admin;
     this.#model = model;
     this.#onState = onState;
     this.#models = new ModelList({ fetch, admin, tell: (text, isTrouble) => this.#tell(text, isTrouble), onChange: onState });
     this.#usage = new KeyUsage(admin);
     byId("engine-pictures").before(this.#models.element, this.#usage.element);
-    byId("engine-idle").parentElement.title = words.idleTitle;
+    byId("engine-idle").parentElement.title = words.engine.idleTitle;
     this.#requests = new RequestList(admin, onOpen);
     this.#stream = new EngineEvents({
       fetch,
@@ -158,8 +143,8 @@ export class EngineView {
     if (event.now_ms - this.#labelled > LABEL_INTERVAL || event.now_ms < this.#labelled) {
       this.#labelled = event.now_ms;
       const idle = this.#idleOf(event);
-      this.#map.canvas.setAttribute("aria-label", words.map(event.pages));
-      this.#lanes.canvas.setAttribute("aria-label", `${words.lanes(this.#steps.length)}${idle === null ? "" : words.idleFor(idle)}.`);
+      this.#map.canvas.setAttribute("aria-label", words.engine.map(event.pages));
+      this.#lanes.canvas.setAttribute("aria-label", `${words.engine.lanes(this.#steps.length)}${idle === null ? "" : words.engine.idleFor(idle)}.`);
     }
   }
 
@@ -168,19 +153,19 @@ export class EngineView {
     const seconds = (event.now_ms - this.#before.now_ms) / 1000;
     const rate = (name) => (seconds > 0 ? Math.round((event[name] - this.#before[name]) / seconds) : 0);
     const figures = {
-      state: words.states[event.state] ?? event.state,
-      running: `${event.num_running} of ${event.num_slots}`,
+      state: words.engine.states[event.state] ?? event.state,
+      running: words.engine.runningOf(event.num_running, event.num_slots),
       waiting: event.num_waiting,
-      tokens: `${rate("num_generation_tokens")} /s`,
-      steps: `${rate("num_steps")} /s`,
-      hits: queries === 0 ? words.unknown : percent(hits / queries),
-      pages: event.pages.total === 0 ? words.unknown : percent(event.pages.active / event.pages.total),
-      idle: this.#idleOf(event) ?? words.unknown,
+      tokens: words.engine.perSecond(rate("num_generation_tokens")),
+      steps: words.engine.perSecond(rate("num_steps")),
+      hits: queries === 0 ? UNKNOWN : percent(hits / queries),
+      pages: event.pages.total === 0 ? UNKNOWN : percent(event.pages.active / event.pages.total),
+      idle: this.#idleOf(event) ?? UNKNOWN,
     };
     for (const [name, value] of Object.entries(figures)) byId(`engine-${name}`).textContent = String(value);
     byId("engine-queue").textContent = describeQueue(event);
     byId("engine-slots-title").textContent = this.#slots.length < event.num_slots
-      ? words.someSlots(this.#slots.length, event.num_slots) : words.slots;
+      ? words.engine.someSlots(this.#slots.length, event.num_slots) : words.engine.slots;
   }
 
   /** How long the device stood idle while work waited; null while nothing is computed, because then nobody knows. */
@@ -192,17 +177,17 @@ export class EngineView {
     const list = byId("engine-bars");
     const all = this.#bars.bars;
     const bars = all.slice(0, BARS);
-    list.previousElementSibling.textContent = all.length > bars.length ? words.someBars(bars.length, all.length) : words.bars;
+    list.previousElementSibling.textContent = all.length > bars.length ? words.engine.someBars(bars.length, all.length) : words.engine.bars;
     while (list.children.length < bars.length) list.append(makeBar());
     while (list.children.length > bars.length) list.lastChild.remove();
     bars.forEach((bar, at) => showBar(list.children[at], bar, now));
   }
 
   async #call(name, label) {
-    this.#tell(`${label}…`);
+    this.#tell(words.engine.calling(label));
     try {
       const answer = await this.#admin.call(name, { model: this.#model() });
-      this.#tell(answer.state === undefined ? "The prefix cache is empty." : `The engine is ${answer.state}.`);
+      this.#tell(answer.state === undefined ? words.engine.cacheReset : words.engine.isNow(words.engine.states[answer.state] ?? answer.state));
     } catch (error) {
       this.#tell(error.message, true);
     }
@@ -215,7 +200,7 @@ export class EngineView {
       link.download = "eagre-trace.json";
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-      this.#tell("The trace is saved; ui.perfetto.dev opens it.");
+      this.#tell(words.engine.traceSaved);
     } catch (error) {
       this.#tell(error.message, true);
     }
@@ -233,11 +218,11 @@ export class EngineView {
 }
 
 function describeQueue({ state, queue, num_waiting: numWaiting }) {
-  const held = words.held[state];
-  if (held !== undefined) return words.heldQueue(held, numWaiting);
-  if (queue.length === 0) return words.empty;
+  const held = words.engine.held[state];
+  if (held !== undefined) return `${held} ${numWaiting === 0 ? words.engine.queueEmpty : words.engine.queueOf(numWaiting)}`;
+  if (queue.length === 0) return words.engine.queueEmpty;
   const named = queue.slice(0, MOST_NAMED);
-  return words.next(named.map(({ id, prompt }) => words.inQueue(id, prompt)).join(", "), named.length, numWaiting);
+  return words.engine.next(named.map(({ id, prompt }) => `${id ?? words.engine.unnamed} (${prompt})`).join(", "), named.length, numWaiting);
 }
 
 function makeBar() {
@@ -247,10 +232,10 @@ function makeBar() {
 }
 
 function showBar(item, bar, now) {
-  const [name, line, words] = item.children;
+  const [name, line, text] = item.children;
   name.textContent = bar.id ?? bar.key;
   name.title = name.textContent;
-  words.textContent = describeBar(bar);
+  text.textContent = describeBar(bar);
   item.classList.toggle("over", bar.ended !== null);
   const parts = partsOf(bar, now - BAR_SPAN, now);
   while (line.children.length < parts.length) line.append(make("span"));
@@ -264,9 +249,8 @@ function showBar(item, bar, now) {
 }
 
 function describeBar(bar) {
-  if (bar.admitted === null) return `waits, ${bar.prompt} tokens of prompt`;
-  const cached = bar.cached > 0 ? `, ${bar.cached} cached` : "";
-  return `${bar.prompt} in${cached}, ${bar.output} out`;
+  if (bar.admitted === null) return words.engine.barQueued(bar.prompt);
+  return words.engine.bar(bar.prompt, bar.cached, bar.output);
 }
 
 function percent(share) {

@@ -1,13 +1,10 @@
 /** What the keys of each name have used, for an administrator; hidden where there is none, or no key. */
 
 import { make } from "../page/dom.js";
+import { words } from "../words/words.js";
 
 const INTERVAL = 5000; // milliseconds
 
-const words = {
-  title: "Keys",
-  columns: { name: "Key", requests: "Requests", refused: "Refused", input: "Prompt tokens", cached: "Cached", output: "Output tokens", streams: "Running" },
-};
 const FIELDS = ["num_model_requests", "num_refused_requests", "input_tokens", "input_cached_tokens", "output_tokens", "num_streams"];
 
 export class KeyUsage {
@@ -21,12 +18,12 @@ export class KeyUsage {
   constructor(admin) {
     this.#admin = admin;
     this.element.hidden = true;
-    const title = make("h2", "", words.title);
+    const title = make("h2", "", words.usage.title);
     title.id = "engine-keys-title";
     const table = make("table", "slots keys");
     table.setAttribute("aria-labelledby", title.id);
     const head = make("tr");
-    Object.values(words.columns).forEach((word, at) => {
+    Object.values(words.usage.columns).forEach((word, at) => {
       const cell = make("th", at === 0 ? "" : "number", word);
       cell.scope = "col";
       head.append(cell);

@@ -1,6 +1,7 @@
 /** The two lanes of the pipeline: what host and device did in the last steps, and where the device stood idle. */
 
 import { clear } from "../page/canvas.js";
+import { words } from "../words/words.js";
 
 // Where each moment stands in a step of the stream.
 const [STEP, ROWS, TOKENS, SCHEDULED, DISPATCHING, DISPATCHED, WAITING, COMMITTING, COMMITTED, BEGAN, ENDED, IDLE] = Array(12).keys();
@@ -75,7 +76,7 @@ export function drawLanes(context, steps, width, colours) {
   const left = 46;
   const perMs = (width - left) / span;
   context.fillStyle = colours.text;
-  ["host", "device"].forEach((name, lane) => context.fillText(name, 0, HEAD + lane * (LANE + GAP) + LANE / 2 + 4));
+  [words.engine.host, words.engine.device].forEach((name, lane) => context.fillText(name, 0, HEAD + lane * (LANE + GAP) + LANE / 2 + 4));
   context.fillStyle = colours.line;
   for (const lane of [0, 1]) context.fillRect(left, HEAD + lane * (LANE + GAP), width - left, LANE);
   for (const { lane, kind, from, to, step } of steps.slices(span).slices) {

@@ -4,28 +4,10 @@
  */
 
 import { make } from "../page/dom.js";
+import { words } from "../words/words.js";
 
 const INTERVAL = 2000; // milliseconds
 const SOON = 500; // while something is being loaded
-
-const words = {
-  title: "Models",
-  model: "Model",
-  state: "State",
-  size: "Size",
-  context: "Context",
-  actions: "Actions",
-  states: {
-    unloaded: "not loaded", loading: "loading", ready: "in memory", paused: "paused", asleep: "sleeping", failed: "could not be loaded",
-  },
-  stage: (stage) => `loading: ${stage}`,
-  parameters: (count) => (count >= 1e9 ? `${(count / 1e9).toFixed(1)} B` : `${Math.round(count / 1e6)} M`),
-  tokens: (count) => `${count} tokens`,
-  calls: { load: "Load", wake: "Wake", sleep: "Sleep", pause: "Pause", resume: "Resume" },
-  forModel: (call, model) => `${call} ${model}`,
-  calling: (call, model) => `${call} ${model}…`,
-  done: (model, state) => `${model} is ${{ running: "in memory", asleep: "sleeping", paused: "paused" }[state] ?? state}.`,
-};
 
 // What can be asked of a model in each state, by the route and the words of its button.
 const CALLS = {
@@ -57,13 +39,13 @@ export class ModelList {
     this.#admin = admin;
     this.#tell = tell;
     this.#onChange = onChange;
-    const title = make("h2", "", words.title);
+    const title = make("h2", "", words.models.title);
     title.id = "engine-models-title";
     const table = make("table", "slots models");
     table.setAttribute("aria-labelledby", title.id);
     const head = make("tr");
     for (const [word, className] of [["model", ""], ["state", ""], ["size", "wide-cell"], ["context", "wide-cell"], ["actions", "actions-column"]]) {
-      const cell = make("th", className, words[word]);
+      const cell = make("th", className, words.models.columns[word]);
       cell.scope = "col";
       head.append(cell);
     }
@@ -121,33 +103,33 @@ export class ModelList {
     const row = make("tr");
     const name = make("th", "", id);
     name.scope = "row";
-    const shownState = make("td", error === undefined ? "" : "invalid", stage === undefined ? (words.states[state] ?? state) : words.stage(stage));
+    const shownState = make("td", error === undefined ? "" : "invalid", stage === undefined ? (words.models.states[state] ?? state) : words.models.stage(stage));
     if (error !== undefined) shownState.append(`: ${error}`);
-    const size = count === undefined ? "" : [words.parameters(count), quantization ?? dtype].join(", ");
+    const size = count === undefined ? "" : [words.models.parameters(count), quantization ?? dtype].join(", ");
     const actions = make("td", "chips actions-column");
     if (canCall) actions.append(...(CALLS[state] ?? []).map(([route, word]) => this.#button(id, route, word)));
     row.append(
-      name, shownState, make("td", "wide-cell", size), make("td", "wide-cell", context === undefined ? "" : words.tokens(context)), actions,
+      name, shownState, make("td", "wide-cell", size), make("td", "wide-cell", context === undefined ? "" : words.models.tokens(context)), actions,
     );
     return row;
   }
 
   #button(model, route, word) {
-    const button = make("button", "", words.calls[word]);
-    button.setAttribute("aria-label", words.forModel(words.calls[word], model));
+    const button = make("button", "", words.models.calls[word]);
+    button.setAttribute("aria-label", words.models.forModel(words.models.calls[word], model));
     Object.assign(button.dataset, { model, call: route });
-    button.addEventListener("click", () => this.#call(model, route, words.calls[word]));
+    button.addEventListener("click", () => this.#call(model, route, words.models.calls[word]));
     return button;
   }
 
   async #call(model, route, word) {
-    this.#tell(words.calling(word, model));
+    this.#tell(words.engine.calling(words.models.forModel(word, model)));
     // A model that is loaded answers when it is there; until then its stage is shown.
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.follow(), SOON);
     try {
       const { state } = await this.#admin.call(route, route === "sleep" ? { model, drop_weights: true } : { model });
-      this.#tell(words.done(model, state));
+      this.#tell(words.models.isNow(model, words.models.states[state] ?? state));
     } catch (error) {
       this.#tell(error.message, true);
     }

@@ -2,6 +2,7 @@
 
 import { promptTokens } from "../answer/prompt_tokens.js";
 import { byId, make } from "../page/dom.js";
+import { words } from "../words/words.js";
 
 const MOST_EVENTS = 300;
 
@@ -18,7 +19,7 @@ export class RequestCard {
 
   /** @param {object} record of `GET /v1/requests/{id}` */
   show(record) {
-    const open = make("button", "primary", "Open here");
+    const open = make("button", "primary", words.requests.open);
     open.disabled = !record.request?.prompts.length;
     open.addEventListener("click", () => {
       this.#dialog.close();
@@ -29,12 +30,12 @@ export class RequestCard {
     for (const { token_ids: ids, token_texts: texts, num_cached_tokens: numCached } of record.prompts) {
       const tokens = make("div", "prompt-tokens");
       tokens.append(...promptTokens(ids, texts, numCached));
-      parts.push(make("h3", "", `The prompt: ${ids.length} tokens, ${numCached} from the cache`), scrolling(tokens, "The prompt"));
+      parts.push(make("h3", "", words.requests.promptOf(ids.length, numCached)), scrolling(tokens, words.requests.prompt));
     }
     for (const answer of record.answers) parts.push(...answerParts(answer));
     if (record.request !== null) {
       const text = JSON.stringify({ asked: record.request.parameters, sampling: record.sampling }, null, 1);
-      parts.push(make("h3", "", "Parameters"), scrolling(make("pre", "code", text), "Parameters"));
+      parts.push(make("h3", "", words.requests.parameters), scrolling(make("pre", "code", text), words.requests.parameters));
     }
     byId("request-title").textContent = record.id;
     this.#card.replaceChildren(...parts);
@@ -47,9 +48,9 @@ export function seconds(milliseconds) {
 }
 
 function factsOf(record) {
-  const facts = [record.state, record.tenant, record.model ?? record.route, new Date(1000 * record.created).toLocaleString()];
-  const times = { "in the queue": record.queue_ms, "first token": record.first_token_ms, "in all": record.duration_ms };
-  for (const [words, time] of Object.entries(times)) if (time !== null) facts.push(`${words} ${seconds(time)}`);
+  const facts = [record.state, record.tenant, record.model ?? record.route, new Date(1000 * record.created).toLocaleString(words.common.locale)];
+  const times = [[words.requests.queue, record.queue_ms], [words.answer.first, record.first_token_ms], [words.requests.total, record.duration_ms]];
+  for (const [word, time] of times) if (time !== null) facts.push(word(seconds(time)));
   return facts;
 }
 
@@ -59,12 +60,12 @@ function answerParts({ index, token_ids: ids, token_texts: texts, events, finish
   const list = make("ol", "raw-events");
   list.append(...events.slice(-MOST_EVENTS).map(([at, count]) => {
     const item = make("li");
-    item.append(make("span", "at", `${at.toFixed(1)} ms`), `${count} ${count === 1 ? "token" : "tokens"}`);
+    item.append(make("span", "at", `${at.toFixed(1)} ms`), words.answer.numTokens(count));
     return item;
   }));
-  const title = `Answer ${index + 1}: ${ids.length} tokens${finish === null ? "" : `, ${finish}`}`;
-  const heading = events.length > MOST_EVENTS ? `Events: the last ${MOST_EVENTS} of ${events.length}` : `Events: ${events.length}`;
-  return [make("h3", "", title), scrolling(tokens, title), make("h3", "", heading), scrolling(list, "Events")];
+  const title = words.requests.answer(index + 1, ids.length, finish);
+  const heading = events.length > MOST_EVENTS ? words.requests.lastEvents(MOST_EVENTS, events.length) : words.requests.allEvents(events.length);
+  return [make("h3", "", title), scrolling(tokens, title), make("h3", "", heading), scrolling(list, words.requests.events)];
 }
 
 /** What scrolls can be reached by keys. */

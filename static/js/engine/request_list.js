@@ -1,6 +1,7 @@
 /** The last requests of all clients, for an administrator: a list that is asked for again while it is open. */
 
 import { byId, make } from "../page/dom.js";
+import { words } from "../words/words.js";
 import { RequestCard, seconds } from "./request_card.js";
 
 const INTERVAL = 2000; // milliseconds
@@ -57,7 +58,7 @@ export class RequestList {
   }
 
   #show({ data, has_more: hasMore, num_bytes: numBytes }) {
-    this.#note.textContent = data.length === 0 ? "There is none." : `${(numBytes / 1e6).toFixed(1)} MB are kept.`;
+    this.#note.textContent = data.length === 0 ? words.requests.none : words.requests.kept((numBytes / 1e6).toFixed(1));
     byId("requests-older").disabled = !hasMore;
     byId("requests-newest").disabled = this.#before === null;
     const text = JSON.stringify(data);

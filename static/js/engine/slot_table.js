@@ -1,8 +1,8 @@
 /** The table of slots: a row for each, filled anew with each event, without making elements anew. */
 
 import { make } from "../page/dom.js";
+import { words } from "../words/words.js";
 
-const WORDS = { prompt: "reads its prompt", answer: "answers", ending: "has ended" };
 const MOST_ROWS = 64;
 
 export class SlotTable {
@@ -36,7 +36,7 @@ export class SlotTable {
     const bar = make("td", "slot-prompt");
     const progress = make("progress");
     progress.max = 1;
-    progress.setAttribute("aria-label", `Prompt in slot ${slot}`);
+    progress.setAttribute("aria-label", words.engine.promptIn(slot));
     const prompt = make("span");
     bar.append(progress, prompt);
     const output = make("td", "number");
@@ -51,10 +51,10 @@ function showRow({ row, id, what, progress, prompt, output, age }, request) {
   const isFree = request === undefined;
   row.classList.toggle("free", isFree);
   write(id, isFree ? "" : (request.id ?? request.key));
-  write(what, isFree ? "free" : (WORDS[request.state] ?? request.state));
+  write(what, words.engine.slotStates[isFree ? "free" : request.state] ?? request.state);
   progress.hidden = isFree;
   progress.value = isFree ? 0 : request.computed / request.prompt;
-  write(prompt, isFree ? "" : `${request.computed}/${request.prompt}${request.cached > 0 ? `, ${request.cached} cached` : ""}`);
+  write(prompt, isFree ? "" : words.engine.computed(request.computed, request.prompt, request.cached));
   write(output, isFree ? "" : String(request.output));
   write(age, isFree ? "" : `${(request.age_ms / 1000).toFixed(1)} s`);
 }

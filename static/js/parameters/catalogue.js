@@ -4,34 +4,36 @@
  * `isChat` ones go with chats alone.
  */
 
+import { words } from "../words/words.js";
+
 const number = (name, none, step, fields) => ({ name, kind: "number", none, step, ...fields });
 const flag = (name, fields) => ({ name, kind: "flag", none: false, ...fields });
 
 export const GROUPS = [
-  { title: "Cuts", entries: [
+  { name: "filters", entries: [
     number("top_k", 0, 1), number("min_p", 0, 0.01), number("typical_p", 1, 0.05), number("top_n_sigma", 0, 0.1),
     number("xtc_probability", 0, 0.05), number("xtc_threshold", 0.1, 0.05),
   ] },
-  { title: "Repetition", entries: [
+  { name: "repetition", entries: [
     number("repetition_penalty", 1, 0.05), number("presence_penalty", 0, 0.1), number("frequency_penalty", 0, 0.1),
     number("dry_multiplier", 0, 0.1), number("dry_base", 1.75, 0.05), number("dry_allowed_length", 2, 1),
     number("dry_penalty_last_n", -1, 1), { name: "dry_sequence_breakers", kind: "texts" },
   ] },
-  { title: "The end of an answer", entries: [
+  { name: "end", entries: [
     { name: "stop", kind: "texts" }, flag("include_stop_str_in_output"), { name: "stop_token_ids", kind: "ids" },
     number("min_tokens", 0, 1), flag("ignore_eos"), number("timeout", null, 1),
   ] },
-  { title: "Tokens", entries: [
+  { name: "tokens", entries: [
     { name: "logit_bias", kind: "bias" }, { name: "bad_words", kind: "texts" }, { name: "allowed_token_ids", kind: "ids" },
     flag("logprobs", { isChat: true }), number("top_logprobs", 0, 1, { isChat: true }),
   ] },
-  { title: "The model and its prompt", entries: [
+  { name: "model", entries: [
     { name: "reasoning_effort", kind: "choice", isChat: true,
       choices: ["none", "minimal", "low", "medium", "high", "xhigh", "max"] },
     { name: "include_reasoning", kind: "flag", none: true, isChat: true }, flag("parse_special", { isChat: true }),
     { name: "chat_template_kwargs", kind: "json", isChat: true }, number("truncate_prompt_tokens", null, 1),
   ] },
-  { title: "The server", entries: [
+  { name: "server", entries: [
     number("priority", 0, 1), { name: "cache_salt", kind: "text" }, number("stream_interval", 1, 1), flag("include_metrics"),
   ] },
 ];
@@ -46,7 +48,7 @@ const ENTRIES = new Map(GROUPS.flatMap(({ entries }) => entries).map((entry) => 
  */
 export function readValue(name, raw) {
   const entry = ENTRIES.get(name);
-  if (entry === undefined) return { value: undefined, error: `${name} is not known` };
+  if (entry === undefined) return { value: undefined, error: words.parameters.unknown(name) };
   try {
     const value = READERS[entry.kind](raw, entry);
     return { value: entry.kind !== "number" && value === entry.none ? undefined : value, error: null };
@@ -115,7 +117,7 @@ const READERS = {
   number(raw) {
     const text = String(raw).trim();
     if (text === "") return undefined;
-    if (!Number.isFinite(Number(text))) throw new Error("This is not a number.");
+    if (!Number.isFinite(Number(text))) throw new Error(words.parameters.notNumber);
     return Number(text);
   },
   flag: (raw) => raw === true || raw === "true",
@@ -126,14 +128,14 @@ const READERS = {
     return lines.length === 0 ? undefined : lines.map(unescape);
   },
   ids(raw) {
-    const words = raw.split(/[\s,]+/).filter((word) => word !== "");
-    if (words.some((word) => !/^\d+$/.test(word))) throw new Error("Token ids are numbers, with commas between them.");
-    return words.length === 0 ? undefined : words.map(Number);
+    const ids = raw.split(/[\s,]+/).filter((id) => id !== "");
+    if (ids.some((id) => !/^\d+$/.test(id))) throw new Error(words.parameters.notIds);
+    return ids.length === 0 ? undefined : ids.map(Number);
   },
   bias(raw) {
     const lines = raw.split(/[\n,]/).map((line) => line.trim()).filter((line) => line !== "");
     const pairs = lines.map((line) => /^(\d+)\s*[:=]\s*(-?\d+(?:\.\d+)?)$/.exec(line));
-    if (pairs.includes(null)) throw new Error("Each line is a token id, a colon and a number, such as 1234: -5.");
+    if (pairs.includes(null)) throw new Error(words.parameters.notBias);
     return pairs.length === 0 ? undefined : Object.fromEntries(pairs.map(([, id, bias]) => [id, Number(bias)]));
   },
   json(raw) {
@@ -142,9 +144,9 @@ const READERS = {
     try {
       value = JSON.parse(raw);
     } catch {
-      throw new Error("This is not JSON.");
+      throw new Error(words.parameters.notJson);
     }
-    if (value === null || typeof value !== "object" || Array.isArray(value)) throw new Error("This is not a JSON object.");
+    if (value === null || typeof value !== "object" || Array.isArray(value)) throw new Error(words.parameters.notObject);
     return value;
   },
 };

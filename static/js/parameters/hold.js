@@ -1,13 +1,12 @@
 /** Says above the buttons of a form why nothing can be sent, and leads to the field that is wrong. */
 
 import { make } from "../page/dom.js";
-
-const words = { show: "Show" };
+import { words } from "../words/words.js";
 
 export class Hold {
   #line = make("p", "error held");
   #text = make("span");
-  #show = make("button", "small", words.show);
+  #show = make("button", "small", words.parameters.show);
   #problem;
 
   /**

@@ -4,19 +4,12 @@
  */
 
 import { byId, make } from "../page/dom.js";
+import { words } from "../words/words.js";
 import { GROUPS, describeParameters, readParameters, readValue, writeValue } from "./catalogue.js";
 import { describeRange, limitError } from "./limits.js";
 import { PresetPicker } from "./preset_picker.js";
 import { SamplingControls } from "./sampling_controls.js";
 import { StructureFields } from "./structure_fields.js";
-
-const words = {
-  none: "none",
-  byTheModel: "as the model has it",
-  onePerLine: "one on each line",
-  count: (count) => (count === 0 ? "" : `${count} set`),
-  range: (range) => (range === "" ? "" : ` It is ${range}.`),
-};
 
 export class ParameterPanel {
   #controls;
@@ -53,7 +46,7 @@ export class ParameterPanel {
     this.#sampling.model = model;
     const recommended = model?.sampling_defaults ?? {};
     for (const [name, { field, entry }] of this.#fields) {
-      if (entry.kind === "number") field.placeholder = String(recommended[name] ?? entry.none ?? words.none);
+      if (entry.kind === "number") field.placeholder = String(recommended[name] ?? entry.none ?? words.parameters.none);
     }
   }
 
@@ -112,9 +105,9 @@ export class ParameterPanel {
   }
 
   #makeFields() {
-    for (const { title, entries } of GROUPS) {
+    for (const { name, entries } of GROUPS) {
       const group = make("fieldset");
-      group.append(make("legend", "", title), ...entries.map((entry) => this.#makeField(entry)));
+      group.append(make("legend", "", words.parameters.groups[name]), ...entries.map((entry) => this.#makeField(entry)));
       byId("parameters").append(group);
     }
     this.#showValues();
@@ -126,10 +119,10 @@ export class ParameterPanel {
     field.id = `parameter-${name}`;
     field.setAttribute("aria-describedby", `${field.id}-note`);
     if (kind === "flag") field.type = "checkbox";
-    else if (kind === "number") Object.assign(field, { type: "number", step: "any", placeholder: String(entry.none ?? words.none) });
-    else if (kind === "choice") field.append(new Option(words.byTheModel, ""), ...entry.choices.map((choice) => new Option(choice, choice)));
+    else if (kind === "number") Object.assign(field, { type: "number", step: "any", placeholder: String(entry.none ?? words.parameters.none) });
+    else if (kind === "choice") field.append(new Option(words.parameters.byTheModel, ""), ...entry.choices.map((choice) => new Option(choice, choice)));
     else if (field.tagName === "TEXTAREA") Object.assign(field, { rows: 1, spellcheck: false });
-    if (kind === "texts") field.placeholder = words.onePerLine;
+    if (kind === "texts") field.placeholder = words.parameters.onePerLine;
     const label = make("label", "", titleOf(name));
     label.htmlFor = field.id;
     const note = make("p", "note");
@@ -176,7 +169,7 @@ export class ParameterPanel {
   }
 
   #showCount() {
-    byId("parameters-count").textContent = words.count(Object.keys(this.#controls.settings.extra).length);
+    byId("parameters-count").textContent = words.parameters.count(Object.keys(this.#controls.settings.extra).length);
   }
 
   /** The server's own words and limits. */
@@ -190,7 +183,7 @@ export class ParameterPanel {
     for (const [name, { note, ...limits }] of Object.entries(describeParameters(document))) {
       const described = this.#fields.get(name);
       const isNumber = described.entry.kind === "number";
-      described.note.textContent = `${note}${isNumber ? words.range(describeRange(limits)) : ""}`;
+      described.note.textContent = `${note}${isNumber ? words.parameters.range(describeRange(limits)) : ""}`;
       if (!isNumber) continue;
       described.limits = limits;
       this.#check(name);

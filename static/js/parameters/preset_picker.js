@@ -1,12 +1,7 @@
 /** The choice of presets, and the form that saves the settings as one more. */
 
 import { announce, byId } from "../page/dom.js";
-
-const words = {
-  title: "Presets…",
-  chosen: (name) => `Preset ${name}`,
-  saved: (name) => `Preset ${name} is saved.`,
-};
+import { words } from "../words/words.js";
 
 export class PresetPicker {
   #presets;
@@ -22,7 +17,7 @@ export class PresetPicker {
       byId("preset-delete").hidden = !presets.isOwn(target.value);
       if (values === null) return;
       apply(values);
-      announce(words.chosen(target.value));
+      announce(words.presets.chosen(target.value));
     });
     byId("preset-form").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -50,11 +45,11 @@ export class PresetPicker {
     field.value = "";
     byId("preset-save").open = false;
     this.#show(name);
-    announce(words.saved(name));
+    announce(words.presets.saved(name));
   }
 
   #show(selected = "") {
-    byId("preset").replaceChildren(new Option(words.title, ""), ...this.#presets.names.map((name) => new Option(name, name)));
+    byId("preset").replaceChildren(new Option(words.presets.title, ""), ...this.#presets.names.map((name) => new Option(name, name)));
     byId("preset").value = selected;
     byId("preset-delete").hidden = !this.#presets.isOwn(selected);
   }

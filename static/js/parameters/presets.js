@@ -1,14 +1,22 @@
 /** Sets of parameters by name: some that everybody has, and the reader's own. */
 
+import { words } from "../words/words.js";
+
 const KEY = "eagre.presets";
 
-/** A parameter that is null, or is not in `extra`, is as the model recommends. */
-export const BUILT_IN = {
-  "As the model recommends": { temperature: null, topP: null, extra: {} },
-  Precise: { temperature: 0.2, topP: 0.9, extra: {} },
-  Inventive: { temperature: 1.1, topP: 1, extra: { min_p: 0.05 } },
-  Greedy: { temperature: 0, topP: 1, extra: {} },
-};
+/**
+ * The presets that everybody has, by their names in the reader's language. A parameter that is null, or is not in
+ * `extra`, is as the model recommends.
+ */
+function builtIn() {
+  const { recommended, precise, inventive, greedy } = words.presets;
+  return {
+    [recommended]: { temperature: null, topP: null, extra: {} },
+    [precise]: { temperature: 0.2, topP: 0.9, extra: {} },
+    [inventive]: { temperature: 1.1, topP: 1, extra: { min_p: 0.05 } },
+    [greedy]: { temperature: 0, topP: 1, extra: {} },
+  };
+}
 
 export class Presets {
   #storage;
@@ -26,7 +34,8 @@ export class Presets {
   }
 
   get names() {
-    return [...Object.keys(BUILT_IN), ...Object.keys(this.#own).filter((name) => !(name in BUILT_IN)).sort()];
+    const known = builtIn();
+    return [...Object.keys(known), ...Object.keys(this.#own).filter((name) => !Object.hasOwn(known, name)).sort()];
   }
 
   isOwn(name) {
@@ -35,12 +44,13 @@ export class Presets {
 
   /** The settings of a preset; they are checked by whoever takes them over. */
   get(name) {
-    if (Object.hasOwn(BUILT_IN, name)) return BUILT_IN[name];
+    const known = builtIn();
+    if (Object.hasOwn(known, name)) return known[name];
     return this.isOwn(name) ? this.#own[name] : null;
   }
 
   save(name, { temperature, topP, extra }) {
-    if (Object.hasOwn(BUILT_IN, name)) throw new Error(`${name} is a preset that everybody has; take another name.`);
+    if (Object.hasOwn(builtIn(), name)) throw new Error(words.presets.taken(name));
     this.#own[name] = { temperature, topP, extra };
     this.#keep();
   }

@@ -4,18 +4,8 @@
  */
 
 import { byId, make } from "../page/dom.js";
+import { words } from "../words/words.js";
 import { limitError, shownNumber } from "./limits.js";
-
-const words = {
-  recommended: "As the model recommends.",
-  reset: (value) => `Reset to ${value}, as the model recommends`,
-  length: "Length",
-  lengthNote: (most) => (most === null
-    ? "Tokens at most for each answer. Empty: until it is done."
-    : `Tokens at most for each answer, up to ${shownNumber(most)}. Empty: until it is done.`),
-  seed: "Seed",
-  untilDone: "until done",
-};
 
 const SLIDERS = [
   { id: "temperature", name: "temperature", wire: "temperature" },
@@ -37,12 +27,11 @@ export class SamplingControls {
     this.#onChange = onChange;
     this.#sliders = SLIDERS.map((slider) => this.#setUpSlider(slider));
     this.#numbers = [
-      this.#setUpNumber("max-tokens", "maxTokens", words.length, () => ({ minimum: 1, maximum: this.#mostTokens, isWhole: true })),
-      this.#setUpNumber("seed", "seed", words.seed, () => ({
+      this.#setUpNumber("max-tokens", "maxTokens", words.parameters.length, () => ({ minimum: 1, maximum: this.#mostTokens, isWhole: true })),
+      this.#setUpNumber("seed", "seed", words.parameters.seed, () => ({
         minimum: -Number.MAX_SAFE_INTEGER, maximum: Number.MAX_SAFE_INTEGER, isWhole: true,
       })),
     ];
-    byId("max-tokens").placeholder = words.untilDone;
     this.show();
   }
 
@@ -59,7 +48,7 @@ export class SamplingControls {
     const field = byId("max-tokens");
     if (this.#mostTokens === undefined) field.removeAttribute("max");
     else field.max = String(this.#mostTokens);
-    byId("max-tokens-note").textContent = words.lengthNote(this.#mostTokens ?? null);
+    byId("max-tokens-note").textContent = words.parameters.lengthNote(this.#mostTokens === undefined ? null : shownNumber(this.#mostTokens));
     for (const slider of this.#sliders) this.#showSlider(slider);
     for (const number of this.#numbers) this.#check(number);
   }
@@ -111,8 +100,8 @@ export class SamplingControls {
     field.value = String(chosen ?? recommended);
     output.textContent = (chosen ?? recommended).toFixed(2);
     output.classList.toggle("recommended", chosen === null);
-    reset.textContent = words.reset(recommended.toFixed(2));
-    if (chosen === null) origin.replaceChildren(words.recommended);
+    reset.textContent = words.parameters.reset(recommended.toFixed(2));
+    if (chosen === null) origin.replaceChildren(words.parameters.recommended);
     else origin.replaceChildren(reset);
   }
 

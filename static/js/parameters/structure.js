@@ -1,5 +1,7 @@
 /** Tools and JSON schemas, as they are written into the page: read, checked, and made from rows of a form. */
 
+import { words } from "../words/words.js";
+
 const NAME = /^[A-Za-z0-9_-]{1,64}$/;
 export const TYPES = ["string", "number", "integer", "boolean", "array", "object"];
 
@@ -11,7 +13,7 @@ export function readTools(text) {
     const tools = (Array.isArray(parsed) ? parsed : [parsed]).map((tool, index) => readTool(tool, index + 1));
     const names = tools.map((tool) => tool.function.name);
     const twice = names.find((name, index) => names.indexOf(name) !== index);
-    if (twice !== undefined) throw new Error(`Two functions are called ${twice}.`);
+    if (twice !== undefined) throw new Error(words.structure.twice(twice));
     return { value: tools.length > 0 ? tools : null, error: null };
   } catch (error) {
     return { value: null, error: error.message };
@@ -23,7 +25,7 @@ export function readSchema(text) {
   if (text.trim() === "") return { value: null, error: null };
   try {
     const schema = parse(text);
-    checkSchema(schema, "The schema");
+    checkSchema(schema, words.structure.theSchema);
     return { value: schema, error: null };
   } catch (error) {
     return { value: null, error: error.message };
@@ -56,28 +58,28 @@ function parse(text) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new Error(`This is not JSON: ${error.message}.`);
+    throw new Error(words.structure.notJson(error.message));
   }
 }
 
 /** Takes OpenAI's shape, and the function alone. */
 function readTool(raw, number) {
   const tool = isObject(raw) && isObject(raw.function) ? raw.function : raw;
-  if (!isObject(tool)) throw new Error(`Tool ${number} is not an object.`);
+  if (!isObject(tool)) throw new Error(words.structure.toolNotObject(number));
   if (typeof tool.name !== "string" || !NAME.test(tool.name)) {
-    throw new Error(`Tool ${number} needs a name of 1 to 64 letters, digits, _ and -.`);
+    throw new Error(words.structure.toolName(number));
   }
-  if (tool.parameters !== undefined) checkSchema(tool.parameters, `The parameters of ${tool.name}`);
+  if (tool.parameters !== undefined) checkSchema(tool.parameters, words.structure.parametersOf(tool.name));
   return { type: "function", function: tool };
 }
 
 function checkSchema(schema, what) {
-  if (!isObject(schema)) throw new Error(`${what} must be an object.`);
-  if (schema.properties !== undefined && !isObject(schema.properties)) throw new Error(`${what}: properties must be an object.`);
-  if (schema.required !== undefined && !Array.isArray(schema.required)) throw new Error(`${what}: required must be a list.`);
+  if (!isObject(schema)) throw new Error(words.structure.notObject(what));
+  if (schema.properties !== undefined && !isObject(schema.properties)) throw new Error(words.structure.propertiesNotObject(what));
+  if (schema.required !== undefined && !Array.isArray(schema.required)) throw new Error(words.structure.requiredNotList(what));
   const types = [schema.type ?? []].flat();
   const strange = types.find((type) => ![...TYPES, "null"].includes(type));
-  if (strange !== undefined) throw new Error(`${what}: there is no type ${JSON.stringify(strange)}.`);
+  if (strange !== undefined) throw new Error(words.structure.noType(what, JSON.stringify(strange)));
   for (const [name, property] of Object.entries(schema.properties ?? {})) {
     if (typeof property !== "boolean") checkSchema(property, `${what}, ${name}`);
   }

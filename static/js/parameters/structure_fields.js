@@ -1,21 +1,8 @@
 /** The fields of tools and of a JSON schema: each a text of JSON, checked as it is written, and a form that writes it. */
 
 import { byId, make } from "../page/dom.js";
+import { words } from "../words/words.js";
 import { TYPES, addTool, readSchema, readTools, schemaOfRows } from "./structure.js";
-
-const words = {
-  numTools: (count) => `${count} ${count === 1 ? "tool" : "tools"}`,
-  inUse: "in use",
-  invalid: "not valid",
-  tools: (reason) => `The tools cannot be sent. ${reason}`,
-  schema: (reason) => `The JSON schema cannot be sent. ${reason}`,
-  name: "Name",
-  namePlaceholder: "name",
-  type: "Type",
-  description: "Description",
-  descriptionPlaceholder: "what it is",
-  required: " required",
-};
 
 export class StructureFields {
   #controls;
@@ -26,8 +13,8 @@ export class StructureFields {
   constructor(controls, onChange) {
     this.#controls = controls;
     this.#onChange = onChange;
-    this.#setUpText("tools", "toolsText", readTools, (value) => words.numTools(value.length));
-    this.#setUpText("schema", "schemaText", readSchema, () => words.inUse);
+    this.#setUpText("tools", "toolsText", readTools, (value) => words.structure.numTools(value.length));
+    this.#setUpText("schema", "schemaText", readSchema, () => words.structure.inUse);
     this.#setUpRows("tools");
     this.#setUpRows("schema");
     byId("tool-choice").addEventListener("change", (event) => controls.change({ toolChoice: event.target.value }));
@@ -43,7 +30,7 @@ export class StructureFields {
   problem(isChat) {
     for (const id of isChat ? ["tools", "schema"] : ["schema"]) {
       const error = this.#errors[id];
-      if (error !== null) return { text: words[id](error), field: byId(`${id}-text`), dialog: byId(`${id}-dialog`) };
+      if (error !== null) return { text: words.structure[`${id}Problem`](error), field: byId(`${id}-text`), dialog: byId(`${id}-dialog`) };
     }
     return null;
   }
@@ -72,7 +59,7 @@ export class StructureFields {
       this.#errors[id] = error;
       byId(`${id}-error`).textContent = error ?? "";
       const state = byId(`${id}-state`);
-      state.textContent = error === null ? (value === null ? "" : describe(value)) : words.invalid;
+      state.textContent = error === null ? (value === null ? "" : describe(value)) : words.structure.invalid;
       state.classList.toggle("wrong", error !== null);
       field.setAttribute("aria-invalid", String(error !== null));
       this.#onChange();
@@ -119,19 +106,19 @@ function textOf(value) {
 function makeRow() {
   const row = make("li", "row");
   const name = make("input");
-  name.placeholder = words.namePlaceholder;
-  name.setAttribute("aria-label", words.name);
+  name.placeholder = words.structure.namePlaceholder;
+  name.setAttribute("aria-label", words.structure.name);
   const type = make("select");
-  type.setAttribute("aria-label", words.type);
+  type.setAttribute("aria-label", words.structure.type);
   type.append(...TYPES.map((word) => new Option(word, word)));
   const description = make("input");
-  description.placeholder = words.descriptionPlaceholder;
-  description.setAttribute("aria-label", words.description);
+  description.placeholder = words.structure.descriptionPlaceholder;
+  description.setAttribute("aria-label", words.structure.description);
   const label = make("label", "note");
   const required = make("input");
   required.type = "checkbox";
   required.checked = true;
-  label.append(required, words.required);
+  label.append(required, ` ${words.structure.isRequired}`);
   row.append(name, type, description, label);
   return row;
 }

@@ -1,5 +1,6 @@
 /** A request of another client as a conversation of this browser. */
 
+import { words } from "../words/words.js";
 import { makeId } from "./library.js";
 import { makeAnswer, readNode } from "./tree.js";
 
@@ -37,7 +38,7 @@ function answerOf(record, { token_ids: ids, token_texts: texts, text, events, fi
     promptTokens: record.prompts[0].token_ids,
     events: ids.map((id, at) => ({ at: arrivals[at] ?? 0, text: texts?.[at] ?? "", reasoning: "", ids: [id], logprobs: null })),
     finish: finish ?? "cut",
-    figures: [`${ids.length} tokens`, finish ?? record.state],
+    figures: [words.answer.numTokens(ids.length), words.answer.finish[finish] ?? finish ?? record.state],
   });
 }
 

@@ -1,10 +1,12 @@
 /** What can go wrong between the playground and the server, in words a reader understands. */
 
+import { words } from "../words/words.js";
+
 /** The server answered with an error; `message` is the server's own sentence. */
 export class ServerError extends Error {
   /** @param {{message?: string, type?: string, param?: string|null, code?: string|number|null}} body */
   constructor(body, status = 0) {
-    super(body?.message || (status ? `The server answered with status ${status}.` : "The server reported an error."));
+    super(body?.message || words.transport.error(status));
     this.name = "ServerError";
     this.status = status;
     this.type = body?.type ?? null;
@@ -27,7 +29,7 @@ export class ServerError extends Error {
 
 /** The server could not be reached, or the connection ended before the answer did. */
 export class ConnectionLost extends Error {
-  constructor(message = "The connection to the server was lost.") {
+  constructor(message = words.transport.lost) {
     super(message);
     this.name = "ConnectionLost";
   }

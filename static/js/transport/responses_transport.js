@@ -4,6 +4,7 @@
  * only, and cannot continue a message.
  */
 
+import { words } from "../words/words.js";
 import { makeChunk } from "./chunk.js";
 import { ConnectionLost, ServerError } from "./errors.js";
 
@@ -53,12 +54,12 @@ export class ResponsesTransport {
         arrived.push(chunk);
         if (chunk.finish !== null) stop();
       } catch {
-        stop(new ConnectionLost("The server sent something that is not JSON."));
+        stop(new ConnectionLost(words.transport.notJson));
       }
       wake();
       return undefined;
     };
-    socket.onclose = () => stop(new ConnectionLost(isOpen ? undefined : "The server cannot be reached."));
+    socket.onclose = () => stop(new ConnectionLost(isOpen ? undefined : words.transport.unreachable));
     const onAbort = () => {
       if (end !== null) return;
       arrived.push(makeChunk({ finish: "abort" }));

@@ -5,6 +5,7 @@
  * same events however the bytes are cut into chunks, and looks at each character once.
  */
 
+import { words } from "../words/words.js";
 import { ConnectionLost, ServerError, isAbort } from "./errors.js";
 
 const LINE_END = /[\r\n]/g;
@@ -108,7 +109,7 @@ export async function openEvents(url, { body, headers = {}, signal, fetch = glob
     response = await fetch(url, { ...posted, cache: "no-store", signal });
   } catch (error) {
     if (isAbort(error, signal)) throw error;
-    throw new ConnectionLost("The server cannot be reached.");
+    throw new ConnectionLost(words.transport.unreachable);
   }
   if (!response.ok) throw await ServerError.fromResponse(response);
   return response;

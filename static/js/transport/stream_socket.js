@@ -6,6 +6,7 @@
  * for an id that is not open is dropped. A lost socket is opened anew by the next `generate()`.
  */
 
+import { words } from "../words/words.js";
 import { ConnectionLost, ServerError } from "./errors.js";
 
 const OPEN = 1; // WebSocket.OPEN, also where a test brings its own class
@@ -74,7 +75,7 @@ export class StreamSocket {
 
   /** Closes the socket; what is still open is rejected. */
   close() {
-    this.#lose(this.#socket, new ConnectionLost("The connection was closed."));
+    this.#lose(this.#socket, new ConnectionLost(words.transport.closed));
   }
 
   #cancel(id) {
@@ -113,7 +114,7 @@ export class StreamSocket {
     try {
       message = JSON.parse(data);
     } catch {
-      this.#lose(socket, new ConnectionLost("The server sent something that is not JSON."));
+      this.#lose(socket, new ConnectionLost(words.transport.notJson));
       return;
     }
     const generation = this.#open.get(message.id);
@@ -154,6 +155,6 @@ export class StreamSocket {
 }
 
 function closeReason(event, wasOpen) {
-  if (event.reason) return new ConnectionLost(`The server closed the connection: ${event.reason}.`);
-  return new ConnectionLost(wasOpen ? undefined : "The server cannot be reached.");
+  if (event.reason) return new ConnectionLost(words.transport.closedBecause(event.reason));
+  return new ConnectionLost(wasOpen ? undefined : words.transport.unreachable);
 }

@@ -1,5 +1,7 @@
 /** When tokens came. Times in milliseconds; null where nobody has measured them, such as after a reload. */
 
+import { words } from "../words/words.js";
+
 /** The gaps between the arrivals of tokens; tokens that came together share one gap and have none between them. */
 export function gapsOf(tokens) {
   const gaps = [];
@@ -36,12 +38,12 @@ export function summary(tokens) {
 
 export function describeLatency({ first, p50, p99, now, overall }) {
   const ms = (value) => (value < 10 ? `${value.toFixed(1)} ms` : `${Math.round(value)} ms`);
-  const rate = (value) => `${value < 10 ? value.toFixed(1) : Math.round(value)} tokens/s`;
+  const rate = (value) => words.answer.rate(value < 10 ? value.toFixed(1) : Math.round(value));
   const parts = [];
-  if (first !== null) parts.push(`first token ${ms(first)}`);
-  if (p50 !== null) parts.push(`gaps p50 ${ms(p50)}`, `p99 ${ms(p99)}`);
-  if (now !== null) parts.push(`${rate(now)} at the end`);
-  if (overall !== null) parts.push(`${rate(overall)} overall`);
+  if (first !== null) parts.push(words.answer.first(ms(first)));
+  if (p50 !== null) parts.push(words.latency.gaps(ms(p50)), `p99 ${ms(p99)}`);
+  if (now !== null) parts.push(words.latency.atTheEnd(rate(now)));
+  if (overall !== null) parts.push(words.latency.overall(rate(overall)));
   return parts;
 }
 

@@ -2,25 +2,15 @@
 
 import { copyText } from "../page/clipboard.js";
 import { make } from "../page/dom.js";
+import { words } from "../words/words.js";
 import { LANGUAGES, requestOf } from "./snippets.js";
 
 const MOST_SHOWN = 200;
 
-const words = {
-  request: "The request",
-  requestFor: "The request for",
-  copy: "Copy",
-  events: "Events",
-  unknownTime: "–",
-  shown: (first, last, all) => (last - first + 1 === all ? `All ${all} events.` : `Events ${first} to ${last} of ${all}.`),
-  none: "No events.",
-  earlier: "Show earlier events",
-};
-
 export class RawEvents {
   #list = make("ol", "raw-events");
   #note = make("p", "note");
-  #earlier = make("button", "raw-events-earlier", words.earlier);
+  #earlier = make("button", "raw-events-earlier", words.wire.earlier);
   #code = make("pre", "code");
   #language = "curl";
   #answer = null;
@@ -32,7 +22,7 @@ export class RawEvents {
   constructor(element) {
     const chips = make("div", "chips");
     chips.setAttribute("role", "group");
-    chips.setAttribute("aria-label", words.requestFor);
+    chips.setAttribute("aria-label", words.wire.requestFor);
     for (const name of Object.keys(LANGUAGES)) {
       const button = make("button", "", name);
       button.setAttribute("aria-pressed", String(name === this.#language));
@@ -43,17 +33,17 @@ export class RawEvents {
       });
       chips.append(button);
     }
-    const copy = make("button", "", words.copy);
+    const copy = make("button", "", words.common.copy);
     copy.addEventListener("click", () => copyText(this.#code.textContent, copy));
     chips.append(copy);
     this.#code.tabIndex = 0;
     this.#list.tabIndex = 0;
-    this.#list.setAttribute("aria-label", words.events);
+    this.#list.setAttribute("aria-label", words.wire.events);
     this.#earlier.addEventListener("click", () => this.#showEarlier());
     const earlier = make("div", "chips");
     earlier.append(this.#earlier);
     element.append(
-      make("h2", "", words.request), chips, this.#code, make("h2", "", words.events), this.#note, earlier, this.#list,
+      make("h2", "", words.wire.request), chips, this.#code, make("h2", "", words.wire.events), this.#note, earlier, this.#list,
     );
   }
 
@@ -85,7 +75,7 @@ export class RawEvents {
   #showNote() {
     const { length } = this.#answer?.events ?? [];
     const all = length + (this.#answer?.numLeftOut ?? 0);
-    this.#note.textContent = all === 0 ? words.none : words.shown(this.#first + 1, length, all);
+    this.#note.textContent = all === 0 ? words.wire.none : words.wire.shown(this.#first + 1, length, all);
     this.#earlier.hidden = this.#first === 0;
   }
 
@@ -97,6 +87,6 @@ export class RawEvents {
 
 function makeItem({ at, raw }) {
   const item = make("li");
-  item.append(make("span", "at", at === null ? words.unknownTime : `${at.toFixed(1)} ms`), make("code", "", JSON.stringify(raw)));
+  item.append(make("span", "at", at === null ? "–" : `${at.toFixed(1)} ms`), make("code", "", JSON.stringify(raw)));
   return item;
 }

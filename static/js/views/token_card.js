@@ -1,23 +1,9 @@
 /** What is known of one token: id, probability, rank, and its alternatives, each of which begins a branch. */
 
 import { make } from "../page/dom.js";
+import { words } from "../words/words.js";
 import { probability, surprise } from "./answer.js";
 import { makeLegend } from "./token_legend.js";
-
-const words = {
-  hint: "Point at a token, tap it, or move with the arrow keys, to see what else it could have been.",
-  token: (number) => `token ${number}`,
-  id: (id) => `id ${id}`,
-  probability: (share) => `probability ${share}`,
-  surprise: (bits) => `surprise ${bits} bits`,
-  rank: (rank) => `rank ${rank}`,
-  chosen: "chosen by you",
-  masked: (share) => `the grammar took away ${share}`,
-  unknown: "This answer came without probabilities; Play again asks for them.",
-  taken: "this one was taken",
-  branch: "go on with this token",
-  close: "Close",
-};
 
 export class TokenCard {
   #element;
@@ -37,25 +23,25 @@ export class TokenCard {
     const token = at === null ? undefined : answer?.tokens[at];
     this.#element.classList.toggle("open", token !== undefined);
     if (token === undefined) {
-      this.#content.replaceChildren(make("p", "note", words.hint));
+      this.#content.replaceChildren(make("p", "note", words.token.hint));
       return;
     }
-    const facts = [words.token(at + 1)];
-    if (token.id !== null) facts.push(words.id(token.id));
+    const facts = [words.token.number(at + 1)];
+    if (token.id !== null) facts.push(words.token.id(token.id));
     if (token.logprob !== null) {
-      facts.push(words.probability(percent(probability(token.logprob))), words.surprise(surprise(token.logprob).toFixed(1)));
+      facts.push(words.token.probability(percent(probability(token.logprob))), words.token.surprise(surprise(token.logprob).toFixed(1)));
     }
-    if (token.rank !== null) facts.push(words.rank(token.rank));
-    if (token.isForced) facts.push(words.chosen);
-    if (token.masked > 0) facts.push(words.masked(percent(token.masked)));
+    if (token.rank !== null) facts.push(words.token.rank(token.rank));
+    if (token.isForced) facts.push(words.token.chosen);
+    if (token.masked > 0) facts.push(words.token.masked(percent(token.masked)));
     const head = make("p", "card-head");
     head.append(make("code", "", JSON.stringify(token.text)), make("span", "", facts.join(" · ")));
-    const close = make("button", "small close", words.close);
+    const close = make("button", "small close", words.common.close);
     close.addEventListener("click", () => this.show(null, null));
     head.append(close);
     this.#content.replaceChildren(head);
     if (token.top.length === 0) {
-      this.#content.append(make("p", "note", words.unknown));
+      this.#content.append(make("p", "note", words.token.unknown));
       return;
     }
     const canBranch = answer.promptTokens !== null && answer.finish !== null;
@@ -69,7 +55,7 @@ export class TokenCard {
     const isTaken = alternative.id === token.id;
     const button = make("button", isTaken ? "taken" : "");
     button.disabled = isTaken || !canBranch || alternative.id === null;
-    button.title = isTaken ? words.taken : words.branch;
+    button.title = isTaken ? words.token.taken : words.token.branch;
     const share = probability(alternative.logprob);
     const bar = make("meter");
     bar.value = share;

@@ -35,6 +35,14 @@ def test_what_a_page_loads_is_small() -> None:
     assert packed["index.html"] < 8_000
 
 
+def test_the_operators_page_is_a_script_of_its_own() -> None:
+    scripts = {path: file.body.decode() for path, file in Playground().loaded.items() if path.endswith(".js")}
+    (first,) = (text for path, text in scripts.items() if path.startswith("app-"))
+    (operators,) = (text for path, text in scripts.items() if path.startswith("engine_view-"))
+    assert "/engine/events" in operators
+    assert "/engine/events" not in first
+
+
 def immutable(headers: CIMultiDictProxy[str]) -> bool:
     return headers["Cache-Control"] == "public, max-age=31536000, immutable"
 

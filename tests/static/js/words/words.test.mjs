@@ -1,6 +1,11 @@
 import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import { test } from "node:test";
+import { describeWait } from "../../../../static/js/answer/waiting.js";
+import { limitError } from "../../../../static/js/parameters/limits.js";
+import { Presets } from "../../../../static/js/parameters/presets.js";
+import { readTools } from "../../../../static/js/parameters/structure.js";
+import { describeLatency } from "../../../../static/js/views/latency.js";
 import de from "../../../../static/js/words/de.js";
 import en from "../../../../static/js/words/en.js";
 import { languageOf, loadWords, words } from "../../../../static/js/words/words.js";
@@ -28,6 +33,18 @@ test("words change with the language", async () => {
   assert.equal(words.common.cancel, "Abbrechen");
   await loadWords("en");
   assert.equal(words.common.cancel, "Cancel");
+});
+
+test("a module that was loaded before its words shows those of the language", async () => {
+  await loadWords("de");
+  assert.equal(describeWait(null, 2), "Wartet auf das erste Token, 2 s");
+  assert.equal(limitError("top k", "12345.5", { isWhole: true }), "top k ist 12345.5; es muss eine ganze Zahl sein.");
+  assert.equal(limitError("n", "0", { minimum: 1, maximum: 16384 }), "n ist 0; erlaubt: von 1 bis 16.384.");
+  assert.equal(readTools("[1]").error, "Werkzeug 1 ist kein Objekt.");
+  assert.deepEqual(describeLatency({ first: 12, p50: null, p99: null, now: null, overall: 3 }), ["erstes Token 12 ms", "3.0 Tokens/s insgesamt"]);
+  const presets = new Presets(() => ({ getItem: () => null }));
+  assert.deepEqual([presets.names[0], presets.get("Genau").temperature], ["Wie das Modell es empfiehlt", 0.2]);
+  await loadWords("en");
 });
 
 test("every word that the page or a module names is in the catalogue", () => {
