@@ -33,6 +33,11 @@ STARTERS = {
     "concurrent.futures": {"ProcessPoolExecutor"},
     "pty": {"spawn", "fork"},
 }
+# What starts another program than Python, and why.
+OTHER_PROGRAMS = {
+    "server/cli/manage/server_record.py": ["subprocess.run"],  # ps, where there is no /proc
+    "server/cli/tools/stdio_transport.py": ["asyncio.create_subprocess_exec"],  # the commands of the reader's own file
+}
 
 
 @pytest.fixture
@@ -171,9 +176,9 @@ def test_every_process_is_started_by_the_helpers_command() -> None:
     found = {
         path.relative_to(ROOT).as_posix(): calls
         for path in (*files, ROOT / "eagre.py")
-        if (calls := list(calls_that_start_processes(path)))
+        if (calls := [call.partition(": ")[2] for call in calls_that_start_processes(path)])
     }
-    assert found == {}
+    assert found == OTHER_PROGRAMS
     naming = [
         path.relative_to(ROOT).as_posix()
         for path in files
