@@ -46,7 +46,7 @@ ROOMS = (
     "server.admission", "server.admission.limits", "server.protocol", "server",
     "engine", "engine.multihost", "engine.step", "engine.parallel", "engine.schedule", "engine.schedule.step_time",
     "engine.kv_transfer", "engine.peer_transport", "engine.kv_events",
-    "engine.models", "engine.models.architectures", "engine.models.parts",
+    "engine.models", "engine.models.architectures.dense", "engine.models.architectures", "engine.models.parts",
     "engine.backends", "engine.backends.native",
     "engine.backends.xla", "engine.backends.base",
     "engine.weights.quantised", "engine.weights.formats", "engine.weights", "engine.interface",

@@ -3,6 +3,12 @@
 from typing import NamedTuple
 
 from engine.interface.errors import ModelError
+from engine.models.architectures.dense.ernie4_5 import Ernie45
+from engine.models.architectures.dense.exaone4 import Exaone4
+from engine.models.architectures.dense.gemma import Gemma
+from engine.models.architectures.dense.glm4 import Glm4
+from engine.models.architectures.dense.olmo3 import Olmo3
+from engine.models.architectures.dense.seed_oss import SeedOss
 from engine.models.architectures.gemma2 import Gemma2
 from engine.models.architectures.gemma3 import Gemma3
 from engine.models.architectures.granite import Granite
@@ -37,7 +43,13 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("smollm3", "SmolLM3ForCausalLM", SmolLM3),
     Architecture("granite", "GraniteForCausalLM", Granite),
     Architecture("olmo2", "Olmo2ForCausalLM", Olmo2),
+    Architecture("olmo3", "Olmo3ForCausalLM", Olmo3),
+    Architecture("exaone4", "Exaone4ForCausalLM", Exaone4),
+    Architecture("seed_oss", "SeedOssForCausalLM", SeedOss),
+    Architecture("ernie4_5", "Ernie4_5ForCausalLM", Ernie45),
+    Architecture("glm4", "Glm4ForCausalLM", Glm4),
     Architecture("phi3", "Phi3ForCausalLM", Phi3),
+    Architecture("gemma", "GemmaForCausalLM", Gemma),
     Architecture("gemma2", "Gemma2ForCausalLM", Gemma2),
     Architecture("gemma3", "Gemma3ForCausalLM", Gemma3),
     Architecture("gemma3", "Gemma3ForConditionalGeneration", Gemma3),

@@ -91,6 +91,13 @@ def add_window(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_sliding_window(config["sliding_window"])
 
 
+def add_windows(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Windows of the layers that `layer_types` names."""
+    if config["sliding_window"] is not None:
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+
+
 def add_growth(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_attn_temperature_scale(config["rope_parameters"]["llama_4_scaling_beta"])
     writer.add_rope_scaling_yarn_log_mul(config["rope_parameters"]["mscale_all_dim"])
@@ -164,10 +171,16 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "SmolLM3ForCausalLM": (MODEL_ARCH.SMOLLM3, adjacent_pairs, nothing),
     "GraniteForCausalLM": (MODEL_ARCH.GRANITE, adjacent_pairs, add_multipliers),
     "Olmo2ForCausalLM": (MODEL_ARCH.OLMO2, as_stored, nothing),
+    "Olmo3ForCausalLM": (MODEL_ARCH.OLMO2, as_stored, add_windows),
+    "Exaone4ForCausalLM": (MODEL_ARCH.EXAONE4, as_stored, add_windows),
+    "SeedOssForCausalLM": (MODEL_ARCH.SEED_OSS, as_stored, nothing),
+    "Ernie4_5ForCausalLM": (MODEL_ARCH.ERNIE4_5, as_stored, nothing),
+    "Glm4ForCausalLM": (MODEL_ARCH.GLM4, as_stored, nothing),
     "Phi3ForCausalLM": (MODEL_ARCH.PHI3, as_stored, add_phi3),
     "MixtralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_mixtral),
     "Qwen3MoeForCausalLM": (MODEL_ARCH.QWEN3MOE, as_stored, add_experts),
     "OlmoeForCausalLM": (MODEL_ARCH.OLMOE, as_stored, add_experts),
+    "GemmaForCausalLM": (MODEL_ARCH.GEMMA, norms_with_one, nothing),
     "Gemma2ForCausalLM": (MODEL_ARCH.GEMMA2, norms_with_one, add_gemma2),
     "Gemma3ForCausalLM": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
     "Gemma3ForConditionalGeneration": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
