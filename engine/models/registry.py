@@ -3,12 +3,15 @@
 from typing import NamedTuple
 
 from engine.interface.errors import ModelError
+from engine.models.architectures.dense.arcee import Arcee
+from engine.models.architectures.dense.cohere import Cohere, Cohere2
 from engine.models.architectures.dense.ernie4_5 import Ernie45
 from engine.models.architectures.dense.exaone4 import Exaone4
 from engine.models.architectures.dense.gemma import Gemma
 from engine.models.architectures.dense.glm4 import Glm4
 from engine.models.architectures.dense.olmo3 import Olmo3
 from engine.models.architectures.dense.seed_oss import SeedOss
+from engine.models.architectures.dense.starcoder2 import Starcoder2
 from engine.models.architectures.gemma2 import Gemma2
 from engine.models.architectures.gemma3 import Gemma3
 from engine.models.architectures.granite import Granite
@@ -48,6 +51,10 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("seed_oss", "SeedOssForCausalLM", SeedOss),
     Architecture("ernie4_5", "Ernie4_5ForCausalLM", Ernie45),
     Architecture("glm4", "Glm4ForCausalLM", Glm4),
+    Architecture("arcee", "ArceeForCausalLM", Arcee),
+    Architecture("command-r", "CohereForCausalLM", Cohere),
+    Architecture("cohere2", "Cohere2ForCausalLM", Cohere2),
+    Architecture("starcoder2", "Starcoder2ForCausalLM", Starcoder2),
     Architecture("phi3", "Phi3ForCausalLM", Phi3),
     Architecture("gemma", "GemmaForCausalLM", Gemma),
     Architecture("gemma2", "Gemma2ForCausalLM", Gemma2),

@@ -98,6 +98,16 @@ def add_windows(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
 
 
+def add_logit_scale(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_logit_scale(config["logit_scale"])
+
+
+def add_cohere2(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Which layers have the window is the same in all models."""
+    add_logit_scale(writer, config)
+    add_window(writer, config)
+
+
 def add_growth(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_attn_temperature_scale(config["rope_parameters"]["llama_4_scaling_beta"])
     writer.add_rope_scaling_yarn_log_mul(config["rope_parameters"]["mscale_all_dim"])
@@ -160,6 +170,7 @@ def llama3_factors(rotary: Mapping[str, Any], rotary_dim: int) -> np.ndarray:
 
 OF_PICTURES = ("vision_tower.", "multi_modal_projector.")
 OUTPUT = {"lm_head.weight": "output.weight"}
+LAYER_NORM_EPSILONS = ("layer_norm_eps", "norm_epsilon", "norm_eps")
 
 # By transformers' class: the architecture, what is done to tensors, and the fields that others do not have.
 TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
@@ -176,6 +187,10 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "SeedOssForCausalLM": (MODEL_ARCH.SEED_OSS, as_stored, nothing),
     "Ernie4_5ForCausalLM": (MODEL_ARCH.ERNIE4_5, as_stored, nothing),
     "Glm4ForCausalLM": (MODEL_ARCH.GLM4, as_stored, nothing),
+    "ArceeForCausalLM": (MODEL_ARCH.ARCEE, adjacent_pairs, nothing),
+    "CohereForCausalLM": (MODEL_ARCH.COMMAND_R, as_stored, add_logit_scale),
+    "Cohere2ForCausalLM": (MODEL_ARCH.COHERE2, as_stored, add_cohere2),
+    "Starcoder2ForCausalLM": (MODEL_ARCH.STARCODER2, as_stored, add_window),
     "Phi3ForCausalLM": (MODEL_ARCH.PHI3, as_stored, add_phi3),
     "MixtralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_mixtral),
     "Qwen3MoeForCausalLM": (MODEL_ARCH.QWEN3MOE, as_stored, add_experts),
@@ -198,7 +213,10 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if "rms_norm_eps" in config:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    else:
+        writer.add_layer_norm_eps(next(config[key] for key in LAYER_NORM_EPSILONS if key in config))
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])

@@ -227,6 +227,18 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "Ernie4_5ForCausalLM",
         {**_LLAMA, "use_bias": False, "tie_word_embeddings": True, "rope_parameters": _PLAIN},
     ),
+    "arcee": ("ArceeForCausalLM", {**_LLAMA, "rope_parameters": _PLAIN}),
+    "cohere": ("CohereForCausalLM", {**_SIZES, "logit_scale": 0.5, "rope_parameters": _PLAIN}),
+    "cohere2": (
+        "Cohere2ForCausalLM",
+        {
+            **_SIZES, "logit_scale": 0.5, "sliding_window": 30, "rope_parameters": _PLAIN, "num_hidden_layers": 5,
+        },
+    ),
+    "starcoder2": (
+        "Starcoder2ForCausalLM",
+        {**_SIZES, "sliding_window": 40, "use_bias": True, "rope_parameters": _PLAIN},
+    ),
 }  # fmt: skip
 
 # Where transformers chooses by the length of a sequence, all sequences are on the same side.
