@@ -9,8 +9,11 @@ from engine.models.architectures.dense.ernie4_5 import Ernie45
 from engine.models.architectures.dense.exaone4 import Exaone4
 from engine.models.architectures.dense.gemma import Gemma
 from engine.models.architectures.dense.glm4 import Glm4
+from engine.models.architectures.dense.nemotron import Nemotron
 from engine.models.architectures.dense.olmo3 import Olmo3
+from engine.models.architectures.dense.phi2 import Phi2
 from engine.models.architectures.dense.seed_oss import SeedOss
+from engine.models.architectures.dense.stablelm import StableLm
 from engine.models.architectures.dense.starcoder2 import Starcoder2
 from engine.models.architectures.gemma2 import Gemma2
 from engine.models.architectures.gemma3 import Gemma3
@@ -55,6 +58,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("command-r", "CohereForCausalLM", Cohere),
     Architecture("cohere2", "Cohere2ForCausalLM", Cohere2),
     Architecture("starcoder2", "Starcoder2ForCausalLM", Starcoder2),
+    Architecture("nemotron", "NemotronForCausalLM", Nemotron),
+    Architecture("stablelm", "StableLmForCausalLM", StableLm),
+    Architecture("phi2", "PhiForCausalLM", Phi2),
     Architecture("phi3", "Phi3ForCausalLM", Phi3),
     Architecture("gemma", "GemmaForCausalLM", Gemma),
     Architecture("gemma2", "Gemma2ForCausalLM", Gemma2),

@@ -46,6 +46,9 @@ class Decoder(Model):
         "attention_norm": ("input_layernorm", "attn_norm"),
         "mlp_norm": ("post_attention_layernorm", "ffn_norm"),
     }
+    output_norm_names: ClassVar[Names] = ("model.norm", "output_norm")
+    attention_output_names: ClassVar[Names] = ("self_attn.o_proj", "attn_output")
+    has_output_bias: ClassVar[bool] = False  # of the matrix that makes logits
     model_type: ClassVar[str] = ""  # in `config.json`
     query_key_norm: ClassVar[QueryKeyNorm] = QueryKeyNorm.NONE
     norm_kind: ClassVar[NormKind] = NormKind.RMS
@@ -73,17 +76,20 @@ class Decoder(Model):
             *(part for leaf, names in self.norms.items() for part in self.norm_leaves(leaf, hidden, names)),
             *self.attention_leaves(),
             *self.feed_forward_leaves(),
-            *self.norm_leaves("output_norm", hidden, ("model.norm", "output_norm"), is_per_layer=False),
+            *self.norm_leaves("output_norm", hidden, self.output_norm_names, is_per_layer=False),
         ]
         if config.has_output:
             output = single(vocab, ("lm_head", "output"))
             leaves.append(Leaf("output", LeafKind.EMBEDDING, (output,), Split.OUTPUTS, is_per_layer=False))
+        if self.has_output_bias:
+            bias = single(vocab[:1], ("lm_head", "output"), suffix="bias")
+            leaves.append(Leaf("output_bias", LeafKind.VECTOR, (bias,), Split.OUTPUTS, is_per_layer=False))
         return tuple(leaves)
 
     def attention_leaves(self) -> list[Leaf]:
         """Of queries, keys and values, their norms, and the product behind attention."""
         config, hidden = self.config, self.config.hidden_size
-        output = in_layers((hidden, config.q_size), ("self_attn.o_proj", "attn_output"))
+        output = in_layers((hidden, config.q_size), self.attention_output_names)
         leaves = [
             Leaf("qkv", LeafKind.MATRIX, self.qkv_parts(hidden), Split.HEADS),
             Leaf("attention_output", LeafKind.MATRIX, (output,), Split.INPUTS),
@@ -91,7 +97,7 @@ class Decoder(Model):
         if config.has_qkv_bias:
             leaves.append(Leaf("qkv_bias", LeafKind.VECTOR, self.qkv_parts(None), Split.HEADS))
         if config.has_attention_output_bias:
-            bias = in_layers((hidden,), ("self_attn.o_proj", "attn_output"), suffix="bias")
+            bias = in_layers((hidden,), self.attention_output_names, suffix="bias")
             leaves.append(Leaf("attention_output_bias", LeafKind.VECTOR, (bias,)))
         if self.query_key_norm is not QueryKeyNorm.NONE:
             num_heads = {"q": config.num_heads, "k": config.num_kv_heads}
@@ -222,7 +228,7 @@ class Decoder(Model):
         weights = params["output" if self.config.has_output else "embedding"]
         return backends.products.head_product(
             hidden, jnp.asarray(sampled), self.norm(params, "output_norm"), weights,
-            scale=self.config.logit_scale, softcap=self.config.logit_softcap,
+            bias=params.get("output_bias"), scale=self.config.logit_scale, softcap=self.config.logit_softcap,
         )  # fmt: skip
 
     def states(self, params: Params, hidden: jax.Array, tokens: jax.Array) -> jax.Array:

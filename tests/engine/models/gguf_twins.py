@@ -108,6 +108,10 @@ def add_cohere2(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     add_window(writer, config)
 
 
+def add_parallel_residual(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_parallel_residual(config["use_parallel_residual"])
+
+
 def add_growth(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_attn_temperature_scale(config["rope_parameters"]["llama_4_scaling_beta"])
     writer.add_rope_scaling_yarn_log_mul(config["rope_parameters"]["mscale_all_dim"])
@@ -191,6 +195,9 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "CohereForCausalLM": (MODEL_ARCH.COMMAND_R, as_stored, add_logit_scale),
     "Cohere2ForCausalLM": (MODEL_ARCH.COHERE2, as_stored, add_cohere2),
     "Starcoder2ForCausalLM": (MODEL_ARCH.STARCODER2, as_stored, add_window),
+    "NemotronForCausalLM": (MODEL_ARCH.NEMOTRON, norms_with_one, nothing),
+    "StableLmForCausalLM": (MODEL_ARCH.STABLELM, as_stored, add_parallel_residual),
+    "PhiForCausalLM": (MODEL_ARCH.PHI2, as_stored, nothing),
     "Phi3ForCausalLM": (MODEL_ARCH.PHI3, as_stored, add_phi3),
     "MixtralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_mixtral),
     "Qwen3MoeForCausalLM": (MODEL_ARCH.QWEN3MOE, as_stored, add_experts),

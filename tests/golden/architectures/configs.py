@@ -239,6 +239,18 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "Starcoder2ForCausalLM",
         {**_SIZES, "sliding_window": 40, "use_bias": True, "rope_parameters": _PLAIN},
     ),
+    "nemotron": (
+        "NemotronForCausalLM",
+        {**_LLAMA, "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.5}},
+    ),
+    "stablelm": (
+        "StableLmForCausalLM",
+        {
+            **_SIZES, "use_qkv_bias": True, "tie_word_embeddings": False,
+            "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.25},
+        },
+    ),
+    "phi2": ("PhiForCausalLM", {**_SIZES, "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.5}}),
 }  # fmt: skip
 
 # Where transformers chooses by the length of a sequence, all sequences are on the same side.

@@ -9,7 +9,7 @@ import numpy as np
 from tests.golden.tiny_llama import noise
 
 # Norms that multiply by 1 + weight have weights around 0, those of all other models around 1.
-_NORMS_AROUND_ZERO = ("Gemma",)
+_NORMS_AROUND_ZERO = ("Gemma", "Nemotron")
 
 
 def tiny_weights(architecture: str, shapes: Mapping[str, Sequence[int]], seed: int) -> dict[str, np.ndarray]:
