@@ -20,7 +20,7 @@ BIN  := $(VENV)/bin
 # (words 1 and 2) and of where (3 and 4), so that a changed lock, a moved folder or an interrupted
 # installation is noticed; a Python that has gone away is noticed by asking it.
 STAMP     := $(VENV)/installed
-WANTED    := $(shell cat requirements.lock pyproject.toml | cksum; pwd | cksum)
+WANTED    := $(shell cat requirements.lock pyproject.toml static/packages/package-lock.json | cksum; pwd | cksum)
 INSTALLED := $(shell $(BIN)/python -I -S -c pass 2>/dev/null && cat $(STAMP) 2>/dev/null)
 
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input
@@ -123,7 +123,7 @@ lock: ## pin the dependencies of pyproject.toml anew, and those of the images (n
 	@$(UV) $(LOCK) --constraints requirements.lock --extra cuda --extra otel -o docker/requirements-cuda.lock pyproject.toml
 
 clean: ## remove the virtual environment and all caches of the tools
-	@rm -rf $(VENV) build dist eagre.egg-info engine/backends/native/libeagre_* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) build dist eagre.egg-info engine/backends/native/libeagre_* static/packages/*@* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The lock pins what every installation has. Extras (EXTRAS="ray otel") come on top, in versions that go with it.
@@ -153,12 +153,13 @@ else
 	@echo "bringing the virtual environment up to date ..."
 	@rm -f $(STAMP)
 endif
-	@# The kernels take longest, and are compiled while everything else is installed, the model is fetched (`make serve`
-	@# only) and byte code is written, even where Python is told to keep none: without it every start takes twice as
-	@# long. A model that cannot be fetched is the server's to report.
+	@# The kernels take longest, and are compiled while everything else is installed, the model (`make serve` only) and
+	@# the page's packages are fetched, and byte code is written, even where Python is told to keep none: without it every
+	@# start takes twice as long. A model that cannot be fetched is the server's to report.
 	@# pip shows its progress bars only where it is not told to be quiet, and then every package it has already.
 	@# Python compiles what it imports; pip would compile everything, tests of packages too.
 	@native=; \
+	$(BIN)/python static/packages/fetch.py & page=$$!; \
 	if { $(UV_INSTALL); } 2> $(VENV)/uv.log; then $(BUILD_NATIVE) --inplace & native=$$!; fi; \
 	{ [ -n "$$native" ] && $(BY_UV) -r requirements.lock 2>> $(VENV)/uv.log; } || { \
 	  if [ -t 1 ] && [ -z '$(INSTALLED)' ]; then quiet=; else quiet=--quiet; fi; \
@@ -166,7 +167,7 @@ endif
 	if [ -z "$$native" ]; then $(BUILD_NATIVE) --inplace & native=$$!; fi; \
 	$(if $(filter serve,$(MAKECMDGOALS)),$(BIN)/python -m server pull '$(MODEL)' || true;) \
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c '$(IMPORT_SERVER)'; \
-	wait $$native
+	wait $$page; wait $$native
 	@touch $(NATIVE_STAMP)
 	@# Last, because it would compile the kernels too, and say nothing of it. setuptools warns that folders here are
 	@# imported from here, which is what is wanted.

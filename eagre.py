@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from engine.interface.config import EngineConfig, ModelInfo
 from engine.interface.errors import ModelError
 from engine.interface.types import DeadEnd, EngineBusy, EngineError, EngineStats, FinishReason, TokenLogprobs
-from sampling.host.params import InvalidParameter, SamplingParams
+from sampling.host.params import InvalidParameter
 from server.model_sources.cache_folder import ModelStoreError
+from server.offline.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from server.generation.answers import Answer, Usage

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path("engine", "backends", "native")
 SOURCES = PACKAGE / "src"
+PAGE_PACKAGES = Path("static", "packages")
 TILE_REGISTERS = Path("isa", "tile_registers.h")
 TELLS_SOURCES = Path("ffi", "library.cc")  # a library is loaded only beside the sources that it was built from
 MACHINE_VARIABLE = "EAGRE_BUILD_MACHINE"  # builds for another machine, such as aarch64, for which CXX then compiles
@@ -236,11 +237,19 @@ class BuildNative(Command):
 
 
 class BuildPython(build_py):
-    """Adds the types of the module `eagre`, as its own stub package (PEP 561): py.typed is for packages only."""
+    """Adds the packages that the page loads, fetched from npm, and the types of the module `eagre`.
+
+    The types are a stub package of their own (PEP 561): py.typed is for packages only.
+    """
 
     def run(self) -> None:
+        page = _load("fetch", PAGE_PACKAGES)
+        for failure in page.fetch_all():
+            self.announce(failure, logging.WARNING)
         super().run()
         if not self.editable_mode:
+            for folder in PAGE_PACKAGES.glob("*@*"):
+                shutil.copytree(folder, Path(self.build_lib, folder), dirs_exist_ok=True)
             stubs = Path(self.build_lib, "eagre-stubs")
             stubs.mkdir(parents=True, exist_ok=True)
             shutil.copyfile("eagre.py", stubs / "__init__.pyi")
@@ -309,9 +318,9 @@ def _with_includes(path: Path) -> set[Path]:
     return found
 
 
-def _load(name: str) -> Any:
-    """A module of the native kernels' folder that needs nothing but Python, loaded alone: its package needs JAX."""
-    spec = importlib.util.spec_from_file_location(name, PACKAGE / f"{name}.py")
+def _load(name: str, folder: Path = PACKAGE) -> Any:
+    """A module that needs nothing but Python, loaded alone: the kernels' package needs JAX."""
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

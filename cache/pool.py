@@ -31,6 +31,7 @@ class PagePool:
         self.listener: Listener | None = None  # receives the page events in order
         self.highest_page = NULL_PAGE_ID  # of those that were handed out since this was last set to NULL_PAGE_ID
         self.on_reach: Callable[[int], None] | None = None  # called with the number of pages up to it, when it rises
+        self.snapshots: PagePool | None = None  # of states at the ends of pages; it is reset with this pool
 
     @property
     def num_free(self) -> int:
@@ -151,6 +152,8 @@ class PagePool:
         self._num_cached = 0
         if self.listener is not None:
             self.listener(PagesCleared())
+        if self.snapshots is not None:
+            self.snapshots.reset_prefix_cache()
         return True
 
     def check(self) -> None:

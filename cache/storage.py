@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from cache.states import StateLayout
+
 LARGEST_SHARE_OF_AVAILABLE = 0.8  # the rest is for intermediate results and for other processes
 _INT8_MAX = 127.0
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
@@ -25,13 +27,14 @@ AXES = ("layer", "page", "key_or_value", "head", "token", "feature")
 
 
 class KVPages(NamedTuple):
-    """Keys and values of all layers and pages.
+    """The memory of all sequences: keys and values in pages, and the states of recurrent layers.
 
     The native kernels lay out a page as they read it (src/pages/packed_pages.h); no other code reads what they wrote.
     """
 
     data: jax.Array  # [layer, page, 2, head, token, feature]; 2: keys, values
     scales: jax.Array | None  # float32[layer, page, 2, head, token] where data is int8, else None
+    states: tuple[jax.Array, ...] = ()  # as StateLayout says; none where no layer is recurrent
 
     @property
     def page_size(self) -> int:
@@ -50,14 +53,14 @@ class KVPages(NamedTuple):
         """
         both = jnp.stack([keys, values], axis=1)
         if self.scales is None:
-            return KVPages(self.data.at[layer, pages, :, :, offsets].set(both.astype(self.data.dtype)), None)
+            return self._replace(data=self.data.at[layer, pages, :, :, offsets].set(both.astype(self.data.dtype)))
         # The quantisation is symmetric. Each token and head has its own scale, because several steps fill a page.
         wide = both.astype(jnp.float32)
         scales = jnp.max(jnp.abs(wide), axis=-1) / _INT8_MAX
         quantised = jnp.round(wide / jnp.where(scales == 0.0, 1.0, scales)[..., None]).astype(jnp.int8)
-        return KVPages(
-            self.data.at[layer, pages, :, :, offsets].set(quantised),
-            self.scales.at[layer, pages, :, :, offsets].set(scales),
+        return self._replace(
+            data=self.data.at[layer, pages, :, :, offsets].set(quantised),
+            scales=self.scales.at[layer, pages, :, :, offsets].set(scales),
         )
 
     def read(self, layer: jax.Array, pages: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
@@ -82,12 +85,13 @@ def zeros(shapes: KVPages) -> KVPages:
 class KVLayout:
     """The shape of the KV cache of one model."""
 
-    num_layers: int
+    num_layers: int  # with pages
     num_pages: int  # the null page included
     page_size: int  # tokens
     num_kv_heads: int
     head_dim: int
     dtype: str  # float32, bfloat16 or int8
+    states: StateLayout = StateLayout()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -115,7 +119,11 @@ class KVLayout:
             return jax.ShapeDtypeStruct(self.shape[:num_axes], dtype, sharding=sharding)
 
         scales = shape(len(AXES) - 1, "float32") if self.dtype == "int8" else None
-        return empty(KVPages(shape(len(AXES), self.dtype), scales))
+        states: tuple[Any, ...] = tuple(
+            jax.ShapeDtypeStruct((array.num_layers, self.states.num_entries, *array.shape), "float32")
+            for array in self.states.arrays
+        )
+        return empty(KVPages(shape(len(AXES), self.dtype), scales, states))
 
 
 def machine_memory() -> tuple[int, int]:
@@ -154,25 +162,43 @@ def _container_number(name: str) -> int | None:
     return None if text == "max" else int(text)
 
 
-def pages_that_fit(
-    bytes_per_page: int, num_useful: int, *, memory_utilization: float, kv_cache_bytes: int | None = None
-) -> int:
-    """The number of pages to make, the null page included, at most `num_useful`.
+def cache_budget(*, memory_utilization: float, kv_cache_bytes: int | None = None) -> int:
+    """The bytes that the KV cache may take.
 
-    `memory_utilization` is a share of the total memory and not of the available memory: the number is part of the
-    shapes of compiled programs, so a later start must find the same one. `kv_cache_bytes` replaces the share.
+    `memory_utilization` is a share of the total memory and not of the available memory: the number of pages is part of
+    the shapes of compiled programs, so a later start must find the same one. `kv_cache_bytes` replaces the share.
 
-    Raises ValueError: fewer than two pages fit, or `kv_cache_bytes` are not available.
+    Raises ValueError: `kv_cache_bytes` are not available.
     """
     total, available = machine_memory()
     limit = int(available * LARGEST_SHARE_OF_AVAILABLE)
     if kv_cache_bytes is not None and kv_cache_bytes > limit:
         raise ValueError(f"kv_cache_bytes is {kv_cache_bytes}; at most {limit} of the memory available now can be had")
     wanted = int(total * memory_utilization) if kv_cache_bytes is None else kv_cache_bytes
-    fitting = min(wanted, limit) // bytes_per_page
+    return min(wanted, limit)
+
+
+def pages_that_fit(
+    bytes_per_page: int, num_useful: int, *, memory_utilization: float, kv_cache_bytes: int | None = None
+) -> int:
+    """The number of pages to make, the null page included, at most `num_useful`.
+
+    Raises ValueError: fewer than two pages fit, or `kv_cache_bytes` are not available.
+    """
+    budget = cache_budget(memory_utilization=memory_utilization, kv_cache_bytes=kv_cache_bytes)
+    fitting = budget // bytes_per_page
     if fitting < 2:
         raise ValueError(
-            f"the KV cache may take {min(wanted, limit)} bytes and a page takes {bytes_per_page}: "
-            "fewer than two pages fit"
+            f"the KV cache may take {budget} bytes and a page takes {bytes_per_page}: fewer than two pages fit"
         )
     return min(fitting, num_useful)
+
+
+def check_num_pages(num_pages: int, bytes_per_page: int) -> None:
+    """Raises ValueError where so many pages do not fit into the memory of the machine."""
+    total, _ = machine_memory()
+    if num_pages * bytes_per_page > total:
+        raise ValueError(
+            f"num_pages is {num_pages}; a page takes {bytes_per_page} bytes, so at most {total // bytes_per_page} fit "
+            "into the memory"
+        )

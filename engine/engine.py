@@ -11,7 +11,8 @@ import jax
 
 from cache.page import NULL_PAGE_ID
 from cache.pool import PagePool
-from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, pages_that_fit
+from cache.states import StateLayout, num_snapshots_for, pages_beside_states, snapshot_interval
+from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, cache_budget, check_num_pages, pages_that_fit
 from engine.backends.backends import kv_dtype
 from engine.backends.base.backend import Backends
 from engine.backends.base.model_config import ModelConfig
@@ -21,7 +22,7 @@ from engine.interface.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.interface.cpu import cpu_features
 from engine.interface.errors import ModelError
 from engine.interface.types import EngineBusy, EngineStats, KVOffloadStats, Progress
-from engine.kv_events.publisher import KVEventPublisher, check_libraries
+from engine.kv_events.publisher import KVEventPublisher
 from engine.kv_transfer.kv_offload import KVOffload, files_of
 from engine.loop import EngineLoop
 from engine.models.open_model import OpenModel, open_model
@@ -30,6 +31,7 @@ from engine.parallel.placement import Placement, choose_devices
 from engine.schedule.request_event import StepEvent
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
+from engine.schedule.state_snapshots import StateSnapshots
 from engine.step.compiled import CompileCounter
 from engine.step.device_runner import DeviceRunner
 from engine.step.jax_cache import JaxCompilationCache
@@ -54,18 +56,22 @@ class Engine:
         progress: Progress,
         make_scheduler: Callable[..., Scheduler] = Scheduler,
     ) -> None:
-        """Builds the engine and compiles every shape; raises ValueError where the library of page events is missing."""
+        """Builds the engine and compiles every shape."""
         self.config = config
         self.model_info = model_info
         self.model_path: Path | None = None  # of the file or folder that has the weights; None: they came otherwise
         self._kv_offload: KVOffload | None = None  # None: no pages are kept in a folder
         self._group = Group()
         self._is_asleep = False
-        if config.kv_events is not None:
-            check_libraries()
         self._kv_events: KVEventPublisher | None = None
         self._compile_counter = CompileCounter()
         self.pool = PagePool(layout.num_pages)
+        snapshots = None
+        if layout.states.num_snapshots:
+            self.pool.snapshots = PagePool(layout.states.num_snapshots + 1)
+            snapshots = StateSnapshots(
+                self.pool.snapshots, layout.states, layout.page_size, _interval(layout), TILE_SIZE
+            )
         block = pages_per_block(layout.page_size)
         pages_per_request = -(-model_info.max_model_len // (layout.page_size * block)) * block
         buffer = SequenceBuffer(config.max_num_seqs, model_info.max_model_len, pages_per_request)
@@ -81,6 +87,7 @@ class Engine:
             num_scheduler_steps=config.decode_chunk,
             target_gap=config.target_gap,
             chunk_grain=_NATIVE_GRAIN if model_info.matmul_backend == "native" else None,
+            snapshots=snapshots,
         )
         self.timeline = Timeline()
         self.runner = make_runner(buffer, ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE))
@@ -97,10 +104,13 @@ class Engine:
 
         Raises:
             ModelError: the model cannot be served.
-            ValueError: the configuration does not fit the model, the machine or the other hosts.
+            ValueError: the configuration does not fit the model, the machine or the other hosts, or needs a package
+                that is not installed.
             HostLost: another host is lost.
         """
+        config.check_packages()
         opened = open_model(path)
+        _refuse_beside_states(opened.config, config)
         group = open_group(config, opened, progress)
         try:
             with ExitStack() as undo:
@@ -338,20 +348,58 @@ def _jax_cache(config: EngineConfig, fingerprint: str) -> AbstractContextManager
     )
 
 
+def _refuse_beside_states(model: ModelConfig, config: EngineConfig) -> None:
+    """Raises ValueError for settings that models with recurrent layers cannot have yet."""
+    if not model.states:
+        return
+    for name, is_set in (
+        ("tensor_parallel", config.tensor_parallel > 1),
+        ("num_hosts", config.num_hosts > 1),
+        ("decode_chunk", config.decode_chunk > 1),
+        ("prefix_cache_dir", config.keeps_pages),
+    ):
+        if is_set:
+            raise ValueError(
+                f"{name} is {getattr(config, name)!r}, which a model with recurrent layers cannot have: it has states "
+                "beside its pages"
+            )
+
+
 def _kv_layout(model: ModelConfig, config: EngineConfig, backends: Backends, max_model_len: int) -> KVLayout:
     page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)
 
-    def layout(num_pages: int) -> KVLayout:
-        return model.kv_layout(num_pages, page_size, kv_dtype(config, backends))
+    def layout(num_pages: int, num_snapshots: int = 0) -> KVLayout:
+        pages = model.kv_layout(num_pages, page_size, kv_dtype(config, backends))
+        if not model.states:
+            return pages
+        return replace(pages, states=StateLayout(model.states, config.max_num_seqs, num_snapshots))
 
+    one = layout(1)
+    # Devices other than CPUs have memory of their own, and each holds its share of a page; so does each host.
+    num_shares = config.tensor_parallel if jax.default_backend() != "cpu" else config.num_hosts
+    bytes_per_page = one.bytes_per_page // num_shares
+    interval = _interval(one)
+    has_snapshots = bool(model.states) and config.enable_prefix_caching
     if config.num_pages is not None:
-        return layout(config.num_pages)
+        check_num_pages(config.num_pages, bytes_per_page)
+        return layout(config.num_pages, num_snapshots_for(config.num_pages, interval) if has_snapshots else 0)
     num_useful = config.max_num_seqs * -(-max_model_len // page_size) + 1
+    if model.states:
+        budget = cache_budget(memory_utilization=config.memory_utilization, kv_cache_bytes=config.kv_cache_bytes)
+        num_pages, num_snapshots = pages_beside_states(
+            budget, one.bytes_per_page, num_useful,
+            state_bytes=one.states.bytes_per_entry, num_slots=config.max_num_seqs, interval=interval,
+        )  # fmt: skip
+        return layout(num_pages, num_snapshots if has_snapshots else 0)
     num_pages = pages_that_fit(
-        # Devices other than CPUs have memory of their own, and each holds its share of a page; so does each host.
-        layout(1).bytes_per_page // (config.tensor_parallel if jax.default_backend() != "cpu" else config.num_hosts),
+        bytes_per_page,
         num_useful,
         memory_utilization=config.memory_utilization,
         kv_cache_bytes=config.kv_cache_bytes,
     )
     return layout(num_pages)
+
+
+def _interval(layout: KVLayout) -> int:
+    """Pages between two snapshots of states."""
+    return snapshot_interval(layout.states.bytes_per_entry, layout.bytes_per_page, layout.page_size, TILE_SIZE)

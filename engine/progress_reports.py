@@ -34,7 +34,7 @@ class ProgressReports:
         return bool(self._watched) and now >= self._due_at
 
     def report(self, *, is_paused: bool) -> list[RequestEvent]:
-        """The events of the watched requests whose progress has changed; while paused, no time is estimated."""
+        """The events of the watched requests whose progress has changed; while paused, they say so."""
         began = time.monotonic()
         self._watched = {request: reported for request, reported in self._watched.items() if _is_waiting(request)}
         events = []
@@ -51,6 +51,7 @@ class ProgressReports:
         if not self._watched:
             return
         live, estimate = self._scheduler.requests, WaitEstimate(self._scheduler)
+        detail = "the engine is paused" if is_paused else None
         num_queued = 0  # watched requests that are in the queue
         for request in self._watched:
             if request.status is RequestStatus.WAITING:
@@ -58,13 +59,13 @@ class ProgressReports:
                 continue
             num_left = request.num_tokens - request.num_computed_tokens
             seconds = None if is_paused else estimate.seconds(_num_before(live.running, num_left))
-            yield request, _progress(request, WaitStage.PROMPT, 0, seconds)
+            yield request, _progress(request, WaitStage.PROMPT, 0, seconds, detail)
         num_tokens = estimate.num_prompt_tokens_left
         for position, request in enumerate(live.waiting.forecast(live.running) if num_queued else ()):
             num_tokens += request.num_tokens
             if request in self._watched:
                 seconds = None if is_paused else estimate.seconds(num_tokens, position)
-                yield request, _progress(request, WaitStage.QUEUED, position, seconds)
+                yield request, _progress(request, WaitStage.QUEUED, position, seconds, detail)
                 num_queued -= 1
                 if not num_queued:
                     return
@@ -80,7 +81,9 @@ def _num_before(running: list[Request], num_left: int) -> int:
     return sum(left for left in lefts if 1 < left <= num_left)
 
 
-def _progress(request: Request, stage: WaitStage, position: int, seconds: float | None) -> PromptProgress:
+def _progress(
+    request: Request, stage: WaitStage, position: int, seconds: float | None, detail: str | None
+) -> PromptProgress:
     admitted_at = request.admitted_at
     return PromptProgress(
         stage,
@@ -90,6 +93,7 @@ def _progress(request: Request, stage: WaitStage, position: int, seconds: float 
         request.num_cached_tokens,
         min(max(request.num_committed_tokens, request.num_cached_tokens), request.num_prompt_tokens),
         0.0 if admitted_at is None else 1000 * (time.perf_counter() - admitted_at),
+        detail,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from cache.states import StateLayout
 from cache.storage import KVLayout, zeros
 from engine.backends.backends import kv_dtype
 from engine.backends.base.backend import Backends
-from engine.backends.base.token_layout import NUM_TOKENS, START, TOKEN, pages_per_block
+from engine.backends.base.token_layout import NUM_TOKENS, SLOT, START, TOKEN, pages_per_block
 from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.models.open_model import open_model
 from engine.models.parts.model import Model
@@ -103,7 +105,8 @@ class ForwardSteps:
 
     def _layout(self, sequences: Sequence[list[int]]) -> KVLayout:
         num_pages = 1 + sum(-(-len(sequence) // PAGE_SIZE) for sequence in sequences)
-        return self.model.config.kv_layout(num_pages, PAGE_SIZE, self._kv_dtype)
+        layout = self.model.config.kv_layout(num_pages, PAGE_SIZE, self._kv_dtype)
+        return replace(layout, states=StateLayout(self.model.config.states, num_slots=len(sequences)))
 
     def _tables(self, sequences: Sequence[list[int]], num_pages: int) -> np.ndarray:
         """int32[num_sequences, max_pages]; pages in a random order."""
@@ -137,12 +140,12 @@ def _batch(
     batch = StepBatch.padding(shape, shape.num_rows, tables.shape[1])
     last_token: dict[int, int] = {}
     for row, (i, start, _) in enumerate(singles):
-        batch.rows[row, [START, NUM_TOKENS, TOKEN]] = start, 1, sequences[i][start]
+        batch.rows[row, [START, NUM_TOKENS, SLOT, TOKEN]] = start, 1, i, sequences[i][start]
         batch.page_table[row] = tables[i]
         last_token[i] = row
     for tile, (i, start, end) in enumerate(tiles):
         row = shape.num_decode_rows + tile
-        batch.rows[row, [START, NUM_TOKENS]] = start, end - start
+        batch.rows[row, [START, NUM_TOKENS, SLOT]] = start, end - start, i
         batch.page_table[row] = tables[i]
         batch.tile_tokens[tile, : end - start] = sequences[i][start:end]
         last_token[i] = shape.num_decode_rows + tile * TILE_SIZE + end - start - 1

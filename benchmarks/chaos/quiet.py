@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import orjson
 from aiohttp import web
 
 from benchmarks.chaos.attacks.everyday import KINDS, Visitor
@@ -45,7 +46,7 @@ PROGRAM = "benchmarks.chaos.quiet"
 NUM_CLIENTS = 8
 NUM_POINTS = 10
 BASE_POINT = 1  # the index of the point after a fifth of the requests, with which the end is compared
-STORE_BYTES = 2 << 20
+STORE_BYTES = 1 << 20  # the least, so that it is full after a fifth of the requests
 PATIENCE_S = 60.0
 IDLE_SECONDS = 2.0  # after which grammar workers end here
 RESUME_GRACE_S = 2.0
@@ -105,6 +106,37 @@ async def _serve(port: int, store: str) -> None:
     await trimming
 
 
+class LogVolume:
+    """Bytes of the server's log for each request, by event and status, from point to point."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._place = 0
+        self._points: list[Counter[str]] = []
+
+    def since(self, num_requests: int) -> int:
+        """The bytes for each of the requests since the last call."""
+        found = Counter[str]()
+        with self._path.open("rb") as log:
+            log.seek(self._place)
+            for line in log:
+                try:
+                    event = orjson.loads(line)
+                    name = f"{event['event']} {event.get('status', '')}".rstrip()
+                except (ValueError, TypeError, KeyError):
+                    name = "lines that are no events"
+                found[name] += len(line)
+            self._place = log.tell()
+        self._points.append(Counter({name: num_bytes // max(1, num_requests) for name, num_bytes in found.items()}))
+        return found.total() // max(1, num_requests)
+
+    def growth(self) -> list[str]:
+        """The events that take more bytes at the end than after a fifth of the requests, the most first."""
+        early, end = self._points[BASE_POINT], self._points[-1]
+        grown = (end - early).most_common(3)
+        return [f"the log's {name}: {early[name]} bytes a request, {end[name]} at the end" for name, _ in grown]
+
+
 class QuietLife:
     """The clients, and what they saw of the server."""
 
@@ -112,7 +144,7 @@ class QuietLife:
         self._url, self._pid, self._folder = url, pid, folder
         self._draw = random.Random(seed)
         self._num_sent = 0
-        self._log_before = (0, 0)  # bytes, and requests
+        self._log = LogVolume(folder / "log")
         self.answers: Counter[str] = Counter()
         self.failures: set[str] = set()
         self.points: list[Point] = []
@@ -133,18 +165,19 @@ class QuietLife:
             self.answers.update(visitor.answers)
             self.failures |= visitor.failures
             await asyncio.sleep(REST_S)
-            self.points.append(point := await self._look())
+            self.points.append(point := await self._look(visitor.num_sent))
             figures = "  ".join(f"{figure:12.5g}" for figure in astuple(point))
             print(f"{self._num_sent:8}   {figures}   {time.monotonic() - began:7.0f}", flush=True)
 
     def growth(self) -> list[str]:
         """What is higher at the end than after a fifth of the requests."""
         early, end = astuple(self.points[BASE_POINT]), astuple(self.points[-1])
-        return [
+        found = [
             f"{name}: {before:g} after a fifth of the requests, {after:g} at the end"
             for (name, margin), before, after in zip(MARGINS.items(), early, end, strict=True)
             if after > before + margin
         ]
+        return [*found, *self._log.growth()] if any(text.startswith("log") for text in found) else found
 
     async def _wait(self, session: aiohttp.ClientSession) -> None:
         for _ in range(int(PATIENCE_S / 0.2)):
@@ -164,18 +197,16 @@ class QuietLife:
             except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
                 visitor.failures.add(f"{kind.__name__}: {type(error).__name__}: {error}")
 
-    async def _look(self) -> Point:
+    async def _look(self, num_sent: int) -> Point:
         async with (
             aiohttp.ClientSession(headers={"Authorization": f"Bearer {KEY}"}) as session,
             session.get(f"{self._url}/metrics") as answer,
         ):
             [tasks] = [line for line in (await answer.text()).splitlines() if line.startswith("eagre_asyncio_tasks ")]
-        return self._point(int(float(tasks.split()[1])))
+        return self._point(int(float(tasks.split()[1])), self._log.since(num_sent))
 
-    def _point(self, num_tasks: int) -> Point:
+    def _point(self, num_tasks: int, log_bytes: int) -> Point:
         process, memory = Path(f"/proc/{self._pid}"), ResidentMemory.of(self._pid)
-        before, log_bytes = self._log_before, (self._folder / "log").stat().st_size
-        self._log_before = (log_bytes, self._num_sent)
         threads = list((process / "task").iterdir())
         return Point(
             resident_mib=0.0 if memory is None else memory.now / 2**20,
@@ -185,7 +216,7 @@ class QuietLife:
             tasks=num_tasks,
             temporary=len(list((self._folder / "tmp").iterdir())),
             store_kib=sum(file.stat().st_size for file in self._folder.glob("store*")) >> 10,
-            log_bytes=(log_bytes - before[0]) // max(1, self._num_sent - before[1]),
+            log_bytes=log_bytes,
         )
 
 

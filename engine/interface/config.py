@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from typing import Any, Self
 
 from engine.interface.address import ENDPOINT, HOST_ADDRESS
@@ -233,6 +234,14 @@ class EngineConfig:
             raise ValueError(
                 f"tensor_parallel is {self.tensor_parallel} and num_hosts {self.num_hosts}; "
                 "each host must have the same number of devices"
+            )
+
+    def check_packages(self) -> None:
+        """Raises ValueError where a setting needs a package that is not installed; the message says how to get it."""
+        if self.kv_events is not None and find_spec("msgspec") is None:
+            raise ValueError(
+                f"kv_events is {self.kv_events!r}, and needs the package msgspec, which is not installed; "
+                "pip install 'eagre[kv-events]' installs it"
             )
 
     @property

@@ -56,7 +56,7 @@ class PromptProgress(NamedTuple):
     num_cached_tokens: int = 0  # of them, those that came from the prefix cache
     num_processed_tokens: int = 0  # of them, those that need no more work, the cached ones included
     milliseconds: float = 0.0  # since the request left the queue
-    detail: str | None = None  # what is being loaded
+    detail: str | None = None  # what is being loaded, or that the engine is paused
 
 
 class TokenEvent(NamedTuple):
@@ -172,6 +172,7 @@ class ModelFootprint:
     weight_bytes: int
     kv_bytes_per_token: int  # of the cache, for the keys and values of all layers
     quantization: str | None = None  # what its files say of their numbers, such as "Q4_K_M" or "awq int4 g128"
+    state_bytes: int = 0  # of the cache, for the recurrent layers of one sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,16 +27,6 @@ _LINGER_SECONDS = 0.1  # for what subscribers have not read at the end
 _log = logging.getLogger(__name__)
 
 
-def check_libraries() -> None:
-    """Raises ValueError if msgspec is not installed; the message says how to get it."""
-    try:
-        import msgspec  # noqa: F401
-    except ImportError as error:
-        raise ValueError(
-            "kv_events needs the package msgspec, which is not installed; pip install 'eagre[kv-events]' installs it"
-        ) from error
-
-
 class KVEventPublisher:
     """Publishes a pool's events; the engine thread only puts them into a queue."""
 
@@ -48,10 +38,9 @@ class KVEventPublisher:
         The first message says that nothing is remembered: a subscriber may know an earlier process at this address.
 
         Raises:
-            ValueError: a library is missing, or the address cannot be bound.
+            ValueError: the address cannot be bound.
             RuntimeError, MemoryError: the thread cannot be started.
         """
-        check_libraries()
         self._pool = pool
         self._page_size = page_size
         self._has_array_events = has_array_events

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jax
 
+from cache.states import StateLayout
 from cache.storage import LARGEST_SHARE_OF_AVAILABLE, PAGE_SIZE_BY_BACKEND, machine_memory
 from engine.backends.backends import choose_backends, kv_dtype
 from engine.interface.config import EngineConfig
@@ -28,6 +29,7 @@ def footprint(path: Path, config: EngineConfig) -> ModelFootprint:
         context_length=sizes.context_length,
         weight_bytes=bytes_in_memory(tensors, backends.weights, Precision.of_engine(config)),
         kv_bytes_per_token=page.bytes_per_page // page_size,
+        state_bytes=StateLayout(sizes.states).bytes_per_entry,
     )
 
 

@@ -26,7 +26,9 @@ from engine.models.architectures.olmoe import Olmoe
 from engine.models.architectures.phi3 import Phi3
 from engine.models.architectures.qwen2 import Qwen2
 from engine.models.architectures.qwen3 import Qwen3
+from engine.models.architectures.qwen3_5 import Qwen35, Qwen35Moe
 from engine.models.architectures.qwen3_moe import Qwen3Moe
+from engine.models.architectures.qwen3_next import Qwen3Next
 from engine.models.architectures.smollm3 import SmolLM3
 from engine.models.parts.model import Model
 from engine.weights.formats.gguf_tensors import GGUFTensors
@@ -69,6 +71,11 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("mixtral", "MixtralForCausalLM", Mixtral),
     Architecture("qwen3moe", "Qwen3MoeForCausalLM", Qwen3Moe),
     Architecture("olmoe", "OlmoeForCausalLM", Olmoe),
+    Architecture("qwen3next", "Qwen3NextForCausalLM", Qwen3Next),
+    Architecture("qwen35", "Qwen3_5ForCausalLM", Qwen35),
+    Architecture("qwen35", "Qwen3_5ForConditionalGeneration", Qwen35),
+    Architecture("qwen35moe", "Qwen3_5MoeForCausalLM", Qwen35Moe),
+    Architecture("qwen35moe", "Qwen3_5MoeForConditionalGeneration", Qwen35Moe),
 )
 
 

@@ -37,6 +37,9 @@ class SplitProducts:
         is_own = (place >= 0) & (place < num_rows)
         return _sum(jnp.where(is_own[:, None], rows, 0))
 
+    def norm(self, x: jax.Array, norm: Norm, layer: jax.Array, layout: TokenLayout) -> jax.Array:
+        return self._local.norm(x, norm, layer, layout)
+
     def norm_product(
         self, x: jax.Array, norm: Norm | None, weights: SplitMatrix, layer: jax.Array, layout: TokenLayout, *,
         bias: jax.Array | None = None, activation: Activation = Activation.NONE, is_gated: bool = False,

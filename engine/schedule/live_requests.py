@@ -10,6 +10,7 @@ from engine.schedule.prefix_cache import PrefixCache
 from engine.schedule.request import Request, RequestStatus
 from engine.schedule.request_event import RequestEvent
 from engine.schedule.sequence_buffer import SequenceBuffer
+from engine.schedule.state_snapshots import StateSnapshots
 from engine.schedule.waiting_queue import WaitingQueue
 
 
@@ -46,12 +47,13 @@ class LiveRequests:
         *,
         page_size: int,
         enable_prefix_caching: bool,
+        snapshots: StateSnapshots | None = None,
     ) -> None:
         self.pool = pool
         self.buffer = buffer
         self.counters = counters
         self.page_size = page_size
-        self.prefixes = PrefixCache(pool, page_size, is_enabled=enable_prefix_caching)
+        self.prefixes = PrefixCache(pool, page_size, is_enabled=enable_prefix_caching, snapshots=snapshots)
         self.unfinished: dict[str, Request] = {}  # by request id; both waiting and running ones
         self.waiting = WaitingQueue()
         self.running: list[Request] = []  # in order of admission
@@ -124,6 +126,7 @@ class LiveRequests:
         """Frees slot and pages; nothing of the request may be in flight."""
         self.buffer.remove_request(request)
         self.prefixes.commit(request)
+        self.prefixes.release(request)
         self.pool.release(request.pages)
         request.pages = []
         self.running.remove(request)

@@ -5,21 +5,32 @@ from cache.page import CachePage
 from cache.pool import PagePool
 from engine.kv_transfer.transfers import PageTransfers
 from engine.schedule.request import Request
+from engine.schedule.state_snapshots import StateSnapshots
+from engine.schedule.step_plan import StepPlan
 
 
 class PrefixCache:
     """Names the pages of requests and finds named pages in the pool, perhaps while another request computes them."""
 
-    def __init__(self, pool: PagePool, page_size: int, *, is_enabled: bool) -> None:
+    def __init__(
+        self, pool: PagePool, page_size: int, *, is_enabled: bool, snapshots: StateSnapshots | None = None
+    ) -> None:
         self._pool = pool
+        self._snapshots = snapshots if is_enabled else None  # None: no layer is recurrent, or nothing is remembered
+        self._expected: list[tuple[Request, int]] = []  # with snapshots: pages that the plan under way fills
         self._page_size = page_size
         self._is_enabled = is_enabled
         self._computing: dict[bytes, Request] = {}  # page hash -> the running request that will commit it
         self.transfers: PageTransfers | None = None  # None: no KV offload
 
     def match(self, request: Request) -> list[CachePage]:
-        """The cached pages of the longest remembered prefix of the request; no reference is added."""
-        return self._pool.match_prefix(self._reusable(request))
+        """The cached pages of the longest remembered prefix of the request; no reference is added.
+
+        With recurrent layers it ends where there is a snapshot.
+        """
+        names = self._reusable(request)
+        pages = self._pool.match_prefix(names)
+        return pages if self._snapshots is None else pages[: self._snapshots.longest(names, len(pages))]
 
     def must_wait(self, request: Request) -> bool:
         """Whether a page that this request could reuse is being computed by a running request, or loaded."""
@@ -42,6 +53,8 @@ class PrefixCache:
     def enter(self, request: Request, num_cached_pages: int) -> None:
         """Notes that the request starts to run, and that it will commit all its named pages behind the cached ones."""
         request.num_hashed_pages = num_cached_pages
+        if self._snapshots is not None:
+            self._snapshots.enter(request, num_cached_pages)
         if self._is_enabled:
             for page_hash in request.page_hashes[num_cached_pages:]:
                 self._computing.setdefault(page_hash.hash_value, request)
@@ -58,9 +71,23 @@ class PrefixCache:
         """Tells the pool the names of the pages that the step being planned, which must be dispatched, fills.
 
         The device computes steps in the order of their plans, and in a step it writes before it reads. So the pages may
-        be shared from now on, by other rows of this step too.
+        be shared from now on, by other rows of this step too. A snapshot may be read by later steps only, and with
+        recurrent layers pages are of no use without one, so `planned` tells the pool of them.
         """
-        self._cache_pages(request, min(num_tokens // self._page_size, len(request.page_hashes)))
+        num_full = min(num_tokens // self._page_size, len(request.page_hashes))
+        if self._snapshots is None:
+            self._cache_pages(request, num_full)
+        else:
+            self._expected.append((request, num_full))
+
+    def planned(self, plan: StepPlan) -> None:
+        """Completes a plan that must be dispatched: it gets the snapshots that its rows load and save."""
+        if self._snapshots is None:
+            return
+        self._snapshots.plan(plan)
+        expected, self._expected = self._expected, []
+        for request, num_full in expected:
+            self._cache_pages(request, num_full)
 
     def commit(self, request: Request) -> None:
         """Tells the pool the names of the pages that were filled with committed tokens since the last call."""
@@ -83,9 +110,18 @@ class PrefixCache:
             if self.transfers is not None:
                 self.transfers.note(page, page_hash)
         request.num_hashed_pages = num_full
+        if self._snapshots is not None:
+            self._snapshots.name(request)
+
+    def release(self, request: Request) -> None:
+        """Releases what a request that stops running holds besides its pages."""
+        if self._snapshots is not None:
+            self._snapshots.leave(request)
 
     def forget(self, request: Request) -> None:
         """Removes the names of the request's pages from the pool, because their content is wrong."""
+        if self._snapshots is not None:
+            self._snapshots.forget(request)
         if self.transfers is not None:
             self.transfers.forget(request.pages)
         self._pool.forget(request.pages)

@@ -61,6 +61,8 @@ class Request:
     pages: list[CachePage] = field(default_factory=list)
     page_hashes: list[PageHash] = field(default_factory=list)  # names of the pages full of committed tokens
     num_hashed_pages: int = 0  # first pages whose names the pool knows, since the request got its slot
+    snapshot: CachePage | None = None  # from which its next step loads the state of recurrent layers
+    saved: list[tuple[int, CachePage]] = field(default_factory=list)  # pages and the snapshots at their end, unnamed
     num_computed_tokens: int = 0  # tokens whose keys and values are computed, steps in flight included
     num_committed_tokens: int = 0  # the same for committed steps alone; 0 before the first commit
     num_in_flight_tokens: int = 0  # sampled on the device, not yet committed

@@ -14,6 +14,7 @@ from engine.schedule.prompt_planner import PromptPlanner
 from engine.schedule.request import Request, RequestStatus
 from engine.schedule.request_event import RequestEvent, StepEvent
 from engine.schedule.sequence_buffer import SequenceBuffer
+from engine.schedule.state_snapshots import StateSnapshots
 from engine.schedule.step_plan import StepPlan, StepResult
 from engine.schedule.step_time.step_costs import StepWork
 from engine.schedule.step_time.step_time_budget import StepTimeBudget
@@ -40,6 +41,7 @@ class Scheduler:
         num_scheduler_steps: int = 1,
         target_gap: float = 0.0,
         chunk_grain: int | None = None,
+        snapshots: StateSnapshots | None = None,
     ) -> None:
         """Makes a scheduler without requests.
 
@@ -49,6 +51,7 @@ class Scheduler:
             num_scheduler_steps: decode steps that the device does in one program when every row can.
             target_gap: milliseconds that a step with decode rows should take at most; 0: no limit.
             chunk_grain: tokens that the device computes together, of a chunk that it does not pad; None: it pads.
+            snapshots: of the states of recurrent layers; None: the model has none.
 
         Raises ValueError: the budget would starve prompts, or `chunk_alignment` is below 2.
         """
@@ -64,8 +67,9 @@ class Scheduler:
         self.counters = SchedulerCounters()
         self.is_admitting = True  # False: requests that have begun go on, and new ones wait
         self.requests = LiveRequests(
-            pool, buffer, self.counters, page_size=page_size, enable_prefix_caching=enable_prefix_caching
-        )
+            pool, buffer, self.counters, page_size=page_size, enable_prefix_caching=enable_prefix_caching,
+            snapshots=snapshots,
+        )  # fmt: skip
         self._output_processor = OutputProcessor(self.requests, vocab_size)
         self._prompts = PromptPlanner(self.requests)
         self.step_time = StepTimeBudget(target_gap, chunk_grain)
@@ -104,8 +108,11 @@ class Scheduler:
         """Raises RuntimeError if pages or slots are held although no request is left and no step is in flight."""
         num_used_slots = self.buffer.num_slots - self.buffer.num_free_slots
         is_idle = not (self.has_work or self._num_in_flight_steps)
+        num_snapshots = 0 if self.pool.snapshots is None else self.pool.snapshots.num_active
         if is_idle and (self.num_running or self.pool.num_active or num_used_slots):
             raise RuntimeError(f"{self.pool.num_active} pages and {num_used_slots} slots are held by no request")
+        if is_idle and num_snapshots:
+            raise RuntimeError(f"{num_snapshots} snapshots of states are held by no request")
 
     # ---------------------------------------------------------------- requests come and go
 
@@ -224,6 +231,7 @@ class Scheduler:
             request.num_in_flight_steps += 1
             request.num_in_flight_tokens += samples
         singles.extend(chunks)
+        self.requests.prefixes.planned(singles)
         return singles
 
     def _can_repeat(self, plan: StepPlan) -> bool:

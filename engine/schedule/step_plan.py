@@ -13,6 +13,21 @@ from engine.schedule.request import Request
 from engine.schedule.step_time.step_costs import StepWork
 
 
+class StateLoad(NamedTuple):
+    """A row of a plan begins with the state of a snapshot."""
+
+    row: int
+    entry: int  # of the snapshot in the arrays of states
+
+
+class StateSave(NamedTuple):
+    """A row of a plan saves its state in a snapshot."""
+
+    row: int
+    end: int  # tokens of the sequence that the state covers
+    entry: int
+
+
 @dataclass(slots=True)
 class StepPlan:
     """The requests of one step and the tokens to compute of each, as parallel lists, rows of a single token first.
@@ -27,6 +42,8 @@ class StepPlan:
     # Above 1, the device runs this many steps in one program; every row is then a single token that samples.
     num_scheduler_steps: int = 1
     work: StepWork = StepWork()  # what the duration of the step depends on
+    loads: list[StateLoad] = field(default_factory=list)  # of models with recurrent layers
+    saves: list[StateSave] = field(default_factory=list)
 
     def add(self, request: Request, start: int, num_tokens: int, samples: bool) -> None:
         self.requests.append(request)

@@ -7,12 +7,12 @@ before its sampling is dispatched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.backends.base.token_layout import NUM_ROW_INTS, NUM_TOKENS, SLOT, START, TOKEN
+from engine.backends.base.token_layout import LOAD, NUM_ROW_INTS, NUM_TOKENS, SAVE, SAVE_END, SLOT, START, TOKEN
 from engine.interface.config import TILE_SIZE
 from engine.interface.types import Pooling
 from engine.schedule.request import Request
@@ -112,7 +112,7 @@ class InputBuilder:
         slots = [request.slot for request in plan.requests]
         last = self._last
         if last is not None and self._goes_on(plan, slots, last):
-            self._last = self._next(last)
+            self._last = self._next(last, plan)
             return self._last.inputs
         inputs = build_inputs(plan, self._buffer, self._table)
         self._last = None
@@ -133,12 +133,14 @@ class InputBuilder:
             and _only_decodes(plan)
         )
 
-    def _next(self, last: _Decoded) -> _Decoded:
+    def _next(self, last: _Decoded, plan: StepPlan) -> _Decoded:
         inputs, buffer, num_requests = last.inputs, self._buffer, len(last.slots)
         starts, ends = last.next_starts_array, last.next_starts_array + np.int32(1)
         rows = inputs.batch.rows.copy()
         rows[:num_requests, START] = starts
         rows[:num_requests, TOKEN] = FROM_DEVICE  # the last step has left it there
+        rows[:num_requests, LOAD:] = 0
+        _write_states(rows, plan, range(num_requests))
         page_table = inputs.batch.page_table
         if buffer.num_page_changes != last.num_page_changes:
             row_slots = np.full(len(rows), buffer.padding_slot, np.intp)
@@ -187,6 +189,7 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
     if np.count_nonzero(is_known):
         decode[is_known, TOKEN] = buffer.token_ids[decode_slots[is_known], decode_starts[is_known]]
 
+    first_rows = np.arange(plan.num_rows)  # where each row of the plan begins
     # Index of each row's last token among the step's tokens.
     last_token = np.arange(plan.num_rows, dtype=np.int32)
     scored: list[ScoredTile] = []
@@ -206,6 +209,7 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
         positions = tile_starts[:, None] + np.arange(TILE_SIZE)
         inside = np.minimum(positions, ends[owner, None] - 1)
         tile_tokens[:num_tiles] = buffer.token_ids[slots[owner, None], inside]
+        first_rows[num_decode:] = first + first_tile
         last_token[num_decode:] = first + first_tile * TILE_SIZE + lengths[num_decode:] - 1
         for row in range(num_decode, plan.num_rows):
             if plan.requests[row].prompt_logprobs is not None:
@@ -213,6 +217,7 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
             if plan.requests[row].pooling is not None:
                 pooled += _pooled_tiles(plan, row, int(first_tile[row - num_decode]))
 
+    _write_states(rows, plan, first_rows)
     sampled_slots, positions = slots, ends
     if not all(plan.samples):
         samples = np.array(plan.samples, bool)
@@ -232,6 +237,15 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
         shape, batch, sampling, level, num_sampled, plan.num_scheduler_steps, awaits_masks, buffer.take_admitted(),
         scored, pooled,
     )  # fmt: skip
+
+
+def _write_states(rows: np.ndarray, plan: StepPlan, first_rows: Sequence[int] | np.ndarray) -> None:
+    """Writes which rows load and save snapshots; each row of the plan begins at one of `first_rows`."""
+    for row, entry in plan.loads:
+        rows[first_rows[row], LOAD] = entry
+    for row, end, entry in plan.saves:
+        tile = (end - 1 - plan.starts[row]) // TILE_SIZE
+        rows[first_rows[row] + tile, SAVE : SAVE_END + 1] = entry, end
 
 
 def _page_table(buffer: SequenceBuffer, row_slots: np.ndarray) -> np.ndarray:

@@ -36,6 +36,7 @@ class Stored:
     # tensor [num_experts, *shape] of all experts.
     name: str
     transform: Transform | None = None
+    num_outputs: int | None = None  # of an expert in a tensor of all of them, where the transform takes some
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Leaf:
     parts: tuple[Part, ...]  # joined along their outputs
     split: Split = Split.REPLICATED
     is_per_layer: bool = True  # stacked over all layers; else there is one
+    layers: tuple[int, ...] | None = None  # that have it, if not all
     is_exact: bool = False  # kept in float32, as a router's: rounding would change the chosen experts
     num_experts: int = 0  # above 0, expert i of a layer is at index layer * num_experts + i of the stack
 

@@ -50,8 +50,10 @@ class LeafTensors:
 
     def _stack(self, leaf: Leaf) -> list[tuple[int, int]]:
         """Layer and expert of everything that the leaf stacks, in order; the expert is 0 where there are none."""
-        num_layers = self._num_layers if leaf.is_per_layer else 1
-        return list(product(range(num_layers), range(leaf.num_experts or 1)))
+        layers: Sequence[int] = (0,)
+        if leaf.is_per_layer:
+            layers = range(self._num_layers) if leaf.layers is None else leaf.layers
+        return list(product(layers, range(leaf.num_experts or 1)))
 
     def _name(self, part: Part, layer: int, expert: int) -> str:
         return part.stored[self._format].name.format(layer=layer, expert=expert)
@@ -60,7 +62,9 @@ class LeafTensors:
         return leaf.num_experts > 0 and "{expert}" not in part.stored[self._format].name
 
     def _stored_shape(self, leaf: Leaf, part: Part) -> tuple[int, ...]:
-        return (leaf.num_experts, *part.shape) if self._holds_all_experts(leaf, part) else part.shape
+        if not self._holds_all_experts(leaf, part):
+            return part.shape
+        return (leaf.num_experts, part.stored[self._format].num_outputs or part.shape[0], *part.shape[1:])
 
     def _tensor(self, leaf: Leaf, part: Part, layer: int, expert: int) -> ModelTensor:
         stored = self._file.tensor(self._name(part, layer, expert))

@@ -1,6 +1,6 @@
 """The interface of a model file's tensors, and transforms of tensors while they are loaded."""
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -95,6 +95,47 @@ class OneMore(TensorWrapper):
         return self.stored.float32() + np.float32(1)
 
 
+@dataclass(frozen=True)
+class NegativeExponential(TensorWrapper):
+    """Decays, of which the file holds the logarithms of their magnitudes; it is a `Transform`."""
+
+    def float32(self) -> np.ndarray:
+        decays: np.ndarray = -np.exp(self.stored.float32())
+        return decays
+
+
+@dataclass(frozen=True)
+class Squeezed(TensorWrapper):
+    """The weights of a convolution of each channel by itself, [channels, 1, kernel], without the axis of one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A tensor of another shape keeps it, so that a check of shapes reports it."""
+        whole = self.stored.shape
+        return (whole[0], whole[2]) if len(whole) == 3 and whole[1] == 1 else whole
+
+    def float32(self) -> np.ndarray:
+        return self.stored.float32().reshape(self.shape)
+
+    def encoded(self) -> EncodedRows | None:
+        return None
+
+
+@dataclass(frozen=True)
+class AsMatrix(TensorWrapper):
+    """A matrix of one output, which a file may hold as a vector; it is a `Transform`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (1, *self.stored.shape) if len(self.stored.shape) == 1 else self.stored.shape
+
+    def float32(self) -> np.ndarray:
+        return self.stored.float32().reshape(self.shape)
+
+    def encoded(self) -> EncodedRows | None:
+        return None
+
+
 def paired_rows(head_dim: int, rotary_dim: int) -> Transform:
     """Reorders rows stored for a rotation of adjacent features: pairs (0, 1), … of a head become halves (0, d/2), ….
 
@@ -107,6 +148,48 @@ def rows(start: int, stop: int, num_rows: int) -> Transform:
     """Takes the outputs from start to stop of a matrix of `num_rows` outputs, in which a file has joined several."""
 
     return partial(_Rows, start=start, stop=stop, num_rows=num_rows)
+
+
+def interleaved(num_groups: int, widths: Sequence[int], taken: Sequence[int]) -> Transform:
+    """Takes some parts of a tensor whose outputs are groups of several parts, such as the heads of queries and gates.
+
+    Args:
+        widths: outputs of each part in a group.
+        taken: the indices of the parts; the result has one part of all groups after the other.
+    """
+    return partial(_Interleaved, num_groups=num_groups, widths=tuple(widths), taken=tuple(taken))
+
+
+@dataclass(frozen=True)
+class _Interleaved(TensorWrapper):
+    num_groups: int
+    widths: tuple[int, ...]
+    taken: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A tensor of another number of rows keeps its shape, so that a check of shapes reports it."""
+        whole = self.stored.shape
+        num_taken = self.num_groups * sum(self.widths[part] for part in self.taken)
+        return (num_taken, *whole[1:]) if whole[:1] == (self.num_groups * sum(self.widths),) else whole
+
+    @property
+    def num_bytes(self) -> int:
+        return self.stored.num_bytes * sum(self.widths[part] for part in self.taken) // sum(self.widths)
+
+    def float32(self) -> np.ndarray:
+        taken: np.ndarray = self.stored.float32()[self._order()]
+        return taken
+
+    def encoded(self) -> EncodedRows | None:
+        encoded = self.stored.encoded()
+        return None if encoded is None else encoded.taken(self._order())
+
+    def _order(self) -> np.ndarray:
+        ends = np.cumsum(self.widths)
+        groups = np.arange(self.num_groups * ends[-1]).reshape(self.num_groups, -1)
+        parts = [groups[:, end - width : end].ravel() for width, end in zip(self.widths, ends, strict=True)]
+        return np.concatenate([parts[part] for part in self.taken])
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ class SamplingParams:
     xtc_probability: Annotated[float, Between(0.0, 1.0)] = 0.0  # of leaving the top choices out; 0 is off
     xtc_threshold: Annotated[float, Between(0.0, 1.0)] = 0.1  # probability from which on a token is a top choice
     min_tokens: Annotated[int, Between(0)] = 0  # no token that ends the request is sampled before
-    seed: int | None = None  # None: the engine picks one
+    seed: int | None = None  # None, or -1: the engine picks one
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()  # token id, what is added to its logit
@@ -118,6 +118,8 @@ class SamplingParams:
                     raise InvalidParameter(name, f"{name} is {value!r}; it must be {wanted}")
         if changed:
             self._check_limits(changed)
+        if self.seed == -1:  # as in other engines
+            object.__setattr__(self, "seed", None)
         for name, most in _MOST_ENTRIES:
             count = len(getattr(self, name))
             if count > most:

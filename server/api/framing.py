@@ -14,10 +14,18 @@ class Framing:
     ping: bytes = b""  # what keeps a silent stream alive; readers skip it
     done: bytes = b""  # what follows the last chunk
     headers: Mapping[str, str] = field(default_factory=dict)  # of the HTTP response
+    # An event of a resumable stream has its id between these two, in the place of its own first bytes.
+    id_before: bytes = b"id: "
+    id_after: bytes = b"\n"
+    num_replaced: int = 0
 
     def frame(self, chunk: bytes) -> bytes:
         """`chunk` as it stands on the wire."""
         return self.before + chunk + self.after
+
+    def with_id(self, event_id: bytes, event: bytes) -> bytes:
+        """A framed event of a resumable stream, with its id."""
+        return self.id_before + event_id + self.id_after + event[self.num_replaced :]
 
 
 # Server-sent events (WHATWG HTML Living Standard, section 9.2), ended as OpenAI ends them.

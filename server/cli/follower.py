@@ -14,7 +14,7 @@ from engine.interface.types import Progress
 from server.admission.guard import Guard
 from server.admission.loop_throttle import LoopThrottle
 from server.admission.probes import LIVENESS
-from server.cli.listeners import CannotListen, Site, start_site
+from server.cli.listeners import CannotListen, start_sites
 from server.cli.memory import freeze_gc
 from server.cli.process import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, Announce, first_of, watch_signals
 from server.http.app import hosts_of
@@ -100,7 +100,7 @@ async def liveness_server(settings: ServerSettings) -> AsyncIterator[int | None]
     runner = GuardedRunner(app, settings)
     await runner.setup()
     try:
-        await start_site(Site(runner, settings.host, settings.metrics_port), settings.metrics_port)
+        await start_sites(runner, settings.hosts, settings.metrics_port)
         yield int(runner.addresses[0][1])
     finally:
         await runner.cleanup()

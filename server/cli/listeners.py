@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from aiohttp import web
@@ -82,11 +83,10 @@ class Listeners:
             except OSError as error:
                 raise CannotListen(f"cannot listen on {path}: {error.strerror or error}") from error
         else:
-            await start_site(Site(self._runner, settings.host, settings.port), settings.port)
+            await start_sites(self._runner, settings.hosts, settings.port)
         if self._metrics_runner is not None and settings.metrics_port is not None:
             await self._metrics_runner.setup()
-            port = settings.metrics_port
-            await start_site(Site(self._metrics_runner, settings.host, port), port)
+            await start_sites(self._metrics_runner, settings.hosts, settings.metrics_port)
 
     async def close(self) -> None:
         """Stops listening and closes all connections."""
@@ -116,7 +116,7 @@ class Listeners:
         """The server's URL for a browser on this machine, or the path of its socket."""
         if self._settings.uds is not None:
             return f"unix:{self._settings.uds}"
-        host, port = self._settings.host, self._runner.addresses[0][1]
+        host, port = self._settings.hosts[0], self._runner.addresses[0][1]
         if host in ("0.0.0.0", "::"):
             host = "localhost"
         scheme = "http" if self._certificate is None else "https"
@@ -146,10 +146,13 @@ class Site(web.TCPSite):
                 same.listen(BACKLOG)
 
 
-async def start_site(site: web.TCPSite, port: int) -> None:
-    """Raises `CannotListen` where the address is taken or invalid."""
-    try:
-        await site.start()
-    except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
-        reason = getattr(error, "strerror", None) or error
-        raise CannotListen(f"cannot listen on {site.name.partition('://')[2]}: {reason}") from error
+async def start_sites(runner: web.BaseRunner, hosts: Sequence[str], port: int) -> None:
+    """Listens at the same port of each address; raises `CannotListen` where one is taken or invalid."""
+    for host in hosts:
+        site = Site(runner, host, port)
+        try:
+            await site.start()
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
+            reason = getattr(error, "strerror", None) or error
+            raise CannotListen(f"cannot listen on {site.name.partition('://')[2]}: {reason}") from error
+        port = port or runner.addresses[0][1]  # 0 picks a free one, which the others take too

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from server.cli.client.errors import NoAnswer
-from server.cli.parser import build_parser
+from server.cli.parser import HELP_ALL, build_parser
 from server.startup.plain_text import without_controls
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ EXIT_INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console entry point; returns the exit status."""
-    parser = build_parser(sys.argv[1:] if arguments is None else arguments)
-    options = parser.parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = build_parser(arguments)
+    options = parser.parse(["--help" if argument == HELP_ALL else argument for argument in arguments])
     if options.command is None:
         parser.print_help()
         return EXIT_USAGE
@@ -42,12 +43,15 @@ def _serve(options: argparse.Namespace) -> int:
     postpone_gc()
     _import_structlog()
     from server.cli.serve import run_server
-    from server.startup.settings import ServerSettings, SettingsError
+    from server.startup.settings import ServerSettings
 
     try:
         settings = ServerSettings.from_sources(_flags(options), os.environ)
-    except SettingsError as error:
+        settings.engine.check_packages()
+    except ValueError as error:  # a SettingsError, or of a package
         return _fail(str(error), EXIT_USAGE)
+    if settings.replica_name is None:  # a replica has the variables of its front, which has said this
+        _warn_of_variables()
     if settings.engine.num_hosts > 1 and not settings.engine.has_host_key:
         settings = _with_host_key(settings)
     if settings.engine.host_index:
@@ -91,6 +95,7 @@ def _deploy(options: argparse.Namespace) -> int:
         plan = DeployPlan.from_sources(flags, os.environ)
     except SettingsError as error:
         return _fail(str(error), EXIT_USAGE)
+    _warn_of_variables()
     from server.cli.deploy import run_deployment
 
     return run_deployment(plan, flags, os.environ, _announce)
@@ -110,7 +115,30 @@ def _flags(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _announce(line: str) -> None:
+    """Prints a line of a serving command; settings have the names of their flags there."""
+    from server.startup.flags import as_given
+    from server.startup.settings import ServerSettings
+
+    prefix, name, rest = line.partition("eagre: ")
+    if name and not prefix:
+        line = name + as_given(rest, ServerSettings.declared(), {}, {})
     print(without_controls(line), file=sys.stderr, flush=True)
+
+
+def _warn_of_variables() -> None:
+    """Prints a line for each variable EAGRE_… that no command reads: it is misspelt, most likely."""
+    from server.cli.usage import unknown_variables
+    from server.startup.flags import variable_name
+    from server.startup.settings import ServerSettings
+
+    declared = {variable_name(setting) for setting in ServerSettings.declared()}
+    if unknown_variables(os.environ, declared):
+        from engine.interface.setting import settings_of
+        from server.router.ray.plan import DeployPlan
+
+        declared |= {variable_name(setting) for setting in settings_of(DeployPlan).values()}
+        for line in unknown_variables(os.environ, declared):
+            _announce(f"eagre: {line}")
 
 
 def _pull(options: argparse.Namespace) -> int:
@@ -128,7 +156,7 @@ def _pull(options: argparse.Namespace) -> int:
 
 
 def _models(options: argparse.Namespace) -> int:
-    from server.cli import models
+    from server.cli.manage import models
     from server.model_sources.cache_folder import ModelStoreError
     from server.startup.settings import ServerSettings, SettingsError
 
@@ -145,17 +173,23 @@ def _models(options: argparse.Namespace) -> int:
 
 
 def _complete(options: argparse.Namespace) -> int:
-    from server.cli.complete import write_answer
+    from server.cli.complete import body_of, write_answer
 
-    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
-    body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if options.chat else {"prompt": prompt}
-    body |= _sampling(options)
+    body = body_of(options) | _sampling(options)
+    wrap = None
+    if sys.stdout.isatty() and "response_format" not in body:
+        from shutil import get_terminal_size
+
+        from server.cli.chat.word_wrap import WordWrap
+
+        wrap = WordWrap(get_terminal_size().columns)
     try:
-        write_answer(options.url, options.model, _key(options), body, _write, is_local=options.local)
+        write = _write if wrap is None else lambda text: _write(wrap.feed(text))
+        write_answer(options.url, options.model, _key(options), body, write, is_local=options.local)
     except KeyboardInterrupt:
         print()
         raise
-    print(flush=True)
+    print("" if wrap is None else without_controls(wrap.finish()), flush=True)
     return EXIT_OK
 
 
@@ -167,12 +201,49 @@ def _chat(options: argparse.Namespace) -> int:
     from server.cli.chat.conversation import Conversation
     from server.cli.chat.terminal import Terminal
 
-    answers = open_answers(options.url, options.model, _key(options), is_local=options.local)
     conversation = Conversation(options.model, options.system, **_sampling(options))
+    body = conversation.body("?")
+    answers = open_answers(options.url, options.model, _key(options), body, is_local=options.local)
     with closing(answers), closing(Terminal(is_plain=options.plain)) as terminal:
         if terminal.is_interactive:
             terminal.tell(f"{answers.name} answers; /help lists the commands")
         return EXIT_OK if Chat(conversation, answers, terminal).run() else EXIT_FAILURE
+
+
+def _run(options: argparse.Namespace) -> int:
+    from server.cli.manage.run import server_of
+
+    options.url, options.model = server_of(options.model, options.url, _key(options))
+    options.local = False
+    return _chat(options)
+
+
+def _ps(options: argparse.Namespace) -> int:
+    from server.cli.manage.ps import list_running
+
+    _write(list_running(options.url, _key(options), as_json=options.json))
+    return EXIT_OK
+
+
+def _show(options: argparse.Namespace) -> int:
+    from server.cli.manage.ps import describe
+
+    _write(describe(options.model, options.url, _key(options), as_json=options.json))
+    return EXIT_OK
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from server.cli.manage.stop import stop_servers
+
+    stop_servers(options.model)
+    return EXIT_OK
+
+
+def _rm(options: argparse.Namespace) -> int:
+    from server.cli.manage.stop import remove
+
+    _write(remove(options.model))
+    return EXIT_OK
 
 
 def _top(options: argparse.Namespace) -> int:
@@ -203,7 +274,8 @@ def _completion(options: argparse.Namespace) -> int:
 
 
 _COMMANDS = {
-    "serve": _serve, "deploy": _deploy, "pull": _pull, "models": _models, "complete": _complete, "chat": _chat,
+    "serve": _serve, "deploy": _deploy, "pull": _pull, "models": _models, "run": _run, "ps": _ps, "show": _show,
+    "stop": _stop, "rm": _rm, "complete": _complete, "chat": _chat,
     "top": _top, "bench": _bench, "completion": _completion,
 }  # fmt: skip
 

@@ -59,6 +59,7 @@ class ModelLoader:
             raise
         self._run(prepare_when_quiet(self._served, model))
         _log_backends(model.model_name, loaded.engine.model_info, model.settings.engine)
+        _log_length(model.model_name, loaded.engine.model_info, model.settings.engine)
 
     async def load_first(self) -> bool:
         """Waits until a model is loaded, of the start's or else any other; returns False if none can be."""
@@ -119,3 +120,15 @@ def _log_backends(model: str, info: ModelInfo, wanted: EngineConfig) -> None:
     fell_back = info.device == "cpu" and (BACKEND_NAMES[-1], "auto") in pairs
     backends = {"matmul": info.matmul_backend, "attention": info.attention_backend, "detail": info.backend_detail}
     (log.warning if fell_back else log.info)("backends", model=model, **backends)
+
+
+def _log_length(model: str, info: ModelInfo, wanted: EngineConfig) -> None:
+    """Warns where the model or the cache has room for fewer tokens than --max-model-len says."""
+    if wanted.max_model_len is not None and info.max_model_len < wanted.max_model_len:
+        log.warning(
+            "max_model_len_reduced",
+            model=model,
+            max_model_len=info.max_model_len,
+            detail=f"--max-model-len is {wanted.max_model_len}; the model's context, or the memory of its cache, ends "
+            f"at {info.max_model_len} tokens",
+        )

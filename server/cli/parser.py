@@ -7,10 +7,13 @@ from typing import Any
 
 from server.cli.bench.flags import EXAMPLES as BENCH_EXAMPLES
 from server.cli.bench.flags import add_flags as add_bench_flags
+from server.cli.usage import Parser
 
 DEFAULT_MAX_TOKENS = 256
+HELP_ALL = "--help=all"
 
 _EXAMPLES = """examples:
+  eagre run qwen2.5-coder-1.5b           talk with a model worth talking to, fetched if need be
   eagre serve                            serve a small built-in model, with a playground
   eagre serve ./my-model.gguf            serve another one
   eagre deploy --replicas 2              serve from several machines, with Ray
@@ -28,8 +31,9 @@ _SERVE_EXAMPLES = """examples:
   eagre serve bartowski/SmolLM2-360M-Instruct-GGUF:Q8_0
   EAGRE_PORT=9000 eagre serve --log-format json
 
-Every flag has an environment variable: EAGRE_MAX_NUM_SEQS for --max-num-seqs. A flag overrides
-its variable. After SIGTERM or Ctrl-C running streams may end; a second signal stops at once.
+These flags matter first; --help=all shows all of them, about 80. Every flag has an environment
+variable: EAGRE_MAX_NUM_SEQS for --max-num-seqs. A flag overrides its variable. After SIGTERM or
+Ctrl-C running streams may end; a second signal stops at once.
 """
 
 _DEPLOY_EXAMPLES = """examples:
@@ -39,7 +43,7 @@ _DEPLOY_EXAMPLES = """examples:
   eagre deploy --update --dtype bfloat16
 
 Needs Ray: pip install 'eagre[ray]', on every machine of the cluster. All flags of `eagre serve` apply
-to the router or to each replica. SIGTERM or Ctrl-C ends the router, then its replicas.
+to the router or to each replica; --help=all shows them. SIGTERM or Ctrl-C ends the router, then its replicas.
 """
 
 _PULL_EXAMPLES = """examples:
@@ -58,14 +62,55 @@ _MODELS_EXAMPLES = """examples:
 Lists the built-in models, the fetched models of the Hub, and the models at each PATH.
 """
 
+_RUN_EXAMPLES = """examples:
+  eagre run qwen2.5-coder-1.5b
+  eagre run ./my-model.gguf --system "Answer in one sentence."
+  echo "Why is the sky blue?" | eagre run qwen2.5-coder-0.5b
+
+A server that has the model answers, if there is one at http://127.0.0.1:8000 (or EAGRE_URL).
+Otherwise one is started in the background, which goes on after the chat and gives its memory
+back while it is idle. `eagre ps` lists such servers, `eagre stop` ends them.
+"""
+
+_PS_EXAMPLES = """examples:
+  eagre ps
+  eagre ps --url http://192.168.1.5:8000 --json
+
+Shows the models of the server at --url (or EAGRE_URL); without one, those of the server at
+http://127.0.0.1:8000 and of the servers that `eagre run` has started.
+"""
+
+_SHOW_EXAMPLES = """examples:
+  eagre show qwen2.5-coder-1.5b
+  eagre show ./my-model.gguf --json
+
+Shows what a running server says of the model, and what its files say where they are here.
+"""
+
+_STOP_EXAMPLES = """examples:
+  eagre stop
+  eagre stop qwen2.5-coder-1.5b
+
+Ends the servers that `eagre run` has started; their streams may end first.
+"""
+
+_RM_EXAMPLES = """examples:
+  eagre rm qwen2.5-coder-0.5b
+  eagre rm bartowski/SmolLM2-360M-Instruct-GGUF:Q8_0
+
+Deletes a model that was fetched. Files of your own are never deleted.
+"""
+
 _COMPLETE_EXAMPLES = """examples:
   eagre complete "Once upon a time"
   eagre complete --chat "Why is the sky blue?" --max-tokens 100 --temperature 0
   echo "def fibonacci(n):" | eagre complete - --url http://192.168.1.5:8000
+  eagre complete "What does this log say?" --system "Be brief." < server.log
+  eagre complete "Name a city." --schema '{"properties": {"city": {"type": "string"}}}'
   eagre complete --local "Once upon a time"
 
-Without --url (or EAGRE_URL) and without a server at http://127.0.0.1:8000, the model is
-loaded into this process.
+What a pipe or a file gives on standard input is put behind the prompt. Without --url (or
+EAGRE_URL) and without a server at http://127.0.0.1:8000, the model is loaded into this process.
 """
 
 _CHAT_EXAMPLES = """examples:
@@ -107,9 +152,13 @@ class _ShowVersion(argparse.Action):
         parser.exit()
 
 
-def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of the whole command; it has the flags of `serve` and `deploy` only if these are among `arguments`."""
-    parser = argparse.ArgumentParser(
+def build_parser(arguments: Sequence[str]) -> Parser:
+    """The parser of the whole command; it has the flags of `serve` and `deploy` only if these are among `arguments`.
+
+    Their help shows the flags that matter first, or with `--help=all` among the arguments all.
+    """
+    shows_all = HELP_ALL in arguments
+    parser = Parser(
         prog="eagre",
         description="A token-streaming server for language models.",
         epilog=_EXAMPLES,
@@ -123,7 +172,7 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         from server.startup.settings import ServerSettings
 
         serve.add_argument("only_model", metavar="MODEL", nargs="?", help="the same as --model MODEL")
-        ServerSettings.add_flags(serve)
+        ServerSettings.add_flags(serve, shows_all=shows_all)
 
     deploy = _add_command(commands, "deploy", "serve replicas on a Ray cluster behind one router", _DEPLOY_EXAMPLES)
     if "deploy" in arguments:
@@ -132,7 +181,7 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
         deploy.add_argument("only_model", metavar="MODEL", nargs="?", help="the same as --model MODEL")
         DeployPlan.add_flags(deploy)
-        ServerSettings.add_flags(deploy)
+        ServerSettings.add_flags(deploy, shows_all=shows_all)
 
     pull = _add_command(commands, "pull", "fetch a model into the user's cache", _PULL_EXAMPLES)
     pull.add_argument(
@@ -145,11 +194,37 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     models.add_argument("paths", metavar="PATH", nargs="*", help="model files, model folders or folders of them")
     models.add_argument("--json", action="store_true", help="one JSON object, in bytes")
 
+    run = _add_command(commands, "run", "talk with a model, which is fetched and served if need be", _RUN_EXAMPLES)
+    run.add_argument("model", metavar="MODEL", help="as for `eagre serve`")
+    _add_url(run)
+    _add_conversation(run)
+
+    ps = _add_command(commands, "ps", "list the models of running servers", _PS_EXAMPLES)
+    _add_url(ps)
+    ps.add_argument("--json", action="store_true", help="one JSON object")
+
+    show = _add_command(commands, "show", "show what is known of a model", _SHOW_EXAMPLES)
+    show.add_argument("model", metavar="MODEL", help="as for `eagre serve`, or a name that the server has")
+    _add_url(show)
+    show.add_argument("--json", action="store_true", help="one JSON object, in bytes")
+
+    stop = _add_command(commands, "stop", "end servers that `eagre run` has started", _STOP_EXAMPLES)
+    stop.add_argument("model", metavar="MODEL", nargs="?", help="only that of this model")
+
+    rm = _add_command(commands, "rm", "delete a fetched model from the cache", _RM_EXAMPLES)
+    rm.add_argument("model", metavar="MODEL", help="a built-in model, or one of the Hub")
+
     complete = _add_command(commands, "complete", "stream one answer to the terminal", _COMPLETE_EXAMPLES)
     complete.add_argument("prompt", metavar="PROMPT", help="the text to continue; - reads standard input")
     _add_source(complete)
-    complete.add_argument("--model", help="the model to load into this process, as for `eagre serve`")
+    complete.add_argument(
+        "--model", help="a model of the server, or the one to load into this process, as for `eagre serve`"
+    )
     complete.add_argument("--chat", action="store_true", help="send the prompt as a chat message")
+    complete.add_argument("--system", metavar="TEXT", help="the system message; implies --chat")
+    form = complete.add_mutually_exclusive_group()
+    form.add_argument("--schema", metavar="JSON", help="JSON schema of the answer, or a file with one; implies --chat")
+    form.add_argument("--json", action="store_true", help="an answer that is a JSON object; implies --chat")
     complete.add_argument("--max-tokens", type=int, default=DEFAULT_MAX_TOKENS, metavar="N", help="(default 256)")
     _add_sampling(complete)
 
@@ -158,14 +233,10 @@ def build_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     chat.add_argument(
         "--model", help="a model of the server, or the one to load into this process, as for `eagre serve`"
     )
-    chat.add_argument("--system", metavar="TEXT", help="the system message")
-    chat.add_argument("--max-tokens", type=int, metavar="N", help="of each answer (default: as many as fit)")
-    _add_sampling(chat)
-    chat.add_argument("--plain", action="store_true", help="write answers as they come, without rendering markdown")
+    _add_conversation(chat)
 
     top = _add_command(commands, "top", "show a live view of a server's engine", _TOP_EXAMPLES)
-    top.add_argument("--url", default=os.environ.get("EAGRE_URL"), help="address of the server (EAGRE_URL)")
-    _add_key(top)
+    _add_url(top)
     top.add_argument("--model", help="one of the server's models (default: the first)")
     top.add_argument("--once", action="store_true", help="print one view, as without a terminal")
 
@@ -197,6 +268,18 @@ def _add_source(command: argparse.ArgumentParser) -> None:
     _add_key(command)
 
 
+def _add_url(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--url", default=os.environ.get("EAGRE_URL"), help="address of the server (EAGRE_URL)")
+    _add_key(command)
+
+
+def _add_conversation(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--system", metavar="TEXT", help="the system message")
+    command.add_argument("--max-tokens", type=int, metavar="N", help="of each answer (default: as many as fit)")
+    _add_sampling(command)
+    command.add_argument("--plain", action="store_true", help="write answers as they come, without rendering markdown")
+
+
 def _add_key(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--api-key",
@@ -206,6 +289,7 @@ def _add_key(command: argparse.ArgumentParser) -> None:
 
 
 def _add_sampling(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--temperature", type=float, help="0 always takes the most probable token (default 1)")
-    command.add_argument("--top-p", type=float, help="share of the distribution to draw from (default 1)")
-    command.add_argument("--seed", type=int, help="the same seed gives the same answer")
+    own = "(default: the model's own)"
+    command.add_argument("--temperature", type=float, help=f"0 always takes the most probable token {own}")
+    command.add_argument("--top-p", type=float, help=f"share of the distribution to draw from {own}")
+    command.add_argument("--seed", type=int, help="the same seed gives the same answer (default: another each time)")

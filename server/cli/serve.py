@@ -83,9 +83,10 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
             first.cancel()
             return EXIT_OK
         if not first.result():
-            for model in served.all:
-                if model.load_error is not None:
-                    announce(f"eagre: {model.load_error}")
+            if len(served.all) > 1:
+                announce("eagre: none of the models could be loaded")  # the log has the reasons
+            elif settings.log_format == "console":
+                announce(f"eagre: {served.first.load_error}")
             return EXIT_FAILURE
         announce(listeners.welcome(", ".join(served.names)))
         asyncio.get_running_loop().run_in_executor(None, build_validators)

@@ -24,6 +24,7 @@ class GenerationRequest:
     num_choices: int = 1  # answers wanted to each prompt
     num_sampled: int = 1  # answers generated to each prompt, of which the best `num_choices` are wanted
     bad_words: Sequence[str] | None = None
+    text_biases: Sequence[tuple[str, float]] = ()  # biases of the tokens of a text, beside `logit_bias`
     sequence_breakers: Sequence[str] | None = None  # of DRY
     stops: Sequence[str] = ()  # stop strings
     most_prompt_tokens: int | None = None  # of each prompt its last tokens; -1: as many as leave room for the answer

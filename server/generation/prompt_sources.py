@@ -113,6 +113,31 @@ class InfillPrompt(NamedTuple):
             raise _too_many(error, max_model_len) from error
 
 
+class MixedPrompt(NamedTuple):
+    """Texts and token ids in one prompt."""
+
+    parts: list[int | str]
+    tools: None = None
+
+    @property
+    def num_chars(self) -> int:
+        return sum(len(part) for part in self.parts if isinstance(part, str))
+
+    def encode(self, text_model: TextModel, max_model_len: int | None = None, *, is_brief: bool = False) -> list[int]:
+        _refuse_hopeless(self.num_chars, text_model, max_model_len)
+        tokenizer, most = text_model.tokenizer, _num_listed(max_model_len)
+        token_ids: list[int] = []
+        try:
+            for index, part in enumerate(self.parts):
+                if isinstance(part, int):
+                    token_ids.append(part)
+                else:
+                    token_ids += tokenizer.encode(part, add_special_tokens=index == 0, max_tokens=most)
+        except TooManyTokens as error:
+            raise _too_many(error, max_model_len) from error
+        return token_ids
+
+
 class TokenPrompt(NamedTuple):
     """Token ids, which need no tokenizer."""
 

@@ -133,7 +133,7 @@ def work_of(request: GenerationRequest) -> int:
         num_chars += prompt.num_chars
         if request.echoes and isinstance(prompt, TokenPrompt):
             num_chars += len(prompt.token_ids)
-    for word in request.bad_words or ():
+    for word in (*(request.bad_words or ()), *(text for text, _ in request.text_biases)):
         num_chars += 2 * (len(word) + WORD_CHARS)
     return num_chars
 
@@ -144,6 +144,8 @@ def _sampling_params(
     """The parameters of every answer, but for its seed; raises InvalidParameter."""
     values: dict[str, Any] = {**(text_model.sampling_defaults if base is None else {}), **request.sampling}
     values["max_tokens"] = _limit_tokens(request, max_model_len)
+    if request.text_biases:
+        values["logit_bias"] = _with_biases_of_texts(request, text_model.tokenizer)
     if request.bad_words is not None:
         values["bad_words"] = bad_word_ids(request.bad_words, text_model.tokenizer)
     breakers = request.sequence_breakers
@@ -159,6 +161,14 @@ def _sampling_params(
         ends = (*params.stop_token_ids, *text_model.infill.end_ids)
         params = replace(params, stop_token_ids=tuple(dict.fromkeys(ends))[:MAX_STOP_TOKEN_IDS])
     return params
+
+
+def _with_biases_of_texts(request: GenerationRequest, tokenizer: Tokenizer) -> tuple[tuple[int, float], ...]:
+    """The request's biases with those of the tokens of its texts; the last of a token holds."""
+    biases: dict[int, float] = dict(request.sampling.get("logit_bias", ()))
+    for text, bias in request.text_biases:
+        biases |= dict.fromkeys(tokenizer.encode(text, add_special_tokens=False), bias)
+    return tuple(biases.items())
 
 
 def _limit_tokens(request: GenerationRequest, room: int) -> int:

@@ -12,7 +12,7 @@ from server.admission.probes import LIVENESS, READINESS
 from server.api.anthropic.message_objects import REQUEST_ID_HEADER
 from server.api.anthropic.messages import MESSAGES
 from server.api.openapi import handlers
-from server.api.route import BodyRoute, MessageRoute
+from server.api.route import BodyRoute, ErrorShape, MessageRoute
 from server.http import (
     admin,
     engine_events,
@@ -22,7 +22,6 @@ from server.http import (
     llama_cpp,
     models,
     ollama,
-    playground,
     queries,
     rendering,
     usage,
@@ -35,6 +34,7 @@ from server.http.entry.key_limits import add_limit_headers
 from server.http.entry.middleware import APIS, enter
 from server.http.entry.served import SERVED
 from server.http.mcp import routes as mcp
+from server.http.playground import routes as playground
 from server.http.responses import routes as responses
 from server.http.responses.response_socket import open_socket
 from server.http.streams import resuming
@@ -56,17 +56,22 @@ def read_keys(settings: ServerSettings) -> KeyRing:
     return KeyRing(keys, file, settings.admin_keys)
 
 
-def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
-    """Builds the application with every route. The models may still be loading; each request checks their state."""
-    settings = served.settings
-    hosts = None if settings.uds is not None else hosts_of(settings)
-    app = _make_app(served, Guard(keys, hosts, settings.allowed_origins), served.turns)
-    app[ERROR_SHAPES] = {
+def error_shapes() -> dict[str, ErrorShape]:
+    """How errors look, by the path of a route; elsewhere they have OpenAI's shape."""
+    return {
         **queries.ERROR_SHAPES,
         **ollama.ERROR_SHAPES,
         **llama_cpp.ERROR_SHAPES,
         **{route.path: route.shape_error for route in ROUTES},
     }
+
+
+def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
+    """Builds the application with every route. The models may still be loading; each request checks their state."""
+    settings = served.settings
+    hosts = None if settings.uds is not None else hosts_of(settings)
+    app = _make_app(served, Guard(keys, hosts, settings.allowed_origins), served.turns)
+    app[ERROR_SHAPES] = error_shapes()
     app[SOCKET_ROUTES] = frozenset(route.path for route in ROUTES if isinstance(route, MessageRoute))
     app[GENERATING] = frozenset([*(route.path for route in ROUTES), responses.RESPONSES])
     app[websocket.OPEN_SOCKETS] = OpenSockets(settings.max_websockets)
@@ -164,8 +169,8 @@ async def _add_anthropics_header(request: web.Request, response: web.StreamRespo
 
 
 def hosts_of(settings: ServerSettings) -> frozenset[str]:
-    """Returns the accepted host names in lower case: the allowed hosts and the one that the server listens on."""
-    return frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host))
+    """Returns the accepted host names in lower case: the allowed hosts and those that the server listens on."""
+    return frozenset(name.lower() for name in (*settings.allowed_hosts, *settings.hosts))
 
 
 async def _close(app: web.Application) -> None:

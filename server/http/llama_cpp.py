@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
+from engine.interface.types import EngineState
+from sampling.host.params import SamplingParams
 from server.api.llama_cpp.completion import error_object
+from server.api.llama_cpp.generation_settings import settings_object
 from server.api.llama_cpp.queries import EmbeddingRequest, LoadRequest
 from server.api.openai.chat import ChatCall
 from server.api.openai.token_requests import EmbeddingsRequest
@@ -17,12 +21,14 @@ from server.http import models, queries
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, in_memory, read_asked
 from server.http.transport.json_body import json_response, send_whole
+from server.protocol.errors import unavailable
 from server.serving.served_model import ServedModel
 from server.startup.version import eagre_version
 
 EMBEDDING, EMBEDDINGS, APPLY_TEMPLATE = "/embedding", "/embeddings", "/apply-template"
+UNLOAD = "/models/unload"
 ERROR_SHAPES: Mapping[str, ErrorShape] = dict.fromkeys(
-    (EMBEDDING, EMBEDDINGS, APPLY_TEMPLATE, "/models/load", "/props", "/slots"), error_object
+    (EMBEDDING, EMBEDDINGS, APPLY_TEMPLATE, "/models/load", UNLOAD, "/props", "/slots"), error_object
 )
 
 
@@ -35,6 +41,7 @@ def add_routes(app: web.Application) -> None:
     app.router.add_get("/lora-adapters", _list_adapters)
     app.router.add_get("/models", models.list_models)
     app.router.add_post("/models/load", _load)
+    app.router.add_post(UNLOAD, _unload)
 
 
 async def _embed(request: web.Request) -> web.StreamResponse:
@@ -66,18 +73,19 @@ async def _show_properties(request: web.Request) -> web.Response:
     served = request.app[SERVED]
     served.check_accepting()
     model = served.find(request.query.get("model"))
-    settings = {"n_ctx": _context_length(model), "params": dict(model.sampling_defaults)}
+    params = SamplingParams(**model.sampling_defaults, seed=served.settings.engine.seed)
+    settings = {"n_ctx": _context_length(model), "params": settings_object(params)}
     body: dict[str, Any] = {
         "default_generation_settings": settings,
         "total_slots": served.settings.engine.max_num_seqs,
         "model_alias": model.model_name,
-        "model_path": model.model_name,  # where it lies is no client's affair
+        "model_path": Path(str(model.settings.model)).name,  # where it lies is no client's affair
         "modalities": {"vision": False, "audio": False},
         "chat_template": "",
         "bos_token": "",
         "eos_token": "",
         "build_info": f"eagre {eagre_version()}",
-        "is_sleeping": not model.is_in_memory,
+        "is_sleeping": model.is_open and model.engine_state is EngineState.ASLEEP,
     }
     if model.is_open and model.text_model.chat_template is not None:
         body["chat_template"] = model.text_model.chat_template.source
@@ -85,15 +93,21 @@ async def _show_properties(request: web.Request) -> web.Response:
 
 
 async def _list_slots(request: web.Request) -> web.Response:
-    """GET /slots: the places of running requests, of which it says no more than whether they are taken."""
+    """GET /slots: the places of running requests, of which it says no more than whether they are taken.
+
+    With `?fail_on_no_slot=1` it is 503 where all are taken, for load balancers.
+    """
     served = request.app[SERVED]
     served.check_accepting()
     model = served.find(request.query.get("model"))
     num_running = model.engine.stats().num_running if model.is_open else 0
+    num_slots = served.settings.engine.max_num_seqs
+    if request.query.get("fail_on_no_slot") and num_running >= num_slots:
+        raise unavailable(f"all {num_slots} places of running requests are taken", "no_slot_available")
     return json_response(
         [
             {"id": index, "n_ctx": _context_length(model), "is_processing": index < num_running, "speculative": False}
-            for index in range(served.settings.engine.max_num_seqs)
+            for index in range(num_slots)
         ]
     )
 
@@ -110,6 +124,15 @@ async def _load(request: web.Request) -> web.Response:
         asked = await read_asked(request, LoadRequest.parse, preparing)
     async with in_memory(served, served.find(asked.model)):
         return json_response({"success": True})
+
+
+async def _unload(request: web.Request) -> web.Response:
+    """POST /models/unload, for administrators: puts a model to sleep until the next request for it."""
+    served = request.app[SERVED]
+    with ExitStack() as preparing:
+        asked = await read_asked(request, LoadRequest.parse, preparing)
+    await served.residency.unload(served.find(asked.model))
+    return json_response({"success": True})
 
 
 def _context_length(model: ServedModel) -> int:

@@ -102,6 +102,8 @@ def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
         "owned_by": "eagre",
         "state": model.state,
     }
+    if model.loading_stage is not None:
+        shape["loading_stage"] = model.loading_stage
     if model.load_error is not None:
         shape["error"] = without_folders(model.load_error)
     if not model.is_open:

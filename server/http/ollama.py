@@ -26,6 +26,7 @@ from server.api.ollama.requests import EmbedOneRequest, EmbedRequest, NamedModel
 from server.api.openai import token_requests
 from server.api.route import BodyRoute, ErrorShape
 from server.http import generating, queries
+from server.http.entry.access_log import IGNORED
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, in_memory, read_asked
 from server.http.transport.json_body import json_response, send_whole
@@ -59,8 +60,14 @@ def _make_handler(route: BodyRoute, parse: Callable[[Any], OllamaCall | LoadRequ
             if isinstance(asked, OllamaCall):
                 return await generating.answer(request, route, asked, preparing)
         served = request.app[SERVED]
-        async with in_memory(served, served.find(asked.model)):
-            return json_response(asked.to_dict())
+        model = served.find(asked.model)
+        if asked.unloads and request[TENANT].is_admin:
+            await served.residency.unload(model)
+            return json_response(asked.to_dict("unload"))
+        if asked.unloads:
+            request[IGNORED] = (*asked.ignored, "keep_alive")
+        async with in_memory(served, model):
+            return json_response(asked.to_dict("load"))
 
     return handle
 

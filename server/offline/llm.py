@@ -29,6 +29,7 @@ from server.offline.request_builder import (
     Params,
     RequestBuilder,
     as_invalid_parameter,
+    check_conversations,
     is_one_conversation,
     is_one_prompt,
 )
@@ -45,9 +46,9 @@ class LLM(LLMLifecycle):
     """A loaded model. It may be used from scripts, from notebooks, and from several threads at once.
 
     Parameters of a request are `SamplingParams`, keywords with the names of the HTTP API (max_tokens, temperature,
-    stop, n, …), or both, in which case the keywords win. Limits, defaults, stop strings, finish reasons and counts are
-    those of the HTTP API. Where keywords have text (bad_words), `SamplingParams` have token ids. Logprobs come back by
-    token ids too.
+    stop, n, …), or both, in which case the keywords win; what neither says is the model's own. Limits, defaults, stop
+    strings, finish reasons and counts are those of the HTTP API. Where keywords have text (bad_words), `SamplingParams`
+    have token ids. Logprobs come back by token ids too.
 
     Every method but `close` raises EngineError once the model is closed or the engine has failed. A request whose own
     grammar or parameters leave no token to choose ends with DeadEnd, an EngineError too.
@@ -177,6 +178,7 @@ class LLM(LLMLifecycle):
 
     def stream_chat(self, messages: Messages, params: SamplingParams | None = None, **options: Any) -> TextStream:
         """Like `stream`, with the assistant's next message."""
+        check_conversations(messages)
         engine = self._engine
         return engine.stream(CHAT.prepare_one(messages, params, options, engine.prepare, is_streamed=True), owner=self)
 
@@ -207,6 +209,7 @@ class LLM(LLMLifecycle):
         if isinstance(text_or_messages, str):
             with as_invalid_parameter("prompt"):
                 return len(TextPrompt(text_or_messages).encode(text_model))
+        check_conversations(text_or_messages)
         with as_invalid_parameter("messages"):
             request = ChatCall.parse({"messages": list(text_or_messages)}).request
             return len(request.prompts[0].encode(text_model))

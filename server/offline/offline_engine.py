@@ -17,6 +17,7 @@ from server.generation.output_sequence import OutputSequence
 from server.generation.prompts import prepare_here, rules_behind
 from server.offline.batch import Batch, BatchProgress, Job, Output
 from server.offline.loop_thread import LoopStopped, LoopThread
+from server.offline.sampling_params import over_defaults
 from server.offline.text_stream import TextStream
 from server.startup.model_loader import LoadedModel
 from server.structured_output.grammar_compiler import GrammarCompiler
@@ -59,8 +60,11 @@ class OfflineEngine:
     def prepare(self, request: GenerationRequest, base: SamplingParams | None = None) -> Job:
         """Tokenizes and checks a request of one prompt, and compiles its grammar.
 
-        Parameters of `base` hold where the request says nothing. Raises ApiError, InvalidParameter or ValueError.
+        Parameters of `base`, or else of the model's makers, hold where the request says nothing. Raises ApiError,
+        InvalidParameter or ValueError.
         """
+        if base is not None:
+            base = over_defaults(base, self.text_model.sampling_defaults)
         (prompt,) = prepare_here(request, self.text_model, self._client, base)
         grammar_request = request.grammar
         grammar = None if grammar_request is None else grammar_request.to_grammar()

@@ -12,6 +12,7 @@ from server.api.openai.completions import CompletionCall
 from server.api.route import BodyCall
 from server.generation.generation_request import GenerationRequest
 from server.offline.batch import Job
+from server.offline.sampling_params import SamplingParams as GivenParams
 from server.protocol.errors import ApiError, FieldError, UnknownField, shorten, to_api_error
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
@@ -59,7 +60,8 @@ class RequestBuilder(NamedTuple):
         """The checked request for one answer; `params` hold where `options` say nothing. Raises InvalidParameter."""
         for name in sorted(_WIRE_ONLY.intersection(options)):
             raise InvalidParameter(name, f"{name} is a parameter of the HTTP API alone")
-        length = {} if params is None else {"max_tokens": params.max_tokens}
+        is_silent = params is None or (isinstance(params, GivenParams) and "max_tokens" not in params.given)
+        length = {} if params is None or is_silent else {"max_tokens": params.max_tokens}
         body = {**length, **options, "stream": is_streamed, self.field: self.to_wire(start)}
         with as_invalid_parameter(self.field):
             call = self.parse(body)
@@ -85,15 +87,33 @@ class RequestBuilder(NamedTuple):
 
 
 def is_one_prompt(prompts: object) -> bool:
-    """Whether it is a text or a list of token ids, and not a list of either."""
+    """Whether it is a text or a list of token ids, and not a list of either; raises InvalidParameter for others."""
+    if isinstance(prompts, bytes | bytearray) or not isinstance(prompts, Iterable):
+        raise InvalidParameter(
+            "prompt",
+            f"prompt is {shorten(repr(prompts))}; it must be a text, a list of token ids, or a list of either, as in "
+            'llm.generate("Once upon a time")',
+        )
     return isinstance(prompts, str) or (
         isinstance(prompts, Sequence) and len(prompts) > 0 and all(isinstance(item, int) for item in prompts)
     )
 
 
 def is_one_conversation(messages: object) -> bool:
-    """Whether it is a list of messages, and not a list of such lists."""
+    """Whether it is a list of messages, and not a list of such lists; raises InvalidParameter for others."""
+    check_conversations(messages)
     return isinstance(messages, Sequence) and len(messages) > 0 and isinstance(messages[0], Mapping)
+
+
+def check_conversations(messages: object) -> None:
+    """Raises InvalidParameter where it is neither a list of messages nor one of such lists."""
+    if isinstance(messages, str | bytes | bytearray | Mapping) or not isinstance(messages, Iterable):
+        text = messages if isinstance(messages, str) else "Hello"
+        raise InvalidParameter(
+            "messages",
+            f"messages is {shorten(messages)}; it must be a list of messages, as in "
+            f'llm.chat([{{"role": "user", "content": {shorten(text)}}}])',
+        )
 
 
 @contextmanager

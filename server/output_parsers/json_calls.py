@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from server.output_parsers.parser_events import ContentDelta, ToolEvent, merged
-from server.output_parsers.tool_call_reader import CharCoroutine, NotAToolCall, ToolCallReader
+from server.output_parsers.reading.parser_events import ContentDelta, ToolEvent, merged
+from server.output_parsers.reading.tool_call_reader import CharCoroutine, NotAToolCall, ToolCallReader
 
 MAX_TAG_CHARS = 40
 _SPACE = " \t\r\n"

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from server.output_parsers.families.json_formats import ARRAY, HERMES
+from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 from server.output_parsers.json_calls import JsonCallFinder
-from server.output_parsers.parser_events import (
+from server.output_parsers.reading.parser_events import (
     ContentDelta,
     ParserEvent,
     ReasoningDelta,
@@ -16,7 +18,7 @@ from server.output_parsers.parser_events import (
     merged,
 )
 from server.output_parsers.reasoning_parser import ReasoningParser, ReasoningSyntax
-from server.output_parsers.tool_parser import ARRAY, HERMES, StrayMarkers, ToolCallSyntax, ToolParser
+from server.output_parsers.tool_parser import StrayMarkers, ToolParser
 from server.text.detokenizer import HasTokenTexts, IncrementalDetokenizer
 
 PROMPT_END = 16  # tokens of a prompt in which the marker is looked for that begins reasoning
@@ -58,14 +60,16 @@ class OutputFormat(NamedTuple):
             return OutputFormat(self.reasoning, ARRAY)
         if may_call:
             return self._replace(calls=self.calls or HERMES, schemas=schemas, only_one=not is_parallel)
-        if schemas and not (self.calls or HERMES).is_ambiguous:
-            return OutputFormat(self.reasoning, self.calls or HERMES, takes_json=False, hides_calls=True)
+        calls = self.calls or HERMES
+        if calls.frames_text or (schemas and not calls.is_ambiguous):
+            return OutputFormat(self.reasoning, calls, takes_json=False, hides_calls=True)
         return OutputFormat(self.reasoning)
 
     def markers(self, *, with_calls: bool) -> list[str]:
         """Markers that may be control tokens, whose text the parser needs."""
-        of_reasoning = () if self.reasoning is None else (*self.reasoning.begins, *self.reasoning.ends)
-        return [*of_reasoning, *((self.calls or HERMES).markers if with_calls else ())]
+        of_reasoning = () if self.reasoning is None else self.reasoning.markers
+        calls = self.calls or HERMES
+        return [*of_reasoning, *(calls.markers if with_calls or calls.frames_text else ())]
 
     def starts_in_reasoning(self, prompt: Sequence[int], tokenizer: HasTokenTexts) -> bool:
         """Whether an output of this prompt begins within its reasoning, because the prompt has begun it."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from server.output_parsers.parser_events import ContentDelta, ReasoningDelta
+from server.output_parsers.reading.markers import overlap
+from server.output_parsers.reading.parser_events import ContentDelta, ReasoningDelta
 
 if TYPE_CHECKING:  # the settings know the names here, and `eagre serve --help` shall not wait for templates
     from server.text.chat_template import ChatTemplate
@@ -25,6 +26,12 @@ class ReasoningSyntax(NamedTuple):
     ends: tuple[str, ...]  # any of them ends it
     template_mark: str = ""  # a text by which a chat template of such a model is known
     is_always_open: bool = False  # whether answers begin within the reasoning unless the prompt closes it
+    parts: tuple[str, ...] = ()  # of the markers, that may be control tokens by themselves
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """All markers that may be control tokens of the model, which other outputs do not show."""
+        return (*self.begins, *self.ends, *self.parts)
 
     def is_opened_by(self, prompt_end: str) -> bool:
         """Whether an output that follows a prompt with this end begins within the reasoning."""
@@ -46,8 +53,29 @@ GRANITE = ReasoningSyntax(
     ("Here is my response:", "Here's my response:"),
     template_mark="Here is my thought process",
 )
+COHERE = ReasoningSyntax(
+    "cohere_command", ("<|START_THINKING|>",), ("<|END_THINKING|>",), template_mark="<|START_THINKING|>"
+)
+GEMMA4 = ReasoningSyntax(
+    "gemma4", ("<|channel>thought",), ("<channel|>",), template_mark="<|channel>thought", parts=("<|channel>",)
+)
+# The reasoning behind the first one, between calls and texts, is read with the calls.
+HARMONY = ReasoningSyntax(
+    "openai_gptoss", ("<|channel|>analysis<|message|>",), ("<|end|>",), template_mark="<|channel|>analysis",
+    parts=("<|channel|>", "<|message|>"),
+)  # fmt: skip
 
-REASONING_SYNTAXES: tuple[ReasoningSyntax, ...] = (QWEN3, DEEPSEEK_R1, MISTRAL_THINK, SEED_OSS, GRANITE)
+# The order matters for templates: some have tags of others, too.
+REASONING_SYNTAXES: tuple[ReasoningSyntax, ...] = (
+    HARMONY,
+    GEMMA4,
+    COHERE,
+    QWEN3,
+    DEEPSEEK_R1,
+    MISTRAL_THINK,
+    SEED_OSS,
+    GRANITE,
+)
 
 
 def choose_reasoning(name: str | None, chat_template: ChatTemplate | None) -> ReasoningSyntax | None:
@@ -146,9 +174,3 @@ class ReasoningParser:
             return ()
         self._is_fresh = False
         return (ContentDelta(text),)
-
-
-def overlap(text: str, marker: str) -> int:
-    """The length of the longest end of `text` that `marker` begins with, less than the whole marker."""
-    most = min(len(marker) - 1, len(text))
-    return next((size for size in range(most, 0, -1) if marker.startswith(text[-size:])), 0)

@@ -5,7 +5,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
-from server.output_parsers.tool_parser import DEEPSEEK, HERMES, LLAMA, MISTRAL, ToolCallSyntax
+from server.output_parsers.families.deepseek import DEEPSEEK
+from server.output_parsers.families.json_formats import HERMES, LLAMA, MISTRAL
+from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
+from server.output_parsers.tagged_lark import read_markers, tagged_lark
 from server.protocol.structured_outputs import Grammar, GrammarKind
 from server.protocol.tools import FunctionDefinition, StrictCalls, arguments_schema, array_of_calls
 
@@ -37,6 +40,10 @@ class ToolCallLark(NamedTuple):
 
 def tool_call_lark(syntax: ToolCallSyntax, calls: StrictCalls, markers: LarkMarkers) -> ToolCallLark | None:
     """The grammar of calls; None for a syntax that cannot enforce schemas. Raises ValueError for a bad schema."""
+    if not any(marker in markers for marker in syntax.markers):
+        tagged = tagged_lark(syntax, calls)
+        if tagged is not None:
+            return ToolCallLark(Grammar(GrammarKind.CALLS, _source(tagged)), read_markers(syntax))
     write = _WRITERS.get(syntax.name)
     if write is None:
         return None
@@ -73,7 +80,7 @@ def calls_or_form(
         schema = orjson.loads(form.source)
     except orjson.JSONDecodeError:
         return None
-    calls = StrictCalls([tool.model_copy(update={"strict": True}) for tool in tools], most)
+    calls = StrictCalls.of_all(tools, most)
     write, own = _WRITERS.get(syntax.name), ""
     parts: list[Part] = [
         "form: %json ", schema if isinstance(schema, dict) else {"anyOf": [schema]}, "\nbare: %json ",

@@ -1,112 +1,15 @@
-"""The syntaxes of tool calls in models' chat templates and cards, and the parser that splits them from other text."""
+"""The parser that splits the calls in one syntax from other text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from server.output_parsers import tool_call_formats
-from server.output_parsers.parser_events import ContentDelta, ToolEvent, merged
-from server.output_parsers.reasoning_parser import overlap
-from server.output_parsers.tool_call_reader import CharCoroutine, NotAToolCall, ToolCallReader
-
-if TYPE_CHECKING:  # the settings know the names here, and `eagre serve --help` shall not wait for templates
-    from server.text.chat_template import ChatTemplate
-
-
-NATIVE = "native"  # the name by which the flag takes no syntax but that of the model's template
-
-
-class ToolCallSyntax(NamedTuple):
-    """How one family of models writes its calls."""
-
-    name: str  # as the flag names it
-    begins: tuple[str, ...]  # any of them begins a call, or several
-    body: Callable[[ToolCallReader], CharCoroutine]  # what follows it
-    only_first: bool = False  # whether calls can only be the whole of an answer, from its first character on
-    template_marks: tuple[str, ...] = ()  # texts by any of which a chat template of such a model is known
-    other_markers: tuple[str, ...] = ()  # within a call
-    # Whether other text may look like a call, so that only the names of tools that there are make one.
-    is_ambiguous: bool = False
-
-    @property
-    def strays(self) -> tuple[str, ...]:
-        """Markers that belong to a call wherever they stand, and so are never shown."""
-        return tuple(marker for marker in self.other_markers if marker.startswith(("</", "<\uff5c")))
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        """All markers that may be control tokens of the model, which other outputs do not show."""
-        return (*self.begins, *self.other_markers)
-
-
-_TAGS = ("</tool_call>",)
-HERMES = ToolCallSyntax("hermes", ("<tool_call>",), tool_call_formats.hermes, False, ("<tool_call>",), _TAGS)
-MISTRAL = ToolCallSyntax(
-    "mistral", ("[TOOL_CALLS]",), tool_call_formats.mistral, False, ("[TOOL_CALLS]",), ("[ARGS]", "[CALL_ID]")
-)
-LLAMA = ToolCallSyntax(
-    "llama3_json", ("{", "<|python_tag|>"), tool_call_formats.llama, True,
-    ('"parameters": dictionary of argument name',), is_ambiguous=True,
-)  # fmt: skip
-PYTHONIC = ToolCallSyntax(
-    "pythonic", ("[", "<|python_start|>"), tool_call_formats.pythonic, True,
-    ("[func_name1(params_name1", "<|python_start|>"), is_ambiguous=True,
-)  # fmt: skip
-GEMMA = ToolCallSyntax(
-    "gemma", ("```tool_code", "```json"), tool_call_formats.gemma, False, ("```tool_code",), is_ambiguous=True
-)
-DEEPSEEK = ToolCallSyntax(
-    "deepseek_v3", ("<\uff5ctool\u2581calls\u2581begin\uff5c>",), tool_call_formats.deepseek, False,
-    ("<\uff5ctool\u2581calls\u2581begin\uff5c>",), tool_call_formats.DEEPSEEK_MARKERS,
-)  # fmt: skip
-QWEN_CODER = ToolCallSyntax(
-    "qwen3_coder",
-    ("<tool_call>", "<function="),
-    tool_call_formats.qwen_coder,
-    False,
-    ("<parameter=", "<tool_call>\n<function="),
-    _TAGS,
-)
-FUNCTIONARY = ToolCallSyntax(
-    "functionary_v3", ("<function=",), tool_call_formats.xml_call, False, ("<function=",), ("</function>",)
-)
-GRANITE = ToolCallSyntax(
-    "granite", ("<|tool_call|>", "<tool_call>"), tool_call_formats.granite, False, ("<|tool_call|>",), _TAGS
-)
-PHI = ToolCallSyntax(
-    "phi4_mini_json", ("functools", "<|tool_call|>"), tool_call_formats.phi, False, ("<|tool|>", "functools["),
-)  # fmt: skip
-ARRAY = ToolCallSyntax("json", ("[",), tool_call_formats.array, only_first=True)  # what forced calls are written in
-
-# The order matters for templates: several families have tags of others, too.
-TOOL_CALL_SYNTAXES: tuple[ToolCallSyntax, ...] = (
-    DEEPSEEK,
-    QWEN_CODER,
-    FUNCTIONARY,
-    PHI,
-    GRANITE,
-    HERMES,
-    MISTRAL,
-    LLAMA,
-    PYTHONIC,
-    GEMMA,
-)
-
-
-def syntax_of_template(source: str) -> ToolCallSyntax | None:
-    """The syntax that a chat template shows; None where it shows none that is known."""
-    return next(
-        (syntax for syntax in TOOL_CALL_SYNTAXES if any(mark in source for mark in syntax.template_marks)), None
-    )
-
-
-def choose_tool_call_syntax(name: str | None, chat_template: ChatTemplate | None) -> ToolCallSyntax | None:
-    """The syntax with this name, or else that of the model's template; None where neither is known."""
-    if name is not None and name != NATIVE:
-        return next(syntax for syntax in TOOL_CALL_SYNTAXES if syntax.name == name)
-    return None if chat_template is None else syntax_of_template(chat_template.source)
+from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
+from server.output_parsers.reading.markers import overlap
+from server.output_parsers.reading.parser_events import ContentDelta, ToolEvent, merged
+from server.output_parsers.reading.tool_call_reader import NotAToolCall, ToolCallReader
 
 
 class ToolParser:
@@ -118,10 +21,11 @@ class ToolParser:
         self._held = ""  # may still become the beginning of a call
         self._call: ToolCallReader | None = None
         self._raw: list[str] = []  # of the call that is being read, while its name is not known
-        self._is_at_start = True
         self._is_plain = False  # no call can come any more
         self._follows_call = False  # white space behind a call is part of the syntax
         self.has_cut_call = False  # a call has ended before its arguments
+        if syntax.is_open:
+            self._begin("")
 
     def feed(self, text: str) -> Sequence[ToolEvent]:
         """The events that have become certain with `text`."""
@@ -177,11 +81,15 @@ class ToolParser:
                 self._emit(text[: len(text) - num_held], events)
                 return ""
             self._emit(text[:start], events)
-        self._call = ToolCallReader(
-            self._syntax.body, found, self._schemas, only_known=self._syntax.is_ambiguous and bool(self._schemas)
-        )
-        self._raw = [text[:start] if self._syntax.only_first else "", found]
+        self._begin(found)
+        if self._syntax.only_first:
+            self._raw.insert(0, text[:start])
         return text[start + len(found) :]
+
+    def _begin(self, marker: str) -> None:
+        only_known = self._syntax.is_ambiguous and bool(self._schemas)
+        self._call = ToolCallReader(self._syntax.body, marker, self._schemas, only_known=only_known)
+        self._raw = [marker]
 
     def _inside(self, text: str, events: list[ToolEvent]) -> str:
         """Takes the text of a call; returns what follows it."""
@@ -202,7 +110,8 @@ class ToolParser:
             if not call.has_started:
                 self._raw.append(char)
             if call.is_done:
-                self._call, self._follows_call = None, True
+                self._call = None
+                self._follows_call = call.has_started or not self._syntax.frames_text
                 return text[position + 1 :]
         return ""
 

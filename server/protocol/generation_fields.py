@@ -52,7 +52,8 @@ def _as_budget(value: int) -> int | None:
     return None if value == -1 else value
 
 
-def _as_variables(value: Any) -> Any:
+def parse_variables(value: Any) -> Any:
+    """`chat_template_kwargs`; raises ValueError."""
     name = "chat_template_kwargs"
     if not isinstance(value, dict):
         raise ValueError(f'{name} is {shorten(value)}; it must be an object like {{"enable_thinking": false}}')
@@ -138,7 +139,7 @@ class TemplateFields(StrictModel):
     add_generation_prompt: bool | None = None  # true, unless the last message is continued
     continue_final_message: bool | None = None
     chat_template_kwargs: (
-        Annotated[dict[str, Any], BeforeValidator(_as_variables, json_schema_input_type=dict[str, Any])] | None
+        Annotated[dict[str, Any], BeforeValidator(parse_variables, json_schema_input_type=dict[str, Any])] | None
     ) = None
     documents: (
         Annotated[list[dict[str, Any]], BeforeValidator(_as_documents, json_schema_input_type=list[dict[str, Any]])]

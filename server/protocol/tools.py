@@ -191,6 +191,10 @@ class OfferedCalls(NamedTuple):
         """Whether the schemas have more than so many characters and values."""
         return is_longer([tool.parameters for tool in self.tools], most)
 
+    def as_strict(self) -> StrictCalls:
+        """The same calls, all of whose arguments follow their schemas."""
+        return StrictCalls.of_all(self.tools, MAX_CALLS if self.is_parallel else 1)
+
 
 class StrictCalls(NamedTuple):
     """Calls that a model may make, where at least one of the tools is strict."""
@@ -202,6 +206,11 @@ class StrictCalls(NamedTuple):
     def of(cls, tools: Sequence[FunctionDefinition], *, is_parallel: bool) -> StrictCalls | None:
         """The calls of these tools; None where no tool is strict."""
         return cls(tools, MAX_CALLS if is_parallel else 1) if any(tool.strict for tool in tools) else None
+
+    @classmethod
+    def of_all(cls, tools: Sequence[FunctionDefinition], most: int) -> StrictCalls:
+        """Calls of these tools, as if all of them were strict."""
+        return cls([tool.model_copy(update={"strict": True}) for tool in tools], most)
 
     def is_longer(self, most: int) -> bool:
         """Whether the schemas have more than so many characters and values."""

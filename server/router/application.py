@@ -9,8 +9,8 @@ from server.admission.loop_throttle import LoopThrottle
 from server.admission.probes import LIVENESS, PROBES, READINESS
 from server.api.openapi.operations import OPERATIONS, Operation, Tag
 from server.api.route import BodyRoute
-from server.http import queries, websocket
-from server.http.app import hosts_of, read_keys
+from server.http import llama_cpp, websocket
+from server.http.app import error_shapes, hosts_of, read_keys
 from server.http.entry.access_log import add_headers
 from server.http.entry.error_answers import ERROR_SHAPES, GENERATING
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, add_cors_headers
@@ -36,6 +36,8 @@ _HANDLERS: dict[tuple[str, str], Handler] = {
     ("POST", CONVERSATIONS): sticky_routes.forward_with_history,
     ("POST", RESPONSES + "/input_tokens"): sticky_routes.forward_with_history,
     ("POST", RESPONSES + "/compact"): sticky_routes.forward_with_history,
+    ("POST", "/models/load"): forward_to_all,
+    ("POST", llama_cpp.UNLOAD): forward_to_all,
     ("GET", "/v1/streams/{id}"): failover.resume_stream,
     ("DELETE", "/v1/streams/{id}"): failover.stop_stream,
     ("GET", "/v1/requests"): sticky_routes.forward_to_named,
@@ -59,7 +61,7 @@ def router_application(replicas: Replicas, settings: ServerSettings, keys: KeyRi
     keys = read_keys(settings) if keys is None else keys
     hosts = None if settings.uds is not None else hosts_of(settings)
     app = _make_app(Router(replicas, settings), Guard(keys, hosts, settings.allowed_origins))
-    app[ERROR_SHAPES] = {**queries.ERROR_SHAPES, **{route.path: route.shape_error for route in ROUTES}}
+    app[ERROR_SHAPES] = error_shapes()
     app[SOCKET_ROUTES] = frozenset(operation.path for operation in OPERATIONS if operation.is_socket)
     app[websocket.OPEN_SOCKETS] = OpenSockets(settings.max_websockets)
     app.on_response_prepare.append(add_limit_headers)

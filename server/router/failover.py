@@ -12,13 +12,14 @@ from contextlib import ExitStack, asynccontextmanager
 import aiohttp
 from aiohttp import web
 
+from server.http import ollama
 from server.http.entry.guard import TENANT
 from server.http.streams.resuming import after_of
 from server.http.streams.router_headers import AFTER_HEADER, NOT_HELD, STREAM_HEADER
 from server.http.transport.json_body import json_response
 from server.protocol.errors import ApiError
 from server.router.forwarding import MAX_LOSSES, NOT_FOUND, forward, forward_to, log_lost, lost_error, pass_on
-from server.router.proxy_response import BETWEEN_EVENTS, EventReader, ProxyResponse, is_event_stream, request_headers
+from server.router.proxy_response import EventReader, ProxyResponse, framing_of, is_event_stream, request_headers
 from server.router.replica import Replica, ReplicaLost
 from server.router.routed_streams import RoutedStream
 from server.router.router import ROUTER, Router, draining_error, without_body
@@ -38,7 +39,9 @@ async def forward_generation(request: web.Request) -> web.StreamResponse:
     router.check_accepting()
     with ExitStack() as reading:
         proxied = await router.read(request, reading)
-        is_resumable = proxied.fields.get("stream") is True and proxied.fields.get("resumable") is True
+        # Ollama's requests are streamed where they do not say.
+        is_streamed = proxied.fields.get("stream", request.path in ollama.GENERATING) is True
+        is_resumable = is_streamed and proxied.fields.get("resumable") is True
         if is_resumable and router.settings.front_key is not None:
             stream = RoutedStream(
                 secrets.token_hex(ID_BYTES), request[TENANT].owner, request.path, proxied.headers, proxied.body or b"",
@@ -92,14 +95,15 @@ class StreamFailover:
         self._after = after
         self._is_resumed = is_resumed
         self._busy_since: float | None = None  # since when no replica has had room, on the loop's clock
-        self._id_line = b"id: %b:" % stream.id.encode()
+        self._framing = framing_of(stream.path)
+        self._id_field = b"%b%b:" % (self._framing.id_before, stream.id.encode())
 
     async def run(self) -> web.StreamResponse:
         router, stream = self._router, self._stream
         tried: set[Replica] = set()
         num_losses, clock = 0, asyncio.get_running_loop().time
         with router.streams.reading(stream):
-            async with ProxyResponse(self._request, router.settings, ping=b": ping\n\n") as response:
+            async with ProxyResponse(self._request, router.settings, ping=self._framing.ping) as response:
                 while True:
                     began, after = clock(), self._after
                     try:
@@ -198,13 +202,15 @@ class StreamFailover:
 
     async def _pass_events(self, response: ProxyResponse, replica: Replica, answer: aiohttp.ClientResponse) -> None:
         """Passes whole events on and notes the position of the last one."""
-        reader = EventReader(answer, replica.name)
-        while (data := await reader.read()).endswith(BETWEEN_EVENTS):
+        reader, id_field, id_after = EventReader(answer, replica.name), self._id_field, self._framing.id_after
+        event_end = reader.event_end
+        while (data := await reader.read()).endswith(event_end):
             await response.write(data)
-            at = data.rfind(BETWEEN_EVENTS + self._id_line)
-            start = at + len(BETWEEN_EVENTS) if at >= 0 else 0 if data.startswith(self._id_line) else -1
+            at = data.rfind(event_end + id_field)
+            start = at + len(event_end) if at >= 0 else 0 if data.startswith(id_field) else -1
             if start >= 0:
-                self._after = data[start + len(self._id_line) : data.index(b"\n", start)].decode("ascii", "replace")
+                start += len(id_field)
+                self._after = data[start : data.index(id_after, start)].decode("ascii", "replace")
 
     async def _give_up(self, response: ProxyResponse, error: ApiError) -> web.StreamResponse:
         """Ends the stream with an error event; raises the error where the client has no status yet."""

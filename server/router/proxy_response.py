@@ -4,8 +4,9 @@ import re
 from typing import Any, Self
 
 import aiohttp
-from aiohttp import hdrs, web
+from aiohttp import web
 
+from server.api.framing import SERVER_SENT_EVENTS, Framing
 from server.api.openai.chat import CHAT_COMPLETIONS
 from server.api.responses import events
 from server.api.route import BodyRoute
@@ -20,8 +21,7 @@ from server.startup.logs import REQUEST_ID_HEADER
 from server.startup.settings import ServerSettings
 
 REPLICA_HEADER = "X-Eagre-Replica"
-EVENT_STREAM = "text/event-stream"
-BETWEEN_EVENTS = b"\n\n"
+_ENDS = {"text/event-stream": b"\n\n", "application/x-ndjson": b"\n"}  # of an event, by the type of the stream
 MAX_EVENT = 1 << 28  # bytes; only the log probabilities of a very long prompt come near
 _BODY_ROUTES = {route.path: route for route in ROUTES if isinstance(route, BodyRoute)}
 _SEQUENCE_NUMBER = re.compile(rb'"sequence_number":(\d+)')
@@ -60,7 +60,13 @@ def answer_headers(answer: aiohttp.ClientResponse) -> list[tuple[str, str]]:
 
 
 def is_event_stream(answer: aiohttp.ClientResponse) -> bool:
-    return answer.headers.get(hdrs.CONTENT_TYPE, "").startswith(EVENT_STREAM)
+    return answer.content_type in _ENDS
+
+
+def framing_of(path: str) -> Framing:
+    """The framing of the streams of a route."""
+    route = _BODY_ROUTES.get(path)
+    return SERVER_SENT_EVENTS if route is None else route.framing
 
 
 class ProxyResponse:
@@ -139,17 +145,18 @@ class EventReader:
         self._answer = answer
         self._replica = replica
         self._rest = bytearray()  # the beginning of an event
+        self.event_end = _ENDS[answer.content_type]
 
     async def read(self) -> bytes:
         """The next events; at the end what is left of an unfinished one, and then nothing. Raises ReplicaLost."""
-        rest = self._rest
+        rest, event_end = self._rest, self.event_end
         while piece := await read_piece(self._answer, self._replica):
-            if not rest and piece.endswith(BETWEEN_EVENTS):
+            if not rest and piece.endswith(event_end):
                 return piece
             searched = max(len(rest) - 1, 0)
             rest += piece
-            end = rest.rfind(BETWEEN_EVENTS, searched) + len(BETWEEN_EVENTS)
-            if end >= len(BETWEEN_EVENTS):
+            end = rest.rfind(event_end, searched) + len(event_end)
+            if end >= len(event_end):
                 whole = bytes(rest[:end])
                 del rest[:end]
                 return whole

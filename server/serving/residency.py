@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from engine.interface.types import EngineState
+from engine.interface.errors import ModelError
+from engine.interface.types import EngineBusy, EngineState
 from server.protocol.errors import SERVER_ERROR, ApiError
 from server.serving.served_model import ModelState, ServedModel
 from server.startup.logs import log
@@ -85,6 +86,30 @@ class Residency:
         if not model.is_in_memory:
             self._want(model)
 
+    async def unload(self, model: ServedModel) -> None:
+        """Takes a model that nobody uses out of memory; the next request for it brings it back.
+
+        Raises:
+            ApiError: 409, it is in use, or its weights cannot be read again.
+        """
+        place, idle_sleep = self._places[model], model.idle_sleep
+        is_there = model.is_open and model.is_in_memory
+        if not is_there:
+            return
+        if idle_sleep is not None:
+            idle_sleep.take_over()  # it is woken from here
+        try:
+            await model.engine.lifecycle.sleep(forget_weights=True, is_wanted=lambda: not place.num_users)
+        except (EngineBusy, ModelError) as error:
+            raise ApiError(str(error), status=409, code="engine_busy") from error
+        finally:
+            if place.num_users:
+                self.ask_for(model)  # a request has come meanwhile
+            if model.is_in_memory and idle_sleep is not None:
+                idle_sleep.hand_back()
+        if model.is_in_memory:
+            raise ApiError(f"the model {model.model_name} is in use", status=409, code="engine_busy")
+
     async def arrival(self, model: ServedModel) -> None:
         """Waits until the model, which the caller holds by `use`, is in memory; raises ApiError."""
         if model.is_in_memory:
@@ -129,7 +154,8 @@ class Residency:
                 await model.engine.lifecycle.wake(is_beside_others=self.is_beside_others(model))
         except Exception as failure:  # noqa: BLE001 - whatever is wrong with one model must not end the others
             is_foreseen = isinstance(failure, OSError | ValueError | RuntimeError | MemoryError)
-            log.error("model_not_loaded", model=model.model_name, reason=str(failure), exc_info=not is_foreseen)
+            if not is_foreseen or not self._ends_with(model):
+                log.error("model_not_loaded", model=model.model_name, reason=str(failure), exc_info=not is_foreseen)
             reason = str(failure) or type(failure).__name__
             model.fail_to_load(reason)
             error = _cannot_load(model, reason)
@@ -141,6 +167,10 @@ class Residency:
             place.may_leave_at = _now() + max(LEAST_STAY_S, LEAST_STAY_IN_LOADS * seconds)
             log.info("model_in_memory", model=model.model_name, seconds=round(seconds, 3))
         self._tell(model, error)
+
+    def _ends_with(self, model: ServedModel) -> bool:
+        """Whether the command ends, with the reason in a line of its own, because its only model cannot be loaded."""
+        return len(self._models) == 1 and not model.is_open and model.settings.log_format == "console"
 
     def _tell(self, model: ServedModel, error: ApiError | None) -> None:
         """Removes a model from the load queue, and gives the outcome to those who wait for it."""

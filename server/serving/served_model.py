@@ -13,7 +13,7 @@ from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
 from server.output_parsers.output_parser import OutputFormat
 from server.output_parsers.reasoning_parser import choose_reasoning
-from server.output_parsers.tool_parser import choose_tool_call_syntax
+from server.output_parsers.tool_call_syntaxes import choose_tool_call_syntax
 from server.protocol.errors import ApiError, unavailable
 from server.serving.idle_sleep import IdleSleep
 from server.serving.structured_output_manager import StructuredOutputManager

@@ -14,7 +14,10 @@ from server.admission.workers import Workers
 from server.generation.generation_request import GenerationRequest
 from server.generation.prompt_sources import MAX_INLINE_CHARS
 from server.generation.prompts import PreparedPrompt, rules_behind
+from server.output_parsers.families.json_formats import HERMES
+from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 from server.output_parsers.output_parser import OutputFormat
+from server.output_parsers.tagged_lark import has_tags
 from server.output_parsers.tool_call_lark import (
     LarkMarkers,
     ToolCallLark,
@@ -22,9 +25,8 @@ from server.output_parsers.tool_call_lark import (
     calls_or_form,
     tool_call_lark,
 )
-from server.output_parsers.tool_parser import HERMES
 from server.protocol.structured_outputs import Grammar
-from server.protocol.tools import MAX_CALLS, FunctionDefinition, OfferedCalls
+from server.protocol.tools import MAX_CALLS, FunctionDefinition, OfferedCalls, StrictCalls
 from server.structured_output.argument_grammar import ArgumentGrammar, ArgumentKeys
 from server.structured_output.compiled_grammar import CompiledGrammar
 from server.structured_output.grammar_compiler import GrammarCompiler
@@ -184,8 +186,18 @@ class StructuredOutputManager:
             InvalidParameter: the schema of a tool is refused or takes too long.
         """
         calls, syntax = request.strict_calls, self._format.calls or HERMES
-        if calls is None:
+        if calls is not None:
+            return await self._own_calls(calls, syntax, workers)
+        if request.offered_calls is None or not has_tags(syntax):
             return None
+        try:  # what is no JSON follows the schemas from the marker on, as JSON does from the key of the arguments on
+            async with asyncio.timeout(MAX_WAIT_SECONDS):
+                return await self._own_calls(request.offered_calls.as_strict(), syntax, workers)
+        except (ValueError, QueueFull, TimeoutError):
+            return None
+
+    async def _own_calls(self, calls: StrictCalls, syntax: ToolCallSyntax, workers: Workers) -> ToolCallGrammar | None:
+        """The grammar of calls in the model's own syntax; None where that cannot be enforced."""
         try:
             if calls.is_longer(MAX_INLINE_CHARS):
                 made = await workers.run(tool_call_lark, syntax, calls, self._markers)

@@ -98,7 +98,7 @@ class Submitter:
                 priority, cache_salt = tenant.check_priority(request.priority), tenant.cache_salt(request.cache_salt)
                 request = replace(request, priority=priority, cache_salt=cache_salt)
             with (
-                _streaming(tenant, is_owed=submission.was_accepted),
+                _streaming(tenant, request, is_owed=submission.was_accepted),
                 self._requests.hold(tenant.salt, ids) as running,
                 self._residency.use(model),
             ):
@@ -197,13 +197,15 @@ class Submitter:
         return replace(request, timeout=max(min(timeouts) - (clock() - began), 0.001))
 
 
-def _streaming(tenant: Tenant, *, is_owed: bool) -> AbstractContextManager[None]:
-    """Counts a generation among those of the tenant's key.
+def _streaming(tenant: Tenant, request: GenerationRequest, *, is_owed: bool) -> AbstractContextManager[None]:
+    """Counts the answers to a request among the streams of the tenant's key.
 
     Raises:
-        ApiError: 429, as many as may run at once do.
+        ApiError: 429, with them more would run at once than may.
     """
-    return nullcontext() if tenant.account is None else tenant.account.stream(is_owed=is_owed)
+    if tenant.account is None:
+        return nullcontext()
+    return tenant.account.streams(len(request.prompts) * request.num_sampled, is_owed=is_owed)
 
 
 def _most_tokens(request: GenerationRequest, prompts: Sequence[PreparedPrompt]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -21,21 +22,23 @@ def variable_name(setting: Setting) -> str:
     return ENVIRONMENT_PREFIX + setting.key.upper()
 
 
-def add_flag(parser: argparse.ArgumentParser, setting: Setting) -> None:
-    """Adds the setting's flag to the parser: a text, of a switch True, None where it is missing.
+def add_flag(parser: argparse._ActionsContainer, setting: Setting, *, is_shown: bool = True) -> None:
+    """Adds the setting's flag to a parser or a group of one: a text, of a switch True, None where it is missing.
 
-    A flag of several texts may be given again, and gives a list.
+    A flag of several texts may be given again, and gives a list. One that is not shown is left out of the help.
     """
     if setting.is_switch:
         parser.add_argument(
-            flag_name(setting), dest=setting.key, action="store_true", default=None, help=setting.summary
-        )
+            flag_name(setting), dest=setting.key, action="store_true", default=None,
+            help=setting.summary if is_shown else argparse.SUPPRESS,
+        )  # fmt: skip
         return
     shown, is_several = setting.summary, setting.kind is tuple
     if setting.default not in (None, (), ""):
         shown += f" (default {', '.join(setting.default) if is_several else setting.default})"
     parser.add_argument(
-        flag_name(setting), dest=setting.key, default=None, help=shown, metavar=setting.metavar,
+        flag_name(setting), dest=setting.key, default=None, metavar=setting.metavar,
+        help=shown if is_shown else argparse.SUPPRESS,
         action="append" if is_several else "store",
     )  # fmt: skip
 
@@ -64,6 +67,25 @@ def read(settings: Iterable[Setting], flags: Mapping[str, Any], environment: Map
         elif value is not None:
             values[setting.name] = setting.from_key(value)
     return values
+
+
+def as_given(
+    message: str, settings: Iterable[Setting], flags: Mapping[str, Any], environment: Mapping[str, str]
+) -> str:
+    """`message` with settings called by the flag or the variable that gave them, in the place of the field's name.
+
+    A name of one word is replaced only where the message is about it: `port is 70000`.
+    """
+
+    def shown(setting: Setting) -> str:
+        variable = variable_name(setting)
+        return variable if flags.get(setting.key) is None and variable in environment else flag_name(setting)
+
+    names = {name: shown(setting) for setting in settings for name in (setting.name, setting.key)}
+    long = "|".join(re.escape(name) for name in names if "_" in name)
+    message = re.sub(rf"(?<![\w./-])(?:{long})(?![\w./=-])", lambda found: names[found[0]], message)
+    first, space, rest = message.partition(" ")
+    return names[first] + space + rest if first in names and rest.startswith(("is ", "has ")) else message
 
 
 def write(settings: Iterable[Setting], configuration: object) -> dict[str, str]:

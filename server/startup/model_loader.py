@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import orjson
+
 from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
 from engine.interface.regular_file import open_regular
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from engine.client import EngineClient
 
 
+_NO_MEMORY = "RESOURCE_EXHAUSTED"  # how the errors of JAX begin where memory is short
 MAX_TEMPLATE_BYTES = 4 << 20  # of a file with a chat template; templates have some kilobytes
 
 
@@ -34,6 +37,9 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
     Raises ModelStoreError, ValueError or OSError.
     """
     loaded = load_with(settings.model, settings.engine_config, progress, settings.chat_template)
+    template, variables = loaded.text_model.chat_template, settings.default_chat_template_kwargs
+    if template is not None and variables is not None:
+        template.set_defaults(orjson.loads(variables))
     if settings.sampling_defaults == OPENAI_DEFAULTS:
         loaded = loaded._replace(text_model=replace(loaded.text_model, sampling_defaults={}))
     return loaded
@@ -76,7 +82,16 @@ def load_with(
     from engine.client import EngineClient
 
     config = configure(tuple(text_model.tokenizer.eos_token_ids))
-    return LoadedModel(EngineClient.load(path, config, progress), text_model)
+    try:
+        return LoadedModel(EngineClient.load(path, config, progress), text_model)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and _NO_MEMORY not in str(error):
+            raise
+        reason = (str(error).splitlines() or ["no more is available"])[0].removeprefix(f"{_NO_MEMORY}: ")
+        raise ValueError(
+            f"there is not enough memory for the model and its cache ({reason.rstrip('.')}); lower memory_utilization, "
+            "num_pages, max_num_seqs or max_model_len, or take a smaller model (`eagre models` lists what fits)"
+        ) from error
 
 
 def _read_template(path: Path) -> str:

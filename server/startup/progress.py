@@ -16,7 +16,9 @@ from engine.interface.types import Progress
 from server.startup.plain_text import one_line
 
 # The first words of stages that count bytes; all other stages count items.
-BYTE_STAGES = frozenset({"download", "unpack", "verify"})
+BYTE_STAGES = frozenset({"download", "load", "unpack", "verify"})
+
+_ITEMS = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"  # of a bar that counts no bytes
 
 
 def format_count(stage: str, count: int) -> str:
@@ -92,7 +94,8 @@ class _Unwatched(tqdm):  # type: ignore[misc]  # tqdm ships no types
 
 class _Bar:
     def __init__(self, stage: str, stream: TextIO) -> None:
-        units: dict[str, Any] = {}
+        # A rate of programs or prompts would say nothing; a note has what there is to say.
+        units: dict[str, Any] = {"bar_format": _ITEMS}
         if stage.split(" ", 1)[0] in BYTE_STAGES:
             units = {"unit": "B", "unit_scale": True}
         # tqdm itself shows nothing in a terminal that reports a size of zero, so the size is passed to it.

@@ -10,12 +10,15 @@ from enum import StrEnum
 from ipaddress import ip_network
 from typing import Any
 
+import orjson
+
 from engine.interface.config import EngineConfig
 from engine.interface.setting import NOT_EMPTY, Limit, Setting, at_least, check, from_to, setting, settings_of
 from server.model_sources.cache_folder import cache_folder
 from server.output_parsers.reasoning_parser import OFF, REASONING_SYNTAXES
-from server.output_parsers.tool_parser import NATIVE, TOOL_CALL_SYNTAXES
-from server.startup.flags import add_flag, read
+from server.output_parsers.tool_call_syntaxes import NATIVE, TOOL_CALL_SYNTAXES
+from server.startup.flag_groups import FIRST_FLAGS, FLAG_GROUPS
+from server.startup.flags import add_flag, as_given, read
 from server.structured_output.grammar_limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -36,6 +39,8 @@ _ORIGINS = Limit(
     lambda origins: all(re.fullmatch(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?", origin) for origin in origins),
     "each must be an origin such as http://127.0.0.1:8001",
 )
+
+_HOSTS = Limit(lambda text: all(host.strip() for host in text.split(",")), "it must not be empty")
 
 _NETWORKS = Limit(
     lambda networks: all(_is_network(network) for network in networks),
@@ -79,6 +84,19 @@ _PREFIX = Limit(
 )
 
 
+def _is_variables(text: str) -> bool:
+    from server.protocol.generation_fields import parse_variables  # it brings pydantic, which most commands do without
+
+    try:
+        parse_variables(orjson.loads(text))
+    except ValueError:
+        return False
+    return True
+
+
+_VARIABLES = Limit(_is_variables, 'it must be a JSON object such as {"enable_thinking": false}, without reserved names')
+
+
 def _is_network(text: str) -> bool:
     try:
         ip_network(text, strict=False)
@@ -98,7 +116,7 @@ class ServerSettings:
     Raises SettingsError if a value is of the wrong type or outside its limits.
     """
 
-    host: str = setting("127.0.0.1", "address to listen on", limit=NOT_EMPTY)
+    host: str = setting("127.0.0.1", "address to listen on, or several, comma-separated", limit=_HOSTS)
     port: int = setting(8000, "port to listen on; 0 picks a free one", limit=from_to(0, 65535))
     uds: str | None = setting(
         None, "Unix socket to listen on instead, for its owner alone", limit=NOT_EMPTY, metavar="PATH"
@@ -167,6 +185,10 @@ class ServerSettings:
     chat_template: str | None = setting(
         None, "file with a jinja2 template in the place of the model's own", limit=NOT_EMPTY, metavar="PATH"
     )
+    default_chat_template_kwargs: str | None = setting(
+        None, "JSON object of variables for the chat template, where a request does not give them", limit=_VARIABLES,
+        metavar="JSON",
+    )  # fmt: skip
     data_parallel: int = setting(
         1, "servers in processes of their own behind one front, each with its share of cores and memory",
         limit=from_to(1, MAX_REPLICAS), metavar="N",
@@ -290,6 +312,11 @@ class ServerSettings:
         self.engine_config()
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """The addresses to listen on, each once."""
+        return tuple(dict.fromkeys(host.strip() for host in self.host.split(",")))
+
+    @property
     def model(self) -> str:
         """The only model of these settings, or the first."""
         return self.models[0]
@@ -312,10 +339,16 @@ class ServerSettings:
         return found
 
     @classmethod
-    def add_flags(cls, parser: argparse.ArgumentParser) -> None:
-        """Adds one flag for each setting. A flag that is not given is None in the namespace."""
-        for declared in cls.declared():
-            add_flag(parser, declared)
+    def add_flags(cls, parser: argparse.ArgumentParser, *, shows_all: bool = True) -> None:
+        """Adds one flag for each setting, in groups; the help shows all, or those that matter first.
+
+        A flag that is not given is None in the namespace.
+        """
+        declared = {setting.key: setting for setting in cls.declared()}
+        for title, keys in FLAG_GROUPS.items():
+            group = parser.add_argument_group(title)
+            for key in keys:
+                add_flag(group, declared[key], is_shown=shows_all or key in FIRST_FLAGS)
 
     @classmethod
     def from_sources(cls, flags: Mapping[str, Any], environment: Mapping[str, str]) -> ServerSettings:
@@ -326,7 +359,5 @@ class ServerSettings:
         try:
             engine = EngineConfig(**read(settings_of(EngineConfig).values(), flags, environment))
             return cls(engine=engine, **read(settings_of(cls).values(), flags, environment))
-        except SettingsError:
-            raise
         except ValueError as error:
-            raise SettingsError(str(error)) from error
+            raise SettingsError(as_given(str(error), cls.declared(), flags, environment)) from error

@@ -35,7 +35,7 @@ class RecordStore:
         self._thread = FairPool(1, "store", rests=True)
         self._table: RecordTable | None = None
         self._is_closed = False
-        self.failure: str | None = None  # why the last call failed, until one succeeds
+        self.failure: str | None = None  # why the last call failed, or could not write, until one succeeds
         self.num_failures = 0  # calls that failed
         self._log_interval = LogInterval()
         if path is not None:
@@ -171,14 +171,15 @@ class RecordStore:
     def _work(self, work: Callable[[RecordTable], T]) -> T:
         with SHORT_SWITCHES:
             try:
-                result = work(self._open())
+                table = self._open()
+                result = work(table)
             except TooLarge:
                 raise
             except StoreError as error:
                 self.failure = str(error)
                 self.num_failures += 1
                 raise
-            self.failure = None
+            self.failure = table.write_error
             return result
 
     def _open(self) -> RecordTable:

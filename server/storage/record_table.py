@@ -7,7 +7,7 @@ killed at any moment. A crash of the whole machine may lose the last records, an
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -104,6 +104,7 @@ class RecordTable:
         self._path = path
         self._shares = shares
         self._num_uses = 0
+        self.write_error: str | None = None  # of the last transaction
         try:
             if path is not None:
                 _make_private(path)
@@ -139,12 +140,13 @@ class RecordTable:
             self._make_room()
 
     def get(self, key: RecordKey) -> bytes | None:
-        with self._transaction():
+        with self._reading():
             row = self._run(f"SELECT number, value FROM records JOIN contents USING (number) {_WHERE}", key).fetchone()
-            if row is None:
-                return None
+        if row is None:
+            return None
+        with suppress(StoreError), self._transaction():  # what is on a disk that is full or read-only can still be read
             self._run("UPDATE records SET used = ? WHERE number = ?", (self._next_use(), row[0]))
-            return bytes(row[1])
+        return bytes(row[1])
 
     def delete(self, key: RecordKey) -> bool:
         """Deletes a record; returns whether there was one."""
@@ -153,7 +155,7 @@ class RecordTable:
 
     def keys(self, kind: str) -> list[RecordKey]:
         """The keys of all records of a kind, of all owners; the least recently used comes first."""
-        with self._transaction():
+        with self._reading():
             rows = self._run("SELECT kind, owner, id FROM records WHERE kind = ? ORDER BY used", (kind,))
             return [RecordKey(*row) for row in rows]
 
@@ -207,21 +209,31 @@ class RecordTable:
             self._make_room()  # the bounds may be narrower than last time
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Everything within happens, or nothing."""
+    def _reading(self) -> Iterator[None]:
         self.check_file()
         try:
-            self._run("BEGIN")
-            try:
-                yield
-                self._run("COMMIT")
-            except BaseException:
-                if self._database.in_transaction:
-                    self._run("ROLLBACK")
-                self._count()
-                raise
+            yield
         except sqlite3.Error as error:
             raise self._unusable(error) from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Everything within happens, or nothing."""
+        try:
+            with self._reading():
+                self._run("BEGIN")
+                try:
+                    yield
+                    self._run("COMMIT")
+                except BaseException:
+                    if self._database.in_transaction:
+                        self._run("ROLLBACK")
+                    self._count()
+                    raise
+        except StoreError as error:
+            self.write_error = str(error)
+            raise
+        self.write_error = None
 
     def _run(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         return self._database.execute(statement, values)

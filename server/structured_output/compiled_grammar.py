@@ -19,6 +19,7 @@ from server.structured_output.grammar_vocabulary import GrammarVocabulary
 from server.structured_output.output_grammar import MAX_PREFIX_SECONDS
 from server.structured_output.schemas.closed_objects import close_objects
 from server.structured_output.schemas.schema_errors import located
+from server.structured_output.schemas.type_names import with_known_types
 from server.text.tokenization.native_errors import is_panic
 
 if TYPE_CHECKING:
@@ -232,6 +233,7 @@ def _with_options(source: str | bytes, *, closes: bool) -> str:
     check_schema(schema)
     if isinstance(schema, dict) and "x-guidance" in schema:
         raise InvalidGrammar("x-guidance is not supported: how JSON is written is the server's affair")
+    schema = with_known_types(schema)
     if closes:
         schema = close_objects(schema)
     if isinstance(schema, dict) and "$id" in schema and not _has_absolute_references(schema):

@@ -70,6 +70,10 @@ class ChatTemplate:
         # Templates ask whether there are tools, and in some of them an undefined variable is not none.
         self._tokens: dict[str, object] = dict.fromkeys(VARIANTS) | {"bos_token": bos_token, "eos_token": eos_token}
 
+    def set_defaults(self, variables: Mapping[str, object]) -> None:
+        """Sets the values of variables that a conversation does not give."""
+        self._tokens |= variables
+
     @property
     def source(self) -> str:
         """The source of the template and of its variants."""

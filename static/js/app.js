@@ -1,253 +1,345 @@
 /**
- * The playground: puts the parts together. A room imports from itself and from those below it:
+ * The page: puts the parts together. A room imports from itself and from those below it:
  *
- *   views/      the tab of tokens: answers token by token, compared, timed and as they were sent
- *   engine/     the tab that shows the engine at work
- *   panels/     the story and the chat, each with the buttons that start and stop an answer
+ *   views/      answers token by token, timed and as they were sent: the inspector, and the page that compares
+ *   engine/     the operator's page, which shows the engine at work
+ *   panels/     the conversations: their list, the one that is shown, the answers that are being written
  *   answer/     one answer: what its chunks bring, its sentences, its figures
  *   markdown/   from an answer's text to elements, block by block as it arrives
  *   parameters/ every parameter with its control, presets, tools, schemas
+ *   tools/      tools that run: clients of MCP servers, a calculator, the time
  *   store/      conversations: trees of messages, kept in the browser
- *   page/       the document: elements, tabs, and the reader's settings
+ *   attachments/ files that go with a message, read as text
+ *   page/       the document: elements, address, theme, and the reader's settings
  *   transport/  the server: its state, and the ways in which an answer comes from it
+ *   words/      every visible string, in English and in other languages
  */
 
 import { Admin } from "./engine/admin.js";
 import { EngineView } from "./engine/engine_view.js";
 import { readParameters, sentParameters } from "./parameters/catalogue.js";
+import { Hold } from "./parameters/hold.js";
 import { ParameterPanel } from "./parameters/panel.js";
 import { Presets } from "./parameters/presets.js";
 import { readSchema, readTools } from "./parameters/structure.js";
 import { Controls } from "./page/controls.js";
-import { Palette } from "./page/palette.js";
 import { announce, byId } from "./page/dom.js";
+import { setUpKeys } from "./page/keys.js";
+import { Layout } from "./page/layout.js";
+import { Palette } from "./page/palette.js";
+import { NEW, Router, addressOf } from "./page/route.js";
 import { loadSettings, samplingOf, saveSettings } from "./page/settings.js";
-import { Tabs } from "./page/tabs.js";
+import { Theme } from "./page/theme.js";
+import { Toast } from "./page/toast.js";
 import { Chat } from "./panels/chat.js";
-import { Story } from "./panels/story.js";
-import { ApiKey } from "./transport/api_key.js";
-import { IndexedDatabase, MemoryDatabase } from "./store/database.js";
+import { showServer } from "./panels/server_line.js";
+import { Sidebar } from "./panels/sidebar.js";
 import { conversationOf } from "./store/adopted.js";
-import { Library } from "./store/library.js";
-import { Workbench } from "./views/workbench.js";
+import { IndexedDatabase, MemoryDatabase } from "./store/database.js";
+import { Drafts } from "./store/drafts.js";
+import { FORMATS } from "./store/files.js";
+import { Library, makeId } from "./store/library.js";
+import { ApiKey } from "./transport/api_key.js";
 import { ConnectionLost, ServerError } from "./transport/errors.js";
 import { Server } from "./transport/server.js";
 import { ServerState } from "./transport/server_state.js";
+import { Inspector } from "./views/inspector.js";
+import { Workbench } from "./views/workbench.js";
+import { LANGUAGES, fillIn, languageOf, loadWords, words } from "./words/words.js";
 
-const STATE_WORDS = {
-  connecting: "connecting…",
-  loading: "loading the model…",
-  ready: "ready",
-  locked: "needs an API key",
-  unwell: "not available",
-  lost: "server lost, trying again…",
-};
-const STAGE = /\(([^()]+)\)$/; // at the end of the server's sentence on its loading
+const LANGUAGE = "eagre.language";
+const MOST_OVER_SSE = 4; // answers at once: a browser opens six connections to a server, and the page needs one itself
 
 const storage = () => window.localStorage; // even naming it throws where cookies are blocked
-const stored = loadSettings(storage);
-const controls = new Controls({ ...stored, extra: readParameters(stored.extra) }, (settings) => saveSettings(storage, settings));
-
 const tabStorage = () => window.sessionStorage;
-const own = new Server(new URL(".", location.href).href.replace(/\/$/, ""), tabStorage, "eagre.api-key");
-const { fetch: keyedFetch, transports } = own;
-const peers = new Map(byId("peers").content.split(" ").filter((url) => url !== "").map((url) => [url, new Server(url, tabStorage)]));
 
-/** The chosen transport, or SSE for what the Responses API has no words for. */
-function transportFor(task) {
-  const { transport } = controls.settings;
-  const isOnlyChat = "messages" in task && !task.continue_final_message;
-  return transports[transport === "responses" && !isOnlyChat ? "sse" : transport];
-}
-
-const server = new ServerState(showServer, { fetch: keyedFetch, chosen: controls.settings.model });
-
-/** The parameters of a completion; a seed is drawn here, so that each answer can be had again. */
-function sampling() {
-  return { ...firstParameters(), ...sentParameters(controls.settings.extra, false) };
-}
-
-/** The parameters of a chat. */
-function chatParameters() {
-  const { extra, toolsText, toolChoice, schemaText } = controls.settings;
-  const parameters = { ...firstParameters(), ...sentParameters(extra, true) };
-  const tools = readTools(toolsText).value;
-  if (tools !== null) Object.assign(parameters, { tools, tool_choice: toolChoice });
-  const schema = readSchema(schemaText).value;
-  if (schema !== null) {
-    parameters.response_format = { type: "json_schema", json_schema: { name: "answer", schema, strict: true } };
+/** The language that the reader has chosen; empty where the browser's counts. */
+function chosenLanguage() {
+  try {
+    return storage().getItem(LANGUAGE) ?? "";
+  } catch {
+    return "";
   }
-  return parameters;
 }
 
-function firstParameters() {
-  const first = samplingOf(controls.settings);
-  first.seed ??= crypto.getRandomValues(new Uint32Array(1))[0];
-  return server.model === null ? first : { model: server.model.id, ...first };
-}
+function start(language) {
+  document.documentElement.lang = language;
+  fillIn(document);
+  const stored = loadSettings(storage);
+  const controls = new Controls({ ...stored, extra: readParameters(stored.extra) }, (settings) => saveSettings(storage, settings));
+  const theme = new Theme(storage);
+  const own = new Server(new URL(".", location.href).href.replace(/\/$/, ""), tabStorage, "eagre.api-key");
+  const { fetch: keyedFetch, transports } = own;
+  const peers = new Map(byId("peers").content.split(" ").filter((url) => url !== "").map((url) => [url, new Server(url, tabStorage)]));
+  const server = new ServerState(() => showState(), { fetch: keyedFetch, chosen: controls.settings.model, hasKey: () => own.key.value !== "" });
+  const router = new Router((route) => show(route));
 
-const deps = {
-  transport: transportFor,
-  transportOf: (name) => transports[name],
-  parameters: chatParameters,
-  sampling,
-  system: () => controls.settings.system,
-  setSystem: (system) => controls.setSystem(system),
-  model: () => server.model,
-  fetch: keyedFetch,
+  /** The chosen transport, or SSE for what the Responses API has no words for, or a socket where SSE would take every connection. */
+  function transportFor(task) {
+    const { transport } = controls.settings;
+    const isOnlyChat = "messages" in task && !task.continue_final_message;
+    const name = transport === "responses" && !isOnlyChat ? "sse" : transport;
+    return transports[name === "sse" && chat.answers.ids.length >= MOST_OVER_SSE ? "websocket" : name];
+  }
+
+  /** The parameters of a completion; a seed is drawn here, so that each answer can be had again. */
+  function sampling() {
+    return { ...firstParameters(), ...sentParameters(controls.settings.extra, false), ...answerFormat() };
+  }
+
+  /** The parameters of a chat. */
+  function chatParameters() {
+    const { extra, toolsText, toolChoice } = controls.settings;
+    const parameters = { ...firstParameters(), ...sentParameters(extra, true), ...answerFormat() };
+    const tools = readTools(toolsText).value;
+    return tools === null ? parameters : { ...parameters, tools, tool_choice: toolChoice };
+  }
+
+  function answerFormat() {
+    const schema = readSchema(controls.settings.schemaText).value;
+    if (schema === null) return {};
+    return { response_format: { type: "json_schema", json_schema: { name: "answer", schema, strict: true } } };
+  }
+
+  function firstParameters() {
+    const first = samplingOf(controls.settings);
+    first.seed ??= crypto.getRandomValues(new Uint32Array(1))[0];
+    return server.model === null ? first : { model: server.model.id, ...first };
+  }
+
+  const toast = new Toast();
+  const drafts = new Drafts(storage);
   // A lost server may be back before we notice: trying is how to find out.
-  canGenerate: () => server.name !== "connecting" && server.name !== "loading",
-  onError: (error) => {
-    // A browser does not say why a socket was refused; the state tells whether a key is missing.
-    if (error instanceof ConnectionLost) server.check();
-    if (error instanceof ServerError && error.status === 401) askForKey();
-  },
-};
-const library = IndexedDatabase.open().catch(() => new MemoryDatabase()).then((database) => new Library(database));
-const adminKey = new ApiKey(tabStorage, "eagre.admin-key");
-// An administrator sees the ids of all requests, a client those of its own.
-const engineFetch = (url, options) => (adminKey.value === "" ? keyedFetch : adminKey.over(fetch.bind(globalThis)))(url, options);
-const engine = new EngineView({ fetch: engineFetch, admin: new Admin(adminKey), model: () => server.model?.id, onOpen: openRequest });
-const parameterPanel = new ParameterPanel(controls, new Presets(storage), keyedFetch);
-const panels = { story: new Story(deps, tabStorage), chat: new Chat(deps, library, tabStorage), engine };
-const workbench = new Workbench({
-  serverOf: (origin) => peers.get(origin) ?? own,
-  peers: [...peers.keys()],
-  parameters: (isChat) => (isChat ? chatParameters() : sampling()),
-  model: () => server.model,
-  models: () => server.models,
-  transport: () => (controls.settings.transport === "websocket" ? "websocket" : "sse"), // the two that columns have
-  canGenerate: deps.canGenerate,
-  hasSeed: () => controls.settings.seed !== null,
-  restore: restoreParameters,
-});
-panels.tokens = workbench;
-panels.chat.actions.push({
-  label: "Tokens",
-  run: (node) => {
-    workbench.openNode(node);
-    tabs.select("tokens");
-  },
-});
+  const canGenerate = (isOfChat = true) =>
+    server.name !== "connecting" && server.name !== "loading" && parameterPanel.problem(isOfChat) === null;
+  const library = IndexedDatabase.open().catch(() => new MemoryDatabase()).then((database) => new Library(database));
+  const shared = {
+    serverOf: (origin) => peers.get(origin) ?? own,
+    peers: [...peers.keys()],
+    model: () => server.model,
+    models: () => server.models,
+    transport: () => (controls.settings.transport === "websocket" ? "websocket" : "sse"), // the two that columns have
+  };
+  const inspector = new Inspector({ ...shared, peers: [] }, (isOpen) => layout.open(isOpen ? "inspector" : null));
+  const layout = new Layout(storage, inspector);
+  const chat = new Chat({
+    transport: transportFor,
+    transportOf: (name) => transports[name],
+    parameters: chatParameters,
+    sampling,
+    system: () => controls.settings.system,
+    setSystem: (system) => controls.setSystem(system),
+    model: () => server.model,
+    fetch: keyedFetch,
+    canGenerate,
+    onLost: () => server.check(),
+    onError: (error) => {
+      // A browser does not say why a socket was refused; the state tells whether a key is missing.
+      if (error instanceof ConnectionLost) server.check();
+      if (error instanceof ServerError && error.status === 401) askForKey();
+    },
+    router,
+    toast,
+    drafts,
+    inspect: (node, isAsked) => (isAsked ? inspector.open(node) : inspector.show(node)),
+    changed: () => {
+      sidebar.update();
+      inspector.show(chat.lastAnswer());
+    },
+  }, library, tabStorage);
+  const sidebar = new Sidebar(library, {
+    openId: () => chat.conversation?.id,
+    isBusy: (id) => chat.answers.isBusy(id),
+    load: (id) => chat.answers.load(id),
+    removed: (id) => chat.removed(id),
+    renamed: (id, title) => chat.renamed(id, title),
+    opened: () => layout.closeSheets(),
+    toast,
+    drafts,
+  });
+  const adminKey = new ApiKey(tabStorage, "eagre.admin-key");
+  // An administrator sees the ids of all requests, a client those of its own.
+  const engineFetch = (url, options) => (adminKey.value === "" ? keyedFetch : adminKey.over(fetch.bind(globalThis)))(url, options);
+  const engine = new EngineView({ fetch: engineFetch, admin: new Admin(adminKey), model: () => server.model?.id, onOpen: openRequest, onState: () => server.check() });
+  const parameterPanel = new ParameterPanel(controls, new Presets(storage), {
+    fetch: keyedFetch, onChange: () => showHolds(), reveal: () => layout.open("settings"),
+  });
+  const workbench = new Workbench({
+    ...shared,
+    parameters: (isChat) => (isChat ? chatParameters() : sampling()),
+    canGenerate,
+    hasSeed: () => controls.settings.seed !== null,
+    restore: restoreParameters,
+  });
+  const panels = { chat, tokens: workbench, engine };
+  const holds = [["story-form", () => false], ["chat-form", () => true], ["tokens-form", () => byId("tokens-kind").value === "chat"]]
+    .map(([form, isOfChat]) => new Hold(byId(form), () => parameterPanel.problem(isOfChat())));
+  byId("tokens-kind").addEventListener("change", showHolds);
 
-/** Takes over the parameters of a request, of a link or of another client. */
-function restoreParameters(given, isChat) {
-  if (typeof given.model === "string") chooseModel(given.model);
-  controls.restore(given);
-  parameterPanel.restore(given, isChat);
-}
-
-/** Shows what another client has asked, as it is, in the chat or the story. */
-function openRequest(record) {
-  const { prompts: [asked], parameters } = record.request;
-  restoreParameters(parameters, asked.messages !== undefined);
-  if (asked.messages === undefined) {
-    tabs.select("story");
-    panels.story.open(typeof asked.prompt === "string" ? asked.prompt : (record.prompts[0]?.text ?? ""));
-    return;
+  /** Shows what keeps requests from being sent. */
+  function showHolds() {
+    for (const hold of holds) hold.update();
+    byId("story-continue").disabled = !canGenerate(false);
+    byId("chat-send").disabled = !canGenerate();
   }
-  tabs.select("chat");
-  const { system, nodes } = conversationOf(record);
-  panels.chat.adopt(system, nodes);
-}
 
-/** Whose answers, and whose engine, are shown from now on. */
-function chooseModel(name) {
-  controls.change({ model: name });
-  server.choose(name);
-  engine.reopen();
-}
+  /** Shows the place that the address names. */
+  async function show(route) {
+    const { view } = route;
+    document.body.dataset.mode = view;
+    for (const name of Object.keys(panels)) {
+      byId(name).hidden = name !== view;
+      byId(`tab-${name}`).toggleAttribute("aria-current", name === view);
+      if (name === view) byId(`tab-${name}`).setAttribute("aria-current", "page");
+    }
+    engine.isShown = view === "engine";
+    layout.showView(view);
+    if (view === "tokens") workbench.takeSetup();
+    if (view === "chat") await showConversation(route);
+    parameterPanel.isChat = !(view === "chat" && chat.conversation?.kind === "completion");
+    byId("tab-chat").href = chat.conversation !== null && chat.conversation.tree.size > 0 ? addressOf(chat.conversation.id) : NEW.chat;
+    if (view !== "chat") document.title = `${words.header[view === "tokens" ? "compare" : "engine"]} – Eagre`;
+    if (matchMedia("(hover: hover)").matches) panels[view].focus?.(); // no keyboard jumps up on a phone
+  }
 
-/** Offers the server's models where it has several. */
-function offerModels({ models, model }) {
-  byId("model-setting").hidden = models.length < 2;
-  byId("model").replaceChildren(...models.map((name) => new Option(name, name)));
-  byId("model").value = model?.id ?? "";
-  workbench.offerModels(models);
-}
+  async function showConversation({ id, kind }) {
+    if (id === undefined) {
+      await chat.create(kind);
+    } else if (!(await chat.open(id))) {
+      router.rename(NEW.chat);
+      await chat.create("chat");
+      announce(words.chat.gone);
+      byId("chat-title").textContent = words.chat.gone;
+    }
+    sidebar.update();
+  }
 
-function showServer({ name, detail, model }) {
-  const words = name === "unwell" && detail !== "" ? detail : STATE_WORDS[name];
-  if (byId("server").dataset.state !== name) announce(words);
-  byId("server").dataset.state = name;
-  byId("server-state").textContent = words;
-  byId("server-stage").textContent = name === "loading" ? (STAGE.exec(detail)?.[1] ?? "") : "";
-  byId("server-model").textContent = name === "loading" ? "" : (model?.id ?? "");
-  offerModels(server);
-  if (model?.max_model_len) controls.limitTokens(model.max_model_len);
-  if (name === "locked" && byId("key-setting").hidden) askForKey();
-  byId("story-continue").disabled = byId("chat-send").disabled = !deps.canGenerate();
-}
+  /** Takes over the parameters of a request, of a link or of another client. */
+  function restoreParameters(given, isChat) {
+    if (typeof given.model === "string") chooseModel(given.model);
+    parameterPanel.restore(given, isChat);
+  }
 
-/** Opens the settings at the field of the key, which is shown from now on. */
-function askForKey() {
-  byId("key-setting").hidden = false;
-  showSettings(true);
-  byId("api-key").focus();
-}
+  /** Shows what another client has asked, as it is, as a conversation. */
+  async function openRequest(record) {
+    const { prompts: [asked], parameters } = record.request;
+    restoreParameters(parameters, asked.messages !== undefined);
+    if (asked.messages !== undefined) {
+      const { system, nodes } = conversationOf(record);
+      await chat.adopt(system, nodes);
+      return;
+    }
+    const content = typeof asked.prompt === "string" ? asked.prompt : (record.prompts[0]?.text ?? "");
+    await chat.adopt("", [{ id: makeId(), parent: null, role: "user", content, created: Date.now(), attachments: [] }], "completion");
+  }
 
-function showSettings(isOpen) {
-  document.body.classList.toggle("settings-open", isOpen);
-  byId("settings-toggle").setAttribute("aria-expanded", String(isOpen));
-}
+  /** Whose answers, and whose engine, are shown from now on. */
+  function chooseModel(name) {
+    controls.change({ model: name });
+    server.choose(name);
+    engine.reopen();
+  }
 
-byId("api-key").value = own.key.value;
-byId("key-setting").hidden = own.key.value === "";
-byId("api-key").addEventListener("change", () => {
-  own.changeKey(byId("api-key").value);
-  server.forget();
+  function showState() {
+    showServer(server);
+    workbench.offerModels(server.models);
+    parameterPanel.model = server.model;
+    if (server.name === "locked" && (byId("key-setting").hidden || server.isRefused)) askForKey();
+    byId("api-key-error").textContent = server.isRefused ? words.settings.keyRefused : "";
+    showHolds();
+  }
+
+  /** Opens the settings at the field of the key, which is shown from now on. */
+  function askForKey() {
+    byId("key-setting").hidden = false;
+    layout.open("settings");
+    byId("api-key").focus();
+  }
+
+  byId("api-key").value = own.key.value;
+  byId("key-setting").hidden = own.key.value === "";
+  byId("api-key").addEventListener("change", () => {
+    own.changeKey(byId("api-key").value);
+    server.forget();
+    server.check();
+  });
+  for (const id of ["tools", "schema", "keys"]) {
+    const dialog = byId(`${id}-dialog`);
+    byId(`${id}-open`).addEventListener("click", () => dialog.showModal());
+    dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
+  }
+  byId("model").addEventListener("change", () => chooseModel(byId("model").value));
+  byId("theme").value = theme.value;
+  byId("theme").addEventListener("change", () => (theme.value = byId("theme").value));
+  byId("export-format").append(...Object.entries(FORMATS).map(([value, name]) => new Option(name, value)));
+  byId("language").append(new Option(words.settings.languageSystem, ""), ...Object.entries(LANGUAGES).map(([value, name]) => new Option(name, value)));
+  byId("language").value = chosenLanguage();
+  byId("language").addEventListener("change", () => {
+    try {
+      storage().setItem(LANGUAGE, byId("language").value);
+    } catch {
+      return; // without a storage, the language is the browser's
+    }
+    location.reload();
+  });
+
+  const { palette } = words;
+  const isChat = () => document.body.dataset.mode === "chat";
+  const stop = () => panels[document.body.dataset.mode].stop?.();
+  const keys = setUpKeys({
+    stop: () => {
+      if (document.querySelector("dialog[open]") === null && !layout.closeSheets()) stop();
+    },
+    create: () => router.go(NEW.chat),
+    search: () => {
+      layout.showSidebar(true);
+      sidebar.focusSearch();
+    },
+    sidebar: () => layout.showSidebar(!layout.hasSidebar),
+    inspect: () => layout.open(inspector.isOpen ? null : "inspector"),
+    help: () => byId("keys-dialog").showModal(),
+  });
+  byId("keys-list").append(...keys);
+  new Palette().add(
+    { name: palette.newChat, run: () => router.go(NEW.chat) },
+    { name: palette.newCompletion, run: () => router.go(NEW.completion) },
+    { name: palette.find, run: () => (layout.showSidebar(true), sidebar.focusSearch()) },
+    { name: palette.toChat, run: () => router.go(byId("tab-chat").getAttribute("href")) },
+    { name: palette.toCompare, run: () => router.go("#/compare") },
+    { name: palette.toEngine, run: () => router.go("#/engine") },
+    { name: palette.stop, run: stop },
+    { name: palette.regenerate, run: () => chat.regenerateLast(), isOffered: isChat },
+    { name: palette.editLast, run: () => chat.editLast(), isOffered: isChat },
+    { name: palette.inspect, run: () => layout.open("inspector"), isOffered: isChat },
+    { name: palette.toEnd, run: () => chat.scrollToEnd(), isOffered: isChat },
+    { name: palette.attach, run: () => byId("chat-attach").click(), isOffered: isChat },
+    { name: palette.settings, run: () => layout.open("settings") },
+    { name: palette.system, run: () => (layout.open("settings"), chat.editSystem()) },
+    ...[...document.querySelectorAll("input[name=transport]")].map((radio) => ({
+      name: palette.transport(radio.parentElement.textContent.trim()), run: () => radio.click(),
+    })),
+    ...["system", "light", "dark"].map((value) => ({
+      name: palette.theme(byId("theme").querySelector(`[value=${value}]`).textContent),
+      run: () => (byId("theme").value = theme.value = value),
+    })),
+    { name: palette.tools, run: () => byId("tools-dialog").showModal(), isOffered: () => chat.conversation?.kind !== "completion" },
+    { name: palette.schema, run: () => byId("schema-dialog").showModal() },
+    { name: palette.parameters, run: () => {
+      layout.open("settings");
+      byId("more-parameters").open = true;
+      byId("more-parameters").querySelector("summary").focus();
+    } },
+    { name: palette.keys, run: () => byId("keys-dialog").showModal() },
+    { name: palette.docs, run: () => location.assign("docs") },
+  );
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden) server.check();
+  });
+
+  showState();
   server.check();
-});
-
-for (const id of ["tools", "schema"]) {
-  const dialog = byId(`${id}-dialog`);
-  byId(`${id}-open`).addEventListener("click", () => dialog.showModal());
-  dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
+  chat.answers.resumeAll().then(() => router.follow());
 }
 
-byId("model").addEventListener("change", () => chooseModel(byId("model").value));
-
-const tabs = new Tabs(byId("tabs"), (mode) => {
-  controls.change({ mode });
-  document.body.dataset.mode = mode;
-  engine.isShown = mode === "engine";
-});
-tabs.select(workbench.takeSetup() ? "tokens" : controls.settings.mode);
-
-const isChat = () => controls.settings.mode === "chat";
-new Palette().add(
-  ...[...byId("tabs").children].map((tab) => ({ name: `Go to ${tab.textContent}`, run: () => tabs.select(tab.dataset.mode) })),
-  { name: "Stop the answer", run: () => panels[controls.settings.mode].stop?.() },
-  { name: "Conversation: new", run: () => (tabs.select("chat"), panels.chat.create()) },
-  { name: "Conversation: open, search, export, import", run: () => (tabs.select("chat"), panels.chat.showList()) },
-  { name: "Answer: again", run: () => panels.chat.regenerateLast(), isOffered: isChat },
-  { name: "Question: edit the last one", run: () => panels.chat.editLast(), isOffered: isChat },
-  { name: "Attach text files", run: () => byId("chat-attach").click(), isOffered: isChat },
-  { name: "System prompt", run: () => panels.chat.editSystem(), isOffered: isChat },
-  ...[...document.querySelectorAll("input[name=transport]")].map((radio) => ({
-    name: `Transport: ${radio.parentElement.textContent}`, run: () => radio.click(),
-  })),
-  { name: "Tools", run: () => byId("tools-dialog").showModal() },
-  { name: "JSON schema of the answer", run: () => byId("schema-dialog").showModal() },
-  { name: "All parameters", run: () => {
-    showSettings(true);
-    byId("more-parameters").open = true;
-    byId("more-parameters").querySelector("summary").focus();
-  } },
-  { name: "Documentation of the server's routes", run: () => location.assign("docs") },
-);
-
-byId("settings-toggle").addEventListener("click", () => {
-  showSettings(!document.body.classList.contains("settings-open"));
-});
-
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && document.querySelector("dialog[open]") === null) panels[controls.settings.mode].stop();
-});
-document.addEventListener("visibilitychange", () => {
-  if (!document.hidden) server.check();
-});
-
-showServer(server);
-server.check();
-if (matchMedia("(hover: hover)").matches) panels[controls.settings.mode].focus(); // no keyboard jumps up on a phone
+const language = languageOf(chosenLanguage());
+loadWords(language).then(() => start(language));

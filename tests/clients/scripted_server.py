@@ -31,7 +31,7 @@ TASK, PICTURE, SEARCH, WORD = "DO-THE-TASK", "LOOK-AT-IT", "SEARCH-FOR-IT", "SAY
 NOTE = "An image was left out here"
 DONE, SEEN, FOUND = "The task is done.", "There was a picture that I cannot see.", "The search has ended."
 PATCH = '*** Begin Patch\n*** Add File: b.txt\n+two "quoted"\n*** End Patch\n'
-_SHELLS = ("exec_command", "shell_command", "shell", "Bash")
+_SHELLS = ("exec_command", "shell_command", "shell", "Bash", "bash", "run_shell_command")
 
 
 def answer(prompt: str) -> str:

@@ -1,4 +1,4 @@
-"""Codex and Claude Code as they are published, on a server whose model follows a script."""
+"""Agents as they are published, on a server whose model follows a script."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = Path(os.environ.get("EAGRE_NODE_MODULES", ROOT / "build" / "clients-javascript")) / "node_modules"
 CODEX, CLAUDE = PACKAGES / ".bin" / "codex", PACKAGES / ".bin" / "claude"
+QWEN = PACKAGES / ".bin" / "qwen"
 LIMIT_S = 180
 # As tests.clients.scripted_server has them, which needs packages that are not installed beside the clients.
 TASK, PICTURE, SEARCH, WORD = "DO-THE-TASK", "LOOK-AT-IT", "SEARCH-FOR-IT", "SAY-THE-WORD"
@@ -165,3 +166,27 @@ def test_claude_code_does_a_task_and_continues(claude: Run, tmp_path: Path, tool
 def test_claude_code_reads_a_picture_and_searches_the_web(claude: Run, picture: Path) -> None:
     assert SEEN in claude(f"{PICTURE} PATH={picture}")
     assert FOUND in claude(SEARCH, "--continue")
+
+
+def run_in(folder: Path, *command: str | Path, **variables: str) -> str:
+    """What a command has written, in `folder` with a home beside it; it must succeed."""
+    folder.mkdir(exist_ok=True)
+    home = folder.parent / "home"
+    home.mkdir(exist_ok=True)
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, "HOME": str(home), **variables}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    told = done.stdout + done.stderr
+    assert done.returncode == 0, told
+    return told
+
+
+def test_qwen_code_does_a_task_of_three_calls(scripted: str, tmp_path: Path) -> None:
+    if not QWEN.exists():
+        pytest.skip("qwen is not installed")
+    folder = tmp_path / "work"
+    variables = {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": scripted + "/v1", "OPENAI_MODEL": "fake"}
+    assert DONE in run_in(folder, QWEN, "--auth-type", "openai", "--yolo", "-p", TASK, **variables)
+    assert (folder / "a.txt").read_text() == "one\n"
+    assert (folder / "b.txt").read_text() == 'two "quoted"\n'

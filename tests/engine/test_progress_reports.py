@@ -6,6 +6,7 @@ import pytest
 
 from engine import progress_reports
 from engine.interface.types import WaitStage
+from engine.loop import Call
 from tests.fakes.script import World
 
 
@@ -15,8 +16,8 @@ def at_every_turn(monkeypatch):
     monkeypatch.setattr(progress_reports, "_LEAST_REST", 0)
 
 
-def run(world, requests):
-    """Plays the requests; returns the reports of each, and where among its tokens each came."""
+def run(world, requests, calls=None):
+    """Plays the requests, and calls by their turn; returns the reports of each request."""
     reports = {request.request_id: [] for request in requests}
 
     def watch(events):
@@ -28,7 +29,7 @@ def run(world, requests):
                 reports[event.request.request_id].append(event.progress)
 
     world.watchers.append(watch)
-    world.run({0: requests})
+    world.run({0: requests, **(calls or {})})
     return reports
 
 
@@ -67,6 +68,19 @@ def test_the_place_in_the_queue_goes_down_to_none():
     assert of_last == sorted(of_last, reverse=True)
     assert set(of_last) == {0, 1, 2, 3}
     assert {report.queue_position for report in reports["a"]} == {0}
+
+
+def test_a_pause_is_told():
+    world = World(1, 60, 4, 64)
+    calls = {
+        turn: [Call(lambda value=value: setattr(world, "is_paused", value))] for turn, value in ((1, True), (6, False))
+    }
+    reports = run(world, [asking(world, name, 20, arrival=at, max_tokens=9) for at, name in enumerate("ab")], calls)[
+        "b"
+    ]
+    details = [(report.detail, report.estimated_seconds) for report in reports]
+    assert ("the engine is paused", None) in details
+    assert details[-1][0] is None
 
 
 def test_what_came_from_the_cache_is_told():

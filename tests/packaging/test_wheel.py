@@ -22,6 +22,8 @@ from pathlib import Path
 
 import pytest
 
+from static.packages import fetch
+
 ROOT = Path(__file__).parent.parent.parent
 DIST = ROOT / "dist"
 CROSS_COMPILERS = {"x86_64": "x86_64-linux-gnu-g++", "aarch64": "aarch64-linux-gnu-g++"}
@@ -140,8 +142,9 @@ def test_the_wheel_has_every_package_the_page_the_kernels_and_the_types(wheel: P
     page = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "static").rglob("*")
-        if path.suffix in (".html", ".css", ".svg", ".js")
+        if path.suffix in (".html", ".css", ".svg", ".js", ".png", ".webmanifest")
     }
+    page |= {f"static/packages/{package.folder}/LICENSE" for package in fetch.pinned()}
     typed = {f"{package}/py.typed" for package in ("server", "engine", "cache", "sampling")}
     assert names >= code | page | typed | {"eagre.py", "eagre-stubs/__init__.pyi"}
     assert libraries_in(wheel) == dict.fromkeys(LIBRARIES[HERE], ELF_MACHINES[HERE])

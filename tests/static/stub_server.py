@@ -46,7 +46,9 @@ class StubServer:
         self.aborted = asyncio.Event()
         self.is_ready = True
         self.models = [MODEL]
+        self.num_prompt_tokens = 12  # of every prompt, as the tokenizer says
         self.num_watchers = 0  # of the engine
+        self.is_quiet = False  # the engine has nothing to do
         self.calls: list[tuple[str, str]] = []  # of administrators: name, and the header that has the key
         self._runner: web.AppRunner | None = None
         self._sockets: set[web.WebSocketResponse] = set()
@@ -66,6 +68,7 @@ class StubServer:
                 web.get("/v1/stream", self._stream),
                 web.get("/engine/events", self._engine_events),
                 web.post("/admin/{name}", self._admin),
+                web.get("/admin/usage", self._usage),
             ]
         )
         app.on_response_prepare.append(_add_headers)
@@ -94,10 +97,11 @@ class StubServer:
 
     async def _models(self, _: web.Request) -> web.Response:
         shared = {"object": "model", "created": 0, "owned_by": "eagre", "max_model_len": 2048}
+        shared["sampling_defaults"] = {"temperature": 0.2, "top_p": 0.9, "top_k": 40}
         return web.json_response({"object": "list", "data": [{"id": name, **shared} for name in self.models]})
 
     async def _tokenize(self, _: web.Request) -> web.Response:
-        return web.json_response({"count": 12})
+        return web.json_response({"count": self.num_prompt_tokens, "max_model_len": 2048})
 
     async def _engine_events(self, request: web.Request) -> web.StreamResponse:
         """One request reads its prompt and answers, over and over; every event tells of one more step."""
@@ -106,7 +110,10 @@ class StubServer:
         self.num_watchers += 1
         try:
             for step in count(1):
-                await response.write(b"data: " + json.dumps(_engine_event(step)).encode() + b"\n\n")
+                event = _engine_event(step)
+                if self.is_quiet:
+                    event |= {"num_steps": 7, "num_running": 0, "slots": [], "steps": []}
+                await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
                 await asyncio.sleep(0.02)
         finally:
             self.num_watchers -= 1
@@ -115,6 +122,9 @@ class StubServer:
     async def _admin(self, request: web.Request) -> web.Response:
         self.calls.append((request.match_info["name"], request.headers.get("Authorization", "")))
         return web.json_response({"state": "paused"})
+
+    async def _usage(self, _: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": []})
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -243,11 +253,11 @@ def _tokens(body: dict[str, Any]) -> Iterator[str | None]:
         case "code":
             yield from CODE
         case _:
-            yield from STORY[: body["max_tokens"]]
+            yield from STORY[: body.get("max_tokens")]
 
 
 def _finish(body: dict[str, Any]) -> str:
-    return "length" if body["max_tokens"] < len(STORY) else "stop"
+    return "length" if body.get("max_tokens", len(STORY)) < len(STORY) else "stop"
 
 
 def _choice(body: dict[str, Any], text: str, token_ids: list[int], finish: str | None) -> dict[str, Any]:

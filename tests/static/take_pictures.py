@@ -43,9 +43,9 @@ async def show_engine(page: Page) -> None:
     await asyncio.sleep(1.5)
 
 
-async def show_story(page: Page) -> None:
-    await page.click("#tab-story")
-    await page.click("#story-continue")
+async def show_completion(page: Page) -> None:
+    await page.click("#completion-new")
+    await page.click("#story-examples button")
     await page.wait_for("document.querySelector('#story-page').dataset.finish")
 
 
@@ -110,15 +110,25 @@ async def show_chat(page: Page) -> None:
         await page.wait_for(f"document.querySelectorAll('.message.assistant[data-finish]').length === {number}")
 
 
-async def show_drawer(page: Page) -> None:
+async def show_sidebar(page: Page) -> None:
     await show_chat(page)
-    await page.click("#chat-list")
-    await page.wait_for("document.querySelector('#drawer').open")
+    await page.evaluate("document.querySelector('#sidebar-toggle').click()")
+
+
+async def show_inspector(page: Page) -> None:
+    await show_chat(page)
+    await page.evaluate("[...document.querySelectorAll('.message.assistant [data-action=tokens]')].at(-1).click()")
+    await page.click("#inspector [data-view=tokens]")
+    await asyncio.sleep(0.5)
+
+
+async def show_keys(page: Page) -> None:
+    await page.evaluate("document.querySelector('#keys-dialog').showModal()")
 
 
 async def show_parameters(page: Page) -> None:
     await show_chat(page)
-    await page.evaluate("document.body.classList.add('settings-open')")
+    await page.click("#settings-toggle")
     await page.evaluate("document.querySelector('#more-parameters').open = true")
     await page.wait_for("document.querySelector('#parameters .note').textContent")
     await page.evaluate("document.querySelector('#more-parameters').scrollIntoView()")
@@ -161,14 +171,16 @@ async def violations(page: Page, axe: Path) -> list[str]:
 
 
 SCENES: dict[str, Callable[[Page], Awaitable[None]]] = {
-    "story": show_story,
+    "completion": show_completion,
     "engine": show_engine,
     "tokens": show_tokens,
     "compare": show_comparison,
     "latency": show_latency,
     "events": show_events,
     "chat": show_chat,
-    "drawer": show_drawer,
+    "sidebar": show_sidebar,
+    "inspector": show_inspector,
+    "keys": show_keys,
     "parameters": show_parameters,
     "tools": show_tools,
     "requests": show_requests,

@@ -55,7 +55,6 @@ new Promise((done, fail) => {
     });
     writing.oncomplete = () => {
       opening.result.close();
-      sessionStorage.setItem("eagre.conversation", "c");
       done();
     };
   };
@@ -131,13 +130,13 @@ async def test_a_conversation_that_an_older_page_kept_whole_is_shown(browser: Br
     page = await browser.open(server.url + "/docs")
     await page.wait_for("document.readyState === 'complete' && location.pathname === '/docs'")
     await page.evaluate(FIRST_DATABASE)
-    await page.send("Page.navigate", {"url": server.url + "/"})
+    await page.send("Page.navigate", {"url": server.url + "/#/c/c"})
     await page.wait_for(READY)
-    await page.click("#tab-chat")
     await page.wait_for("document.querySelectorAll('.content').length === 2")
     assert await shown(page) == ["Ebb?", "Flow."]
     await page.evaluate("document.querySelector('.message.assistant [data-action=tokens]').click()")
-    await page.wait_for("document.querySelector('.tokens .token')?.textContent === 'Flow.'")
+    await page.click("#inspector [data-view=tokens]")
+    await page.wait_for("document.querySelector('#inspector .tokens .token')?.textContent === 'Flow.'")
     assert page.complaints() == []
     await page.close()
 
@@ -213,7 +212,6 @@ async def test_edits_and_other_answers_are_branches_and_come_back_after_a_reload
     await reload(page)
     await page.wait_for(f"{ANSWERS} === 2")
     assert await shown(page) == ["one", "ONE", "two", "TWO"]
-    await page.click("#chat-list")
     await page.wait_for("document.querySelector('#conversations .name')?.textContent === 'one'")
     await page.close()
 
@@ -241,6 +239,8 @@ async def test_parameters_explain_themselves_and_are_sent(browser: Browser, serv
     await set_field(page, "parameter-top_k", "7")
     await set_field(page, "parameter-min_p", "3")
     assert await page.text("#parameter-min_p ~ .invalid") != ""
+    assert "min p" in await page.text("#chat-form .held")
+    await set_field(page, "parameter-min_p", "0.25")
     await ask(page, "one")
     await page.wait_for(f"{ANSWERS} === 1")
     params = server.engine.submitted[-1].params
@@ -255,9 +255,9 @@ async def test_the_palette_opens_by_a_key_and_runs_what_is_typed(browser: Browse
         key: dict[str, Any] = {"type": kind, "key": "k", "code": "KeyK", "windowsVirtualKeyCode": 75, "modifiers": 2}
         await page.send("Input.dispatchKeyEvent", key)
     await page.wait_for("document.querySelector('#palette').open")
-    await page.type("go to story")
+    await page.type("go to engine")
     await page.press("Enter")
-    assert not await page.evaluate("document.querySelector('#story').hidden || document.querySelector('#palette').open")
+    await page.wait_for("!document.querySelector('#engine').hidden && !document.querySelector('#palette').open")
     await page.close()
 
 
@@ -269,11 +269,14 @@ async def set_field(page: Page, id_: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("transport", ["sse", "websocket"])
-async def test_a_story_goes_on_after_a_reload(browser: Browser, slow_server: RunningServer, transport: str) -> None:
+async def test_a_completion_goes_on_after_a_reload(
+    browser: Browser, slow_server: RunningServer, transport: str
+) -> None:
     engine = slow_server.engine
-    page = await browser.open(slow_server.url + "/")
+    page = await browser.open(slow_server.url + "/#/completion")
     await page.wait_for(READY)
     await page.click(f"input[name=transport][value={transport}]")
+    await page.wait_for("document.querySelector('#chat').dataset.kind === 'completion'")
     await page.evaluate("document.querySelector('#story-text').value = 'x\\na:one two\\nb'")
     await page.click("#story-continue")
     await eventually(lambda: len(engine.running) == 1)
@@ -281,6 +284,7 @@ async def test_a_story_goes_on_after_a_reload(browser: Browser, slow_server: Run
         engine.step()
     story = "document.querySelector('#story-text').value"
     await page.wait_for(f"{story}.endsWith('bONE')")
+    await page.wait_for("new Promise(resolve => setTimeout(() => resolve(true), 600))")  # it is kept twice a second
     await reload(page)
     for _ in range(6):
         engine.step()

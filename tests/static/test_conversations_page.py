@@ -81,7 +81,6 @@ async def test_conversations_are_found_renamed_taken_away_and_brought_back(page:
     await ask(page, "A loop in Python")
     await page.wait_for(f"{ANSWERS} === 1")
     await reload(page)
-    await page.click("#chat-list")
     await page.wait_for(f"{ENTRIES}.length === 2")
     await set_value(page, "#conversation-search", "sky")
     await page.wait_for(f"{ENTRIES}.join() === 'Why is the sky blue?'")
@@ -100,12 +99,15 @@ async def test_conversations_are_found_renamed_taken_away_and_brought_back(page:
     await set_value(page, "#conversation-search", "")
     await page.wait_for(f"{ENTRIES}.length === 2")
     for left in (1, 0):
-        for _ in range(2):  # the first press asks
-            await page.click("#conversations .tools button:last-child")
+        await page.click("#conversations .tools button:last-child")
         await page.wait_for(f"{ENTRIES}.length === {left}")
+    await page.click("#toast-undo")
+    await page.wait_for(f"{ENTRIES}.length === 1")
+    await page.click("#conversations .tools button:last-child")
+    await page.wait_for(f"{ENTRIES}.length === 0")
     await choose(page, "#import-file", "conversations.json", exported)
     await page.wait_for(f"{ENTRIES}.length === 2")
-    await page.evaluate("document.querySelector('#conversations li:last-child .title').click()")
+    await page.evaluate("[...document.querySelectorAll('#conversations .title')].at(-1).click()")
     await page.wait_for("document.querySelectorAll('.content').length === 2")
     assert await page.text("#chat-title") in ("Colours of the air", "A loop in Python")
 

@@ -57,7 +57,7 @@ async def test_the_view_moves_and_the_stream_ends_with_the_tab(page: Page, serve
     for picture in ("#engine-map", "#engine-lanes"):
         assert await page.evaluate(INK.replace("SELECTOR", repr(picture))) > 100
     assert server.num_watchers == 1
-    await page.click("#tab-story")
+    await page.click("#tab-chat")
     await eventually(lambda: server.num_watchers == 0)
 
 

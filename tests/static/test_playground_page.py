@@ -17,6 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TRANSPORTS = ("sse", "websocket")
 CONTINUED = "Once upon a time" + "".join(STORY)
+STORY_TEXT = "document.querySelector('#story-text').value"
 STORY_FINISH = "document.querySelector('#story-page').dataset.finish"
 CHAT_FINISH = "[...document.querySelectorAll('.message.assistant')].at(-1)?.dataset.finish"
 
@@ -52,7 +53,10 @@ async def select(page: Page, selector: str, value: str) -> None:
 
 
 async def write_story(page: Page, prompt: str) -> None:
-    """Replaces the text and continues it, as a reader would from the keyboard."""
+    """Replaces the text of a completion and continues it, as a reader would from the keyboard."""
+    if await page.evaluate("document.querySelector('#chat').dataset.kind") != "completion":
+        await page.click("#completion-new")
+        await page.wait_for("document.querySelector('#chat').dataset.kind === 'completion'")
     await page.evaluate("document.querySelector('#story-text').focus()")
     await page.evaluate("document.querySelector('#story-text').select()")
     await page.type(prompt)
@@ -77,14 +81,17 @@ async def story(page: Page) -> str:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_one_click_continues_the_example(page: Page, server: StubServer, transport: str) -> None:
     await choose(page, transport)
-    await page.click("#story-continue")
+    await page.click("#completion-new")
+    await page.wait_for("document.querySelector('#chat').dataset.kind === 'completion'")
+    await page.click("#story-examples button:last-child")
     assert await page.wait_for(STORY_FINISH) == "stop"
-    assert await story(page) == CONTINUED
+    example = "The best way to spend a rainy afternoon is"
+    assert await story(page) == example + "".join(STORY)
     figures = await page.text("#story-figures")
     assert "first token" in figures
     assert figures.endswith(f"{len(STORY)} tokenscomplete")
     request = server.requests[0]
-    assert request["prompt"] == "Once upon a time"
+    assert request["prompt"] == example
     assert request["model"] == MODEL
     assert ("type" in request) == (transport == "websocket")
     assert page.complaints() == []
@@ -101,17 +108,20 @@ async def test_the_story_grows_while_it_is_written(page: Page) -> None:
     await page.wait_for(STORY_FINISH)
 
 
-async def test_undo_and_try_again(page: Page, server: StubServer) -> None:
-    await page.click("#story-continue")
+async def test_undo_and_another_continuation(page: Page, server: StubServer) -> None:
+    await write_story(page, "Once upon a time")
     await page.wait_for(STORY_FINISH)
     await page.click("#story-retry")
-    await page.wait_for(STORY_FINISH)
+    await page.wait_for(f"document.querySelector('#story-branches').textContent.includes('2/2') && {STORY_FINISH}")
     assert [request["prompt"] for request in server.requests] == ["Once upon a time"] * 2
     assert await story(page) == CONTINUED
     await page.click("#story-undo")
     assert await story(page) == "Once upon a time"
-    await page.click("#story-clear")
-    assert await story(page) == ""
+    await page.click("#toast-undo")
+    await page.wait_for(f"{STORY_TEXT} === {json.dumps(CONTINUED)}")
+    await page.click("#story-undo")
+    await page.click("#completion-new")
+    await page.wait_for(f"{STORY_TEXT} === ''")
 
 
 async def test_the_link_of_a_setup_brings_the_models_of_the_settings_and_of_a_column(
@@ -188,7 +198,8 @@ async def test_errors_are_told_in_words_and_the_next_answer_works(
 async def test_a_conversation(page: Page, server: StubServer, transport: str) -> None:
     await choose(page, transport)
     await page.click("#tab-chat")
-    await page.evaluate("document.querySelector('.system').open = true; document.querySelector('#system').select()")
+    await page.click("#settings-toggle")
+    await page.evaluate("document.querySelector('#system').select()")
     await page.type("Be brief.")
     await ask(page, "Hello?")
     assert await page.wait_for(CHAT_FINISH) == "stop"
@@ -239,16 +250,29 @@ async def test_shift_enter_starts_a_line(page: Page, server: StubServer) -> None
     assert server.requests[0]["messages"][-1]["content"] == "one\ntwo"
 
 
-async def test_a_new_conversation_stops_the_old_one(page: Page, server: StubServer) -> None:
-    await page.click("#tab-chat")
+async def test_a_new_conversation_leaves_the_old_ones_answer_running(page: Page, server: StubServer) -> None:
     await ask(page, "endless")
-    await page.wait_for("document.querySelector('.message.assistant .content')?.textContent.length > 20")
+    length = "document.querySelector('.message.assistant .content')?.textContent.length"
+    await page.wait_for(f"{length} > 20")
+    await type_message(page, "a draft")
     await page.click("#chat-new")
-    await page.wait_for("!document.querySelector('#chat-send').hidden")
     await page.wait_for("document.querySelectorAll('.message').length === 0")
+    assert await page.evaluate("document.querySelector('#chat-input').value") == ""
+    assert not await page.evaluate("document.querySelector('#chat-send').hidden")
     await ask(page, "Hello?")
-    await page.wait_for(CHAT_FINISH)
+    await page.wait_for(f"{CHAT_FINISH} === 'stop'")
     assert [message["role"] for message in server.requests[1]["messages"]] == ["system", "user"]
+    await page.wait_for("document.querySelectorAll('#conversations .dot.streaming').length === 1")
+    assert not server.aborted.is_set()
+    await page.evaluate("history.back()")  # to the new conversation's place before it had an address
+    await page.evaluate("document.querySelector('#conversations .entry:has(.streaming) a').click()")
+    early = await page.wait_for(length)
+    await page.wait_for(f"{length} > {early}")
+    assert await page.evaluate("document.querySelector('#chat-input').value") == "a draft"
+    await page.press("Escape")
+    await page.wait_for(f"{CHAT_FINISH} === 'abort'")
+    async with asyncio.timeout(PATIENCE_S):
+        await server.aborted.wait()
 
 
 async def test_settings_go_into_requests_and_survive_a_reload(page: Page, server: StubServer) -> None:
@@ -262,7 +286,7 @@ async def test_settings_go_into_requests_and_survive_a_reload(page: Page, server
     await page.evaluate("document.body.dataset.old = 'yes'")
     await page.send("Page.reload")
     await page.wait_for("!document.body?.dataset.old && document.querySelector('#server')?.dataset.state === 'ready'")
-    await page.click("#story-continue")
+    await write_story(page, "Once upon a time")
     assert await page.wait_for(STORY_FINISH) == "length"
     assert await story(page) == "Once upon a time" + "".join(STORY[:3])
     request = server.requests[0]
@@ -292,14 +316,14 @@ async def test_the_server_state_is_shown_and_recovers(browser: Browser) -> None:
     page = await browser.open(server.origin + "/")
     await page.wait_for("document.querySelector('#server-state')?.textContent === 'loading the model…'")
     assert await page.text("#server-stage") == "compile, 3 of 12"
-    assert await page.evaluate("document.querySelector('#story-continue').disabled")
+    assert await page.evaluate("document.querySelector('#chat-send').disabled")
     server.is_ready = True
     await page.wait_for("document.querySelector('#server').dataset.state === 'ready'")
     assert await page.text("#server-model") == MODEL
-    assert not await page.evaluate("document.querySelector('#story-continue').disabled")
+    assert not await page.evaluate("document.querySelector('#chat-send').disabled")
 
     await server.stop()
-    await page.click("#story-continue")
+    await write_story(page, "Once upon a time")
     await page.wait_for("document.querySelector('#server').dataset.state === 'lost'")
     assert "cannot be reached" in await page.text("#story-error")
 
@@ -312,12 +336,22 @@ async def test_the_server_state_is_shown_and_recovers(browser: Browser) -> None:
     await server.stop()
 
 
-async def test_tabs_follow_the_arrow_keys(page: Page) -> None:
-    await page.evaluate("document.querySelector('#tab-story').focus()")
-    await page.press("ArrowRight")
-    assert await page.evaluate("document.activeElement.id") == "tab-chat"
-    assert not await page.evaluate("document.querySelector('#chat').hidden")
-    assert await page.evaluate("document.querySelector('#story').hidden")
+async def test_each_place_has_an_address_and_back_and_forward_lead_through_them(page: Page) -> None:
+    await ask(page, "Hello?")
+    await page.wait_for(CHAT_FINISH)
+    address = await page.wait_for("location.hash.startsWith('#/c/') && location.hash")
+    await page.click("#tab-engine")
+    await page.wait_for("!document.querySelector('#engine').hidden && document.querySelector('#chat').hidden")
+    await page.click("#completion-new")
+    await page.wait_for("document.querySelector('#chat').dataset.kind === 'completion'")
+    await page.evaluate("history.go(-2)")
+    await page.wait_for(f"location.hash === '{address}' && document.querySelectorAll('.message').length === 2")
+    await page.evaluate("history.forward()")
+    await page.wait_for("!document.querySelector('#engine').hidden")
+    await page.evaluate(f"location.hash = '{address}'")
+    await page.wait_for("document.querySelector('#conversations [aria-current=page]') !== null")
+    await page.evaluate("location.hash = '#/c/0123456789abcdef'")
+    await page.wait_for("document.querySelector('#chat-title').textContent.includes('not in this browser')")
 
 
 @pytest.mark.parametrize(("width", "height"), [(320, 560), (390, 780), (1200, 800)])
@@ -326,7 +360,7 @@ async def test_nothing_is_wider_than_the_screen_and_every_control_has_a_name(
 ) -> None:
     page = await browser.open(server.origin + "/", width=width, height=height)
     await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
-    for tab in ("#tab-story", "#tab-chat"):
+    for tab in ("#tab-tokens", "#tab-engine", "#completion-new", "#chat-new"):
         await page.click(tab)
         assert await page.evaluate("document.documentElement.scrollWidth") <= width
         assert await page.evaluate("document.documentElement.scrollHeight") <= height
@@ -338,10 +372,9 @@ async def test_nothing_is_wider_than_the_screen_and_every_control_has_a_name(
         await ask(page, "endless\n" * 9 + "What else?")
         await page.wait_for(f"document.querySelectorAll('.message.assistant[data-finish]').length === {number}")
     assert await page.evaluate("document.documentElement.scrollHeight") <= height
-    await page.evaluate("document.body.classList.add('settings-open')")
+    await page.click("#settings-toggle")
     await page.evaluate("document.querySelector('#more-parameters').open = true")
-    least = 700  # of the settings above a conversation, on a narrow screen
-    assert await page.evaluate("document.documentElement.scrollHeight") <= max(height, least)
+    assert await page.evaluate("document.documentElement.scrollHeight") <= height
     nameless = await page.evaluate(
         """[...document.querySelectorAll('button, textarea, input')]
              .filter(control => !control.textContent.trim() && !control.labels?.length && !control.ariaLabel)

@@ -12,6 +12,7 @@ from server.text.text_model import TextModel
 from tests.server.support.real_server import serving
 from tests.static.devtools import Browser
 from tests.static.test_chat_page import ANSWERS, LAST, TRANSPORTS, act, ask, open_chat, reload, shown
+from tests.static.test_tokens_page import set_value
 
 MAX_BODY_BYTES = 65_536
 
@@ -22,10 +23,8 @@ async def test_a_visit(browser: Browser, real_engine: Engine, text_model: TextMo
     engine.start(asyncio.get_running_loop())
     async with serving(engine, text_model, max_body_bytes=MAX_BODY_BYTES) as server:
         page = await open_chat(browser, server.url)
-        await page.evaluate(
-            "document.querySelector('#temperature').value = 0; document.querySelector('#max-tokens').value = 12"
-        )
-        await page.evaluate("document.querySelector('#temperature').dispatchEvent(new Event('input', {bubbles: true}))")
+        await set_value(page, "#temperature", "0")
+        await set_value(page, "#max-tokens", "12")
         answers: list[str] = []
         for transport in TRANSPORTS:
             await page.click(f"input[name=transport][value={transport}]")
@@ -46,10 +45,8 @@ async def test_a_visit(browser: Browser, real_engine: Engine, text_model: TextMo
         await page.wait_for(f"{LAST}.dataset.finish && {LAST}.querySelector('.place').textContent === '2/2'")
         assert (await shown(page))[1] == answers[0], "the same parameters give the same answer"
 
-        await page.evaluate(
-            "document.querySelector('#max-tokens').value = 400; document.querySelector('#parameter-ignore_eos').click()"
-        )
-        await page.evaluate("document.querySelector('#max-tokens').dispatchEvent(new Event('input', {bubbles: true}))")
+        await set_value(page, "#max-tokens", "400")
+        await page.click("#parameter-ignore_eos")
         await ask(page, "Tell me a long story.")
         await page.wait_for(f"{LAST}.querySelector('.content').textContent.length > 30")
         await reload(page)

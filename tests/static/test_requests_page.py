@@ -72,7 +72,7 @@ async def test_a_request_shows_its_tokens_its_events_and_opens_in_the_story(page
     assert sum(await page.evaluate(events)) == 6
     assert '"temperature": 0.5' in await page.text(f"{CARD} pre")
     await page.click(f"{CARD} button")
-    assert await page.evaluate("document.querySelector('#story-text').value") == "The tide\n"
+    await page.wait_for("document.querySelector('#story-text').value === 'The tide\\n'")
     assert await page.evaluate("document.querySelector('#temperature').value") == "0.5"
 
 
@@ -84,11 +84,14 @@ async def test_a_chat_opens_with_its_answer_and_the_tokens_of_it(page: Page) -> 
     assert await page.evaluate(contents) == ["What is blue?", "The sea.", "And what else?", "<b>sea</"]
     assert await page.evaluate("document.querySelector('#system').value") == "Be brief."
     await page.evaluate("[...document.querySelectorAll('.message.assistant [data-action=tokens]')].at(-1).click()")
-    await page.wait_for("document.querySelectorAll('.tokens .token').length === 8")
-    await page.click("#tokens-again")  # the answer came without probabilities, and gets them now
-    await page.wait_for("document.querySelector('.column .figures').textContent.includes('the same 8 tokens again')")
-    await page.click(".tokens [data-at='2']")
-    assert "probability" in await page.text("#token-card .card-head")
+    await page.click("#inspector [data-view=tokens]")
+    await page.wait_for("document.querySelectorAll('#inspector .tokens .token').length === 8")
+    await page.click("#inspector-replay")  # the answer came without probabilities, and gets them now
+    await page.wait_for(
+        "document.querySelector('#inspector .column .figures').textContent.includes('the same 8 tokens again')"
+    )
+    await page.click("#inspector .tokens [data-at='2']")
+    assert "probability" in await page.text("#inspector .token-card .card-head")
     assert await page.text("#engine-requests summary") == "The last requests of all clients"
 
 

@@ -235,7 +235,7 @@ async def test_with_the_real_model_ids_are_the_apis_and_branches_replay(
         await set_value(page, "#seed", "7")
         texts = await run(page)
         body: dict[str, Any] = {
-            "prompt": "Once upon a time", "max_tokens": 8, "seed": 7, "temperature": 0.8, "top_p": 0.95,
+            "prompt": "Once upon a time", "max_tokens": 8, "seed": 7,
             "return_token_ids": True, "logprobs": 5,
         }  # fmt: skip
         async with (

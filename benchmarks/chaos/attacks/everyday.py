@@ -28,6 +28,7 @@ class Visitor:
         self.num_sent = 0
         self.answers: Counter[str] = Counter()
         self.failures: set[str] = set()
+        self.operating = asyncio.Lock()  # whoever has it may change the engine's state
 
     @contextlib.asynccontextmanager
     async def request(
@@ -187,6 +188,38 @@ async def socket(visitor: Visitor) -> None:
         visitor.answers["socket"] += 1
 
 
+async def resumed_on_a_socket(visitor: Visitor) -> None:
+    """A stream whose socket is cut; another socket reads it to its end."""
+    address = visitor.url.replace("http", "ws", 1) + "/v1/stream"
+    body = {"type": "generate", "id": "a", "prompt": "resumable", "max_tokens": 40, "resumable": True}
+    visitor.num_sent += 2
+    async with visitor.session.ws_connect(address) as messages, asyncio.timeout(30):
+        await messages.send_json(body)
+        message = await messages.receive_json()
+        stream = message.get("stream")
+        for _ in range(visitor.draw.randrange(8)):
+            if message["type"] != "done":
+                message = await messages.receive_json()
+    if stream is None or message["type"] == "done":  # the server had no room for one more
+        return
+    async with visitor.session.ws_connect(address) as messages, asyncio.timeout(30):
+        await messages.send_json({"type": "resume", "id": "b", "stream": stream, "after": message["place"]})
+        while message["type"] not in ("done", "error"):
+            message = await messages.receive_json()
+    visitor.answers[f"socket resumed, {message['type']}"] += 1
+
+
+async def lifecycle(visitor: Visitor) -> None:
+    """A pause, or a sleep, of the engine, and its end, while the others' requests wait."""
+    headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
+    begin, end = visitor.draw.choice([("pause", "resume"), ("sleep", "wake")])
+    async with visitor.operating:
+        # 409: it is busy, and does not sleep. What comes meanwhile has woken one that slept.
+        await visitor.send("POST", f"/admin/{begin}", (200, 409), headers=headers, json={})
+        await asyncio.sleep(0.02)
+        await visitor.send("POST", f"/admin/{end}", headers=headers, json={})
+
+
 async def admin(visitor: Visitor) -> None:
     headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
     method, path, body = visitor.draw.choice(
@@ -212,6 +245,6 @@ async def wrong_request(visitor: Visitor) -> None:
 # How often each comes.
 KINDS: dict[Callable[[Visitor], Awaitable[None]], float] = {
     completion: 6, chat: 5, anthropic: 2, ollama: 2, llama_cpp: 1, tokens: 3, looks: 2, grammar: 0.5,
-    stored_response: 1.5, background: 1, conversation: 1, resumable: 2, socket: 2, admin: 1, wrong_key: 1,
-    wrong_request: 1,
+    stored_response: 1.5, background: 1, conversation: 1, resumable: 2, socket: 2, resumed_on_a_socket: 0.5,
+    lifecycle: 0.2, admin: 1, wrong_key: 1, wrong_request: 1,
 }  # fmt: skip

@@ -9,7 +9,7 @@ import jax
 from cache.storage import KVPages
 from engine.backends.base.empty_arrays import EmptyArrays
 from engine.backends.base.model_config import ModelConfig
-from engine.backends.base.operands import Activation, AttentionConstants, Norm, Picks
+from engine.backends.base.operands import Activation, AttentionConstants, GatedDelta, Norm, Picks
 from engine.backends.base.token_layout import TokenLayout
 from engine.weights.layout import Matrix, WeightsLayout
 from sampling.sampler import SamplerBackend
@@ -28,6 +28,9 @@ class Products(Protocol):
 
     def embed(self, weights: Matrix, tokens: jax.Array, layout: TokenLayout, *, scale: float = 1.0) -> jax.Array:
         """scale times the embedding's rows of int32[num_tokens]: [num_tokens, hidden]."""
+
+    def norm(self, x: jax.Array, norm: Norm, layer: jax.Array, layout: TokenLayout) -> jax.Array:
+        """norm(x), [num_tokens, size], for what reads it several times."""
 
     def norm_product(
         self, x: jax.Array, norm: Norm | None, weights: Matrix, layer: jax.Array, layout: TokenLayout, *,
@@ -81,6 +84,27 @@ class Attention(Protocol):
         """
 
 
+class Recurrence(Protocol):
+    """A gated delta-net over the step's tokens and the states of their sequences."""
+
+    def __call__(
+        self, qkvz: jax.Array, beta: jax.Array, alpha: jax.Array, kv: KVPages, layer: jax.Array, layout: TokenLayout,
+        constants: GatedDelta,
+    ) -> tuple[jax.Array, KVPages]:  # fmt: skip
+        """Goes through the rows of each sequence token by token, in order, and updates, loads and saves its states.
+
+        So the bits of a token do not depend on how a prompt is cut, or on other rows. `layer` counts recurrent layers.
+
+        Args:
+            qkvz: [num_tokens, num_channels + value_size]: queries, keys, values and the gates of the output.
+            beta: [num_tokens, num_heads], before the sigmoid.
+            alpha: the same, from which the decay of each token follows.
+
+        Returns:
+            The gated output, [num_tokens, value_size], and kv.
+        """
+
+
 @dataclass(frozen=True)
 class Backend:
     """One implementation of every heavy part of a step."""
@@ -94,6 +118,7 @@ class Backend:
     products: Products
     sampler: SamplerBackend
     attention: Attention
+    recurrence: Recurrence
     kv_dtype: str  # of the pages, where the configuration leaves it open
     is_opaque_to_xla: bool  # XLA cannot estimate the arithmetic of its kernels, and counts them for nothing
     empty: EmptyArrays
@@ -103,7 +128,8 @@ class Backend:
 class Backends:
     """The backends of one engine, chosen once at its start.
 
-    The sampler belongs to the backend of the products; the backend of attention allocates pages and states.
+    The sampler belongs to the backend of the products; the recurrence to that of attention, which allocates pages and
+    states.
     """
 
     for_products: Backend
@@ -130,6 +156,10 @@ class Backends:
     @property
     def attention(self) -> Attention:
         return self.for_attention.attention
+
+    @property
+    def recurrence(self) -> Recurrence:
+        return self.for_attention.recurrence
 
     @property
     def empty(self) -> EmptyArrays:

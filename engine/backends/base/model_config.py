@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from cache.states import StateArray
 from cache.storage import KVLayout
 
 
@@ -31,6 +32,26 @@ class ModelConfig:
         """The widths of the inputs of the model's products, each under a name for messages."""
         return {"hidden": self.hidden_size, "queries": self.q_size, "intermediate": self.intermediate_size}
 
+    @property
+    def joined_outputs(self) -> dict[str, int]:
+        """The widths of outputs behind which a product has more, each under a name for messages."""
+        return {"keys": self.kv_size}
+
+    @property
+    def recurrence_sizes(self) -> dict[str, int]:
+        """The features of heads of recurrent layers, each under a name for messages; nothing where there are none."""
+        return {}
+
+    @property
+    def num_paged_layers(self) -> int:
+        """Layers with keys and values in pages."""
+        return self.num_layers
+
+    @property
+    def states(self) -> tuple[StateArray, ...]:
+        """What recurrent layers hold of a sequence instead; nothing where there are none."""
+        return ()
+
     def kv_layout(self, num_pages: int, page_size: int, dtype: str) -> KVLayout:
         """The layout of this model's pages, of `page_size` tokens each."""
-        return KVLayout(self.num_layers, num_pages, page_size, self.num_kv_heads, self.head_dim, dtype)
+        return KVLayout(self.num_paged_layers, num_pages, page_size, self.num_kv_heads, self.head_dim, dtype)

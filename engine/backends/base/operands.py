@@ -70,3 +70,34 @@ class AttentionConstants:
             raise ValueError("a norm of queries or keys has another kind or a bias; attention takes RMS norms alone")
         if len({norm.epsilon for norm in norms}) > 1:
             raise ValueError(f"q_norm and k_norm differ in epsilon: {norms[0].epsilon} and {norms[1].epsilon}")
+
+
+@dataclass(frozen=True)
+class GatedDelta:
+    """The sizes and weights of gated delta-net layers (Yang et al., "Gated Delta Networks", 2025).
+
+    The states of a sequence are the last inputs of the convolution, [kernel - 1, channels], and a matrix [key_dim,
+    value_dim] for each head of values.
+    """
+
+    num_key_heads: int
+    num_heads: int  # of values; a multiple of those of keys
+    key_dim: int
+    value_dim: int
+    convolution: jax.Array  # float32[num_layers, kernel, channels]; channels are those of queries, keys and values
+    decay: jax.Array  # float32[num_layers, num_heads], below 0
+    time_bias: jax.Array  # float32[num_layers, num_heads]
+    norm: Norm  # of each head of the output: [num_layers, value_dim]
+    is_tiled: bool  # whether head i has keys i modulo num_key_heads; else neighbouring heads share keys
+
+    @property
+    def key_size(self) -> int:
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def value_size(self) -> int:
+        return self.num_heads * self.value_dim
+
+    @property
+    def num_channels(self) -> int:
+        return 2 * self.key_size + self.value_size

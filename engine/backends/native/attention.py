@@ -47,7 +47,7 @@ def attention(
         qkv, rotations, tables, windows, q_norm, k_norm, rows, page_table, layer, kv.data, scales,
         num_tiles=num_tiles, scale=np.float64(scale), softcap=np.float32(softcap), epsilon=np.float32(epsilon),
     )  # fmt: skip
-    return attended, KVPages(data, None if kv.scales is None else scales)
+    return attended, kv._replace(data=data, scales=None if kv.scales is None else scales)
 
 
 def _check_sizes(head_dim: int, rotary_dim: int, softcap: float) -> None:

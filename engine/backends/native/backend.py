@@ -8,9 +8,9 @@ from cache.storage import KVPages
 from engine.backends.base.backend import Backend
 from engine.backends.base.empty_arrays import EmptyArrays
 from engine.backends.base.model_config import ModelConfig
-from engine.backends.base.operands import Activation, AttentionConstants, Norm, NormKind, Picks
+from engine.backends.base.operands import Activation, AttentionConstants, GatedDelta, Norm, NormKind, Picks
 from engine.backends.base.token_layout import TokenLayout
-from engine.backends.native import library, products
+from engine.backends.native import library, products, recurrence
 from engine.backends.native.attention import HEAD_MULTIPLE, LARGEST_HEAD, attention
 from engine.backends.native.matrices import PackedLayout
 from engine.backends.native.products import add_experts
@@ -25,6 +25,12 @@ class NativeProducts:
 
     def embed(self, weights: PackedMatrix, tokens: jax.Array, layout: TokenLayout, *, scale: float = 1.0) -> jax.Array:
         return products.embed(tokens, layout.rows, weights, scale=scale, num_tiles=layout.num_tiles)
+
+    def norm(self, x: jax.Array, norm: Norm, layer: jax.Array, layout: TokenLayout) -> jax.Array:
+        weight, bias, kind, epsilon = _of_norm(norm)
+        return products.norm(
+            x, layout.rows, layer, weight, bias, norm_kind=kind, epsilon=epsilon, num_tiles=layout.num_tiles
+        )
 
     def norm_product(
         self, x: jax.Array, norm: Norm | None, weights: PackedMatrix, layer: jax.Array, layout: TokenLayout, *,
@@ -78,6 +84,18 @@ def attend(
     return attended.astype(qkv.dtype), kv
 
 
+def gated_delta(
+    qkvz: jax.Array, beta: jax.Array, alpha: jax.Array, kv: KVPages, layer: jax.Array, layout: TokenLayout,
+    constants: GatedDelta,
+) -> tuple[jax.Array, KVPages]:  # fmt: skip
+    """As `Recurrence`; padding tokens are neither read nor written."""
+    made, states = recurrence.gated_delta(
+        qkvz.astype(jnp.float32), beta.astype(jnp.float32), alpha.astype(jnp.float32), layout.rows, layer, kv.states,
+        constants, num_tiles=layout.num_tiles,
+    )  # fmt: skip
+    return made.astype(qkvz.dtype), kv._replace(states=states)
+
+
 def _of_norm(norm: Norm | None) -> tuple[jax.Array | np.ndarray, jax.Array | np.ndarray, NormKind, float]:
     """Weight, bias, kind and epsilon as the kernels take them."""
     if norm is None:
@@ -101,18 +119,24 @@ def _load() -> str:
 
 def products_unsupported_reason(model: ModelConfig) -> str | None:
     """Why native products do not support a model, or None where they do."""
-    sizes = model.product_inputs
-    if all(size % GROUP == 0 for size in sizes.values()) and model.kv_size % TILE == 0:
+    sizes, joined = model.product_inputs, model.joined_outputs
+    if all(size % GROUP == 0 for size in sizes.values()) and all(size % TILE == 0 for size in joined.values()):
         return None
-    listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    listed = ", ".join(f"{name} {size}" for name, size in {**sizes, **joined}.items())
     return (
-        f"native products take sizes in multiples of {GROUP}, of keys in multiples of {TILE}; "
-        f"the model has {listed}, keys {model.kv_size}"
+        f"native products take sizes in multiples of {GROUP}, of {' and '.join(joined)} in multiples of {TILE}; "
+        f"the model has {listed}"
     )
 
 
 def attention_unsupported_reason(model: ModelConfig) -> str | None:
     """Why native attention does not support a model, or None where it does."""
+    for name, size in model.recurrence_sizes.items():
+        if size % recurrence.HEAD_MULTIPLE or size > recurrence.LARGEST_HEAD:
+            return (
+                f"the native recurrence takes heads of up to {recurrence.LARGEST_HEAD} features in multiples of "
+                f"{recurrence.HEAD_MULTIPLE}; the model's {name} have {size}"
+            )
     if model.head_dim % HEAD_MULTIPLE == 0 and model.head_dim <= LARGEST_HEAD:
         return None
     return (
@@ -130,6 +154,7 @@ BACKEND = Backend(
     products=NativeProducts(),
     sampler=NATIVE,
     attention=attend,
+    recurrence=gated_delta,
     kv_dtype="bfloat16",
     is_opaque_to_xla=True,
     empty=EmptyArrays(_uninitialised),

@@ -21,6 +21,18 @@ Array: TypeAlias = jax.Array | np.ndarray
 _AS_BFLOAT16 = 64  # on top of a format of integers: they are multiplied as bfloat16; as src/ffi/stack.h has it
 
 
+def norm(
+    x: Array, rows: Array, layer: Array, weight: Array, bias: Array, *, norm_kind: int, epsilon: float, num_tiles: int
+) -> jax.Array:
+    """norm(x), float32[num_tokens, size]; raises ValueError if the norm's arrays do not belong to its kind."""
+    _check_norm(norm_kind, weight, bias)
+    call = jax.ffi.ffi_call(target("norm"), jax.ShapeDtypeStruct(x.shape, jnp.float32))
+    normed: jax.Array = call(
+        x, rows, layer, weight, bias, num_tiles=num_tiles, norm_kind=int(norm_kind), epsilon=np.float32(epsilon)
+    )
+    return normed
+
+
 def norm_product(
     x: Array, rows: Array, layer: Array, norm: Array, norm_bias: Array,
     weights: PackedMatrix, bias: Array, *,

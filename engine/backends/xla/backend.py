@@ -8,6 +8,7 @@ from engine.backends.base.model_config import ModelConfig
 from engine.backends.xla.attention import attend
 from engine.backends.xla.matrices import ArrayLayout
 from engine.backends.xla.products import XlaProducts
+from engine.backends.xla.recurrence import gated_delta
 from sampling.sampler import PORTABLE
 
 
@@ -30,6 +31,7 @@ BACKEND = Backend(
     products=XlaProducts(),
     sampler=PORTABLE,
     attention=attend,
+    recurrence=gated_delta,
     kv_dtype="float32",
     is_opaque_to_xla=False,
     empty=EmptyArrays(lambda shape: jnp.zeros(shape.shape, shape.dtype)),

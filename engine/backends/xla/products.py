@@ -24,6 +24,9 @@ class XlaProducts:
     def embed(self, weights: jax.Array, tokens: jax.Array, layout: TokenLayout, *, scale: float = 1.0) -> jax.Array:
         return _scaled(weights[tokens], scale)
 
+    def norm(self, x: jax.Array, norm: Norm, layer: jax.Array, layout: TokenLayout) -> jax.Array:
+        return normed(x, norm, layer)
+
     def norm_product(
         self, x: jax.Array, norm: Norm | None, weights: jax.Array, layer: jax.Array, layout: TokenLayout, *,
         bias: jax.Array | None = None, activation: Activation = Activation.NONE, is_gated: bool = False,

@@ -150,11 +150,16 @@ class Decoder(Model):
 
     def norm_leaves(self, leaf: str, size: int, names: Names, *, is_per_layer: bool = True) -> list[Leaf]:
         """The weights of a norm over `size` features, and its biases where the architecture has some."""
-        make = in_layers if is_per_layer else single
-        parts = {leaf: make((size,), names, folder_transform=self.norm_transform_of_folder())}
+        parts = {leaf: self.norm_part(size, names, is_in_layers=is_per_layer)}
         if self.has_norm_bias:
+            make = in_layers if is_per_layer else single
             parts[f"{leaf}_bias"] = make((size,), names, suffix="bias")
         return [Leaf(name, LeafKind.VECTOR, (part,), is_per_layer=is_per_layer) for name, part in parts.items()]
+
+    def norm_part(self, size: int, names: Names, *, is_in_layers: bool = True) -> Part:
+        """The weights of a norm over `size` features."""
+        make = in_layers if is_in_layers else single
+        return make((size,), names, folder_transform=self.norm_transform_of_folder())
 
     def norm_transform_of_folder(self) -> Transform | None:
         """The transform of every norm's weights in a folder; GGUF files have them as they are used."""

@@ -16,11 +16,13 @@ from engine.interface.errors import ModelError
 from engine.models.parts import gguf_config
 from engine.models.parts.decoder import Decoder, Names, in_layers
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.model import normed
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
-from engine.weights.leaf import Leaf, LeafKind, Split
+from engine.weights.leaf import Leaf, LeafKind, Part, Split
+from engine.weights.tensors import AsMatrix
+
+MAX_NUM_EXPERTS = 4096  # so that a damaged configuration cannot ask for a huge list of tensor names
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class ExpertsConfig(DecoderConfig):
     num_experts: int = 0  # of a layer
     num_picked: int = 0  # of a token
     normalises_shares: bool = False  # whether the shares of the experts that a token picks add up to 1
+    shared_size: int = 0  # of the expert that every token goes through, with a gate of its own; 0: there is none
 
 
 @dataclass(frozen=True)
@@ -46,16 +49,39 @@ class ExpertsDecoder(Decoder):
         "down": ("mlp.experts.{expert}.down_proj", "ffn_down_exps"),
     }
 
+    # The gate, up and down of the expert that every token goes through, and the gate of what it adds.
+    shared_names: ClassVar[Mapping[str, Names]] = {
+        "gate": ("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
+        "up": ("mlp.shared_expert.up_proj", "ffn_up_shexp"),
+        "down": ("mlp.shared_expert.down_proj", "ffn_down_shexp"),
+        "share": ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
+    }
+
     def feed_forward_leaves(self) -> list[Leaf]:
         config, hidden, inner = self.config, self.config.hidden_size, self.config.intermediate_size
         router = in_layers((config.num_experts, hidden), self.router_names)
-        gate, up = (in_layers((inner, hidden), self.expert_names[name]) for name in ("gate", "up"))
-        down = in_layers((hidden, inner), self.expert_names["down"])
+        gate, up, down = self.expert_parts(hidden, inner)
         count = config.num_experts
         return [
             Leaf("router", LeafKind.MATRIX, (router,), is_exact=True),
             Leaf("gate_up", LeafKind.GATED, (gate, up), Split.EXPERTS, num_experts=count),
             Leaf("down", LeafKind.MATRIX, (down,), Split.EXPERTS, num_experts=count),
+            *(self._shared_leaves() if config.shared_size else ()),
+        ]
+
+    def expert_parts(self, hidden: int, inner: int) -> tuple[Part, Part, Part]:
+        """The gate, the up and the down of an expert."""
+        gate, up = (in_layers((inner, hidden), self.expert_names[name]) for name in ("gate", "up"))
+        return gate, up, in_layers((hidden, inner), self.expert_names["down"])
+
+    def _shared_leaves(self) -> list[Leaf]:
+        hidden, inner, names = self.config.hidden_size, self.config.shared_size, self.shared_names
+        gate, up = (in_layers((inner, hidden), names[name]) for name in ("gate", "up"))
+        share = in_layers((1, hidden), names["share"], gguf_transform=AsMatrix)
+        return [
+            Leaf("shared_gate_up", LeafKind.GATED, (gate, up), Split.OUTPUTS),
+            Leaf("shared_down", LeafKind.MATRIX, (in_layers((hidden, inner), names["down"]),), Split.INPUTS),
+            Leaf("shared_share", LeafKind.MATRIX, (share,), is_exact=True),
         ]
 
     def feed_forward(
@@ -63,12 +89,20 @@ class ExpertsDecoder(Decoder):
     ) -> jax.Array:
         """The residual stream [num_tokens, hidden] after a layer's experts."""
         config = self.config
-        inputs = normed(x, self.norm(params, "mlp_norm"), index)
+        norm = self.norm(params, "mlp_norm")
+        inputs = x if norm is None else products.norm(x, norm, index, layout)
         scores = products.norm_product(inputs, None, params["router"], index, layout)
         picks = pick(scores, config.num_picked, normalises=config.normalises_shares)
-        return products.add_experts(
+        x = products.add_experts(
             x, inputs, params["gate_up"], params["down"], picks, index, layout, activation=config.activation
         )
+        if not config.shared_size:
+            return x
+        share = jax.nn.sigmoid(products.norm_product(inputs, None, params["shared_share"], index, layout))
+        mixed = products.norm_product(
+            inputs, None, params["shared_gate_up"], index, layout, activation=config.activation, is_gated=True
+        )
+        return products.add_product(x, (mixed * share).astype(x.dtype), params["shared_down"], index, layout)
 
 
 def pick(scores: jax.Array, num_picked: int, *, normalises: bool) -> Picks:
@@ -79,10 +113,17 @@ def pick(scores: jax.Array, num_picked: int, *, normalises: bool) -> Picks:
     return Picks(experts, shares, scores.shape[-1])
 
 
-def with_experts(usual: DecoderConfig, *, num_experts: int, num_picked: int, normalises_shares: bool) -> ExpertsConfig:
-    """Raises ModelError if a token cannot pick so many experts."""
+def check_experts(num_experts: int, num_picked: int) -> None:
+    """Raises ModelError if a token cannot pick so many experts, or there are more than any model has."""
+    if num_experts > MAX_NUM_EXPERTS:
+        raise ModelError(f"the layers have {num_experts} experts each; at most {MAX_NUM_EXPERTS} are served")
     if num_picked > num_experts:
         raise ModelError(f"a token cannot pick {num_picked} of {num_experts} experts")
+
+
+def with_experts(usual: DecoderConfig, *, num_experts: int, num_picked: int, normalises_shares: bool) -> ExpertsConfig:
+    """Raises ModelError as `check_experts`."""
+    check_experts(num_experts, num_picked)
     values = {field.name: getattr(usual, field.name) for field in dataclasses.fields(usual)}
     return ExpertsConfig(**values, num_experts=num_experts, num_picked=num_picked, normalises_shares=normalises_shares)
 

@@ -39,7 +39,9 @@ def read_sizes(file: GGUFTensors) -> Sizes:
     return Sizes(
         vocab_size=embedding.shape[0],
         hidden_size=hidden_size,
-        intermediate_size=fields.required_integer("feed_forward_length", least=1),
+        intermediate_size=fields.integer("feed_forward_length")
+        or fields.integer("expert_feed_forward_length")
+        or fields.required_integer("feed_forward_length", least=1),
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,

@@ -54,6 +54,10 @@ class JsonFile(Fields):
             return JsonFile(self.path, value)
         raise self.error(key, "it must be an object")
 
+    def with_values(self, values: Mapping[str, Any]) -> JsonFile:
+        """The same with other values for some keys."""
+        return JsonFile(self.path, {**self._values, **values})
+
     def with_defaults(self, defaults: Mapping[str, Any]) -> JsonFile:
         """The same with values for keys that are absent; an explicit null stays one."""
         return JsonFile(self.path, {**defaults, **self._values})

@@ -69,23 +69,25 @@ class KeyAccount:
         self.usage.num_requests += 1
 
     @contextmanager
-    def stream(self, *, is_owed: bool = False) -> Iterator[None]:
-        """Counts one that runs while the context lasts.
+    def streams(self, number: int = 1, *, is_owed: bool = False) -> Iterator[None]:
+        """Counts those of one request, which run while the context lasts.
 
         Args:
-            is_owed: whether it was promised before, and is not refused.
+            is_owed: whether they were promised before, and are not refused.
 
         Raises:
-            ApiError: 429, as many as may run at once do.
+            ApiError: 429, with them more would run at once than may.
         """
         most = self.limits.max_streams
-        if most is not None and self.num_streams >= most and not is_owed:
-            raise self._refusal(REQUESTS, f"streams at once: limit {most}, used {self.num_streams}, requested 1", 1.0)
-        self.num_streams += 1
+        if most is not None and self.num_streams + number > most and not is_owed:
+            seconds = 1.0 if number <= most else None
+            what = f"streams at once: limit {most}, used {self.num_streams}, requested {number}"
+            raise self._refusal(REQUESTS, what, seconds, "Its prompts or the answers to each (n)")
+        self.num_streams += number
         try:
             yield
         finally:
-            self.num_streams -= 1
+            self.num_streams -= number
 
     def reserve(self, num_tokens: int, *, is_owed: bool = False) -> None:
         """Charges the tokens that a request may take: its prompt, and its answer as far as its length is limited.
@@ -98,7 +100,7 @@ class KeyAccount:
             return
         if tokens.remaining < num_tokens and not is_owed:
             seconds = None if num_tokens > tokens.capacity else tokens.seconds_until(num_tokens)
-            raise self._refusal(TOKENS, _tokens_per_minute(tokens, num_tokens), seconds)
+            raise self._refusal(TOKENS, _tokens_per_minute(tokens, num_tokens), seconds, "The prompt or max_tokens")
         tokens.take(num_tokens)
 
     def charge(self, num_tokens: int) -> None:
@@ -128,14 +130,15 @@ class KeyAccount:
                 found[f"anthropic-ratelimit-{name}-reset"] = full_at.strftime("%Y-%m-%dT%H:%M:%SZ")
         return found
 
-    def _refusal(self, kind: str, what: str, seconds: float | None) -> ApiError:
+    def _refusal(self, kind: str, what: str, seconds: float | None, large: str = "") -> ApiError:
         """
         Args:
             seconds: after which it may come again; None: it is too large ever to be taken.
+            large: what must be reduced then.
         """
         self.usage.num_refused += 1
         if seconds is None:
-            message = f"Request too large for the key {self.name} on {what}. The prompt or max_tokens must be reduced."
+            message = f"Request too large for the key {self.name} on {what}. {large} must be reduced."
             return ApiError(message, status=429, error_type=kind, code=CODE)
         return ApiError(
             f"Rate limit reached for the key {self.name} on {what}. Please try again in {duration(seconds)}.",

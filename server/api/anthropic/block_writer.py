@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from server.api.anthropic.message_objects import encode_event
-from server.output_parsers.parser_events import (
+from server.output_parsers.reading.parser_events import (
     ContentDelta,
     ParserEvent,
     ReasoningDelta,

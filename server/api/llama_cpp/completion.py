@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from engine.interface.types import FinishReason, PromptProgress
 from server.api.framing import SERVER_SENT_EVENTS, Framing
 from server.api.llama_cpp.completion_request import InfillRequest, LlamaCompletionRequest
+from server.api.llama_cpp.generation_settings import settings_object
 from server.api.openai.call import to_request
 from server.api.openai.logprobs import ChatLogprobs
 from server.api.openai.openai_objects import progress_object
@@ -19,9 +19,13 @@ from server.api.route import AnswerContext, AnswerWriter, BodyCall, BodyRoute
 from server.generation.answers import Answer, Timings
 from server.generation.generation import Generation
 from server.generation.output_sequence import Delta
-from server.generation.prompt_sources import InfillPrompt, PromptSource, TextPrompt, TokenPrompt
+from server.generation.prompt_sources import InfillPrompt, PromptSource
+from server.generation.prompts import PreparedPrompt
 from server.protocol.errors import ApiError, ContextLengthExceeded
+from server.text.detokenizer import HasTokenTexts
 
+_PROMPT = "prompt"  # of a whole answer, where `response_fields` names it
+_MISSING = object()
 FRAMING = replace(SERVER_SENT_EVENTS, done=b"")  # its streams end with the chunk that has `stop`
 
 
@@ -29,8 +33,18 @@ def error_object(error: ApiError, _request_id: str | None = None) -> dict[str, A
     """The body of an error, as llama.cpp writes it."""
     body = {"code": error.status, "message": error.message, "type": error.type, "param": error.param}
     if isinstance(error, ContextLengthExceeded):
+        body["message"] = f"the request exceeds the available context size ({error.limit} tokens): {error.message}"
         body |= {"type": "exceed_context_size_error", "n_prompt_tokens": error.num_tokens, "n_ctx": error.limit}
     return {"error": body}
+
+
+class _Ending(NamedTuple):
+    """What the last objects of all answers share; a request may have a thousand answers."""
+
+    stop_strings: Sequence[str | None]
+    num_cached: int
+    timings: dict[str, Any]
+    biases: orjson.Fragment
 
 
 class LlamaCompletionWriter(AnswerWriter):
@@ -43,26 +57,32 @@ class LlamaCompletionWriter(AnswerWriter):
         context: AnswerContext,
         logprobs: ChatLogprobs | None,
     ) -> None:
-        self.is_slow = logprobs is not None
+        self._fields = call.fields
+        self._names = call.fields.response_fields or ()
+        self.is_slow = logprobs is not None or _PROMPT in self._names
         self._call = call
         self._generation = generation
         self._context = context
         self._logprobs = logprobs
-        self._began = time.perf_counter()
         self._num_predicted = [0] * generation.num_choices
 
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
-        return [self._context.framing.frame(orjson.dumps(self._chunk(delta))) for delta in deltas]
+        if self._fields.is_prompt_only:
+            return []
+        more = {"timings": self._timings()} if self._fields.timings_per_token else {}
+        return [self._context.framing.frame(orjson.dumps({**self._chunk(delta), **more})) for delta in deltas]
 
     def end(self) -> list[bytes]:
+        ending = self._ending()
         return [
-            self._context.framing.frame(orjson.dumps(self._last(index, "", reason)))
+            self._context.framing.frame(orjson.dumps(self._selected(self._last(index, "", reason, ending))))
             for index, reason in enumerate(self._generation.finish_reasons)
         ]
 
     def to_dict(self, answers: Sequence[Answer]) -> Any:
         """One object, or a list of them where the request has several prompts."""
-        objects = [self._of_answer(answer) for answer in answers]
+        ending = self._ending()
+        objects = [self._selected(self._of_answer(answer, ending)) for answer in answers]
         return objects[0] if len(objects) == 1 else objects
 
     def _chunk(self, delta: Delta) -> dict[str, Any]:
@@ -74,22 +94,42 @@ class LlamaCompletionWriter(AnswerWriter):
             "stop": False,
             "id_slot": delta.index,
             "tokens_predicted": self._num_predicted[delta.index],
-            "tokens_evaluated": len(self._generation.prompts[delta.index].token_ids),
+            "tokens_evaluated": len(self._prompt_of(delta.index).token_ids),
             **self._probabilities(delta),
         }
 
-    def _of_answer(self, answer: Answer) -> dict[str, Any]:
+    def _of_answer(self, answer: Answer, ending: _Ending) -> dict[str, Any]:
+        prompt = self._prompt_of(answer.index)
+        # Not in streams, whose last chunk is made on the asyncio thread: a prompt may be very long.
+        more = {_PROMPT: _text_of(prompt.token_ids, self._context.tokenizer)} if _PROMPT in self._names else {}
+        if self._fields.is_prompt_only:
+            return {**self._last(answer.index, "", answer.finish_reason, ending), **more}
         self._num_predicted[answer.index] = len(answer.token_ids)
-        tokens = answer.token_ids if self._call.returns_tokens else []
-        last = self._last(answer.index, answer.text, answer.finish_reason)
-        return {**last, "tokens": tokens, **self._probabilities(answer)}
+        tokens = answer.token_ids if self._fields.return_tokens else []
+        last = self._last(answer.index, answer.text, answer.finish_reason, ending)
+        return {**last, "tokens": tokens, **self._probabilities(answer), **more}
 
     def _probabilities(self, piece: Delta | Answer) -> dict[str, Any]:
         shape = None if self._logprobs is None else self._logprobs.shape(piece)
         return {} if shape is None else {"completion_probabilities": shape["content"]}
 
-    def _last(self, index: int, text: str, reason: FinishReason | None) -> dict[str, Any]:
-        stop, prompt = self._generation.stop_strings[index], self._generation.prompts[index]
+    def _ending(self) -> _Ending:
+        generation = self._generation
+        biases = [{"token": token_id, "bias": bias} for token_id, bias in generation.prompts[0].params[0].logit_bias]
+        return _Ending(
+            generation.stop_strings, generation.usage.num_cached_tokens, self._timings(),
+            orjson.Fragment(orjson.dumps(biases)),
+        )  # fmt: skip
+
+    def _last(self, index: int, text: str, reason: FinishReason | None, ending: _Ending) -> dict[str, Any]:
+        stop, prompt, request = ending.stop_strings[index], self._prompt_of(index), self._call.request
+        if self._fields.is_prompt_only:
+            reason, length = FinishReason.LENGTH, 0
+        else:
+            length = -1 if request.max_tokens is None else request.max_tokens
+        settings = settings_object(
+            prompt.params[0], num_predicted=length, stops=request.stops, is_streamed=self._call.is_streamed
+        )
         return {
             "index": index,
             "content": text,
@@ -99,35 +139,57 @@ class LlamaCompletionWriter(AnswerWriter):
             "model": self._context.model,
             "tokens_predicted": self._num_predicted[index],
             "tokens_evaluated": len(prompt.token_ids),
-            "generation_settings": self._settings(),
+            "generation_settings": {**settings, "logit_bias": ending.biases},
             "has_new_line": "\n" in text,
-            "truncated": False,
+            "truncated": reason is FinishReason.LENGTH and length == -1,  # by the end of the context
             "stop_type": _stop_type(reason, stop),
             "stopping_word": stop or "",
-            "tokens_cached": self._generation.usage.num_cached_tokens,
-            "timings": self._timings(),
+            "tokens_cached": ending.num_cached,
+            "timings": ending.timings,
         }
 
-    def _settings(self) -> dict[str, Any]:
-        request = self._call.request
-        length = -1 if request.max_tokens is None else request.max_tokens
-        return {**request.sampling, "n_predict": length, "stop": request.stops}
+    def _prompt_of(self, index: int) -> PreparedPrompt:
+        return self._generation.prompts[index // self._fields.num_choices]
+
+    def _selected(self, last: dict[str, Any]) -> dict[str, Any]:
+        """The values that `response_fields` names by their paths; all of them where it names none."""
+        if not self._names:
+            return last
+        selected = {}
+        for path in self._names:
+            value: Any = last
+            for name in path.split("/"):
+                value = value.get(name, _MISSING) if isinstance(value, dict) else _MISSING
+            if value is not _MISSING:
+                selected[path] = value
+        return selected
 
     def _timings(self) -> dict[str, Any]:
         usage, timings = self._generation.usage, self._generation.timings
+        num_predicted = 0 if self._fields.is_prompt_only else usage.num_completion_tokens
         return timings_object(
-            timings, usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_completion_tokens,
-            time.perf_counter() - self._began,
-        )  # fmt: skip
+            timings, usage.num_prompt_tokens, usage.num_cached_tokens, num_predicted, self._generation.duration
+        )
+
+
+def _text_of(token_ids: Sequence[int], tokenizer: HasTokenTexts) -> str:
+    """The text of tokens, with the names of control tokens."""
+    return b"".join(
+        [tokenizer.token_bytes[token_id] or tokenizer.token_text(token_id).encode() for token_id in token_ids]
+    ).decode(errors="replace")
 
 
 def timings_object(
     timings: Timings | None, num_prompt: int, num_cached: int, num_predicted: int, seconds: float
 ) -> dict[str, Any]:
-    """llama.cpp's `timings`; several answers share the `seconds` that they took together."""
+    """llama.cpp's `timings`; several answers share the `seconds` that they took together.
+
+    The first token comes of the prompt's last step, so the rate of generation counts the tokens behind it.
+    """
     prompt_s = seconds if timings is None else timings.time_to_first_token - timings.queue_time
     predicted_s = seconds if timings is None else timings.generation_time - prompt_s
-    num_computed = max(num_prompt - num_cached, 0)
+    num_computed, num_steps = max(num_prompt - num_cached, 0), max(num_predicted - 1, 0)
+    predicted_ms = 1000 * max(predicted_s, 1e-9) if num_steps else 0.0
     return {
         "cache_n": num_cached,
         "prompt_n": num_computed,
@@ -135,9 +197,26 @@ def timings_object(
         "prompt_per_token_ms": 1000 * prompt_s / max(num_computed, 1),
         "prompt_per_second": num_computed / max(prompt_s, 1e-9),
         "predicted_n": num_predicted,
-        "predicted_ms": 1000 * predicted_s,
-        "predicted_per_token_ms": 1000 * predicted_s / max(num_predicted, 1),
-        "predicted_per_second": num_predicted / max(predicted_s, 1e-9),
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": predicted_ms / max(num_steps, 1),
+        "predicted_per_second": 1000 / predicted_ms * num_steps if num_steps else 0.0,
+    }
+
+
+def progress_timings(progress: PromptProgress) -> dict[str, Any]:
+    """llama.cpp's `timings` of a prompt that is being computed."""
+    num_computed = max(progress.num_processed_tokens - progress.num_cached_tokens, 0)
+    computed_ms = float(progress.milliseconds) if num_computed else 0.0
+    return {
+        "cache_n": progress.num_cached_tokens,
+        "prompt_n": num_computed,
+        "prompt_ms": computed_ms,
+        "prompt_per_token_ms": computed_ms / max(num_computed, 1),
+        "prompt_per_second": 1000 * num_computed / computed_ms if computed_ms else 0.0,
+        "predicted_n": 0,
+        "predicted_ms": 0.0,
+        "predicted_per_token_ms": 0.0,
+        "predicted_per_second": 0.0,
     }
 
 
@@ -151,15 +230,14 @@ class LlamaCompletionCall(BodyCall):
     """A completion request with llama.cpp's names."""
 
     def __init__(self, body: LlamaCompletionRequest, prompts: Sequence[PromptSource]) -> None:
-        self._num_logprobs = body.logprobs
-        self.returns_tokens = body.return_tokens is True
-        super().__init__(to_request(body, prompts), body.request_id, body.ignored, body.stream is True)
+        self.fields = body
+        request = to_request(body, prompts, text_biases=body.text_biases)
+        super().__init__(request, body.request_id, body.ignored, body.stream is True)
 
     @classmethod
     def parse(cls, body: Any) -> LlamaCompletionCall:
         request = LlamaCompletionRequest.parse(body)
-        sources = [TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(prompt) for prompt in request.prompt]
-        return cls(request, sources)
+        return cls(request, request.prompt)
 
     @classmethod
     def parse_infill(cls, body: Any) -> LlamaCompletionCall:
@@ -169,15 +247,29 @@ class LlamaCompletionCall(BodyCall):
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> LlamaCompletionWriter:
         logprobs = None
-        if self._num_logprobs is not None:
+        if self.fields.logprobs is not None:
             prompts = [prompt.token_ids for prompt in generation.prompts]
-            logprobs = ChatLogprobs(context.tokenizer, prompts, 1, (), of_answers=True, with_ids=True)
+            logprobs = ChatLogprobs(
+                context.tokenizer, prompts, self.fields.num_choices, (), of_answers=True, with_ids=True
+            )
         return LlamaCompletionWriter(self, generation, context, logprobs)
 
     def encode_progress(
         self, progress: PromptProgress, index: int, framing: Framing, request_id: str, model: str
     ) -> bytes:
-        return framing.frame(orjson.dumps({"prompt_progress": progress_object(progress, index)}))
+        chunk: dict[str, Any] = {
+            "index": index,
+            "content": "",
+            "tokens": [],
+            "stop": False,
+            "id_slot": index,
+            "tokens_predicted": 0,
+            "tokens_evaluated": progress.num_prompt_tokens,
+            "prompt_progress": progress_object(progress, index),
+        }
+        if self.fields.timings_per_token:
+            chunk["timings"] = progress_timings(progress)
+        return framing.frame(orjson.dumps(chunk))
 
 
 COMPLETION = BodyRoute("/completion", LlamaCompletionCall.parse, error_object, FRAMING)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, PlainValidator, PrivateAttr
 
+from server.api.llama_cpp.biases import Biases
+from server.api.llama_cpp.prompt_forms import AnyLlamaPrompts, as_sources
 from server.api.openai.completion_request import CompletionRequest
 from server.protocol.base_models import LenientModel, bounded
-from server.protocol.errors import UnsupportedField, invalid_value, shorten
+from server.protocol.errors import UnsupportedField
 
 MAX_EXTRA = 256  # files of /infill's input_extra
+MAX_FIELDS = 64  # of response_fields
 
 _OTHER_NAMES: Mapping[str, str] = {
+    "n_cmpl": "n",
     "n_predict": "max_tokens",
     "n_probs": "logprobs",
     "repeat_penalty": "repetition_penalty",
@@ -23,7 +27,7 @@ _OTHER_NAMES: Mapping[str, str] = {
 _WITHOUT_MEANING = frozenset(
     {
         "cache_prompt", "dynatemp_exponent", "id_slot", "mirostat_eta", "mirostat_tau", "n_cache_reuse", "n_discard",
-        "n_keep", "timings_per_token",
+        "n_keep",
     }
 )  # fmt: skip
 _IGNORED = ("samplers", "post_sampling_probs", "input_extra")  # with a warning: they would change the answer
@@ -31,23 +35,7 @@ _ONLY_THESE: Mapping[str, tuple[Any, ...]] = {
     "dynatemp_range": (0, 0.0),
     "lora": ([],),
     "mirostat": (0,),
-    "n_cmpl": (1,),
-    "response_fields": ([],),
 }
-
-
-def _biases(value: Any) -> Any:
-    """llama.cpp's list of pairs as OpenAI's object; false forbids a token."""
-    if not isinstance(value, list):
-        return value
-    biases = {}
-    for pair in value:
-        if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], int)):
-            raise invalid_value(
-                f"logit_bias has the entry {shorten(pair)}; it must be a token id and a number, or false", "logit_bias"
-            )
-        biases[str(pair[0])] = -100 if pair[1] is False else pair[1]
-    return biases
 
 
 def to_openai(body: Any) -> Any:
@@ -72,8 +60,6 @@ def to_openai(body: Any) -> Any:
         del fields["max_tokens"]
     if fields.get("logprobs") == 0:
         del fields["logprobs"]
-    if "logit_bias" in fields:
-        fields["logit_bias"] = _biases(fields["logit_bias"])
     schema, grammar = fields.pop("json_schema", None), fields.pop("grammar", None)
     if schema is not None and schema != {}:
         fields["structured_outputs"] = {"json": schema}
@@ -85,21 +71,44 @@ def to_openai(body: Any) -> Any:
 class LlamaCompletionRequest(CompletionRequest):
     """llama.cpp's completion request. Parameters that it shares with OpenAI's have the same meaning."""
 
-    n_predict: int | None = None  # without limit by default
+    prompt: Annotated[Any, PlainValidator(as_sources, json_schema_input_type=AnyLlamaPrompts)]
+    n_predict: int | None = None  # without limit by default; 0 only computes the prompt
     n_probs: int | None = None
     repeat_penalty: float | None = None
     json_schema: Any = None
     grammar: str | None = None  # in GBNF or Lark
     samplers: Any = None  # their order is the server's
     return_tokens: bool | None = None
+    timings_per_token: bool | None = None
+    response_fields: Annotated[list[str], Field(fail_fast=True), bounded("response_fields", MAX_FIELDS)] | None = None
     post_sampling_probs: bool | None = None
+    _text_biases: Sequence[tuple[str, float]] = PrivateAttr(default=())
+    _is_prompt_only: bool = PrivateAttr(default=False)
 
     @classmethod
     def parse(cls, body: Any) -> Self:
-        request = super().parse(to_openai(body))
+        fields = to_openai(body)
+        text_biases: Sequence[tuple[str, float]] = ()
+        if isinstance(fields, dict) and isinstance(fields.get("logit_bias"), list | dict):
+            fields["logit_bias"], text_biases = Biases.of(fields["logit_bias"])
+        only_prompt = isinstance(fields, dict) and fields.get("max_tokens") == 0 and type(fields["max_tokens"]) is int
+        if only_prompt:
+            fields["max_tokens"] = 1  # the engine computes a prompt only where a token follows
+        request = super().parse(fields)
+        request._text_biases, request._is_prompt_only = text_biases, only_prompt
         if isinstance(body, dict):
             request._ignored = (*request._ignored, *(name for name in _IGNORED if body.get(name)))
         return request
+
+    @property
+    def text_biases(self) -> Sequence[tuple[str, float]]:
+        """The biases of `logit_bias` that name texts."""
+        return self._text_biases
+
+    @property
+    def is_prompt_only(self) -> bool:
+        """Whether the prompt is computed for the prefix cache, without an answer: editors warm it up so."""
+        return self._is_prompt_only
 
 
 class ExtraFile(LenientModel):

@@ -17,7 +17,14 @@ from server.generation.answers import Answer
 from server.generation.generation import Generation
 from server.generation.output_sequence import Delta
 
-NDJSON = Framing(after=b"\n", headers={"Content-Type": "application/x-ndjson", "X-Accel-Buffering": "no"})
+NDJSON = Framing(
+    after=b"\n",
+    headers={"Content-Type": "application/x-ndjson", "X-Accel-Buffering": "no"},
+    # The id is the first field of the line's object.
+    id_before=b'{"event_id":"',
+    id_after=b'",',
+    num_replaced=len(b"{"),
+)
 _NANOSECONDS = 1e9
 _REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 

@@ -34,18 +34,17 @@ class LoadRequest:
     model: str
     ignored: Sequence[str]
     is_chat: bool
+    unloads: bool  # whether it takes the model out of memory instead, which only administrators may
 
     @classmethod
     def of(cls, asked: GeneratingRequest, *, is_chat: bool) -> LoadRequest:
-        """Taking a model out of memory is the operator's affair, so such a wish is named among what is ignored."""
-        ignored = (*asked.ignored, "keep_alive") if asked.unloads else asked.ignored
-        return cls(asked.model_name, ignored, is_chat)
+        return cls(asked.model_name, asked.ignored, is_chat, asked.unloads)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The answer once the model is in memory."""
+    def to_dict(self, reason: str) -> dict[str, Any]:
+        """The answer once the model is in memory, or out of it."""
         text = {"message": {"role": "assistant", "content": ""}} if self.is_chat else {"response": ""}
         head = {"model": self.model, "created_at": timestamp()}
-        return {**head, **text, "done": True, "done_reason": "load"}
+        return {**head, **text, "done": True, "done_reason": reason}
 
 
 class OllamaCall(BodyCall):

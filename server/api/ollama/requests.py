@@ -132,6 +132,7 @@ class GeneratingRequest(OllamaRequest):
     UNSUPPORTED: ClassVar[Unsupported] = {"logprobs": (False,), "top_logprobs": (0,)}
 
     stream: bool | None = None  # true by default
+    resumable: bool | None = None
     format: Literal["", "json"] | dict[str, Any] | None = None
     think: bool | Literal["low", "medium", "high", "max"] | None = None
 
@@ -145,7 +146,7 @@ class GeneratingRequest(OllamaRequest):
         Raises:
             ApiError: an option is unknown and most likely a typo, or not supported.
         """
-        body: dict[str, Any] = {"model": self.model_name, "stream": self.is_streamed}
+        body: dict[str, Any] = {"model": self.model_name, "stream": self.is_streamed, "resumable": self.resumable}
         options = {name: value for name, value in (self.options or {}).items() if value is not None}
         try:
             body |= _parameters(unknown.drop_from(options, _OPTIONS, _UNSUPPORTED, "options."))
@@ -176,7 +177,7 @@ def _parameters(options: Mapping[str, Any]) -> dict[str, Any]:
     length = options.get(_NUM_PREDICT)
     if length is not None and (isinstance(length, bool) or not isinstance(length, int)):
         raise UnsupportedField(_NUM_PREDICT, length)
-    if length is not None and length >= 0:  # -1 and -2: until the answer or the context ends
+    if length is not None and length > 0:  # otherwise until the answer or the context ends
         parameters["max_tokens"] = length
     return parameters
 

@@ -39,6 +39,11 @@ class OpenAICall(BodyCall):
     def wants_timings(self) -> bool:
         return self._fields.include_metrics is True
 
+    @property
+    def stop_token_ids(self) -> Sequence[int]:
+        """The tokens that end an answer because the request asks for it."""
+        return self._fields.stop_token_ids or ()
+
     def make_writer(self, generation: Generation, context: AnswerContext) -> ChunkWriter:
         head = self._answer_head(context.request_id, context.model)
         logprobs = self.make_logprobs(generation, context.tokenizer)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from engine.interface.types import FinishReason
 from server.output_parsers.custom_input import CustomInputReader
 from server.output_parsers.output_parser import OutputFormat, OutputParser
-from server.output_parsers.parser_events import (
+from server.output_parsers.reading.parser_events import (
     ContentDelta,
     ParserEvent,
     ReasoningDelta,
@@ -61,6 +61,7 @@ class ChatDeltaParser:
         self._with_reasoning = with_reasoning
         self._parts = OutputParser(parts, prompt, tokenizer, num_begun=num_begun)
         self._num_calls = 0
+        self._call_ids: set[str] = set()
 
     @property
     def num_reasoning_tokens(self) -> int:
@@ -101,9 +102,12 @@ class ChatDeltaParser:
         shaped: list[dict[str, Any]] = []
         for event in events:
             match event:
-                case ToolCallStart(name):
+                case ToolCallStart(name, call_id):
                     self._end_input(shaped)
-                    call = {"index": self._num_calls, "id": new_call_id()}
+                    if not call_id or call_id in self._call_ids:
+                        call_id = new_call_id()
+                    self._call_ids.add(call_id)
+                    call = {"index": self._num_calls, "id": call_id}
                     if name in self._custom_names:
                         self._input = CustomInputReader()
                         shaped.append({**call, "type": "custom", "custom": {"name": name, "input": ""}})

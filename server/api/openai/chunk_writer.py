@@ -8,7 +8,7 @@ import orjson
 
 from server.api.framing import Framing
 from server.api.openai.logprobs import WireLogprobs
-from server.api.openai.openai_objects import ResponseHead, metrics_object, usage_object
+from server.api.openai.openai_objects import ResponseHead, metrics_object, stop_reason, usage_object
 from server.api.route import AnswerWriter
 from server.generation.answers import Answer
 from server.generation.generation import Generation
@@ -78,8 +78,7 @@ class ChunkWriter(AnswerWriter):
     def _stops(self, piece: Delta | Answer) -> dict[str, str | int | None]:
         """What has ended a choice: vLLM's `stop_reason` names what the request has asked for, SGLang's any token."""
         matched = piece.matched_stop
-        is_asked = isinstance(matched, str) or matched in (self._fields.stop_token_ids or ())
-        return {"stop_reason": matched if is_asked else None, "matched_stop": matched}
+        return {"stop_reason": stop_reason(matched, self._fields.stop_token_ids or ()), "matched_stop": matched}
 
     def _encoded_stops(self, delta: Delta) -> bytes:
         """The same as JSON behind a `finish_reason`; nothing while the choice goes on."""

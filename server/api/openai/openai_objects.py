@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import orjson
@@ -63,6 +64,11 @@ def _milliseconds(seconds: float) -> float:
 def encode_reason(reason: str | None) -> bytes:
     """A `finish_reason` as JSON."""
     return b"null" if reason is None else b'"%b"' % reason.encode()
+
+
+def stop_reason(matched: str | int | None, stop_token_ids: Collection[int]) -> str | int | None:
+    """vLLM's `stop_reason`: what has ended an answer, if the request has asked for it."""
+    return matched if isinstance(matched, str) or matched in stop_token_ids else None
 
 
 def error_object(error: ApiError, _request_id: str | None = None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from server.api.openai.chat import ChatCall
 from server.api.openai.chat_deltas import FINISH_REASON, NO_DELTA, ChatDelta, ChatDeltaParser, reasoning_fields
 from server.api.openai.completions import CompletionCall
 from server.api.openai.logprobs import WireLogprobs
-from server.api.openai.openai_objects import error_object, metrics_object, progress_object, usage_object
+from server.api.openai.openai_objects import error_object, metrics_object, progress_object, stop_reason, usage_object
 from server.api.route import AnswerContext, Call, Cancel, Generate, MessageRoute, Refusal, Resume, StreamWriter
 from server.generation.generation import Generation
 from server.generation.output_sequence import Delta
@@ -56,7 +56,7 @@ class StreamCall(Call[StreamWriter]):
         make_parts = self._body.parts_maker(generation, context) if isinstance(self._body, ChatCall) else None
         return StreamMessages(
             self._client_id, generation, logprobs, context, self.ignored, make_parts,
-            with_timings=self._body.wants_timings,
+            self._body.stop_token_ids, with_timings=self._body.wants_timings,
         )  # fmt: skip
 
     def encode_progress(
@@ -71,9 +71,12 @@ class StreamMessages(StreamWriter):
 
     def __init__(
         self, client_id: str, generation: Generation, logprobs: WireLogprobs | None, context: AnswerContext,
-        ignored: Sequence[str], make_parts: Callable[[], ChatDeltaParser] | None, *, with_timings: bool,
+        ignored: Sequence[str], make_parts: Callable[[], ChatDeltaParser] | None, stop_token_ids: Sequence[int], *,
+        with_timings: bool,
     ) -> None:  # fmt: skip
         self._parts = [] if make_parts is None else [make_parts() for _ in range(generation.num_choices)]
+        self._stops: dict[int, str | int | None] = {}  # what has ended each choice, of what the request asked for
+        self._stop_token_ids = stop_token_ids
         self._with_timings = with_timings
         self._client_id = client_id
         self._ignored = ignored
@@ -99,6 +102,9 @@ class StreamMessages(StreamWriter):
 
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
         """A message for each delta that is not empty; `done` has the rest."""
+        for delta in deltas:
+            if delta.finish_reason is not None:
+                self._stops[delta.index] = stop_reason(delta.matched_stop, self._stop_token_ids)
         if self._parts:
             return [message for delta in deltas for message in self._encode_parts(delta, self._parts[delta.index])]
         return [self._encode(delta) for delta in deltas if delta.text or delta.token_ids]
@@ -109,6 +115,7 @@ class StreamMessages(StreamWriter):
             "type": "done",
             "id": self._client_id,
             "finish_reason": self._reason(self._generation.finish_reason, self._parts),
+            "stop_reason": self._stops.get(0),
             "usage": usage_object(self._generation.usage, num_reasoning),
         }
         if self._generation.num_choices > 1:
@@ -116,6 +123,7 @@ class StreamMessages(StreamWriter):
                 self._reason(reason, self._parts[index : index + 1])
                 for index, reason in enumerate(self._generation.finish_reasons)
             ]
+            done["stop_reasons"] = [self._stops.get(index) for index in range(self._generation.num_choices)]
         timings = self._generation.timings if self._with_timings else None
         if timings is not None:
             done["metrics"] = metrics_object(timings)

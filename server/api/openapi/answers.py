@@ -185,6 +185,7 @@ class ModelCard(BaseModel):
     created: int
     owned_by: str
     state: str
+    loading_stage: str | None = None
     max_model_len: int | None = None
     dtype: str | None = None
     sampling_defaults: dict[str, float] | None = None

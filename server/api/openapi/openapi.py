@@ -14,6 +14,8 @@ from server.api.openapi.operations import OPERATIONS, Key, Operation, Tag
 from server.startup.settings import Api
 
 _REFERENCE = "#/components/schemas/{model}"
+# Of numbers whose limits are more than a range.
+_LOWEST: Mapping[str, dict[str, float]] = {"top_k": {"minimum": -1}, "truncate_prompt_tokens": {"minimum": -1}}
 _VARIABLE = re.compile(r"\{(\w+)\}")
 _JSON = "application/json"
 _EVENTS = "text/event-stream"
@@ -85,10 +87,10 @@ def _complete(schema: dict[str, Any], body: str, *, is_strict: bool) -> None:
         if description is not None:
             field["description"] = description.text
         limits = NUMBERS[name].limits if name in NUMBERS else None
-        if limits is not None:
-            for kind in field.get("anyOf", [field]):
-                if kind.get("type") in ("integer", "number"):
-                    kind.update(_shape_limits(limits))
+        shaped = _LOWEST.get(name, {}) if limits is None else _shape_limits(limits)
+        for kind in field.get("anyOf", [field]):
+            if kind.get("type") in ("integer", "number"):
+                kind.update(shaped)
 
 
 def _shape_limits(limits: Limits) -> dict[str, float]:

@@ -121,6 +121,10 @@ OPERATIONS = (
     _llama("GET", "/lora-adapters", "Lists the adapters, of which there are none"),
     _llama("GET", "/models", "The same as `/v1/models`"),
     _llama("POST", "/models/load", "Brings a served model into memory", LoadRequest),
+    Operation(
+        "POST", "/models/unload", Tag.LLAMA_CPP, "Puts a model to sleep until the next request for it", LoadRequest,
+        error=answers.LlamaError, key=Key.ADMIN,
+    ),
     Operation("GET", "/v1/stream", Tag.GENERATING, "A WebSocket on which many generations run at once", is_socket=True),
     Operation(
         "POST", "/v1/requests/{id}/cancel", Tag.GENERATING, "Cancels a request by its id", answer=answers.Cancellation,

@@ -63,6 +63,14 @@ class EventEncoder:
             self._events.append(b"%b%d%b%b%b" % (head, self._num_events, place, orjson.dumps(text), tail))
             self._num_events += 1
 
+    def replace_last(self, events: list[bytes], kind: str, **fields: Any) -> list[bytes]:
+        """The events that `take` has returned, with another one in the place of the last. None of them is sent yet."""
+        if not events:
+            return events
+        self._num_events -= 1
+        self.add(kind, **fields)
+        return [*events[:-1], *self.take()]
+
     def take(self) -> list[bytes]:
         """The events since the last call."""
         events, self._events = self._events, []

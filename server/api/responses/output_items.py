@@ -13,8 +13,8 @@ from server.api.responses.input_items import sealed
 from server.api.responses.items import Item, output_text, reasoning_text
 from server.api.responses.offered_tools import OfferedTools
 from server.output_parsers.custom_input import CustomInputReader
-from server.output_parsers.json_repair import is_whole_object
-from server.output_parsers.parser_events import (
+from server.output_parsers.reading.json_repair import is_whole_object
+from server.output_parsers.reading.parser_events import (
     ContentDelta,
     ParserEvent,
     ReasoningDelta,

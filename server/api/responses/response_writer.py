@@ -45,6 +45,7 @@ class ResponseWriter(StreamWriter):
         self._logprobs: ChatLogprobs | None = None
         self._is_plain = False  # whether all text is content, and nothing is told beside it
         self._is_created = False  # whether the first event was told
+        self._last_kind = ""  # of the events
         self.response: Response = {**turn.response, "model": model}
 
     @property
@@ -126,6 +127,11 @@ class ResponseWriter(StreamWriter):
         self._tell_end(FinishReason.ABORT)
         return self._events.take()
 
+    def end_differently(self, last: list[bytes], **fields: Any) -> list[bytes]:
+        """The last events once more, which are not sent yet, after fields of the response have changed."""
+        self.response |= fields
+        return self._events.replace_last(last, self._last_kind, response=self.response)
+
     def fail(self, error: ApiError) -> list[bytes]:
         """The last events of a response that an error ends."""
         self._create()
@@ -169,4 +175,5 @@ class ResponseWriter(StreamWriter):
         return usage_object(usage, 0 if self._parts is None else self._parts.num_reasoning_tokens)
 
     def _tell(self, kind: str) -> None:
+        self._last_kind = kind
         self._events.add(kind, response=self.response)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from server.cli.client import address
-from server.cli.client.errors import NoServer
+from server.cli.client.errors import NoAnswer, NoModel, NoServer
 from server.cli.client.server_client import Piece, ServerClient
 
 if TYPE_CHECKING:  # it brings all of the engine, which a server has for itself
@@ -33,8 +33,10 @@ class ServerAnswers:
     """Answers of a server; raises NoAnswer where there is none, it is not ready, or it refuses the key."""
 
     def __init__(self, client: ServerClient, model: str | None) -> None:
-        models = orjson.loads(asyncio.run(client.get("/v1/models")))["data"]
-        self.name = model or str(models[0]["id"])
+        names = [str(found["id"]) for found in orjson.loads(asyncio.run(client.get("/v1/models")))["data"]]
+        if model is not None and model not in names:
+            raise NoModel(f"the server at {client.url} has no model {model}; it has {', '.join(names)}")
+        self.name = model or names[0]
         self._client = client
 
     def answer(self, body: dict[str, Any], write: Callable[[Piece], object]) -> None:
@@ -64,15 +66,25 @@ class LocalAnswers:
         self._model.close()
 
 
-def open_answers(url: str | None, model: str | None, api_key: str | None, *, is_local: bool) -> Answers:
-    """Answers of a `model` of the server at `url` or the default address, or else of this process; raises NoAnswer."""
+def open_answers(
+    url: str | None, model: str | None, api_key: str | None, body: dict[str, Any], *, is_local: bool
+) -> Answers:
+    """Answers of a `model` of the server at `url` or the default address, or else of this process; raises NoAnswer.
+
+    `body` is like those that will follow; what it has wrong is found before a model is loaded.
+    """
     if not is_local:
         try:
             return ServerAnswers(ServerClient(url or address.DEFAULT_URL, api_key), model)
+        except NoModel as error:
+            if url is not None:
+                raise
+            raise NoAnswer(f"{error}; --local loads it into this process") from error
         except NoServer:
             if url is not None:
                 raise
             print(f"no server at {address.DEFAULT_URL}; loading the model here", file=sys.stderr)
     from server.cli.client.local_model import LocalModel
 
+    LocalModel.check(body)
     return LocalAnswers(LocalModel(model))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import termios
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from server.cli.chat.commands import COMMANDS
+from server.cli.chat.word_wrap import WordWrap
 from server.cli.client.server_client import Piece
 from server.startup.plain_text import without_controls
 
@@ -35,6 +37,7 @@ class Terminal:
         self._readline = _open_history() if self.is_interactive else None
         self._stream: MarkdownStream | None = None  # of the reasoning or the answer that is being written
         self._is_reasoning = False
+        self._wrap: WordWrap | None = None  # of the answer that is being written without styles
         self._modes: list[Any] | None = None  # of the terminal, while it shows no keys
 
     def read(self) -> str | None:
@@ -58,7 +61,10 @@ class Terminal:
                 self._stream = self._open_stream(piece.is_reasoning)
             self._stream.feed(piece.text)
         elif not piece.is_reasoning:
-            print(without_controls(piece.text) if self._has_screen else piece.text, end="", flush=True)
+            if self._has_screen and self._wrap is None:
+                self._wrap = WordWrap(shutil.get_terminal_size().columns)
+            text = piece.text if self._wrap is None else self._wrap.feed(without_controls(piece.text))
+            print(text, end="", flush=True)
 
     def end_answer(self) -> None:
         """Ends an answer and its line, and shows the keys again."""
@@ -66,7 +72,8 @@ class Terminal:
             self._stream.finish()
             self._stream = None
         else:
-            print(flush=True)
+            print("" if self._wrap is None else self._wrap.finish(), flush=True)
+            self._wrap = None
         self._show_keys()
 
     def tell(self, text: str) -> None:

@@ -17,6 +17,10 @@ class NoServer(NoAnswer):
     """No server listens at the address."""
 
 
+class NoModel(NoAnswer):
+    """The server has no model of the name that was given."""
+
+
 def reason_of(error: aiohttp.ClientError | TimeoutError) -> str:
     """What happened to a connection, by the system's message where there is one."""
     import aiohttp

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from sampling.host.params import MAX_INT32, InvalidParameter, SamplingParams
 from server.api.openai.chat import ChatCall
 from server.api.openai.completions import CompletionCall
 from server.cli.client.errors import NoAnswer
@@ -39,7 +40,13 @@ class LocalModel:
     @staticmethod
     def check(body: dict[str, Any]) -> None:
         """Validates a body before a model is loaded for it; raises NoAnswer that names a wrong parameter."""
-        _request_of(body)
+        request = _request_of(body)
+        try:
+            if request.max_tokens is not None and request.max_tokens < 1:
+                raise NoAnswer(f"{request.max_tokens_parameter} is {request.max_tokens}; it must be at least 1")
+            SamplingParams(**{"max_tokens": MAX_INT32, **request.sampling})
+        except InvalidParameter as error:
+            raise NoAnswer(str(error)) from error
 
     def answer(self, body: dict[str, Any]) -> Generator[str, None, None]:
         """The pieces of the answer's text; closing the iterator aborts the answer."""

@@ -8,7 +8,7 @@ import aiohttp
 import orjson
 
 from server.cli.client.address import check_address, root_of, shown
-from server.cli.client.errors import NoAnswer, NoServer, reason_of
+from server.cli.client.errors import NoAnswer, NoModel, NoServer, reason_of
 from server.cli.client.sse_parser import SseParser
 
 CONNECT_TIMEOUT_S = 5.0
@@ -78,7 +78,7 @@ class ServerClient:
                 session.request(method, self._root + path, json=body) as response,
             ):
                 if response.status not in statuses:
-                    raise NoAnswer(_error_message(await response.read(), response.status))
+                    raise _refusal(await response.read(), response.status)
                 yield response
         except aiohttp.ClientConnectorError as error:
             raise NoServer(f"no server answers at {self.url}: {reason_of(error)}") from error
@@ -86,8 +86,9 @@ class ServerClient:
             raise NoAnswer(f"the connection to {self.url} broke: {reason_of(error)}") from error
 
 
-def _error_message(body: bytes, status: int) -> str:
+def _refusal(body: bytes, status: int) -> NoAnswer:
     try:
-        return str(orjson.loads(body)["error"]["message"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return f"the server answered with status {status}"
+        error = orjson.loads(body)["error"]
+        return (NoModel if error.get("code") == "model_not_found" else NoAnswer)(str(error["message"]))
+    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
+        return NoAnswer(f"the server answered with status {status}")

@@ -15,7 +15,9 @@ ADMIN_PREFIX = "/admin/"
 
 # Other routes that want an administrator's key, as they are registered; their other methods are for clients.
 REQUESTS, ONE_REQUEST = "/v1/requests", "/v1/requests/{id}"
-ADMIN_METHODS = frozenset({(method, route) for method in ("GET", "HEAD") for route in (REQUESTS, ONE_REQUEST)})
+ADMIN_METHODS = frozenset(
+    {("POST", "/models/unload")} | {(method, route) for method in ("GET", "HEAD") for route in (REQUESTS, ONE_REQUEST)}
+)
 
 # The only routes that want no key, as they are registered: probes, which tell little, and the files of the page,
 # which asks its reader for the key.

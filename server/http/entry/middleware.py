@@ -87,7 +87,7 @@ async def enter(request: web.Request, handler: Handler) -> web.StreamResponse:
         if tenant.account is not None and access is Access.CLIENT and is_counted(request.method, route):
             tenant.account.begin_request()
             # A front has no generations, which a server counts one by one.
-            with nullcontext() if SERVED in request.app else tenant.account.stream():
+            with nullcontext() if SERVED in request.app else tenant.account.streams():
                 response = await handler(request)
         else:
             response = await handler(request)

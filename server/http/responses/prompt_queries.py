@@ -17,7 +17,7 @@ from server.http.responses.create_response import close_on_acceptance, parse_tur
 from server.http.responses.response_runner import ResponseRunner
 from server.http.transport.json_body import json_response, send_whole
 from server.output_parsers.output_parser import OutputParser
-from server.output_parsers.parser_events import ContentDelta
+from server.output_parsers.reading.parser_events import ContentDelta
 from server.protocol.errors import SERVER_ERROR, ApiError
 from server.serving.submit import Submission
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import orjson
 
@@ -130,16 +130,14 @@ class ResponseRunner:
                     await write_deltas(stream, generation, writer, served.workers)
                 # Log probabilities of a whole answer take long to shape and encode.
                 last = await served.workers.run(writer.end) if writer.is_slow else writer.end()
-                await self._store(turn, writer.response)
-                await _write(stream, last)  # within the context: a server that ends waits for it
+                # Within the context: a server that ends waits for it.
+                await self._store_and_write(turn, writer, stream, last)
         except ConnectionError:
             raise
         except Exception as error:
             if not is_told:
                 raise
-            last = writer.fail(failure_of(error, "response_failed"))
-            await self._store(turn, writer.response)
-            await _write(stream, last)
+            await self._store_and_write(turn, writer, stream, writer.fail(failure_of(error, "response_failed")))
         return writer.response
 
     def new_writer(self, turn: ResponseCall, *, is_streamed: bool = True) -> ResponseWriter:
@@ -158,9 +156,7 @@ class ResponseRunner:
 
     async def cancel(self, turn: ResponseCall, writer: ResponseWriter, stream: Stream) -> None:
         """Ends a response whose generation has not begun."""
-        last = writer.cancel()
-        await self._store(turn, writer.response)
-        await _write(stream, last)
+        await self._store_and_write(turn, writer, stream, writer.cancel())
 
     async def store_queued(self, turn: ResponseCall, response: Response) -> None:
         """Stores a response that is still to be generated.
@@ -174,26 +170,51 @@ class ResponseRunner:
         """Deletes what `store_queued` has stored."""
         await self._served.store.delete(response_key(self._tenant.owner, turn.id))
 
+    async def _store_and_write(
+        self, turn: ResponseCall, writer: ResponseWriter, stream: Stream | None, last: list[bytes]
+    ) -> None:
+        """Stores the response as far as the request asks for it, and writes its last events.
+
+        After a store error the client still gets the answer, which says what it is not part of.
+        """
+        response, changed = writer.response, dict[str, object]()
+        if not await self._try_to_store(turn, self._store(turn, response)):
+            changed["store"] = False
+        if not await self._try_to_store(turn, self._add_to_conversation(turn, response)):
+            changed["conversation"] = None
+        if changed and writer.is_slow:
+            last = await self._served.workers.run(lambda: writer.end_differently(last, **changed))
+        elif changed:
+            last = writer.end_differently(last, **changed)
+        await _write(stream, last)
+
     async def _store(self, turn: ResponseCall, response: Response) -> None:
-        """Stores the response if the request asks for it. After a store error the client still gets the answer."""
-        body, store = turn.body, self._served.store
         record, key = _record_of(turn, response), response_key(self._tenant.owner, turn.id)
+        if self._local is not None:
+            self._local.put(turn.id, await self._served.workers.run(orjson.dumps, record))
+        if turn.body.background:  # which may have been deleted meanwhile
+            await self._served.store.change(key, lambda _: orjson.dumps(record))
+        elif turn.body.is_stored:
+            await self._served.store.put(key, record)
+
+    async def _add_to_conversation(self, turn: ResponseCall, response: Response) -> None:
+        conversation = turn.body.conversation
+        if conversation is not None and not turn.is_warm_up and response["status"] in _KEPT:
+            items, most = [*turn.given, *response["output"]], self._served.settings.max_body_bytes
+            await self._served.store.change(
+                conversation_key(self._tenant.owner, conversation),
+                lambda content: StoredConversation.from_bytes(content).with_items(items, most).to_bytes(),
+            )
+
+    async def _try_to_store(self, turn: ResponseCall, storing: Awaitable[None]) -> bool:
+        """Whether the store has taken what it was given."""
         try:
-            if self._local is not None:
-                self._local.put(turn.id, await self._served.workers.run(orjson.dumps, record))
-            if body.background:  # which may have been deleted meanwhile
-                await store.change(key, lambda _: orjson.dumps(record))
-            elif body.is_stored:
-                await store.put(key, record)
-            if body.conversation is not None and not turn.is_warm_up and response["status"] in _KEPT:
-                items, most = [*turn.given, *response["output"]], self._served.settings.max_body_bytes
-                await store.change(
-                    conversation_key(self._tenant.owner, body.conversation),
-                    lambda content: StoredConversation.from_bytes(content).with_items(items, most).to_bytes(),
-                )
+            await storing
         except StoreError as error:
-            if isinstance(error, TooLarge) or store.may_log():
+            if isinstance(error, TooLarge) or self._served.store.may_log():
                 log.warning("response_not_stored", response_id=turn.id, reason=str(error))
+            return False
+        return True
 
 
 def _record_of(turn: ResponseCall, response: Response) -> Record:

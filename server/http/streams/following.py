@@ -1,4 +1,4 @@
-"""Sends the events of a logged stream to a client as server-sent events with ids, so that it can resume."""
+"""Sends the events of a logged stream to a client with their ids, so that it can resume."""
 
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
@@ -41,10 +41,10 @@ async def follow(
     Raises ApiError: the request is refused, or too many read the stream.
     """
     response = producer.respond(request, stream)
-    id_field = b"id: %b:" % stream.id.encode()
+    stream_id, with_id = stream.id.encode(), response.framing.with_id
 
     def frame(position: bytes, event: bytes) -> bytes:
-        return b"%b%b\n%b" % (id_field, position, event)
+        return with_id(b"%b:%b" % (stream_id, position), event)
 
     try:
         with stream.reading() as log:

@@ -137,7 +137,7 @@ class GuardedServer(web.Server):
             transport.set_protocol(connection)
             connection.connection_made(transport)
         else:
-            self._handshakes.start(transport, make_connection, place.release)
+            self._handshakes.start(transport, place.owner, make_connection, place.release)
 
     def _wants_key(self) -> bool:
         return self._keys is not None and not self._keys.is_open

@@ -35,7 +35,7 @@ class EventStreamResponse(Stream):
         """`encode_error` makes the last event of an error, or breaks off with None; without it errors are raised."""
         self._request = request
         self._settings = settings
-        self._framing = framing
+        self.framing = framing
         self.encode_error = encode_error
         self._timeout: WriteTimeout | None = None
         self._writer: ConnectionWriter | None = None
@@ -80,13 +80,13 @@ class EventStreamResponse(Stream):
         timeout = WriteTimeout(
             self.response.write,
             self._cut,
-            ping=self._framing.ping,
+            ping=self.framing.ping,
             ping_interval=self._settings.ping_interval,
             write_timeout=self._settings.write_timeout,
             writer=self._writer,
         )
         self._timeout = await timeout.__aenter__()
-        await timeout.write(self._framing.opening + first)
+        await timeout.write(self.framing.opening + first)
 
     async def write(self, events: Sequence[bytes]) -> None:
         """Sends events, if there are any; the response is opened if it is not open yet."""

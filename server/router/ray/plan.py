@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.interface.setting import NOT_EMPTY, Limit, at_least, check, from_to, setting, settings_of
-from server.startup.flags import add_flag, read
+from server.startup.flags import add_flag, as_given, read
 from server.startup.settings import SettingsError
 
 DEFAULT_MAX_REPLICAS = 4  # where only --min-replicas asks for autoscaling
@@ -111,7 +111,5 @@ class DeployPlan:
         variables = {name: text for name, text in environment.items() if name not in ignored}
         try:
             return cls(**read(settings_of(cls).values(), flags, variables))
-        except SettingsError:
-            raise
         except ValueError as error:
-            raise SettingsError(str(error)) from error
+            raise SettingsError(as_given(str(error), settings_of(cls).values(), flags, variables)) from error

@@ -2,6 +2,7 @@
 
 import { FrameText } from "./frame_text.js";
 import { Meter, describe } from "./meter.js";
+import { measuredOf } from "./recorder.js";
 import { Waiting } from "./waiting.js";
 
 const METER_INTERVAL = 200; // milliseconds between two looks at the running figures
@@ -13,6 +14,12 @@ const REST = 2; // milliseconds between two chunks in which the page had time fo
  */
 export class Generation {
   #abort = new AbortController();
+  #before;
+
+  /** @param {object|null} node the answer's node, where it has one: its stream may have begun in an earlier view */
+  constructor(node = null) {
+    this.#before = node === null ? null : measuredOf(node);
+  }
 
   /** Ends the answer early; `run()` then resolves with `finish: "abort"`. */
   stop() {
@@ -25,15 +32,17 @@ export class Generation {
    * @param {(signal: AbortSignal) => AsyncIterable<import("../transport/chunk.js").Chunk>} open
    * @param {{onText?: (text: string) => void, onFigures: (figures: string[]) => void, onWaiting: (text: string) => void,
    *          onChunk?: (chunk: import("../transport/chunk.js").Chunk, at: number) => void}} handlers `onText` is called
-   *   once for each frame, `onChunk` for each chunk, with the milliseconds since the request, `onWaiting` with what is
-   *   being waited for, or an empty text
+   *   once for each frame, `onChunk` for each chunk, with the milliseconds since the request (NaN where that was in an
+   *   earlier view), `onWaiting` with what is being waited for, or an empty text
+   * @param {() => Promise<void>} prepare what is done before the request is sent, and counts in no figure
    * @returns {Promise<Outcome>}
    */
-  async run(open, { onText = () => undefined, onFigures, onWaiting, onChunk = () => undefined }) {
+  async run(open, { onText = () => undefined, onFigures, onWaiting, onChunk = () => undefined }, prepare = async () => undefined) {
+    await prepare();
     const text = new FrameText(onText);
     const waiting = new Waiting(onWaiting);
     const start = performance.now();
-    const meter = new Meter(start);
+    const meter = new Meter(start, this.#before);
     let lastFigures = start;
     let workBegan = start;
     let workEnded = start;
@@ -46,10 +55,13 @@ export class Generation {
         if (now - workEnded > REST) workBegan = now;
         const hasText = chunk.text !== "" || chunk.reasoning !== "";
         const numTokens = chunk.tokenIds?.length ?? (hasText ? 1 : 0);
-        if (chunk.isWaiting) waiting.start("The connection was lost; coming back…");
-        else if (chunk.progress !== null) waiting.tell(chunk.progress);
+        if (chunk.isWaiting) {
+          meter.interrupt();
+          waiting.start("The connection was lost; coming back…");
+        }
+        if (chunk.progress !== null) waiting.tell(chunk.progress);
         else if (hasText || numTokens > 0 || chunk.toolCalls !== null) waiting.stop();
-        onChunk(chunk, now - start);
+        onChunk(chunk, this.#before === null ? now - start : NaN);
         if (numTokens > 0) meter.add(numTokens, now);
         if (chunk.usage?.completion_tokens !== undefined) meter.correct(chunk.usage.completion_tokens);
         if (chunk.finish !== null) finish = chunk.finish;

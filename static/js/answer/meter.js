@@ -7,10 +7,26 @@ export class Meter {
   #last = null;
   #numFirst = 0; // tokens of the first chunk: they were made before the clock of the rate starts
   #numTokens = 0;
+  #before;
+  #isContinuous = true;
+  #isFirstMeasured = false;
 
-  /** @param {number} now when the request was sent */
-  constructor(now) {
+  /**
+   * @param {number} now when the request was sent
+   * @param {{timeToFirstToken: number|null, numTokens: number}|null} before what an earlier view has measured of an
+   *   answer that is gone on with; the time in between is nobody's, so there is no rate any more
+   */
+  constructor(now, before = null) {
     this.#start = now;
+    this.#before = before;
+    if (before === null) return;
+    this.#numTokens = before.numTokens;
+    this.interrupt();
+  }
+
+  /** Tokens may have been made without arriving: their rate is not known any more. */
+  interrupt() {
+    this.#isContinuous = false;
   }
 
   /**
@@ -20,6 +36,7 @@ export class Meter {
   add(numTokens, now) {
     if (this.#first === null) {
       this.#first = now;
+      this.#isFirstMeasured = this.#isContinuous;
       this.#numFirst = numTokens;
     }
     this.#last = now;
@@ -35,13 +52,15 @@ export class Meter {
     return this.#numTokens;
   }
 
-  /** Milliseconds from the request to its first token, or null before it. */
+  /** Milliseconds from the request to its first token, or null before it, or where nobody has measured it. */
   get timeToFirstToken() {
-    return this.#first === null ? null : this.#first - this.#start;
+    if (this.#before !== null) return this.#before.timeToFirstToken;
+    return this.#isFirstMeasured ? this.#first - this.#start : null;
   }
 
-  /** Tokens after the first chunk, per second since it; null until the span is long enough to tell. */
+  /** Tokens after the first chunk, per second since it; null until the span is long enough, or after an interruption. */
   get tokensPerSecond() {
+    if (!this.#isContinuous) return null;
     const numLater = this.#numTokens - this.#numFirst;
     if (this.#first === null || numLater <= 0 || this.#last - this.#first < MIN_SPAN) return null;
     return (numLater * 1000) / (this.#last - this.#first);

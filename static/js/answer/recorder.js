@@ -3,7 +3,7 @@
 /**
  * @param {object} node an assistant's node
  * @param {import("../transport/chunk.js").Chunk} chunk
- * @param {number} at milliseconds since the request
+ * @param {number} at milliseconds since the request; NaN where nobody has measured them
  */
 export function record(node, chunk, at) {
   node.content += chunk.text;
@@ -17,7 +17,7 @@ export function record(node, chunk, at) {
   if (chunk.text === "" && chunk.reasoning === "" && chunk.tokenIds === null && chunk.logprobs === null) return;
   const { text, reasoning, tokenIds: ids, logprobs } = chunk;
   node.events.push({
-    at: Math.round(at * 10) / 10, text, reasoning, ids,
+    at: Number.isNaN(at) ? null : Math.round(at * 10) / 10, text, reasoning, ids,
     // A text, because a browser copies it in an eighth of the time when the event is kept.
     logprobs: logprobs === null ? null : JSON.stringify(logprobs),
   });
@@ -33,6 +33,19 @@ function addPiece(calls, piece) {
   call.id ||= piece.id ?? "";
   call.name += piece.function?.name ?? "";
   call.arguments += piece.function?.arguments ?? "";
+}
+
+/**
+ * What was measured of an answer before its page was loaded anew; null for an answer that has no stream yet.
+ *
+ * @returns {{timeToFirstToken: number|null, numTokens: number}|null}
+ */
+export function measuredOf({ stream, events }) {
+  if (stream === null) return null;
+  return {
+    timeToFirstToken: events[0]?.at ?? null,
+    numTokens: events.reduce((sum, { ids, text, reasoning }) => sum + (ids?.length ?? (text + reasoning === "" ? 0 : 1)), 0),
+  };
 }
 
 /** Ends the node, whose stream nobody needs to go on with. */

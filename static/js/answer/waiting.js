@@ -56,11 +56,13 @@ function whatFor(progress) {
     case "loading":
       return `The model is being loaded${progress.detail ? ` (${progress.detail})` : ""}`;
     case "queued": {
+      if (progress.detail) return `Waiting: ${progress.detail}`;
       const before = progress.queue_position === 0 ? "next" : `${progress.queue_position} before this one`;
       const estimate = progress.estimated_seconds === null ? "" : `, about ${Math.ceil(progress.estimated_seconds)} s to go`;
       return `In the queue: ${before}${estimate}`;
     }
     case "prompt": {
+      if (progress.detail) return `Waiting: ${progress.detail}`;
       const cached = progress.cache > 0 ? ` (${progress.cache} from the cache)` : "";
       return `The prompt is being read: ${progress.processed} of ${progress.total} tokens${cached}`;
     }

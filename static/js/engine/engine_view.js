@@ -1,8 +1,11 @@
 /** The engine at work: figures, slots, pages, the two lanes, a bar for each request, and what an operator may do. */
 
 import { announce, byId, make } from "../page/dom.js";
+import { colourOf, onTheme } from "../page/theme.js";
 import { EngineEvents } from "./engine_events.js";
+import { KeyUsage } from "./key_usage.js";
 import { Steps, drawLanes } from "./lanes.js";
+import { ModelList } from "./model_list.js";
 import { STATES, drawMap, parseMap } from "./page_map.js";
 import { RequestBars, partsOf } from "./request_bars.js";
 import { RequestList } from "./request_list.js";
@@ -13,10 +16,33 @@ const BARS = 12; // shown at a time
 const BAR_SPAN = 20_000; // milliseconds
 const LABEL_INTERVAL = 5000; // milliseconds between two sentences about a picture, for readers who do not see it
 
+const words = {
+  states: { ready: "ready", paused: "paused", asleep: "sleeping", loading: "loading", failed: "failed", unloaded: "not loaded" },
+  unknown: "–",
+  idleTitle: "Of the time in which work waited, over the last steps; unknown while nothing is computed",
+  lanes: (steps) => `The last ${steps} steps of host and device`,
+  idleFor: (share) => `; the device was idle for ${share} of the time`,
+  map: ({ free, cached, active, shared, total }) =>
+    `Of ${total} pages ${active} are active, ${shared} of them shared; ${cached} cached, ${free} free.`,
+  empty: "The queue is empty.",
+  held: { paused: "Paused", asleep: "Sleeping" },
+  heldQueue: (state, waiting) => (waiting === 0 ? `${state}. The queue is empty.` : `${state}. ${waiting} in the queue.`),
+  next: (list, shown, all) => `Next: ${list}${all > shown ? ` and ${all - shown} more` : ""}.`,
+  inQueue: (id, prompt) => `${id ?? "a request"} (${prompt})`,
+  bars: "Requests, the last 20 seconds",
+  someBars: (shown, all) => `Requests, the last 20 seconds: the newest ${shown} of ${all}`,
+  slots: "Slots",
+  someSlots: (shown, all) => `Slots: the first ${shown} of ${all}`,
+};
+const MOST_NAMED = 6; // requests of the queue
+
 export class EngineView {
   #admin;
   #model;
   #requests;
+  #models;
+  #usage;
+  #onState;
   #stream;
   #steps = new Steps();
   #bars = new RequestBars();
@@ -32,24 +58,29 @@ export class EngineView {
 
   /**
    * @param {{fetch: typeof fetch, admin: import("./admin.js").Admin, model: () => string|undefined,
-   *   onOpen: (record: object) => void}} deps `model` names the model whose engine is shown, `onOpen` takes a client's
-   *   request elsewhere
+   *   onOpen: (record: object) => void, onState?: () => void}} deps `model` names the model whose engine is shown, `onOpen`
+   *   takes a client's request elsewhere, `onState` hears that a model or an engine has another state
    */
-  constructor({ fetch, admin, model, onOpen }) {
+  constructor({ fetch, admin, model, onOpen, onState = () => undefined }) {
     this.#admin = admin;
     this.#model = model;
+    this.#onState = onState;
+    this.#models = new ModelList({ fetch, admin, tell: (text, isTrouble) => this.#tell(text, isTrouble), onChange: onState });
+    this.#usage = new KeyUsage(admin);
+    byId("engine-pictures").before(this.#models.element, this.#usage.element);
+    byId("engine-idle").parentElement.title = words.idleTitle;
     this.#requests = new RequestList(admin, onOpen);
     this.#stream = new EngineEvents({
       fetch,
       onEvent: (event) => this.#receive(event),
-      onTrouble: (error) => this.#tell(error.message, true),
+      onTrouble: (error) => this.#tell(error.message, true, "stream"),
       model,
     });
     byId("engine-key").value = admin.key.value;
     byId("engine-key").addEventListener("change", () => {
       admin.key.value = byId("engine-key").value;
       this.reopen(); // an administrator sees the ids of all requests
-      this.#requests.follow();
+      for (const list of [this.#requests, this.#models, this.#usage]) list.follow();
     });
     for (const button of document.querySelectorAll("#engine-actions [data-call]")) {
       button.addEventListener("click", () => this.#call(button.dataset.call, button.textContent));
@@ -62,7 +93,7 @@ export class EngineView {
     });
     document.addEventListener("visibilitychange", () => this.#follow());
     new ResizeObserver(() => this.#draw()).observe(byId("engine-pictures"));
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#draw());
+    onTheme(() => this.#draw());
   }
 
   /** The stream lasts while its tab is shown. */
@@ -91,11 +122,15 @@ export class EngineView {
   #follow() {
     if (this.#isShown && !document.hidden) this.#stream.open();
     else this.#stream.close();
-    this.#requests.isShown = this.#isShown && !document.hidden;
+    for (const list of [this.#requests, this.#models, this.#usage]) list.isShown = this.#isShown && !document.hidden;
   }
 
   #receive(event) {
-    if (byId("engine-message").dataset.kind === "trouble") this.#tell("");
+    if (byId("engine-message").dataset.kind === "stream") this.#tell("");
+    if (this.#event !== null && event.state !== this.#event.state) {
+      this.#models.follow();
+      this.#onState();
+    }
     this.#steps.add(event.steps);
     this.#bars.add(event);
     if (this.#before === null || event.now_ms - this.#before.now_ms > 1000 || event.now_ms < this.#before.now_ms) {
@@ -111,22 +146,20 @@ export class EngineView {
     const event = this.#event;
     const width = byId("engine-pictures").clientWidth;
     if (event === null || width === 0) return;
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(name).trim();
     this.#showFigures(event);
     this.#slots.show(event);
-    drawMap(this.#map, parseMap(event.pages.map), width, MAP_HEIGHT, STATES.map((state) => colour(`--page-${state}`)));
+    drawMap(this.#map, parseMap(event.pages.map), width, MAP_HEIGHT, STATES.map((state) => colourOf(`--page-${state}`)));
     drawLanes(this.#lanes, this.#steps, width, {
-      schedule: colour("--lane-schedule"), dispatch: colour("--lane-dispatch"), wait: colour("--lane-wait"),
-      commit: colour("--lane-commit"), step: colour("--lane-step"), step2: colour("--lane-step2"), idle: colour("--warn"),
-      onStep: colour("--ink"), text: colour("--soft"), line: colour("--tint"),
+      schedule: colourOf("--lane-schedule"), dispatch: colourOf("--lane-dispatch"), wait: colourOf("--lane-wait"),
+      commit: colourOf("--lane-commit"), step: colourOf("--lane-step"), step2: colourOf("--lane-step2"), idle: colourOf("--warn"),
+      onStep: colourOf("--ink"), text: colourOf("--soft"), line: colourOf("--tint"),
     });
     this.#showBars(event.now_ms);
     if (event.now_ms - this.#labelled > LABEL_INTERVAL || event.now_ms < this.#labelled) {
       this.#labelled = event.now_ms;
-      const { free, cached, active, shared, total } = event.pages;
-      this.#map.canvas.setAttribute("aria-label", `Of ${total} pages ${active} are active, ${shared} of them shared; ${cached} cached, ${free} free.`);
-      this.#lanes.canvas.setAttribute("aria-label", `The last ${this.#steps.length} steps of host and device; the device was idle for ${percent(event.device_idle_fraction)} of the time.`);
+      const idle = this.#idleOf(event);
+      this.#map.canvas.setAttribute("aria-label", words.map(event.pages));
+      this.#lanes.canvas.setAttribute("aria-label", `${words.lanes(this.#steps.length)}${idle === null ? "" : words.idleFor(idle)}.`);
     }
   }
 
@@ -135,32 +168,38 @@ export class EngineView {
     const seconds = (event.now_ms - this.#before.now_ms) / 1000;
     const rate = (name) => (seconds > 0 ? Math.round((event[name] - this.#before[name]) / seconds) : 0);
     const figures = {
-      state: event.state,
+      state: words.states[event.state] ?? event.state,
       running: `${event.num_running} of ${event.num_slots}`,
       waiting: event.num_waiting,
       tokens: `${rate("num_generation_tokens")} /s`,
       steps: `${rate("num_steps")} /s`,
-      hits: queries === 0 ? "–" : percent(hits / queries),
-      pages: `${percent(event.pages.active / event.pages.total)}`,
-      idle: percent(event.device_idle_fraction),
+      hits: queries === 0 ? words.unknown : percent(hits / queries),
+      pages: event.pages.total === 0 ? words.unknown : percent(event.pages.active / event.pages.total),
+      idle: this.#idleOf(event) ?? words.unknown,
     };
     for (const [name, value] of Object.entries(figures)) byId(`engine-${name}`).textContent = String(value);
-    const queue = event.queue.map((request) => `${request.id ?? "a request"} (${request.prompt})`);
-    const more = event.num_waiting - event.queue.length;
-    byId("engine-queue").textContent =
-      queue.length === 0 ? "Nobody waits." : `Next: ${queue.slice(0, 6).join(", ")}${queue.length > 6 || more > 0 ? " …" : ""}`;
+    byId("engine-queue").textContent = describeQueue(event);
+    byId("engine-slots-title").textContent = this.#slots.length < event.num_slots
+      ? words.someSlots(this.#slots.length, event.num_slots) : words.slots;
+  }
+
+  /** How long the device stood idle while work waited; null while nothing is computed, because then nobody knows. */
+  #idleOf(event) {
+    return event.num_steps > this.#before.num_steps ? percent(event.device_idle_fraction) : null;
   }
 
   #showBars(now) {
     const list = byId("engine-bars");
-    const bars = this.#bars.bars.slice(0, BARS);
+    const all = this.#bars.bars;
+    const bars = all.slice(0, BARS);
+    list.previousElementSibling.textContent = all.length > bars.length ? words.someBars(bars.length, all.length) : words.bars;
     while (list.children.length < bars.length) list.append(makeBar());
     while (list.children.length > bars.length) list.lastChild.remove();
     bars.forEach((bar, at) => showBar(list.children[at], bar, now));
   }
 
-  async #call(name, words) {
-    this.#tell(`${words}…`);
+  async #call(name, label) {
+    this.#tell(`${label}…`);
     try {
       const answer = await this.#admin.call(name, { model: this.#model() });
       this.#tell(answer.state === undefined ? "The prefix cache is empty." : `The engine is ${answer.state}.`);
@@ -182,14 +221,23 @@ export class EngineView {
     }
   }
 
-  #tell(text, isTrouble = false) {
+  /** @param {string} source "stream" for what is over when the stream goes on */
+  #tell(text, isTrouble = false, source = "") {
     const message = byId("engine-message");
     if (message.textContent === text) return;
     message.textContent = text;
-    message.dataset.kind = isTrouble ? "trouble" : "";
+    message.dataset.kind = source;
     message.classList.toggle("error", isTrouble);
     if (text !== "") announce(text);
   }
+}
+
+function describeQueue({ state, queue, num_waiting: numWaiting }) {
+  const held = words.held[state];
+  if (held !== undefined) return words.heldQueue(held, numWaiting);
+  if (queue.length === 0) return words.empty;
+  const named = queue.slice(0, MOST_NAMED);
+  return words.next(named.map(({ id, prompt }) => words.inQueue(id, prompt)).join(", "), named.length, numWaiting);
 }
 
 function makeBar() {

@@ -1,14 +1,15 @@
 /**
  * One bar for each request: its time in the queue, the pieces of its prompt as they were computed, and its tokens.
  *
- * The stream tells counts at moments. A piece of a prompt is drawn where its count grew between two of them.
+ * The stream tells counts at moments. A piece of a prompt is drawn where its count grew between two of them. A request
+ * that already answers when it is first seen has a part that nobody has seen: it may be prompt or tokens.
  */
 
 const MOST_BARS = 40;
 
 /**
  * @typedef {{key: string, id: string|null, state: string, submitted: number, admitted: number|null, firstToken: number|null,
- *            ended: number|null, prompt: number, cached: number, output: number,
+ *            unseenUntil: number|null, ended: number|null, prompt: number, cached: number, output: number,
  *            pieces: {from: number, to: number, tokens: number}[]}} Bar times in milliseconds on the engine's clock
  */
 export class RequestBars {
@@ -49,10 +50,14 @@ export class RequestBars {
     if (bar === undefined) {
       const submitted = now - request.age_ms;
       bar = {
-        key: request.key, id: request.id, state: "", submitted, admitted: null, firstToken: null, ended: null,
-        prompt: request.prompt, cached: 0, output: 0, pieces: [], computed: 0,
+        key: request.key, id: request.id, state: "", submitted, admitted: null, firstToken: null, unseenUntil: null,
+        ended: null, prompt: request.prompt, cached: 0, output: 0, pieces: [], computed: 0,
       };
       this.#bars.set(request.key, bar);
+      if (request.output > 0) {
+        bar.unseenUntil = now;
+        bar.computed = request.computed;
+      }
     }
     if (request.queue_ms !== null) bar.admitted = bar.submitted + request.queue_ms;
     const done = request.computed;
@@ -74,7 +79,7 @@ export class RequestBars {
  * The parts of a bar, as shares of the shown time.
  *
  * @param {Bar} bar @param {number} begin @param {number} end milliseconds on the engine's clock
- * @returns {{kind: "queue"|"prompt"|"tokens", from: number, to: number}[]} from 0 to 1
+ * @returns {{kind: "queue"|"unseen"|"prompt"|"tokens", from: number, to: number}[]} from 0 to 1
  */
 export function partsOf(bar, begin, end) {
   const place = (moment) => Math.min(Math.max((moment - begin) / (end - begin), 0), 1);
@@ -84,6 +89,7 @@ export function partsOf(bar, begin, end) {
     if (place(to) > place(from)) parts.push({ kind, from: place(from), to: place(to) });
   };
   add("queue", bar.submitted, bar.admitted ?? over);
+  if (bar.unseenUntil !== null) add("unseen", bar.admitted ?? bar.submitted, bar.unseenUntil);
   for (const { from, to } of bar.pieces) add("prompt", from, Math.min(to, bar.firstToken ?? to));
   if (bar.firstToken !== null) add("tokens", bar.firstToken, over);
   return parts;

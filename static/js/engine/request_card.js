@@ -63,7 +63,8 @@ function answerParts({ index, token_ids: ids, token_texts: texts, events, finish
     return item;
   }));
   const title = `Answer ${index + 1}: ${ids.length} tokens${finish === null ? "" : `, ${finish}`}`;
-  return [make("h3", "", title), scrolling(tokens, title), make("h3", "", `${events.length} events`), scrolling(list, "Events")];
+  const heading = events.length > MOST_EVENTS ? `Events: the last ${MOST_EVENTS} of ${events.length}` : `Events: ${events.length}`;
+  return [make("h3", "", title), scrolling(tokens, title), make("h3", "", heading), scrolling(list, "Events")];
 }
 
 /** What scrolls can be reached by keys. */

@@ -14,6 +14,11 @@ export class SlotTable {
     this.#body = body;
   }
 
+  /** The number of slots that are shown. */
+  get length() {
+    return this.#rows.length;
+  }
+
   show(event) {
     const bySlot = new Map(event.slots.map((request) => [request.slot, request]));
     const numRows = Math.min(event.num_slots, MOST_ROWS);

@@ -6,7 +6,9 @@
  * changes the blocks before it, which is why a stream has to look at its last block alone (see `stream.js`).
  */
 
+import { beginsFormula, formula, formulaBlockAt } from "./formula.js";
 import { parseInline } from "./inline.js";
+import { readJson } from "./json.js";
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(.*))?$/;
@@ -49,8 +51,15 @@ function blockAt(lines, at, depth) {
     if (QUOTE.test(line)) return quoteAt(lines, at, depth);
     if (ITEM.test(line)) return listAt(lines, at, depth);
   }
+  if (beginsFormula(line)) return formulaAt(lines, at);
   if (isTable(lines, at)) return tableAt(lines, at);
   return paragraphAt(lines, at, depth);
+}
+
+function formulaAt(lines, at) {
+  const { source, tex, rest, end } = formulaBlockAt(lines, at);
+  const parts = [tex === null ? source : formula(source, tex, true), ...parseInline(rest)];
+  return { block: element("p", parts), end };
 }
 
 function codeAt(lines, at, [, marks, info]) {
@@ -60,12 +69,33 @@ function codeAt(lines, at, [, marks, info]) {
   while (end < lines.length && !closing.test(lines[end])) end += 1;
   const code = lines.slice(at + 1, end).map((line) => line.slice(Math.min(indent, indentOf(line))) + "\n").join("");
   const language = info.trim().split(/\s+/)[0] ?? "";
+  return { block: codeBlock(language, code), end: Math.min(end + 1, lines.length) };
+}
+
+function codeBlock(language, code) {
   const head = element("div", [
     element("span", language === "" ? [] : [language]),
     element("button", ["Copy"], { type: "button", class: "copy" }),
   ], { class: "code-head" });
-  const body = element("pre", [element("code", code === "" ? [] : [code])], { tabindex: "0" }); // long lines scroll, also by keyboard
-  return { block: element("div", [head, body], { class: "code" }), end: Math.min(end + 1, lines.length) };
+  const text = { ...element("code", code === "" ? [] : [code]), language: language.toLowerCase() };
+  const body = element("pre", [text], { tabindex: "0" }); // long lines scroll, also by keyboard
+  return element("div", [head, body], { class: "code" });
+}
+
+/** A text that is JSON from its first line on, as a block of code: `{block, end}`, or null where it is none. */
+export function jsonBlockAt(lines) {
+  const start = lines.findIndex((line) => !isBlank(line));
+  if (start < 0 || !/^\s*[{[]/.test(lines[start])) return null;
+  const text = lines.slice(start).join("\n");
+  const found = readJson(text);
+  if (found === null) return null;
+  const lineEnd = text.indexOf("\n", found.length);
+  const end = lineEnd < 0 ? text.length : lineEnd;
+  if (text.slice(found.length, end).trim() !== "") return null;
+  const shown = text.slice(0, found.length).trim();
+  const code = shown.includes("\n") ? shown : found.formatted; // on a single line it would be hard to read
+  const numLines = text.slice(0, end).split("\n").length;
+  return { block: { ...codeBlock("json", `${code}\n`), start }, end: start + numLines };
 }
 
 function quoteAt(lines, at, depth) {
@@ -89,6 +119,8 @@ function listAt(lines, at, depth) {
     while (next < lines.length && isBlank(lines[next])) next += 1;
   }
   const attributes = first === 1 ? {} : { start: String(first) };
+  const digits = isOrdered ? String(first + items.length - 1).length : 1;
+  if (digits > 1) attributes.class = `digits-${digits}`; // so that there is room for the longest number
   return { block: element(isOrdered ? "ol" : "ul", items, attributes), end };
 }
 
@@ -176,7 +208,7 @@ function paragraphAt(lines, at, depth) {
 /** Whether a line ends the paragraph before it. A number does only where it is 1: a year may begin a line. */
 function startsBlock(lines, at) {
   const line = lines[at];
-  if (FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || isTable(lines, at)) return true;
+  if (FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || beginsFormula(line) || isTable(lines, at)) return true;
   const item = ITEM.exec(line);
   return item !== null && line.length > item[0].trimEnd().length && (!/\d/.test(item[2]) || /^1[.)]/.test(item[2]));
 }

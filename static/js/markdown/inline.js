@@ -5,8 +5,11 @@
  * Every look ahead is bounded, so that no text takes longer than its length allows.
  */
 
-const SPECIAL = /[\\`*_~[!<hH\n]/g;
-const ESCAPED = /[!-/:-@[-`{-~]/;
+import { inlineFormulaAt } from "./formula.js";
+
+const SPECIAL = /[\\`*_~[!<hH\n$]/g;
+// Backslashes that TeX needs stay, for a formula whose end is missing: `\(`, `\[`, `\{`, `\,`, `\;`, `\:`, `\\`.
+const ESCAPED = /[!"#$%&'*+./<=>?@^_`|~-]/;
 const LINK = /!?\[((?:[^[\]\\]|\\.|\[[^[\]]{0,200}\]){0,1000})\]\(\s*(<[^<>\n]{0,2000}>|[^\s()<]{0,2000}(?:\([^\s()]{0,200}\)[^\s()]{0,200}){0,8})(?:\s+"[^"\n]{0,500}")?\s*\)/y;
 const BRACKETED_ADDRESS = /<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>/iy;
 const BARE_ADDRESS = /https?:\/\/[^\s<>"`]{1,2000}/iy;
@@ -40,7 +43,11 @@ export function parseInline(text, depth = 0) {
 function special(text, at, unclosed, depth) {
   const character = text[at];
   switch (character) {
+    case "$":
+      return inlineFormulaAt(text, at);
     case "\\":
+      if (text[at + 1] === "\\") return { part: "\\\\", end: at + 2 };
+      if (text[at + 1] === "(" || text[at + 1] === "[") return inlineFormulaAt(text, at);
       return ESCAPED.test(text[at + 1] ?? "") ? { part: text[at + 1], end: at + 2 } : null;
     case "`":
       return codeAt(text, at, unclosed);

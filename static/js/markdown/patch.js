@@ -1,5 +1,8 @@
 /** Makes the document follow a list of parsed parts, and touches only what has changed. Text enters it as text. */
 
+import { buildCode, updateCode } from "./code_view.js";
+import { buildFormula } from "./formula_view.js";
+
 /**
  * @param {Node} parent
  * @param {number} offset children before it are left alone
@@ -26,18 +29,27 @@ function patch(node, old, part) {
     }
     return true;
   }
-  if (part.tag !== old.tag || !haveSameAttributes(part.attributes, old.attributes)) return false;
+  if (part.tag !== old.tag) return false;
+  if (part.formula !== undefined || old.formula !== undefined) return isSameFormula(old, part);
+  if (part.language !== undefined || old.language !== undefined) return updateCode(node, old, part);
+  patchAttributes(node, old.attributes, part.attributes);
   patchChildren(node, 0, old.children, part.children);
   return true;
 }
 
-function haveSameAttributes(one, other) {
-  const names = Object.keys(one);
-  return names.length === Object.keys(other).length && names.every((name) => one[name] === other[name]);
+function isSameFormula(old, part) {
+  return part.children[0] === old.children[0] && part.formula?.isDisplay === old.formula?.isDisplay;
+}
+
+function patchAttributes(node, old, attributes) {
+  for (const name of Object.keys(old)) if (!(name in attributes)) node.removeAttribute(name);
+  for (const [name, value] of Object.entries(attributes)) if (old[name] !== value) node.setAttribute(name, value);
 }
 
 function build(part) {
   if (typeof part === "string") return document.createTextNode(part);
+  if (part.formula !== undefined) return buildFormula(part);
+  if (part.language !== undefined) return buildCode(part);
   const element = document.createElement(part.tag);
   for (const [name, value] of Object.entries(part.attributes)) element.setAttribute(name, value);
   element.append(...part.children.map(build));

@@ -1,5 +1,6 @@
 /** Copies text, and says so on the button that was pressed. */
 
+import { words } from "../words/words.js";
 import { announce } from "./dom.js";
 
 const SHOWN = 1500; // milliseconds
@@ -11,10 +12,10 @@ export async function copyText(text, button) {
   } catch {
     isCopied = copyBySelection(text); // a page over plain HTTP from another machine has no clipboard
   }
-  const words = isCopied ? "Copied" : "Not copied";
-  announce(words);
+  const said = isCopied ? words.common.copied : words.common.notCopied;
+  announce(said);
   button.dataset.label ??= button.textContent;
-  button.textContent = words;
+  button.textContent = said;
   setTimeout(() => (button.textContent = button.dataset.label), SHOWN);
 }
 

@@ -3,8 +3,6 @@
 import { byId } from "./dom.js";
 import { normalise } from "./settings.js";
 
-const NUMBERS = { temperature: "temperature", "top-p": "topP", "max-tokens": "maxTokens" };
-
 export class Controls {
   settings;
   #onChange;
@@ -14,9 +12,9 @@ export class Controls {
     this.settings = settings;
     this.#onChange = onChange;
     this.#show();
-    byId("settings").addEventListener("input", () => this.#read());
-    // While a number is being typed it may be out of range; on leaving the field the valid one shows.
-    byId("settings").addEventListener("change", () => this.#show());
+    for (const radio of document.querySelectorAll("input[name=transport]")) {
+      radio.addEventListener("input", () => this.#read());
+    }
     byId("system").addEventListener("input", () => this.#read());
   }
 
@@ -26,42 +24,18 @@ export class Controls {
     this.#onChange(this.settings);
   }
 
-  /** Changes settings that have controls here, which show it. */
-  replace(changes) {
-    this.change(changes);
-    this.#show();
-  }
-
   /** Changes the system prompt, which each conversation has of its own. */
   setSystem(system) {
     this.change({ system });
     byId("system").value = system;
   }
 
-  /** Takes over what a link has of a request's parameters. */
-  restore({ temperature, top_p: topP, max_tokens: maxTokens, seed }) {
-    const given = Object.entries({ temperature, topP, maxTokens, seed }).filter(([, value]) => typeof value === "number");
-    this.change(Object.fromEntries(given));
-    this.#show();
-  }
-
-  /** The model's length, as the largest sensible answer. */
-  limitTokens(maxModelLen) {
-    byId("max-tokens").max = String(maxModelLen);
-  }
-
   #read() {
-    const changes = {
+    this.change({
       transport: document.querySelector("input[name=transport]:checked").value,
-      seed: numberIn("seed"),
       system: byId("system").value,
-    };
-    for (const [id, name] of Object.entries(NUMBERS)) {
-      const value = numberIn(id);
-      if (value !== null) changes[name] = value;
-    }
-    this.change(changes);
-    this.#showOutputs();
+    });
+    this.#showNote();
   }
 
   #show() {
@@ -69,20 +43,11 @@ export class Controls {
     for (const radio of document.querySelectorAll("input[name=transport]")) {
       radio.checked = radio.value === settings.transport;
     }
-    for (const [id, name] of Object.entries(NUMBERS)) byId(id).value = String(settings[name]);
-    byId("seed").value = settings.seed === null ? "" : String(settings.seed);
     byId("system").value = settings.system;
-    this.#showOutputs();
+    this.#showNote();
   }
 
-  #showOutputs() {
+  #showNote() {
     byId("transport-note").hidden = this.settings.transport !== "responses";
-    byId("temperature-value").textContent = this.settings.temperature.toFixed(2);
-    byId("top-p-value").textContent = this.settings.topP.toFixed(2);
   }
-}
-
-function numberIn(id) {
-  const { value } = byId(id);
-  return value === "" || Number.isNaN(Number(value)) ? null : Number(value);
 }

@@ -34,10 +34,16 @@ export function swapButtons(hide, show) {
   if (hadFocus) show.focus();
 }
 
-/** Calls back on Enter, but not on Shift+Enter nor while an input method composes a character. */
+/**
+ * Calls back on Enter, but not on Shift+Enter nor while an input method composes a character. A phone's keyboard has no
+ * Shift+Enter: there, Enter starts a line, and a button sends.
+ */
 export function onEnter(textarea, callback) {
+  const touch = matchMedia("(pointer: coarse)");
+  textarea.enterKeyHint = touch.matches ? "enter" : textarea.enterKeyHint;
   textarea.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    if (touch.matches && !event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
     callback();
   });
@@ -51,11 +57,15 @@ export class Follower {
     this.#element = element;
   }
 
+  get isAtEnd() {
+    const { scrollHeight, scrollTop, clientHeight } = this.#element;
+    return scrollHeight - scrollTop - clientHeight < 40;
+  }
+
   /** Runs `write`, which lengthens the content. */
   around(write) {
-    const element = this.#element;
-    const isAtEnd = element.scrollHeight - element.scrollTop - element.clientHeight < 40;
+    const { isAtEnd } = this;
     write();
-    if (isAtEnd) element.scrollTop = element.scrollHeight;
+    if (isAtEnd) this.#element.scrollTop = this.#element.scrollHeight;
   }
 }

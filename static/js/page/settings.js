@@ -2,15 +2,18 @@
 
 const KEY = "eagre.playground";
 
-/** `maxTokens` and the rest go to the server under their wire names, see `samplingOf`. */
+const VERSION = 2; // settings without a version are of a page that sent these values where nobody had chosen any
+const UNCHOSEN = { temperature: 0.8, topP: 0.95, maxTokens: 256 };
+
+/** A sampling parameter that is null has not been chosen: it is not sent, and the model's own recommendation holds. */
 export const DEFAULTS = Object.freeze({
-  mode: "story",
+  version: VERSION,
   transport: "sse",
   model: "", // empty: the server's first
-  temperature: 0.8,
-  topP: 0.95,
-  maxTokens: 256,
-  seed: null, // null: the server draws one
+  temperature: null,
+  topP: null,
+  maxTokens: null, // null: until the answer is done
+  seed: null, // null: one is drawn
   system: "You are a helpful assistant.",
   extra: Object.freeze({}), // any other parameters by their wire names
   toolsText: "", // as the reader wrote them; what is valid of them is sent
@@ -20,14 +23,17 @@ export const DEFAULTS = Object.freeze({
 
 /** Any value at all to valid settings: what is missing or out of range becomes the default. */
 export function normalise(raw) {
-  const given = raw !== null && typeof raw === "object" ? raw : {};
+  const given = raw !== null && typeof raw === "object" ? { ...raw } : {};
+  if (given.version === undefined) {
+    for (const [name, value] of Object.entries(UNCHOSEN)) if (given[name] === value) delete given[name];
+  }
   return {
-    mode: oneOf(["story", "chat", "tokens", "engine"], given.mode, DEFAULTS.mode),
+    version: VERSION,
     transport: oneOf(["sse", "websocket", "responses"], given.transport, DEFAULTS.transport),
     model: textOf(given.model, DEFAULTS.model),
     temperature: within(0, 2, given.temperature, DEFAULTS.temperature),
     topP: within(0.01, 1, given.topP, DEFAULTS.topP),
-    maxTokens: Math.round(within(1, Number.MAX_SAFE_INTEGER, given.maxTokens, DEFAULTS.maxTokens)),
+    maxTokens: Number.isSafeInteger(given.maxTokens) && given.maxTokens > 0 ? given.maxTokens : DEFAULTS.maxTokens,
     seed: Number.isSafeInteger(given.seed) ? given.seed : DEFAULTS.seed,
     system: textOf(given.system, DEFAULTS.system),
     extra: given.extra !== null && typeof given.extra === "object" ? { ...given.extra } : {},
@@ -37,10 +43,10 @@ export function normalise(raw) {
   };
 }
 
-/** The settings as request parameters. */
+/** The settings as request parameters: those that were chosen. */
 export function samplingOf({ temperature, topP, maxTokens, seed }) {
-  const sampling = { temperature, top_p: topP, max_tokens: maxTokens };
-  return seed === null ? sampling : { ...sampling, seed };
+  const sampling = { temperature, top_p: topP, max_tokens: maxTokens, seed };
+  return Object.fromEntries(Object.entries(sampling).filter(([, value]) => value !== null));
 }
 
 export function loadSettings(storage) {

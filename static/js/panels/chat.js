@@ -1,194 +1,281 @@
 /**
- * The chat: one conversation as a tree of messages (see `store/tree.js`), answered by the server. `actions` are offered
- * below each answer.
+ * The conversation that is shown: a tree of messages (see `store/tree.js`), as a chat or as a text that is completed.
+ * Answers of conversations that are not shown go on (see `answers.js`).
  */
 
-import { announce, byId } from "../page/dom.js";
-import { messagesOf } from "../store/messages.js";
+import { Sentences, Speaker } from "../answer/sentences.js";
+import { announce, byId, swapButtons } from "../page/dom.js";
+import { NEW, addressOf } from "../page/route.js";
 import { makeId, titleOf } from "../store/library.js";
+import { messagesOf, sentOf, shorterFrom, textOf } from "../store/messages.js";
 import { makeAnswer } from "../store/tree.js";
-import { ChatAnswers } from "./chat_answers.js";
+import { words } from "../words/words.js";
+import { Answers } from "./answers.js";
 import { Composer } from "./chat_composer.js";
 import { ChatLog } from "./chat_log.js";
-import { ConversationList } from "./conversation_list.js";
-
-const OPEN_ID = "eagre.conversation"; // in the tab's own storage: a reload comes back to it
+import { Completion } from "./completion.js";
+import { ConversationTools } from "./conversation_tools.js";
+import { ToolPicker } from "./tool_picker.js";
 
 export class Chat {
-  /** Further buttons below each answer, `{label, run(node)}`; add them before the first conversation is shown. */
-  actions = [];
-  #answers;
+  answers;
+  ready; // resolves with the first conversation that is shown
   #composer;
+  #completion;
   #conversation = null;
   #deps;
+  #frame = null;
   #library;
-  #list;
   #log;
-  #refused = null; // the question that is back in the field, and goes when another one is asked
-  #storage;
+  #isReady;
+  #refused = new WeakMap(); // conversation -> the question that is back in the field, and goes when another one is asked
+  #speech = null; // {node, sentences, speaker}
+  #picker;
+  #tools;
+  #ticket = 0; // of the conversation that was asked for last
 
   /**
    * @param {{transport: (task: object) => object, transportOf: (name: string) => object, parameters: () => object,
-   *   system: () => string, setSystem: (text: string) => void, model: () => object|null, fetch: typeof fetch,
-   *   canGenerate: () => boolean, onError: (error: Error) => void}} deps a transport has a `name`
+   *   sampling: () => object, system: () => string, setSystem: (text: string) => void, model: () => object|null,
+   *   fetch: typeof fetch, canGenerate: (isChat: boolean) => boolean, onError: (error: Error) => void, onLost: () => void,
+   *   router: import("../page/route.js").Router, toast: import("../page/toast.js").Toast,
+   *   drafts: import("../store/drafts.js").Drafts, inspect: (node: object|null, isAsked: boolean) => void,
+   *   changed: () => void}} deps `changed` hears of every change that the list of conversations shows
    * @param {Promise<import("../store/library.js").Library>} library
    * @param {() => Storage} storage the tab's own
    */
   constructor(deps, library, storage) {
     this.#deps = deps;
     this.#library = library;
-    this.#storage = storage;
+    this.ready = new Promise((resolve) => (this.#isReady = resolve));
+    this.answers = new Answers(deps, library, storage, {
+      began: (conversation, node) => this.#began(conversation, node),
+      grew: (conversation, node, chunk) => this.#grew(conversation, node, chunk),
+      waits: (conversation, node, text) => this.#waits(conversation, node, text),
+      ended: (conversation, node, outcome) => this.#ended(conversation, node, outcome),
+    });
+    this.#tools = new ConversationTools(deps.fetch);
+    this.#picker = new ToolPicker(this.#tools, (conversation) => {
+      this.#save(conversation);
+      this.#composer.recount();
+    });
     this.#log = new ChatLog(this.#messageActions(), (text) => {
       this.#composer.text = text;
       this.submit();
     });
-    this.#answers = new ChatAnswers(this, deps, this.#log, library);
     this.#composer = new Composer({
       submit: () => this.submit(),
       editLast: () => this.editLast(),
       count: (content, attachments) => this.#count(content, attachments),
+      drafts: deps.drafts,
+      shorten: () => this.shorten(),
+      create: () => deps.router.go(NEW.chat),
+      place: () => this.#goToComposer(),
     });
-    this.#list = new ConversationList(library, {
-      openId: () => this.#conversation?.id,
-      open: (id) => this.open(id),
-      create: () => this.create(),
-      removed: (id) => {
-        if (id !== this.#conversation?.id) return;
-        this.#conversation.isGone = true;
-        this.create();
-      },
-      renamed: (id, title) => {
-        if (id !== this.#conversation?.id) return;
-        this.#conversation.title = title;
-        this.#showTitle();
-      },
+    this.#completion = new Completion({
+      drafts: deps.drafts,
+      submit: (text) => this.#complete(text),
+      regenerate: (node) => this.#regenerate(node),
+      takeBack: (node) => this.#takeBack(node),
+      show: (id) => this.#showBranch(id),
+      inspect: (node) => deps.inspect(node, true),
     });
     byId("chat-stop").addEventListener("click", () => this.stop());
-    byId("chat-new").addEventListener("click", () => this.create());
-    byId("chat-list").addEventListener("click", () => this.#list.show());
+    byId("story-stop").addEventListener("click", () => this.stop());
     byId("system").addEventListener("change", () => this.#keepSystem());
-    this.ready = this.#begin();
   }
 
   get conversation() {
     return this.#conversation;
   }
 
+  get isBusy() {
+    return this.#conversation !== null && this.answers.isBusy(this.#conversation.id);
+  }
+
   focus() {
-    this.#composer.focus();
+    (this.#isCompletion ? this.#completion : this.#composer).focus();
   }
 
   stop() {
-    this.#answers.stop();
-  }
-
-  showList() {
-    return this.#list.show();
+    if (this.#conversation === null) return;
+    this.answers.stop(this.#conversation.id);
+    this.#tools.stop(this.#conversation);
   }
 
   /** Begins a conversation; it is kept from its first message on. */
-  async create() {
-    await this.#answers.finish();
+  async create(kind) {
+    const ticket = (this.#ticket += 1);
+    if (this.#conversation?.tree.size === 0 && this.#conversation.kind === kind) return;
     const library = await this.#library;
-    this.#show(library.create(this.#deps.system()));
-    announce("A new conversation.");
-    this.focus();
+    if (ticket === this.#ticket) this.#show(library.create(this.#deps.system(), kind));
   }
 
   /** Begins a conversation with these nodes, each the child of the one before it. */
-  async adopt(system, nodes) {
-    await this.ready;
-    this.#deps.setSystem(system);
-    await this.create();
-    for (const node of nodes) this.#conversation.tree.add(node);
-    this.render();
-    this.#log.scrollToEnd();
-    await this.#save(nodes);
+  async adopt(system, nodes, kind = "chat") {
+    this.#ticket += 1;
+    const conversation = (await this.#library).create(system, kind);
+    for (const node of nodes) conversation.tree.add(node);
+    await this.#save(conversation, nodes);
+    this.#deps.router.go(addressOf(conversation.id));
   }
 
-  /** Shows a conversation that is kept, and goes on with an answer that a reload has cut. */
+  /** Shows a conversation that is kept, and goes on with an answer that was cut. @returns {Promise<boolean>} whether there is one */
   async open(id) {
-    if (id === this.#conversation?.id) return;
-    await this.#answers.finish();
-    const conversation = await (await this.#library).load(id);
-    if (conversation === null) return;
-    this.#deps.setSystem(conversation.system);
+    const ticket = (this.#ticket += 1);
+    if (id === this.#conversation?.id) return true;
+    const conversation = await this.answers.load(id);
+    if (ticket !== this.#ticket) return true; // another one was asked for meanwhile
+    if (conversation === null) return false;
     this.#show(conversation);
-    announce(`Conversation: ${titleOf(conversation)}`);
-    await this.#answers.resumeAll();
+    announce(words.chat.opened(titleOf(conversation)));
+    this.#offerTools(conversation);
+    this.answers.resume(conversation); // nobody waits for these answers to be ready for the next one
+    return true;
   }
 
   /** Sends what is written; does nothing when there is nothing to send or an answer is being written. */
   async submit() {
     await this.ready;
-    if (this.#composer.isEmpty || !this.#answers.canBegin) return;
-    const { tree } = this.#conversation;
-    if (this.#refused !== null && tree.get(this.#refused) !== null) this.#drop(this.#refused);
+    const conversation = this.#conversation;
+    if (this.#composer.isEmpty || this.#composer.isFull || !this.#canBegin) return;
+    const refused = this.#refused.get(conversation);
+    if (refused !== undefined && conversation.tree.get(refused) !== null) this.#drop(refused);
     const { content, attachments } = this.#composer.take();
-    const node = { id: makeId(), parent: tree.path().at(-1)?.id ?? null, role: "user", content, created: Date.now(), attachments };
-    await this.#ask(node);
+    const parent = conversation.tree.path().at(-1)?.id ?? null;
+    await this.#ask({ id: makeId(), parent, role: "user", content, created: Date.now(), attachments });
   }
 
   editSystem() {
-    byId("system").closest("details").open = true;
     byId("system").focus();
   }
 
   /** Opens the last question for editing. */
   editLast() {
-    if (!this.#answers.isBusy) this.#log.last("user")?.element.querySelector("[data-action=edit]")?.click();
+    if (!this.isBusy) this.#log.last("user")?.element.querySelector("[data-action=edit]")?.click();
   }
 
-  /** Another answer in the place of the last one. */
+  /** Another answer instead of the last one. */
   regenerateLast() {
-    const last = this.#log.last()?.node;
+    const last = this.#conversation?.tree.path().at(-1);
     if (last?.role === "assistant") this.#regenerate(last);
   }
 
-  /** Makes the log follow the path that is shown. */
-  render() {
-    this.#log.show(this.#conversation.tree.path());
-    this.#showTitle();
+  /** The last answer that is shown, or null. */
+  lastAnswer() {
+    return this.#conversation?.tree.path().findLast(({ role }) => role === "assistant") ?? null;
   }
 
-  showUsage({ usage }) {
-    const limit = this.#deps.model()?.max_model_len;
-    if (usage?.total_tokens && limit) this.#composer.showContext({ used: usage.total_tokens, limit });
+  scrollToEnd() {
+    this.#log.scrollToEnd();
   }
 
-  async #begin() {
-    const library = await this.#library;
-    let id = null;
-    try {
-      id = this.#storage().getItem(OPEN_ID);
-    } catch {
-      // Without a storage, a reload begins anew.
+  /** Leaves out the oldest messages, so that the context has room again. */
+  shorten() {
+    const conversation = this.#conversation;
+    if (conversation === null || this.isBusy) return;
+    conversation.sentFrom = shorterFrom(conversation.tree.path(), conversation.sentFrom);
+    this.#log.sentFrom = conversation.sentFrom;
+    this.#save(conversation);
+    this.#composer.recount();
+    announce(words.chat.shortened);
+  }
+
+  /** The title of a conversation was changed in the list. */
+  async renamed(id, title) {
+    const conversation = await this.#loaded(id);
+    if (conversation === null) return;
+    conversation.title = title;
+    if (conversation === this.#conversation) this.#showTitle();
+  }
+
+  /** A conversation was deleted; its answer ends, and one that is shown makes room for a new one. */
+  async removed(id) {
+    const conversation = await this.#loaded(id);
+    if (conversation === null) return;
+    conversation.isGone = true;
+    this.answers.stop(id);
+    if (conversation === this.#conversation) this.#deps.router.go(NEW.chat);
+  }
+
+  /** Files are given to the page: they go into the message of the chat that is shown, or of a new one. */
+  async #goToComposer() {
+    if (this.#isCompletion) {
+      await this.create("chat");
+      this.#deps.router.go(NEW.chat);
+    } else if (document.body.dataset.mode !== "chat") {
+      byId("tab-chat").click();
     }
-    const conversation = id === null ? null : await library.load(id);
-    if (conversation === null) {
-      this.#show(library.create(this.#deps.system()));
-      return;
-    }
-    this.#deps.setSystem(conversation.system);
-    this.#show(conversation);
-    this.#answers.resumeAll(); // nobody waits for these answers to be ready for the next one
+  }
+
+  get #isCompletion() {
+    return this.#conversation?.kind === "completion";
+  }
+
+  get #canBegin() {
+    return !this.isBusy && this.#deps.canGenerate(!this.#isCompletion);
+  }
+
+  /** The conversation in memory: the one that is shown, or one that is being written to. */
+  async #loaded(id) {
+    if (id === this.#conversation?.id) return this.#conversation;
+    return this.answers.isBusy(id) ? this.answers.load(id) : null;
   }
 
   #show(conversation) {
     this.#conversation = conversation;
-    try {
-      this.#storage().setItem(OPEN_ID, conversation.id);
-    } catch {
-      // As above.
-    }
+    this.#speech = null;
+    this.#deps.setSystem(conversation.system);
+    byId("chat").dataset.kind = conversation.kind;
     this.#log.clear();
-    this.render();
+    this.#log.sentFrom = conversation.sentFrom;
+    this.#composer.open(conversation);
+    this.#completion.open(conversation);
+    this.#picker.show(conversation);
+    this.#render();
+    this.#showBusy();
+    const waiting = this.answers.waitingIn(conversation.id);
+    if (waiting !== "") this.#waits(conversation, conversation.tree.path().at(-1), waiting);
     this.#log.scrollToEnd();
     this.#composer.recount();
+    this.#see(conversation);
+    this.#deps.inspect(this.lastAnswer(), false);
+    this.#isReady();
+  }
+
+  /** What had ended unseen is seen now. */
+  #see(conversation) {
+    if (conversation.state === "") return this.#deps.changed();
+    conversation.state = "";
+    return this.#library.then((library) => library.mark(conversation.id, "")).then(() => this.#deps.changed());
+  }
+
+  /** Makes what is shown follow the path. */
+  #render() {
+    const path = this.#conversation.tree.path();
+    if (this.#isCompletion) this.#completion.show(path);
+    else this.#log.show(path);
+    this.#showTitle();
+  }
+
+  #renderOf(conversation) {
+    if (conversation === this.#conversation) this.#render();
   }
 
   #showTitle() {
-    byId("chat-title").textContent = this.#conversation.tree.size === 0 ? "" : titleOf(this.#conversation);
+    const title = this.#conversation.tree.size === 0 ? "" : titleOf(this.#conversation);
+    byId("chat-title").textContent = title;
+    document.title = title === "" ? "Eagre" : `${title} – Eagre`;
+  }
+
+  #showBusy() {
+    const { isBusy } = this;
+    for (const [go, stop] of [["chat-send", "chat-stop"], ["story-continue", "story-stop"]]) {
+      if (isBusy) swapButtons(byId(go), byId(stop));
+      else swapButtons(byId(stop), byId(go));
+    }
+    this.#log.isBusy = isBusy;
+    this.#completion.isBusy = isBusy;
   }
 
   #messageActions() {
@@ -197,87 +284,274 @@ export class Chat {
       show: (id) => this.#showBranch(id),
       edit: (node, text) => this.#edit(node, text),
       regenerate: (node) => this.#regenerate(node),
-      continue: (node) => this.#answers.continue(node),
+      continue: (node) => this.#continue(node),
       remove: (node) => this.#remove(node),
-      answerCalls: (node, results) => this.#answerCalls(node, results),
+      inspect: (node) => this.#deps.inspect(node, true),
+      shorten: () => this.shorten(),
+      create: () => this.#deps.router.go(NEW.chat),
+      answerCalls: (node, results) => this.#answerCalls(this.#conversation, node, results),
+      runnerOf: (call) => this.#tools.describe(this.#conversation, call),
+      isAllowed: (call) => this.#tools.isAllowed(this.#conversation, call),
+      allow: (call) => this.#allow(this.#conversation, call),
+      run: (call) => this.#tools.run(this.#conversation, call),
       resultsOf: (node) => this.#conversation.tree.childrenOf(node.id).filter(({ role }) => role === "tool"),
-      extra: this.actions,
     };
   }
 
   #showBranch(id) {
-    const { tree } = this.#conversation;
+    const conversation = this.#conversation;
+    const { tree } = conversation;
     tree.show(id);
-    this.render();
+    this.#render();
     const siblings = tree.siblings(id);
-    announce(`Branch ${siblings.findIndex((node) => node.id === id) + 1} of ${siblings.length}`);
+    announce(words.chat.branchOf(siblings.findIndex((node) => node.id === id) + 1, siblings.length));
     this.#log.viewOf(tree.get(id))?.element.querySelector(".branches button:enabled")?.focus();
-    this.#save();
+    this.#save(conversation);
   }
 
   #edit(node, text) {
-    if (this.#answers.isBusy) return;
+    if (this.isBusy) return;
     if (node.role === "user") {
       this.#ask({ ...node, id: makeId(), content: text.trim(), created: Date.now() });
       return;
     }
     const { parent, model, parameters, transport, reasoning } = node;
     const edited = makeAnswer({ id: makeId(), parent, model, parameters, transport, created: Date.now() });
-    this.#add(Object.assign(edited, { content: text, reasoning, finish: "edited", figures: ["edited"] }));
-    this.render();
-    this.#save([edited]);
+    Object.assign(edited, { content: text, reasoning, finish: "edited", figures: [words.chat.edited] });
+    this.#conversation.tree.add(edited);
+    this.#render();
+    this.#save(this.#conversation, [edited]);
   }
 
   #regenerate(node) {
     const parent = this.#conversation.tree.get(node.parent);
-    if (parent !== null) this.#answers.answer(parent);
+    if (parent !== null) this.#answer(this.#conversation, parent);
+  }
+
+  #continue(node) {
+    if (!this.#canBegin) return;
+    const conversation = this.#conversation;
+    const task = { ...this.#taskOf(conversation, node), continue_final_message: true };
+    delete task.tools;
+    delete task.tool_choice;
+    Object.assign(node, { finish: null, error: null, transport: this.#deps.transport(task).name });
+    this.#log.viewOf(node)?.reopen();
+    this.answers.ask(conversation, node, task);
   }
 
   #remove(node) {
-    if (this.#answers.isBusy) return;
-    this.#drop(node.id);
-    this.#save();
-    announce("The message is deleted.");
+    if (this.isBusy) return;
+    const conversation = this.#conversation;
+    const nodes = this.#drop(node.id);
+    this.#deps.toast.show(words.chat.messageDeleted, () => this.#bringBack(conversation, nodes));
+    announce(words.chat.messageDeleted);
   }
 
+  /** Takes nodes out of the conversation that is shown. @returns {object[]} what is gone */
   #drop(id) {
     const conversation = this.#conversation;
-    const gone = conversation.tree.remove(id);
-    this.render();
-    this.#library.then((library) => library.removeNodes(conversation, gone));
+    const nodes = conversation.tree.below(id);
+    conversation.tree.remove(id);
+    this.#render();
+    this.#composer.recount();
+    const isEmpty = conversation.tree.size === 0;
+    this.#library.then((library) => (isEmpty ? library.remove(conversation.id) : library.removeNodes(conversation, nodes)))
+      .then(() => this.#save(conversation));
+    return nodes;
   }
 
-  async #answerCalls(node, results) {
+  async #bringBack(conversation, nodes) {
+    conversation.tree.restore(nodes);
+    await (await this.#library).restore(conversation);
+    if (conversation === this.#conversation) this.#render();
+    this.#deps.changed();
+  }
+
+  /** Calls that were never answered can be run, once the tools are known. */
+  async #offerTools(conversation) {
+    const last = conversation.tree.path().at(-1);
+    if (last?.role !== "assistant" || last.finish !== "tool_calls" || conversation.toolSources.length === 0) return;
+    await this.#tools.addTo({}, conversation);
+    if (conversation === this.#conversation) this.#log.viewOf(last)?.finish();
+  }
+
+  #allow(conversation, { name }) {
+    if (!conversation.allowedTools.includes(name)) conversation.allowedTools.push(name);
+    this.#save(conversation);
+  }
+
+  /** Runs the calls of an answer, where the reader has allowed all of these tools. */
+  async #runCalls(conversation, node) {
+    if (!this.#tools.runsAlone(conversation, conversation.tree.pathTo(node.id))) return;
+    let results;
+    try {
+      results = await Promise.all(node.toolCalls.map(async (call) => {
+        const { text } = await this.#tools.run(conversation, call);
+        return { id: call.id, content: text };
+      }));
+    } catch {
+      return; // the reader has stopped them
+    }
+    const isLast = conversation.tree.path().at(-1) === node; // or the conversation has gone on meanwhile
+    if (isLast && !conversation.isGone) await this.#answerCalls(conversation, node, results);
+  }
+
+  async #answerCalls(conversation, node, results) {
+    if (conversation.tree.childrenOf(node.id).some(({ role }) => role === "tool")) return; // they were told already
     let parent = node.id;
     const nodes = results.map(({ id, content }) => {
       const tool = { id: makeId(), parent, role: "tool", content, created: Date.now(), toolCallId: id };
       parent = tool.id;
-      return this.#add(tool);
+      return conversation.tree.add(tool);
     });
-    this.render();
-    this.#save(nodes);
-    await this.#answers.answer(nodes.at(-1));
-  }
-
-  #add(node) {
-    return this.#conversation.tree.add(node);
+    this.#renderOf(conversation);
+    this.#save(conversation, nodes);
+    await this.#answer(conversation, nodes.at(-1));
   }
 
   async #ask(node) {
-    this.#add(node);
-    this.render();
-    this.#save([node]);
-    const { answer, outcome } = (await this.#answers.answer(node)) ?? {};
-    if (outcome?.error == null || answer.events.length > 0 || !this.#composer.isEmpty) return;
-    this.#composer.put(node); // nothing typed is lost
-    this.#refused = node.id;
+    const conversation = this.#conversation;
+    this.#begin(conversation, node);
+    const { answer, outcome } = (await this.#answer(conversation, node)) ?? {};
+    if (outcome?.error == null || answer.events.length > 0) return;
+    // Nothing typed is lost: the question is back in its field, or a draft of its conversation.
+    if (conversation !== this.#conversation) this.#deps.drafts.set(conversation.id, node);
+    else if (this.#composer.isEmpty) this.#composer.put(node);
+    else return;
+    this.#refused.set(conversation, node.id);
+  }
+
+  /** Adds what the reader wrote; the first message gives the conversation its address. */
+  #begin(conversation, node) {
+    const isFirst = conversation.tree.size === 0;
+    conversation.tree.add(node);
+    this.#render();
+    const saved = this.#save(conversation, [node]);
+    if (!isFirst) return;
+    this.#deps.router.rename(addressOf(conversation.id));
+    this.#composer.open(conversation);
+    saved.then(() => this.#deps.changed());
+  }
+
+  /** Goes on with a text; what stands before the end may have been changed, which begins a branch. */
+  async #complete(text) {
+    await this.ready;
+    const conversation = this.#conversation;
+    if (!this.#canBegin || text.trim() === "") return;
+    this.#completion.forgetDraft();
+    const path = conversation.tree.path();
+    const written = textOf(path);
+    let parent = path.at(-1) ?? null;
+    if (parent === null || !text.startsWith(written) || text.length > written.length) {
+      const isMore = parent !== null && text.startsWith(written);
+      const content = isMore ? text.slice(written.length) : text;
+      const node = { id: makeId(), parent: isMore ? parent.id : null, role: "user", content, created: Date.now(), attachments: [] };
+      this.#begin(conversation, node);
+      parent = node;
+    }
+    await this.#answer(conversation, parent);
+  }
+
+  /** Takes back an answer of a completion, with the others in its place: the text before it can be changed. */
+  #takeBack(node) {
+    if (this.isBusy) return;
+    const conversation = this.#conversation;
+    const { tree } = conversation;
+    const nodes = tree.siblings(node.id).flatMap(({ id }) => tree.below(id));
+    for (const { id } of tree.siblings(node.id)) tree.remove(id);
+    this.#render();
+    this.#library.then((library) => library.removeNodes(conversation, nodes)).then(() => this.#save(conversation));
+    this.#deps.toast.show(words.chat.continuationRemoved, () => this.#bringBack(conversation, nodes));
+  }
+
+  /** Asks for an answer to the path that ends with `parent`. */
+  async #answer(conversation, parent) {
+    if (this.answers.isBusy(conversation.id) || !this.#deps.canGenerate(conversation.kind === "chat")) return null;
+    const task = this.#taskOf(conversation, parent);
+    const { messages: _, prompt: __, ...parameters } = task;
+    const answer = makeAnswer({
+      id: makeId(), parent: parent.id, model: parameters.model, parameters, transport: this.#deps.transport(task).name,
+      created: Date.now(),
+    });
+    conversation.tree.add(answer);
+    this.#renderOf(conversation);
+    if (conversation === this.#conversation) this.#log.scrollToEnd();
+    const outcome = await this.answers.ask(conversation, answer, task, (own) => this.#addTools(conversation, answer, own));
+    if (conversation.kind === "completion" && outcome.error !== null && answer.content === "") {
+      conversation.tree.remove(answer.id); // there is nothing to take back
+      (await this.#library).removeNodes(conversation, [answer]);
+      if (conversation === this.#conversation) this.#completion.fail(outcome.error.message);
+    }
+    return { answer, outcome };
+  }
+
+  /** The task with the tools that the conversation uses; the answer says afterwards what was sent. */
+  async #addTools(conversation, answer, own) {
+    if (conversation.kind !== "chat") return own;
+    const { task, errors } = await this.#tools.addTo(own, conversation);
+    for (const { name, message } of errors) this.#deps.toast.show(words.tools.unreachable(name, message));
+    if (task !== own) answer.parameters = { ...answer.parameters, tools: task.tools };
+    return task;
+  }
+
+  #taskOf(conversation, parent) {
+    const path = conversation.tree.pathTo(parent.id);
+    // A space at the end would part the model from the word it is about to write.
+    if (conversation.kind === "completion") return { prompt: textOf(path).replace(/ +$/, ""), ...this.#deps.sampling() };
+    return { messages: messagesOf(this.#deps.system(), sentOf(path, conversation.sentFrom)), ...this.#deps.parameters() };
+  }
+
+  #began(conversation) {
+    if (conversation === this.#conversation) this.#showBusy();
+    this.#deps.changed();
+  }
+
+  #grew(conversation, node, chunk) {
+    if (conversation !== this.#conversation) return;
+    if (this.#speech?.node !== node) this.#speech = { node, sentences: new Sentences(), speaker: new Speaker(announce) };
+    this.#speech.speaker.tell(this.#speech.sentences.feed(chunk.text));
+    this.#frame ??= requestAnimationFrame(() => {
+      this.#frame = null;
+      if (conversation === this.#conversation) this.#refresh(node);
+    });
+  }
+
+  #refresh(node) {
+    if (this.#isCompletion) this.#completion.grow(node);
+    else this.#log.around(() => this.#log.viewOf(node)?.refresh());
+  }
+
+  #waits(conversation, node, text) {
+    if (conversation !== this.#conversation) return;
+    if (this.#isCompletion) this.#completion.setWaiting(text);
+    else this.#log.around(() => this.#log.viewOf(node)?.setWaiting(text));
+  }
+
+  #ended(conversation, node, outcome) {
+    if (conversation === this.#conversation) {
+      if (this.#isCompletion) this.#completion.end(node);
+      else this.#log.around(() => this.#log.viewOf(node)?.finish());
+      this.#showBusy();
+      this.#showUsage(node);
+      if (this.#speech?.node === node) this.#speech.speaker.tell(this.#speech.sentences.end());
+    }
+    const isSeen = conversation === this.#conversation && document.body.dataset.mode === "chat";
+    if (!isSeen) conversation.state = outcome.error === null ? "new" : "failed";
+    this.#deps.changed();
+    if (node.finish === "tool_calls") this.#runCalls(conversation, node);
+  }
+
+  #showUsage({ usage }) {
+    const limit = this.#deps.model()?.max_model_len;
+    if (usage?.total_tokens && limit) this.#composer.showContext({ used: usage.total_tokens, limit });
   }
 
   /** How many tokens the next request would have, by the server's own tokenizer. */
   async #count(content, attachments) {
     const model = this.#deps.model();
-    if (this.#answers.isBusy || this.#conversation === null || !model?.max_model_len) return null;
-    const path = this.#conversation.tree.path();
+    const conversation = this.#conversation;
+    if (this.isBusy || conversation === null || conversation.kind !== "chat" || !model?.max_model_len) return null;
+    const path = sentOf(conversation.tree.path(), conversation.sentFrom);
     if (content !== "" || attachments.length > 0) path.push({ role: "user", content, attachments });
     const messages = messagesOf(this.#deps.system(), path);
     if (messages.length === 0) return { used: 0, limit: model.max_model_len };
@@ -288,7 +562,7 @@ export class Chat {
         headers: { "Content-Type": "application/json" },
         body: JSON.stringify({ model: model.id, messages, ...(tools ? { tools } : {}) }),
       });
-      if (!response.ok) return null;
+      if (!response.ok || conversation !== this.#conversation) return null;
       return { used: (await response.json()).count, limit: model.max_model_len };
     } catch {
       return null; // the gauge keeps what it shows
@@ -298,15 +572,14 @@ export class Chat {
   #keepSystem() {
     if (this.#conversation === null) return;
     this.#conversation.system = this.#deps.system();
-    this.#save();
+    this.#save(this.#conversation);
     this.#composer.recount();
   }
 
   /** Keeps the conversation with these nodes; one without a message is not worth keeping. */
-  async #save(nodes = []) {
-    const conversation = this.#conversation;
-    if (conversation.tree.size === 0) return;
-    conversation.system = this.#deps.system();
+  async #save(conversation, nodes = []) {
+    if (conversation.tree.size === 0 || conversation.isGone) return;
+    if (conversation === this.#conversation) conversation.system = this.#deps.system();
     try {
       await (await this.#library).save(conversation, nodes);
     } catch (error) {

@@ -1,50 +1,62 @@
 /** Where a message is written: its text, the files that go with it, and how full the model's context is. */
 
-import { announce, byId, make, onEnter } from "../page/dom.js";
+import { Attachments } from "../attachments/attachments.js";
+import { listenForFiles } from "../attachments/drops.js";
+import { announce, byId, onEnter } from "../page/dom.js";
+import { words } from "../words/words.js";
 
-const MAX_FILE_BYTES = 512 * 1024;
-const MAX_FILES = 16;
 const COUNT_DELAY = 700; // milliseconds of quiet before the context is counted anew
+const DRAFT_DELAY = 300;
 
 export class Composer {
   #input = byId("chat-input");
-  #files = byId("chat-files");
   #error = byId("chat-error");
-  #attachments = []; // {name, text}
+  #attachments = new Attachments(() => {
+    this.#keepDraft();
+    this.recount();
+    this.focus();
+  });
+  #conversation = null;
+  #isFull = false;
   #timer = null;
+  #draftTimer = null;
   #deps;
 
   /**
-   * @param {{submit: () => void, editLast: () => void,
+   * @param {{submit: () => void, editLast: () => void, drafts: import("../store/drafts.js").Drafts,
+   *   shorten: () => void, create: () => void, place: () => Promise<void>,
    *   count: (content: string, attachments: object[]) => Promise<{used: number, limit: number}|null>}} deps
    */
   constructor(deps) {
     this.#deps = deps;
     byId("chat-form").addEventListener("submit", (event) => {
       event.preventDefault();
-      deps.submit();
+      this.#submit();
     });
-    onEnter(this.#input, deps.submit);
-    this.#input.addEventListener("input", () => this.recount());
+    onEnter(this.#input, () => this.#submit());
+    this.#input.addEventListener("input", () => {
+      this.recount();
+      clearTimeout(this.#draftTimer);
+      this.#draftTimer = setTimeout(() => this.#keepDraft(), DRAFT_DELAY);
+    });
+    globalThis.addEventListener("pagehide", () => this.#keepDraft());
     this.#input.addEventListener("keydown", (event) => {
       if (event.key !== "ArrowUp" || this.#input.value !== "") return;
       event.preventDefault();
       deps.editLast();
     });
+    byId("context-shorten").addEventListener("click", deps.shorten);
+    byId("context-new").addEventListener("click", deps.create);
     const chooser = byId("chat-file");
     byId("chat-attach").addEventListener("click", () => chooser.click());
     chooser.addEventListener("change", async () => {
       await this.attach([...chooser.files]);
       chooser.value = "";
     });
-    const panel = byId("chat");
-    panel.addEventListener("dragover", (event) => {
-      if (event.dataTransfer.types.includes("Files")) event.preventDefault();
-    });
-    panel.addEventListener("drop", (event) => {
-      if (event.dataTransfer.files.length === 0) return;
-      event.preventDefault();
-      this.attach([...event.dataTransfer.files]);
+    this.#attachments.render(byId("chat-files"));
+    listenForFiles(async (files) => {
+      await deps.place();
+      this.attach(files);
     });
   }
 
@@ -53,16 +65,31 @@ export class Composer {
   }
 
   get isEmpty() {
-    return this.#input.value.trim() === "" && this.#attachments.length === 0;
+    return this.#input.value.trim() === "" && this.#attachments.files.length === 0;
+  }
+
+  /** Whether the next message has no room in the model's context. */
+  get isFull() {
+    return this.#isFull;
   }
 
   set text(text) {
     this.#input.value = text;
   }
 
+  /** Another conversation is shown, or a new one has its address now: its draft stands in the fields. */
+  open(conversation) {
+    const isSame = conversation === this.#conversation;
+    const isEarly = this.#conversation === null && !this.isEmpty; // somebody was faster than the page
+    if (this.#conversation !== null && !isSame) this.#keepDraft();
+    this.#conversation = conversation;
+    this.#showFull(false);
+    if (!isSame && !isEarly) this.put(this.#deps.drafts.get(this.#draftId) ?? { content: "", attachments: [] });
+  }
+
   /** What is written and attached; the fields are empty afterwards. */
   take() {
-    const taken = { content: this.#input.value.trim(), attachments: this.#attachments };
+    const taken = { content: this.#input.value.trim(), attachments: this.#attachments.files };
     this.put({ content: "", attachments: [] });
     return taken;
   }
@@ -70,31 +97,37 @@ export class Composer {
   /** Writes a message back into the fields, so that nothing typed is lost. */
   put({ content, attachments }) {
     this.#input.value = content;
-    this.#attachments = attachments;
+    this.#attachments.files = attachments;
     this.#showError("");
-    this.#showFiles();
+    this.#keepDraft();
     this.recount();
   }
 
-  /** Reads text files; what is no text, or too large, is named. */
+  /** Reads files; what has no text, or too much, is named. */
   async attach(files) {
     this.#showError("");
-    for (const file of files) {
-      if (this.#attachments.length >= MAX_FILES) this.#showError(`A message has at most ${MAX_FILES} files.`);
-      else if (file.size > MAX_FILE_BYTES) this.#showError(`${file.name} is larger than ${MAX_FILE_BYTES / 1024} KiB.`);
-      else await this.#read(file);
-    }
-    this.#showFiles();
-    this.recount();
-    this.focus();
+    announce("");
+    const problems = await this.#attachments.add(files);
+    this.#showError(problems.join(" "));
+    if (problems.length < files.length) announce(words.attachments.attached(files.length - problems.length));
+    this.#keepDraft();
+  }
+
+  /** A message waits for the files that go with it. */
+  #submit() {
+    const [name] = this.#attachments.reading;
+    if (name === undefined) this.#deps.submit();
+    else this.#showError(words.attachments.stillRead(name));
   }
 
   /** Counts the context anew, once the reader has paused. */
   recount() {
     clearTimeout(this.#timer);
     this.#timer = setTimeout(async () => {
-      const counted = await this.#deps.count(this.#input.value.trim(), this.#attachments);
-      if (counted !== null) this.showContext(counted);
+      const counted = await this.#deps.count(this.#input.value.trim(), this.#attachments.files);
+      if (counted === null) return;
+      this.showContext(counted);
+      this.#showFull(counted.used >= counted.limit);
     }, COUNT_DELAY);
   }
 
@@ -107,39 +140,28 @@ export class Composer {
     gauge.optimum = 0;
     gauge.value = Math.min(used, limit);
     // Not `toLocaleString`, which takes a whole frame when it is called for the first time.
-    const [shownUsed, shownLimit] = [used, limit].map((count) => String(count).replace(/\B(?=(\d{3})+$)/g, ","));
-    const words = `${shownUsed} of ${shownLimit} tokens`;
-    byId("context-words").textContent = words;
+    const [shownUsed, shownLimit] = [used, limit].map((count) => String(count).replace(/\B(?=(\d{3})+$)/g, words.common.thousands));
+    byId("context-words").textContent = words.composer.context(shownUsed, shownLimit);
     byId("context").hidden = false;
     byId("context").classList.toggle("full", used >= limit);
   }
 
-  async #read(file) {
-    try {
-      const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
-      if (text.includes("\0")) throw new Error("binary");
-      this.#attachments.push({ name: file.name, text });
-      announce(`${file.name} is attached.`);
-    } catch {
-      this.#showError(`${file.name} is not a text file in UTF-8.`);
-    }
+  /** A full context holds the message back, and offers ways out. */
+  #showFull(isFull) {
+    this.#isFull = isFull;
+    byId("context-full").hidden = !isFull;
+    byId("chat-send").classList.toggle("held", isFull);
+    byId("chat-send").setAttribute("aria-disabled", String(isFull));
   }
 
-  #showFiles() {
-    this.#files.replaceChildren(...this.#attachments.map((attachment) => {
-      const chip = make("li", "chip", attachment.name);
-      const remove = make("button", "small", "×");
-      remove.setAttribute("aria-label", `Remove ${attachment.name}`);
-      remove.addEventListener("click", () => {
-        this.#attachments = this.#attachments.filter((other) => other !== attachment);
-        this.#showFiles();
-        this.recount();
-        this.focus();
-      });
-      chip.append(remove);
-      return chip;
-    }));
-    this.#files.hidden = this.#attachments.length === 0;
+  get #draftId() {
+    return this.#conversation.tree.size === 0 ? null : this.#conversation.id;
+  }
+
+  #keepDraft() {
+    clearTimeout(this.#draftTimer);
+    if (this.#conversation?.kind !== "chat" || this.#conversation.isGone) return;
+    this.#deps.drafts.set(this.#draftId, { content: this.#input.value, attachments: this.#attachments.files });
   }
 
   #showError(text) {

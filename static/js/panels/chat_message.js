@@ -3,9 +3,9 @@
 import { MarkdownView } from "../markdown/view.js";
 import { copyText } from "../page/clipboard.js";
 import { make, showFigures } from "../page/dom.js";
+import { words } from "../words/words.js";
 import { ToolCards } from "./chat_tools.js";
 
-const NAMES = { user: "You", assistant: "Model", tool: "Tool" };
 const OPEN_ENDS = ["length", "abort", "timeout", "cut", "error", "edited"];
 
 export class MessageView {
@@ -18,25 +18,43 @@ export class MessageView {
   #reasoning = null;
   #tools = null;
   #isSource = false;
+  #branches = ""; // its place among its siblings, as it is shown
 
   /**
    * @param {object} node see `store/tree.js`
    * @param {{siblings: (node: object) => object[], show: (id: string) => void, edit: (node: object, text: string) => void,
    *   regenerate: (node: object) => void, continue: (node: object) => void, remove: (node: object) => void,
+   *   inspect: (node: object) => void, shorten: () => void, create: () => void,
    *   answerCalls: (node: object, results: object) => void, resultsOf: (node: object) => object[],
-   *   extra: {label: string, run: (node: object) => void}[]}} actions
+   *   runnerOf: Function, isAllowed: Function, allow: Function, run: Function}} actions the last four take a call, see `ToolCards`
    */
   constructor(node, actions) {
     this.node = node;
     this.#actions = actions;
     this.element = make("article", `message ${node.role}`);
     this.element.dataset.node = node.id;
-    this.element.setAttribute("aria-label", NAMES[node.role]);
+    const name = node.role === "assistant" ? (node.model ?? words.chat.model) : words.chat[node.role];
+    this.element.setAttribute("aria-label", name);
     this.#content = make("div", "content");
-    this.element.append(make("div", "who", NAMES[node.role]));
+    this.element.append(this.#head(name));
     if (node.role === "assistant") this.#makeAnswer();
     else this.#makeOther();
     this.refresh();
+  }
+
+  /** Who wrote it, and when. */
+  #head(name) {
+    const head = make("div", "who");
+    const { created } = this.node;
+    head.append(make("span", "name", name));
+    if (created > 1e11) { // what an older page has brought may have no time
+      const date = new Date(created);
+      const isToday = date.toDateString() === new Date().toDateString();
+      const time = make("time", "", date.toLocaleString(words.common.locale, isToday ? { timeStyle: "short" } : { dateStyle: "medium", timeStyle: "short" }));
+      time.dateTime = date.toISOString();
+      head.append(time);
+    }
+    return head;
   }
 
   #makeAnswer() {
@@ -92,11 +110,9 @@ export class MessageView {
     this.setWaiting("");
     this.element.querySelector(":scope > .error")?.remove();
     if (node.error !== null) {
-      const line = make("p", "error", node.error);
-      line.setAttribute("role", "alert");
-      this.element.insertBefore(line, this.element.querySelector(":scope > .figures"));
+      this.element.insertBefore(this.#errorLine(), this.element.querySelector(":scope > .figures"));
     }
-    if (node.reasoning !== "") this.#reasoning.querySelector("summary").textContent = "Reasoning";
+    if (node.reasoning !== "") this.#reasoning.querySelector("summary").textContent = words.chat.reasoning;
     if (node.toolCalls.length > 0) this.#tools.finish();
     this.showActions();
   }
@@ -110,9 +126,14 @@ export class MessageView {
     }
     if (line === null) {
       line = make("p", "waiting");
-      this.element.insertBefore(line, this.#content);
+      this.#content.after(line); // below what is written so far, where the reader is
     }
     line.textContent = text;
+  }
+
+  /** Which of its branches the message is, where that has changed. */
+  showBranches() {
+    if (this.#branchesOf(this.#actions.siblings(this.node)) !== this.#branches) this.showActions();
   }
 
   /** The buttons below the message, and which of its branches it is. */
@@ -122,6 +143,7 @@ export class MessageView {
     const hadFocus = foot.contains(document.activeElement) ? document.activeElement.dataset.action : null;
     const buttons = [];
     const siblings = this.#actions.siblings(node);
+    this.#branches = this.#branchesOf(siblings);
     if (siblings.length > 1) buttons.push(this.#branchSwitch(siblings));
     const add = (action, label, run, title = label) => {
       const button = make("button", "small", label);
@@ -130,17 +152,18 @@ export class MessageView {
       button.addEventListener("click", run);
       buttons.push(button);
     };
-    if (node.content !== "") add("copy", "Copy", (event) => copyText(node.content, event.currentTarget), "Copy this message");
-    if (node.role !== "tool") add("edit", "Edit", () => this.#edit(), "Edit this message; the old one stays as a branch");
+    const { chat, common } = words;
+    if (node.content !== "") add("copy", common.copy, (event) => copyText(node.content, event.currentTarget), chat.copyTitle);
+    if (node.role !== "tool") add("edit", chat.edit, () => this.#edit(), chat.editTitle);
     if (node.role === "assistant" && node.finish !== null) {
-      add("regenerate", "Again", () => this.#actions.regenerate(node), "Another answer; this one stays as a branch");
+      add("regenerate", chat.regenerate, () => this.#actions.regenerate(node), chat.regenerateTitle);
       if (OPEN_ENDS.includes(node.finish) && node.content !== "" && node.toolCalls.length === 0) {
-        add("continue", "Continue", () => this.#actions.continue(node), "Go on where this answer ends");
+        add("continue", chat.continue, () => this.#actions.continue(node), chat.continueTitle);
       }
-      add("source", this.#isSource ? "Formatted" : "Source", () => this.#toggleSource(), "Text as the model wrote it, or formatted");
-      for (const { label, run } of this.#actions.extra) add(label.toLowerCase(), label, () => run(node));
+      add("source", this.#isSource ? chat.formatted : chat.source, () => this.#toggleSource(), chat.sourceTitle);
+      add("tokens", chat.inspect, () => this.#actions.inspect(node), chat.inspectTitle);
     }
-    add("remove", "Delete", () => this.#actions.remove(node), "Delete this message and all below it");
+    add("remove", common.delete, () => this.#actions.remove(node), chat.deleteTitle);
     foot.replaceChildren(...buttons);
     if (hadFocus) foot.querySelector(`[data-action="${hadFocus}"]`)?.focus();
   }
@@ -148,9 +171,29 @@ export class MessageView {
   #foot() {
     const foot = make("div", "foot");
     foot.setAttribute("role", "group");
-    foot.setAttribute("aria-label", "This message");
+    foot.setAttribute("aria-label", words.chat.thisMessage);
     queueMicrotask(() => this.showActions());
     return foot;
+  }
+
+  /** The server's sentence; where the context is full, with ways out. */
+  #errorLine() {
+    const line = make("div", "error", this.node.error);
+    line.setAttribute("role", "alert");
+    if (/maximum context length/.test(this.node.error)) {
+      const ways = make("div", "actions");
+      for (const [label, run] of [[words.composer.shorten, this.#actions.shorten], [words.composer.newChat, this.#actions.create]]) {
+        const button = make("button", "small", label);
+        button.addEventListener("click", run);
+        ways.append(button);
+      }
+      line.append(ways);
+    }
+    return line;
+  }
+
+  #branchesOf(siblings) {
+    return `${siblings.indexOf(this.node)} ${siblings.length}`;
   }
 
   #branchSwitch(siblings) {
@@ -165,14 +208,14 @@ export class MessageView {
       return button;
     };
     const place = make("span", "place", `${at + 1}/${siblings.length}`);
-    group.append(step("‹", "Previous branch", at - 1), place, step("›", "Next branch", at + 1));
+    group.append(step("‹", words.chat.previousBranch, at - 1), place, step("›", words.chat.nextBranch, at + 1));
     return group;
   }
 
   #showReasoning() {
     if (this.#reasoning === null) {
       this.#reasoning = make("details", "reasoning");
-      this.#reasoning.append(make("summary", "", this.node.finish === null ? "Reasoning…" : "Reasoning"), make("div"));
+      this.#reasoning.append(make("summary", "", this.node.finish === null ? `${words.chat.reasoning}…` : words.chat.reasoning), make("div"));
       this.element.insertBefore(this.#reasoning, this.#content);
     }
     const body = this.#reasoning.lastElementChild;
@@ -184,6 +227,10 @@ export class MessageView {
       this.#tools = new ToolCards(this.node, {
         results: () => this.#actions.resultsOf(this.node),
         send: (results) => this.#actions.answerCalls(this.node, results),
+        runner: this.#actions.runnerOf,
+        isAllowed: this.#actions.isAllowed,
+        allow: this.#actions.allow,
+        run: this.#actions.run,
       });
       this.element.insertBefore(this.#tools.element, this.element.querySelector(":scope > .figures"));
     }
@@ -214,11 +261,11 @@ export class MessageView {
     const form = make("form", "editor");
     const field = make("textarea");
     field.value = this.node.content;
-    field.setAttribute("aria-label", "Edit the message");
+    field.setAttribute("aria-label", words.chat.editMessage);
     field.rows = Math.min(14, Math.max(2, this.node.content.split("\n").length));
-    const save = make("button", "primary", this.node.role === "user" ? "Send" : "Keep");
+    const save = make("button", "primary", this.node.role === "user" ? words.composer.send : words.common.save);
     save.type = "submit";
-    const cancel = make("button", "quiet", "Cancel");
+    const cancel = make("button", "quiet", words.common.cancel);
     const close = () => {
       form.remove();
       this.#content.hidden = false;

@@ -1,15 +1,24 @@
-/** The calls of an answer as cards, with a field for what each tool gives back. */
+/**
+ * The calls of an answer as cards. A call of a tool that the page can run waits for the reader's word; another one has a
+ * field for what the tool gives back.
+ */
 
 import { make } from "../page/dom.js";
+import { words } from "../words/words.js";
 
 export class ToolCards {
   element = make("div", "calls");
   #node;
   #deps;
-  #cards = []; // {arguments, field}
+  #cards = []; // {name, body, field, label, choice}
   #send = null;
 
-  /** @param {object} node @param {{results: () => object[], send: (results: {id: string, content: string}[]) => void}} deps */
+  /**
+   * @param {object} node
+   * @param {{results: () => object[], send: (results: {id: string, content: string}[]) => void,
+   *   runner: (call: object) => {source: string, tool: string}|null, isAllowed: (call: object) => boolean,
+   *   allow: (call: object) => void, run: (call: object) => Promise<{text: string, isError: boolean}>}} deps
+   */
   constructor(node, deps) {
     this.#node = node;
     this.#deps = deps;
@@ -25,7 +34,7 @@ export class ToolCards {
     });
   }
 
-  /** The answer is whole: what the tools give back can be told. */
+  /** The answer is whole: its calls can be run, and what tools give back can be told. */
   finish() {
     this.update();
     const given = this.#deps.results();
@@ -35,26 +44,71 @@ export class ToolCards {
       field.hidden = label.hidden = given.length > 0;
       if (result !== undefined) field.value = result.content;
     }
-    if (given.length > 0 || this.#send !== null) return;
-    this.#send = make("button", "primary", this.#cards.length > 1 ? "Send the results" : "Send the result");
-    this.#send.addEventListener("click", () => {
-      const results = this.#node.toolCalls.map(({ id }, index) => ({ id, content: this.#cards[index].field.value }));
-      this.#deps.send(results);
-      for (const { field, label } of this.#cards) field.hidden = label.hidden = true;
-      this.#send.remove();
+    if (given.length > 0) {
+      for (const { choice } of this.#cards) choice?.remove();
+      this.#send?.remove();
+      return;
+    }
+    if (this.#send === null) {
+      this.#send = make("button", "primary", this.#cards.length > 1 ? words.chat.sendResults : words.chat.sendResult);
+      this.#send.addEventListener("click", () => this.#sendAll());
+      this.element.append(this.#send);
+    }
+    for (const [index, call] of this.#node.toolCalls.entries()) {
+      if (this.#cards[index].choice === null && this.#deps.runner(call) !== null) this.#offer(this.#cards[index], call);
+    }
+  }
+
+  #sendAll() {
+    const results = this.#node.toolCalls.map(({ id }, index) => ({ id, content: this.#cards[index].field.value }));
+    this.#deps.send(results);
+    for (const { field, label, choice } of this.#cards) {
+      field.hidden = label.hidden = true;
+      choice?.remove();
+    }
+    this.#send.remove();
+  }
+
+  /** Asks whether a call may run. */
+  #offer(card, call) {
+    card.choice = make("div", "actions");
+    const run = make("button", "primary", words.tools.run);
+    const always = make("button", "quiet", words.tools.always);
+    run.addEventListener("click", () => this.#run(card, call));
+    always.addEventListener("click", () => {
+      this.#deps.allow(call);
+      for (const [index, other] of this.#node.toolCalls.entries()) {
+        if (other.name === call.name && this.#cards[index].choice?.isConnected) this.#run(this.#cards[index], other);
+      }
     });
-    this.element.append(this.#send);
+    card.choice.append(run, always, make("span", "note", words.tools.from(this.#deps.runner(call).source)));
+    card.label.before(card.choice);
+    this.#send.className = "quiet"; // the other way to go on
+    if (this.#deps.isAllowed(call) && this.#node.toolCalls.length > 1) this.#run(card, call); // the others are asked for
+  }
+
+  /** Runs a call; the results go to the model when the last one is there, unless one was written by hand. */
+  async #run(card, call) {
+    const line = make("p", "note", words.tools.running);
+    line.setAttribute("role", "status");
+    card.choice.replaceWith(line);
+    card.choice = line;
+    const { text, isError } = await this.#deps.run(call).catch((error) => ({ text: error.message, isError: true }));
+    line.textContent = isError ? words.tools.failed : "";
+    card.field.value = text;
+    card.isRun = true;
+    if (this.#send.isConnected && this.#cards.every(({ isRun }) => isRun)) this.#sendAll();
   }
 
   #makeCard() {
     const card = make("section", "call");
-    card.setAttribute("aria-label", "Call of a tool");
+    card.setAttribute("aria-label", words.chat.toolCall);
     const head = make("p", "call-head");
     const name = make("strong");
-    head.append("calls ", name);
+    head.append(`${words.chat.calls} `, name);
     const body = make("pre");
     body.tabIndex = 0;
-    const label = make("label", "note", "What the tool gives back");
+    const label = make("label", "note", words.chat.toolResult);
     const field = make("textarea");
     field.rows = 2;
     field.id = `result-${this.#node.id}-${this.#cards.length}`;
@@ -62,7 +116,7 @@ export class ToolCards {
     label.hidden = field.hidden = true;
     card.append(head, body, label, field);
     this.element.append(card);
-    return { name, body, field, label };
+    return { name, body, field, label, choice: null, isRun: false };
   }
 }
 

@@ -39,7 +39,8 @@ export const GROUPS = [
 const ENTRIES = new Map(GROUPS.flatMap(({ entries }) => entries).map((entry) => [entry.name, entry]));
 
 /**
- * The value of a control's text, or of a stored value.
+ * The value of a control's text, or of a stored value. A number that is written is sent, also where it is the server's
+ * default, because the model may recommend another one.
  *
  * @returns {{value: *, error: string|null}} a value of undefined asks for nothing
  */
@@ -48,7 +49,7 @@ export function readValue(name, raw) {
   if (entry === undefined) return { value: undefined, error: `${name} is not known` };
   try {
     const value = READERS[entry.kind](raw, entry);
-    return { value: value === entry.none ? undefined : value, error: null };
+    return { value: entry.kind !== "number" && value === entry.none ? undefined : value, error: null };
   } catch (error) {
     return { value: undefined, error: error.message };
   }
@@ -83,7 +84,7 @@ export function sentParameters(values, isChat) {
   return sent;
 }
 
-/** What the OpenAPI document says of each parameter: `{note, minimum, maximum}` by name. */
+/** What the OpenAPI document says of each parameter: `{note, minimum, above, maximum, isWhole}` by name. */
 export function describeParameters(document) {
   const properties = document?.components?.schemas?.ChatCompletionRequest?.properties ?? {};
   const described = {};
@@ -93,8 +94,10 @@ export function describeParameters(document) {
     const limits = (property.anyOf ?? [property]).find(({ type }) => type !== "null") ?? {};
     described[name] = {
       note: (property.description ?? "").replaceAll("`", ""), // CommonMark
-      minimum: limits.minimum ?? limits.exclusiveMinimum,
+      minimum: limits.minimum,
+      above: limits.exclusiveMinimum,
       maximum: limits.maximum,
+      isWhole: limits.type === "integer",
     };
   }
   return described;

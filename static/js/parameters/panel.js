@@ -1,33 +1,84 @@
-/** The settings below the first ones: presets, every other parameter, tools, and a schema for the answer. */
+/**
+ * The settings of requests: the first controls, presets, every other parameter, tools, and a schema for the answer.
+ * What is not valid is told at its field, and `problem` says what keeps a request from being sent.
+ */
 
-import { announce, byId, make } from "../page/dom.js";
+import { byId, make } from "../page/dom.js";
 import { GROUPS, describeParameters, readParameters, readValue, writeValue } from "./catalogue.js";
-import { TYPES, addTool, readSchema, readTools, schemaOfRows } from "./structure.js";
+import { describeRange, limitError } from "./limits.js";
+import { PresetPicker } from "./preset_picker.js";
+import { SamplingControls } from "./sampling_controls.js";
+import { StructureFields } from "./structure_fields.js";
+
+const words = {
+  none: "none",
+  byTheModel: "as the model has it",
+  onePerLine: "one on each line",
+  count: (count) => (count === 0 ? "" : `${count} set`),
+  range: (range) => (range === "" ? "" : ` It is ${range}.`),
+};
 
 export class ParameterPanel {
   #controls;
-  #presets;
   #fetch;
-  #fields = new Map(); // name -> {field, error, entry}
+  #onChange;
+  #reveal;
+  #fields = new Map(); // name -> {field, error, entry, note, limits}
+  #sampling;
+  #structure;
+  #isReady = false;
 
   /**
    * @param {import("../page/controls.js").Controls} controls
    * @param {import("./presets.js").Presets} presets
-   * @param {typeof fetch} fetch
+   * @param {{fetch: typeof fetch, onChange: () => void, reveal: () => void}} deps `onChange` is called when `problem` may
+   *   be another one, `reveal` shows the settings where they are folded away
    */
-  constructor(controls, presets, fetch) {
+  constructor(controls, presets, { fetch, onChange, reveal }) {
     this.#controls = controls;
-    this.#presets = presets;
     this.#fetch = fetch;
+    this.#onChange = onChange;
+    this.#reveal = reveal;
+    const changed = () => this.#changed();
+    this.#sampling = new SamplingControls(controls, changed);
+    this.#structure = new StructureFields(controls, changed);
     this.#makeFields();
-    this.#setUpPresets();
-    this.#setUpText("tools", "toolsText", readTools, (value) => `${value.length} ${value.length === 1 ? "tool" : "tools"}`);
-    this.#setUpText("schema", "schemaText", readSchema, () => "in use");
-    this.#setUpRows("tools");
-    this.#setUpRows("schema");
-    byId("tool-choice").addEventListener("change", (event) => controls.change({ toolChoice: event.target.value }));
-    this.#showTexts();
+    new PresetPicker(presets, { settings: () => controls.settings, apply: (values) => this.#apply(values) });
     byId("more-parameters").addEventListener("toggle", () => this.#describe(), { once: true });
+    this.#isReady = true;
+  }
+
+  /** The model whose recommendations and limits hold. @param {object|null} model an entry of `/v1/models` */
+  set model(model) {
+    this.#sampling.model = model;
+    const recommended = model?.sampling_defaults ?? {};
+    for (const [name, { field, entry }] of this.#fields) {
+      if (entry.kind === "number") field.placeholder = String(recommended[name] ?? entry.none ?? words.none);
+    }
+  }
+
+  /** Whether what is shown is a chat; tools go with chats alone. */
+  set isChat(isChat) {
+    this.#structure.isChat = isChat;
+  }
+
+  /**
+   * What keeps a request from being sent, or null.
+   *
+   * @param {boolean} isChat @returns {{text: string, show: () => void}|null} `show` leads to the field
+   */
+  problem(isChat) {
+    const wrong = this.#sampling.problem ?? this.#fieldProblem(isChat) ?? this.#structure.problem(isChat);
+    if (wrong === null) return null;
+    return {
+      text: wrong.text,
+      show: () => {
+        if (wrong.dialog !== undefined) wrong.dialog.showModal();
+        else this.#reveal();
+        wrong.field.closest("details")?.setAttribute("open", "");
+        wrong.field.focus();
+      },
+    };
   }
 
   /**
@@ -36,21 +87,28 @@ export class ParameterPanel {
    * @param {object} parameters by their wire names
    * @param {boolean} isChat whether it is a chat; a completion says nothing of tools and schemas, which stay then
    */
-  restore({ tools, tool_choice: toolChoice, response_format: format, ...others }, isChat) {
-    const changes = { extra: readParameters(others) };
-    if (isChat) Object.assign(changes, { toolsText: textOf(tools), toolChoice, schemaText: textOf(format?.json_schema?.schema) });
-    this.#controls.change(changes);
+  restore(parameters, isChat) {
+    this.#controls.change({ extra: readParameters(parameters) });
+    this.#sampling.restore(parameters);
+    if (isChat) this.#structure.restore(parameters);
     this.#showValues();
-    this.#showTexts();
   }
 
-  #showTexts() {
-    const { toolsText, schemaText, toolChoice } = this.#controls.settings;
-    for (const [id, text] of [["tools-text", toolsText], ["schema-text", schemaText]]) {
-      byId(id).value = text;
-      byId(id).dispatchEvent(new Event("input"));
+  #apply(values) {
+    this.#controls.change(values);
+    this.#sampling.show();
+    this.#showValues();
+  }
+
+  #changed() {
+    if (this.#isReady) this.#onChange();
+  }
+
+  #fieldProblem(isChat) {
+    for (const { field, error, entry } of this.#fields.values()) {
+      if (error.textContent !== "" && (isChat || !entry.isChat)) return { text: error.textContent, field };
     }
-    byId("tool-choice").value = toolChoice;
+    return null;
   }
 
   #makeFields() {
@@ -68,11 +126,11 @@ export class ParameterPanel {
     field.id = `parameter-${name}`;
     field.setAttribute("aria-describedby", `${field.id}-note`);
     if (kind === "flag") field.type = "checkbox";
-    else if (kind === "number") Object.assign(field, { type: "number", step: "any", placeholder: String(entry.none ?? "none") });
-    else if (kind === "choice") field.append(new Option("as the model has it", ""), ...entry.choices.map((choice) => new Option(choice, choice)));
+    else if (kind === "number") Object.assign(field, { type: "number", step: "any", placeholder: String(entry.none ?? words.none) });
+    else if (kind === "choice") field.append(new Option(words.byTheModel, ""), ...entry.choices.map((choice) => new Option(choice, choice)));
     else if (field.tagName === "TEXTAREA") Object.assign(field, { rows: 1, spellcheck: false });
-    if (kind === "texts") field.placeholder = "one on each line";
-    const label = make("label", "", name.replaceAll("_", " "));
+    if (kind === "texts") field.placeholder = words.onePerLine;
+    const label = make("label", "", titleOf(name));
     label.htmlFor = field.id;
     const note = make("p", "note");
     note.id = `${field.id}-note`;
@@ -80,19 +138,16 @@ export class ParameterPanel {
     error.setAttribute("role", "alert");
     const setting = make("div", `setting ${kind}`);
     setting.append(label, field, note, error);
-    this.#fields.set(name, { field, error, entry, note });
+    this.#fields.set(name, { field, error, entry, note, limits: {} });
     field.addEventListener("input", () => this.#read(name));
     return setting;
   }
 
   #read(name) {
-    const { field, error, entry } = this.#fields.get(name);
+    const { field, entry } = this.#fields.get(name);
     const raw = entry.kind === "flag" ? field.checked : field.validity.badInput ? "?" : field.value;
-    const { value, error: reason } = readValue(name, raw);
-    const limit = reason === null && value !== undefined && !field.validity.valid ? field.validationMessage : "";
-    error.textContent = reason ?? limit;
-    field.setAttribute("aria-invalid", String(error.textContent !== ""));
-    if (error.textContent !== "") return;
+    const { value, error } = readValue(name, raw);
+    if (!this.#check(name, error)) return;
     const extra = { ...this.#controls.settings.extra };
     if (value === undefined) delete extra[name];
     else extra[name] = value;
@@ -100,19 +155,28 @@ export class ParameterPanel {
     this.#showCount();
   }
 
+  /** Tells at the field what is wrong with its value. */
+  #check(name, reason = null) {
+    const { field, error, entry, limits } = this.#fields.get(name);
+    const isNumber = entry.kind === "number" && field.value !== "";
+    error.textContent = reason ?? (isNumber ? limitError(titleOf(name), field.value, limits) : null) ?? "";
+    field.setAttribute("aria-invalid", String(error.textContent !== ""));
+    this.#changed();
+    return error.textContent === "";
+  }
+
   #showValues() {
     const { extra } = this.#controls.settings;
-    for (const [name, { field, entry, error }] of this.#fields) {
+    for (const [name, { field, entry }] of this.#fields) {
       if (entry.kind === "flag") field.checked = extra[name] ?? entry.none;
       else field.value = writeValue(name, extra[name]);
-      error.textContent = "";
+      this.#check(name);
     }
     this.#showCount();
   }
 
   #showCount() {
-    const count = Object.keys(this.#controls.settings.extra).length;
-    byId("parameters-count").textContent = count === 0 ? "" : `${count} set`;
+    byId("parameters-count").textContent = words.count(Object.keys(this.#controls.settings.extra).length);
   }
 
   /** The server's own words and limits. */
@@ -123,130 +187,17 @@ export class ParameterPanel {
     } catch {
       return; // the names have to do
     }
-    for (const [name, { note, minimum, maximum }] of Object.entries(describeParameters(document))) {
-      const { field, note: line, entry } = this.#fields.get(name);
-      const range = minimum !== undefined && maximum !== undefined && maximum < 2 ** 31 - 1 ? ` ${minimum} to ${maximum}.` : "";
-      line.textContent = `${note}${entry.kind === "number" ? range : ""}`;
-      if (entry.kind !== "number") continue;
-      if (minimum !== undefined) field.min = String(minimum);
-      if (maximum !== undefined) field.max = String(maximum);
+    for (const [name, { note, ...limits }] of Object.entries(describeParameters(document))) {
+      const described = this.#fields.get(name);
+      const isNumber = described.entry.kind === "number";
+      described.note.textContent = `${note}${isNumber ? words.range(describeRange(limits)) : ""}`;
+      if (!isNumber) continue;
+      described.limits = limits;
+      this.#check(name);
     }
   }
-
-  #setUpPresets() {
-    const choice = byId("preset");
-    const show = (selected = "") => {
-      choice.replaceChildren(new Option("Presets…", ""), ...this.#presets.names.map((name) => new Option(name, name)));
-      choice.value = selected;
-      byId("preset-delete").hidden = !this.#presets.isOwn(selected);
-    };
-    choice.addEventListener("change", () => {
-      const values = this.#presets.get(choice.value);
-      byId("preset-delete").hidden = !this.#presets.isOwn(choice.value);
-      if (values === null) return;
-      this.#controls.replace(values);
-      this.#showValues();
-      announce(`Preset ${choice.value}`);
-    });
-    byId("preset-form").addEventListener("submit", (event) => {
-      event.preventDefault();
-      const field = byId("preset-name");
-      const name = field.value.trim();
-      if (name === "") return;
-      try {
-        this.#presets.save(name, this.#controls.settings);
-        field.value = "";
-        byId("preset-save").open = false;
-        show(name);
-        announce(`Preset ${name} is kept.`);
-      } catch (error) {
-        announce(error.message);
-        field.setCustomValidity(error.message);
-        field.reportValidity();
-      }
-    });
-    byId("preset-name").addEventListener("input", (event) => event.target.setCustomValidity(""));
-    byId("preset-delete").addEventListener("click", () => {
-      this.#presets.remove(choice.value);
-      show();
-    });
-    show();
-  }
-
-  /** A text of JSON that is used as long as it is valid. */
-  #setUpText(id, setting, read, describe) {
-    const field = byId(`${id}-text`);
-    const check = () => {
-      const { value, error } = read(field.value);
-      byId(`${id}-error`).textContent = error ?? "";
-      byId(`${id}-state`).textContent = value === null ? "" : describe(value);
-      field.setAttribute("aria-invalid", String(error !== null));
-    };
-    field.addEventListener("input", () => {
-      this.#controls.change({ [setting]: field.value });
-      check();
-    });
-  }
-
-  /** The form that writes the text: rows of properties. */
-  #setUpRows(id) {
-    const list = byId(`${id}-rows`);
-    const add = () => list.append(makeRow());
-    byId(`${id}-row-add`).addEventListener("click", () => {
-      add();
-      list.lastElementChild.querySelector("input").focus();
-    });
-    byId(`${id}-form`).addEventListener("submit", (event) => {
-      event.preventDefault();
-      const text = byId(`${id}-text`);
-      const rows = [...list.children].map(readRow);
-      if (id === "tools") {
-        const name = byId("tool-name");
-        const description = byId("tool-description");
-        const { text: longer, error } = addTool(text.value, { name: name.value, description: description.value, rows });
-        if (error !== null) {
-          byId("tools-error").textContent = error;
-          return;
-        }
-        text.value = longer;
-        name.value = description.value = "";
-      } else {
-        text.value = JSON.stringify(schemaOfRows(rows), null, 2);
-      }
-      list.replaceChildren();
-      add();
-      text.dispatchEvent(new Event("input", { bubbles: true }));
-    });
-    add();
-  }
 }
 
-/** JSON as a reader would write it; an empty text for nothing. */
-function textOf(value) {
-  return value === undefined || value === null ? "" : JSON.stringify(value, null, 2);
-}
-
-function makeRow() {
-  const row = make("li", "row");
-  const name = make("input");
-  name.placeholder = "name";
-  name.setAttribute("aria-label", "Name");
-  const type = make("select");
-  type.setAttribute("aria-label", "Type");
-  type.append(...TYPES.map((word) => new Option(word, word)));
-  const description = make("input");
-  description.placeholder = "what it is";
-  description.setAttribute("aria-label", "Description");
-  const label = make("label", "note");
-  const required = make("input");
-  required.type = "checkbox";
-  required.checked = true;
-  label.append(required, " required");
-  row.append(name, type, description, label);
-  return row;
-}
-
-function readRow(row) {
-  const [name, description, required] = row.querySelectorAll("input");
-  return { name: name.value, type: row.querySelector("select").value, description: description.value, isRequired: required.checked };
+function titleOf(name) {
+  return name.replaceAll("_", " ");
 }

@@ -2,8 +2,9 @@
 
 const KEY = "eagre.presets";
 
+/** A parameter that is null, or is not in `extra`, is as the model recommends. */
 export const BUILT_IN = {
-  Balanced: { temperature: 0.8, topP: 0.95, extra: {} },
+  "As the model recommends": { temperature: null, topP: null, extra: {} },
   Precise: { temperature: 0.2, topP: 0.9, extra: {} },
   Inventive: { temperature: 1.1, topP: 1, extra: { min_p: 0.05 } },
   Greedy: { temperature: 0, topP: 1, extra: {} },

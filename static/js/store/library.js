@@ -1,13 +1,17 @@
 /**
  * The reader's conversations: kept, found, renamed, forgotten, and taken elsewhere as JSON.
  *
- * A conversation is `{id, title, system, created, updated, tree}`. The list is of summaries, which have `text`, the
- * words to search, in the place of the tree.
+ * A conversation is `{id, kind, title, system, created, updated, state, sentFrom, tree}`. Its `kind` is "chat" or
+ * "completion"; `state` is "new" or "failed" where an answer has ended so and nobody has seen it, else empty; `sentFrom`
+ * is the id of the first message that the model still gets, or null for all of them; `toolSources` names where its tools
+ * come from, and `allowedTools` those that run without a question. The list is of summaries, which have
+ * `text`, the words to search, instead of the tree.
  */
 
-import { MAX_NODES, Tree, readNode } from "./tree.js";
+import { words } from "../words/words.js";
+import { fromFile, toFile } from "./files.js";
+import { Tree } from "./tree.js";
 
-const FORMAT = "eagre.conversations";
 const MAX_TITLE = 60;
 const MAX_SEARCHED = 20_000; // characters of a conversation
 const MAX_WRITTEN = 500; // events that are copied between two turns of the page; 500 with probabilities take about 3 ms
@@ -24,9 +28,9 @@ export class Library {
   }
 
   /** A conversation that is kept from its first message on. */
-  create(system) {
+  create(system, kind = "chat") {
     const now = this.#now();
-    return { id: makeId(), title: "", system, created: now, updated: now, tree: new Tree() };
+    return { id: makeId(), kind, title: "", system, created: now, updated: now, state: "", sentFrom: null, toolSources: [], allowedTools: [], tree: new Tree() };
   }
 
   /** Summaries of the conversations that have all words of the query, the latest first. */
@@ -44,8 +48,8 @@ export class Library {
     const summary = (await this.#database.conversations()).find((record) => record.id === id);
     if (summary === undefined) return null;
     const { nodes, pieces } = await this.#database.partsOf(id);
-    const { title, system, created, updated, chosen } = summary;
-    return { id, title, system, created, updated, tree: new Tree(this.#join(nodes, pieces), chosen) };
+    const { kind = "chat", title, system, created, updated, state = "", sentFrom = null, toolSources = [], allowedTools = [], chosen } = summary;
+    return { id, kind, title, system, created, updated, state, sentFrom, toolSources, allowedTools, tree: new Tree(this.#join(nodes, pieces), chosen) };
   }
 
   /** Keeps what has changed: the conversation's own record, and these nodes of it. */
@@ -68,20 +72,33 @@ export class Library {
     await this.#database.remove(id);
   }
 
-  async removeNodes(conversation, ids) {
-    await this.#database.remove(conversation.id, ids);
+  /** Forgets nodes of a conversation; saved again, they are written whole. */
+  async removeNodes(conversation, nodes) {
+    for (const node of nodes) this.#numKept.delete(node);
+    await this.#database.remove(conversation.id, nodes.map(({ id }) => id));
   }
 
-  /** All of these conversations as JSON. */
-  async export(ids) {
+  /** Keeps a conversation that was removed once more, as it was. */
+  async restore(conversation) {
+    const nodes = conversation.tree.nodes();
+    for (const node of nodes) this.#numKept.delete(node);
+    await this.#keep(conversation, nodes, true);
+  }
+
+  /** Says what nobody has seen of a conversation: "new", "failed", or nothing. */
+  async mark(id, state) {
+    const summary = (await this.#database.conversations()).find((record) => record.id === id);
+    if (summary !== undefined && (summary.state ?? "") !== state) await this.#database.put({ ...summary, state }, []);
+  }
+
+  /** All of these conversations as JSON, in this page's own form or in that of another program (see `files.js`). */
+  async export(ids, format = "eagre") {
     const conversations = [];
     for (const id of ids) {
       const conversation = await this.load(id);
-      if (conversation === null) continue;
-      const { title, system, created, updated, tree } = conversation;
-      conversations.push({ title, system, created, updated, chosen: tree.chosen(), messages: tree.nodes() });
+      if (conversation !== null) conversations.push(conversation);
     }
-    return JSON.stringify({ format: FORMAT, version: 1, conversations }, null, 1);
+    return JSON.stringify(toFile(conversations, format), null, 1);
   }
 
   /**
@@ -90,7 +107,7 @@ export class Library {
    * @throws {Error} with a sentence that says what is wrong with the file; nothing is added then
    */
   async import(text) {
-    const conversations = read(text);
+    const conversations = fromFile(text).map((read) => ({ ...read, id: makeId(), title: cut(read.title) }));
     for (const conversation of conversations) {
       await this.#keep(conversation, conversation.tree.nodes(), true);
     }
@@ -135,7 +152,7 @@ export class Library {
 /** What to call a conversation that nobody has named: its first question. */
 export function titleOf(conversation) {
   const first = conversation.tree.nodes().find(({ role }) => role === "user");
-  return conversation.title || cut(first?.content ?? first?.attachments[0]?.name ?? "") || "Untitled";
+  return conversation.title || cut(first?.content ?? first?.attachments[0]?.name ?? "") || words.sidebar.untitled;
 }
 
 /** 64 random bits; `crypto.randomUUID` is missing where a page comes over plain HTTP from another machine. */
@@ -144,44 +161,14 @@ export function makeId() {
   return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-function read(text) {
-  let file;
-  try {
-    file = JSON.parse(text);
-  } catch {
-    throw new Error("The file is not JSON.");
-  }
-  if (file?.format !== FORMAT || !Array.isArray(file.conversations)) {
-    throw new Error("The file has no conversations of this playground.");
-  }
-  return file.conversations.map((raw, index) => {
-    try {
-      return readConversation(raw);
-    } catch (error) {
-      throw new Error(`Conversation ${index + 1} of the file cannot be read: ${error.message}.`);
-    }
-  });
-}
-
-function readConversation(raw) {
-  if (raw === null || typeof raw !== "object" || !Array.isArray(raw.messages)) throw new Error("it has no messages");
-  if (raw.messages.length > MAX_NODES) throw new Error(`it has more than ${MAX_NODES} messages`);
-  const tree = new Tree(raw.messages.map(readNode), Object(raw.chosen));
-  const time = (value) => (Number.isFinite(value) ? value : 0);
-  return {
-    id: makeId(),
-    title: typeof raw.title === "string" ? cut(raw.title) : "",
-    system: typeof raw.system === "string" ? raw.system : "",
-    created: time(raw.created),
-    updated: time(raw.updated),
-    tree,
-  };
-}
-
 function summaryOf(conversation) {
-  const { id, system, created, updated, tree } = conversation;
+  const { id, kind, system, created, updated, state, sentFrom, toolSources = [], allowedTools = [], tree } = conversation;
   const text = tree.nodes().map(({ content }) => content).join("\n").slice(0, MAX_SEARCHED);
-  return { id, title: titleOf(conversation), system, created, updated, chosen: tree.chosen(), numMessages: tree.size, text };
+  return {
+    id, kind, title: titleOf(conversation), system, created, updated, state, sentFrom, toolSources, allowedTools,
+    chosen: tree.chosen(),
+    numMessages: tree.size, text,
+  };
 }
 
 function cut(text) {

@@ -1,4 +1,26 @@
-/** From the nodes of a path to the messages that the model sees. */
+/** From the nodes of a path to the messages, or the text, that the model sees. */
+
+/** What a completion has written so far. */
+export function textOf(path) {
+  return path.map(({ content }) => content).join("");
+}
+
+/** The nodes of a path that are sent: those from this one on, or all where it is not among them. */
+export function sentOf(path, sentFrom) {
+  const first = path.findIndex(({ id }) => id === sentFrom);
+  return path.slice(Math.max(0, first));
+}
+
+/** Where to begin so that about half of what is sent stays, with a question first. @returns {string|null} a node's id */
+export function shorterFrom(path, sentFrom) {
+  const sent = sentOf(path, sentFrom);
+  const sizeOf = (nodes) => nodes.reduce((sum, { content, attachments = [] }) => sum + content.length + attachments.reduce((all, { text }) => all + text.length, 0), 0);
+  const half = sizeOf(sent) / 2;
+  const starts = sent.filter(({ role }) => role === "user").slice(1);
+  return (starts.find((node) => sizeOf(sent.slice(sent.indexOf(node))) <= half) ?? starts.at(-1))?.id ?? sentFrom;
+}
+
+import { fenced } from "../attachments/fence.js";
 
 /**
  * A question whose answer has not a word is left out with it: chat templates want both, in turns.
@@ -30,12 +52,7 @@ function answerOf(node) {
   return message;
 }
 
-/** The files come before the words about them, each in a fence that its text cannot close. */
+/** The files come before the words about them. */
 function withAttachments({ content, attachments }) {
-  const files = attachments.map(({ name, text }) => {
-    const longest = Math.max(2, ...(text.match(/`+/g) ?? []).map((run) => run.length));
-    const fence = "`".repeat(longest + 1);
-    return `${name}\n${fence}\n${text}${text.endsWith("\n") ? "" : "\n"}${fence}\n\n`;
-  });
-  return files.join("") + content;
+  return attachments.map(fenced).join("") + content;
 }

@@ -19,7 +19,7 @@
  *   transport       "sse", "websocket" or "responses"
  *   promptTokens    ids of the prompt's tokens, or null where the server did not tell them
  *   events          one entry for each chunk, [{at, text, reasoning, ids, logprobs}]: `at` in milliseconds since the
- *                   request, `ids` the token ids or null, `logprobs` as JSON, or null. A continued
+ *                   request, or null for what came after a reload, `ids` the token ids or null, `logprobs` as JSON, or null. A continued
  *                   answer goes on in the same list, and in the same time
  *   usage, metrics  as the server sent them, or null
  *   figures         the line under the answer, as words
@@ -110,6 +110,23 @@ export class Tree {
     for (const node of this.pathTo(id)) this.#chosen.set(node.parent ?? TOP, node.id);
   }
 
+  /** This node and all below it, parents before their children. */
+  below(id) {
+    const found = [this.#nodes.get(id)];
+    for (let at = 0; at < found.length; at += 1) found.push(...this.childrenOf(found[at].id));
+    return found;
+  }
+
+  /** Brings back nodes that were taken out, parents before their children, each in its old place among its siblings. */
+  restore(nodes) {
+    for (const node of nodes) {
+      this.#adopt(node);
+      this.#children.get(node.parent ?? TOP)?.sort((a, b) => this.#nodes.get(a).created - this.#nodes.get(b).created);
+    }
+    this.show(nodes.at(-1).id);
+    this.show(nodes[0].id);
+  }
+
   /** Takes a node out with all below it; a sibling is shown instead. Returns the ids that are gone. */
   remove(id) {
     const node = this.#nodes.get(id);
@@ -195,5 +212,5 @@ export function makeAnswer({ id, parent, model, parameters, transport, created }
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 const isAttachment = (value) => isObject(value) && typeof value.name === "string" && typeof value.text === "string";
 const isCall = (value) => isObject(value) && ["id", "name", "arguments"].every((key) => typeof value[key] === "string");
-const isEvent = (value) => isObject(value) && Number.isFinite(value.at) && typeof value.text === "string";
+const isEvent = (value) => isObject(value) && (value.at === null || Number.isFinite(value.at)) && typeof value.text === "string";
 const listOf = (value, isEntry) => (Array.isArray(value) ? value.filter(isEntry) : []);

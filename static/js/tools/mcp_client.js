@@ -38,7 +38,7 @@ export class McpClient {
       const result = await this.#request("tools/list", cursor === undefined ? {} : { cursor }, signal);
       for (const tool of Array.isArray(result.tools) ? result.tools : []) {
         if (typeof tool?.name === "string") {
-          tools.push({ name: tool.name, description: tool.description ?? tool.title ?? "", inputSchema: tool.inputSchema ?? { type: "object" } });
+          tools.push({ name: tool.name, description: tool.description ?? tool.title ?? "", inputSchema: untitled(tool.inputSchema ?? { type: "object" }) });
         }
       }
       cursor = result.nextCursor;
@@ -143,6 +143,14 @@ function parse(text) {
   } catch {
     return null;
   }
+}
+
+/** A schema without its titles: generators write names like "addArguments", which small models take for the tool's. */
+function untitled(schema) {
+  if (Array.isArray(schema)) return schema.map(untitled);
+  if (schema === null || typeof schema !== "object") return schema;
+  const kept = Object.entries(schema).filter(([name, value]) => name !== "title" || typeof value !== "string");
+  return Object.fromEntries(kept.map(([name, value]) => [name, untitled(value)]));
 }
 
 function textOf(result) {

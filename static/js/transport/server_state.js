@@ -6,7 +6,7 @@
  */
 
 const SOON = 1000; // milliseconds
-const LATER = 10_000;
+const LATER = 5000;
 
 export class ServerState {
   name = "connecting";
@@ -21,16 +21,19 @@ export class ServerState {
   #asking = null;
   #wasReady = false;
   #isLocked = false;
+  #hasKey;
 
-  /** @param {(state: ServerState) => void} onChange @param {{chosen?: string}} options `chosen` is the name of a model */
+  /** @param {(state: ServerState) => void} onChange @param {{chosen?: string, hasKey?: () => boolean}} options `chosen` is the name of a model */
   constructor(onChange, {
     chosen = "",
+    hasKey = () => false,
     fetch = globalThis.fetch.bind(globalThis),
     setTimer = globalThis.setTimeout.bind(globalThis),
     clearTimer = globalThis.clearTimeout.bind(globalThis),
   } = {}) {
     this.#onChange = onChange;
     this.#chosen = chosen;
+    this.#hasKey = hasKey;
     this.#fetch = fetch;
     this.#setTimer = setTimer;
     this.#clearTimer = clearTimer;
@@ -39,6 +42,16 @@ export class ServerState {
   /** The entry of the chosen model, or of the first one where the server does not have it; null before it has told. */
   get model() {
     return this.#entries.find(({ id }) => id === this.#chosen) ?? this.#entries[0] ?? null;
+  }
+
+  /** What the server tells of each model. */
+  get entries() {
+    return this.#entries;
+  }
+
+  /** Whether the server knows no key like the one that this page has. */
+  get isRefused() {
+    return this.name === "locked" && this.#hasKey();
   }
 
   /** The names of all models. */
@@ -70,10 +83,17 @@ export class ServerState {
 
   async #ask() {
     let response;
+    // A page that opens asks for both at once, to be ready a round trip earlier.
+    const early = this.name === "connecting" ? this.#fetchModels() : null;
+    early?.catch(() => {});
     try {
       response = await this.#fetch("/readiness", { cache: "no-store" });
-      // A server that was away may have come back with another model.
-      if (response.ok && this.name !== "ready") this.#entries = await this.#readEntries();
+      // A server that was away may have come back with another model; models come into memory, pause and go.
+      if (response.ok) {
+        let models = await (early ?? this.#fetchModels());
+        if (early !== null && models.status === 503) models = await this.#fetchModels(); // it has become ready meanwhile
+        await this.#readEntries(models);
+      }
     } catch {
       // A page that never saw the server ready takes a refusal for a server that is still starting.
       this.#become(this.#wasReady ? "lost" : "loading", "");
@@ -88,10 +108,16 @@ export class ServerState {
     }
   }
 
-  async #readEntries() {
-    const response = await this.#fetch("/v1/models", { cache: "no-store" });
+  #fetchModels() {
+    return this.#fetch("/v1/models", { cache: "no-store" });
+  }
+
+  async #readEntries(response) {
     this.#isLocked = response.status === 401;
-    return response.ok ? ((await response.json()).data ?? []) : [];
+    const entries = response.ok ? ((await response.json()).data ?? []) : [];
+    const isChanged = JSON.stringify(entries) !== JSON.stringify(this.#entries);
+    this.#entries = entries;
+    if (isChanged && this.name === "ready") this.#onChange(this);
   }
 
   #become(name, detail) {

@@ -1,12 +1,14 @@
 /**
  * One answer as its tokens: what the server sent with each of them, however its route words it.
  *
- * @typedef {{id: number|null, text: string, logprob: number|null, rank: number|null, masked: number, at: number,
+ * @typedef {{id: number|null, text: string, logprob: number|null, rank: number|null, masked: number, at: number|null,
  *            isForced?: boolean, top: {id: number, text: string, logprob: number}[]}} Token `at` in milliseconds since the
- *            request; `masked` is the probability of what a grammar did not allow in its place, 0 to 1
+ *            request, null where nobody has measured them; `masked` is the probability of what a grammar did not allow in
+ *            its place, 0 to 1
  * @typedef {{task: object, transport: string, promptTokens: number[]|null, numCached: number|null, tokens: Token[],
- *            numGiven: number, events: {at: number, raw: object}[], text: string, finish: string|null,
- *            error: string|null, usage: object|null}} Answer `numGiven` of the tokens were in the prompt already
+ *            numGiven: number, events: {at: number|null, raw: object}[], numLeftOut: number, text: string,
+ *            finish: string|null, error: string|null, usage: object|null}} Answer `numGiven` of the tokens were in the prompt already,
+ *            `numLeftOut` events were too many to keep
  */
 
 import { completionOf } from "./branch.js";
@@ -18,7 +20,7 @@ const MOST_EVENTS = 20_000;
 export function makeAnswer(task, transport, given = []) {
   return {
     task, transport, promptTokens: null, numCached: null, tokens: [...given], numGiven: given.length, events: [],
-    text: given.map((token) => token.text).join(""), finish: null, error: null, usage: null,
+    numLeftOut: 0, text: given.map((token) => token.text).join(""), finish: null, error: null, usage: null,
   };
 }
 
@@ -33,7 +35,10 @@ export function addChunk(answer, chunk, at) {
     answer.usage = chunk.usage;
     answer.numCached = chunk.usage.prompt_tokens_details?.cached_tokens ?? null;
   }
-  if (chunk.raw !== null && answer.events.length < MOST_EVENTS) answer.events.push({ at, raw: chunk.raw });
+  if (chunk.raw !== null) {
+    if (answer.events.length < MOST_EVENTS) answer.events.push({ at, raw: chunk.raw });
+    else answer.numLeftOut += 1;
+  }
   return tokens;
 }
 

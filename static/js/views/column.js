@@ -2,7 +2,9 @@
 
 import { Generation } from "../answer/generation.js";
 import { promptTokens } from "../answer/prompt_tokens.js";
+import { withLength } from "../answer/room.js";
 import { make } from "../page/dom.js";
+import { words } from "../words/words.js";
 import { addChunk, makeAnswer } from "./answer.js";
 import { TokenFlow } from "./token_flow.js";
 import { describeLatency, summary } from "./latency.js";
@@ -34,18 +36,18 @@ export class Column {
    */
   constructor(number, deps) {
     this.#deps = deps;
-    this.element.setAttribute("aria-label", `Answer ${number}`);
+    this.element.setAttribute("aria-label", words.tokens.answer(number));
     this.#tokens.tabIndex = 0;
     this.#tokens.setAttribute("role", "group");
-    this.#tokens.setAttribute("aria-label", "Tokens; the arrow keys move from one to the next");
+    this.#tokens.setAttribute("aria-label", words.tokens.keys);
     this.flow = new TokenFlow(this.#tokens, (at, isKept) => deps.onSelect(this, at, isKept), deps.colouring);
     this.#error.hidden = true;
     this.#error.setAttribute("role", "alert");
     this.canvas.setAttribute("role", "img");
     this.#tabs.setAttribute("role", "group");
-    this.#tabs.setAttribute("aria-label", "Branches");
+    this.#tabs.setAttribute("aria-label", words.tokens.branches);
     this.element.append(this.#overrides, this.#tabs, this.#prompt, this.#tokens, this.canvas, this.#figures, this.#error);
-    for (const [name, label, step] of [["temperature", "Temperature", "0.05"], ["seed", "Seed", "1"]]) {
+    for (const [name, label, step] of [["temperature", words.tokens.temperature, "0.05"], ["seed", words.tokens.seed, "1"]]) {
       const field = make("input");
       field.type = "number";
       field.step = step;
@@ -57,13 +59,13 @@ export class Column {
     others.dataset.name = "parameters";
     others.placeholder = '{"top_k": 40}';
     others.spellcheck = false;
-    others.addEventListener("input", () => others.setCustomValidity(readObject(others.value) === null ? "This is no JSON object." : ""));
+    others.addEventListener("input", () => others.setCustomValidity(readObject(others.value) === null ? words.tokens.notObject : ""));
     this.#overrides.append(
-      labelled("Other parameters", others),
-      labelled("Transport", choice("transport", [["", "as in the settings"], ...Object.entries(TRANSPORTS)])),
+      labelled(words.tokens.others, others),
+      labelled(words.tokens.transport, choice("transport", [["", words.tokens.asInSettings], ...Object.entries(TRANSPORTS)])),
     );
     if (deps.peers.length > 0) this.#addServers(deps);
-    this.#model = labelled("Model", choice("model", []));
+    this.#model = labelled(words.tokens.model, choice("model", []));
     this.#overrides.append(this.#model);
     this.offerModels(deps.models());
   }
@@ -72,7 +74,7 @@ export class Column {
   offerModels(models) {
     const select = this.#model.querySelector("select");
     const wanted = select.value || this.#wanted;
-    select.replaceChildren(new Option("as in the settings", ""), ...models.map((name) => new Option(name, name)));
+    select.replaceChildren(new Option(words.tokens.asInSettings, ""), ...models.map((name) => new Option(name, name)));
     select.value = models.includes(wanted) ? wanted : "";
     this.#wanted = models.length === 0 ? wanted : "";
     this.#model.hidden = models.length < 2;
@@ -80,17 +82,17 @@ export class Column {
 
   /** A choice of servers, and a field for the key of another one, which is kept for this tab and sent to it alone. */
   #addServers({ peers, serverOf }) {
-    const server = choice("server", [["", "this one"], ...peers.map((url) => [url, url.replace(/^https?:\/\//, "")])]);
+    const server = choice("server", [["", words.tokens.thisServer], ...peers.map((url) => [url, url.replace(/^https?:\/\//, "")])]);
     const key = make("input");
     Object.assign(key, { type: "password", autocomplete: "off" });
-    const keyLabel = labelled("Its key", key);
+    const keyLabel = labelled(words.tokens.itsKey, key);
     keyLabel.hidden = true;
     server.addEventListener("change", () => {
       keyLabel.hidden = server.value === "";
       key.value = serverOf(server.value).key.value;
     });
     key.addEventListener("change", () => serverOf(server.value).changeKey(key.value));
-    this.#overrides.append(labelled("Server", server), keyLabel);
+    this.#overrides.append(labelled(words.tokens.server, server), keyLabel);
   }
 
   /** What this column changes of the shared parameters; what is empty stays as it is. */
@@ -108,6 +110,11 @@ export class Column {
 
   get answer() {
     return this.answers[this.#shownAt] ?? null;
+  }
+
+  /** The seed of its first answer, as the text of its field. */
+  get seed() {
+    return String(this.answers[0]?.task.seed ?? "");
   }
 
   get isRunning() {
@@ -166,7 +173,8 @@ export class Column {
     this.answers.push(answer);
     this.show(this.answers.length - 1);
     const generation = (this.#generation = new Generation());
-    const open = (signal) => server.transports[transport].stream(task, { signal });
+    answer.task = await withLength(task, server.fetch);
+    const open = (signal) => server.transports[transport].stream(answer.task, { signal });
     const { finish, error } = await generation.run(open, {
       onChunk: (chunk, at) => {
         addChunk(answer, chunk, at);
@@ -202,7 +210,7 @@ export class Column {
   #showTabs() {
     this.#tabs.hidden = this.answers.length < 2;
     this.#tabs.replaceChildren(...this.answers.map((answer, at) => {
-      const button = make("button", "", at === 0 ? "first answer" : answer.label);
+      const button = make("button", "", at === 0 ? words.tokens.first : answer.label);
       button.setAttribute("aria-pressed", String(at === this.#shownAt));
       button.addEventListener("click", () => this.show(at));
       return button;
@@ -212,11 +220,11 @@ export class Column {
   #showFigures() {
     const { answer } = this;
     const own = answer.tokens.slice(answer.numGiven);
-    const parts = answer.waiting ? [answer.waiting] : [...describeLatency(summary(own)), `${own.length} tokens`];
-    if (answer.numCached !== null) parts.push(`${answer.numCached} of ${answer.promptTokens?.length ?? "?"} from the cache`);
+    const parts = answer.waiting ? [answer.waiting] : [...describeLatency(summary(own)), words.tokens.numTokens(own.length)];
+    if (answer.numCached !== null) parts.push(words.tokens.cached(answer.numCached, answer.promptTokens?.length ?? "?"));
     if (answer.note) parts.push(answer.note);
     this.#figures.replaceChildren(...parts.map((part) => make("span", "figure", part)));
-    this.canvas.setAttribute("aria-label", `Gaps between tokens: ${parts.join(", ")}`);
+    this.canvas.setAttribute("aria-label", words.tokens.gaps(parts.join(", ")));
     this.#error.hidden = answer.error === null;
     this.#error.textContent = answer.error ?? "";
   }

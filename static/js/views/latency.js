@@ -1,10 +1,10 @@
-/** When tokens came. Times in milliseconds. */
+/** When tokens came. Times in milliseconds; null where nobody has measured them, such as after a reload. */
 
 /** The gaps between the arrivals of tokens; tokens that came together share one gap and have none between them. */
 export function gapsOf(tokens) {
   const gaps = [];
   for (let at = 1; at < tokens.length; at += 1) {
-    if (tokens[at].at > tokens[at - 1].at) gaps.push({ at: tokens[at].at, gap: tokens[at].at - tokens[at - 1].at });
+    if (tokens[at - 1].at !== null && tokens[at].at > tokens[at - 1].at) gaps.push({ at: tokens[at].at, gap: tokens[at].at - tokens[at - 1].at });
   }
   return gaps;
 }
@@ -23,15 +23,14 @@ export function summary(tokens) {
   if (tokens.length === 0) return { first: null, p50: null, p99: null, now: null, overall: null, numTokens: 0 };
   const gaps = gapsOf(tokens).map(({ gap }) => gap);
   const [first, last] = [tokens[0].at, tokens.at(-1).at];
+  const known = { first, p50: percentile(gaps, 0.5), p99: percentile(gaps, 0.99), numTokens: tokens.length };
+  if (first === null || last === null) return { ...known, now: null, overall: null };
   const recent = tokens.filter(({ at }) => at > last - RECENT);
   const span = Math.min(RECENT, last - first);
   return {
-    first,
-    p50: percentile(gaps, 0.5),
-    p99: percentile(gaps, 0.99),
+    ...known,
     now: span > 0 ? ((recent.length - (last - first < RECENT ? 1 : 0)) * 1000) / span : null,
     overall: last > first ? ((tokens.length - 1) * 1000) / (last - first) : null,
-    numTokens: tokens.length,
   };
 }
 

@@ -2,43 +2,66 @@
 
 import { make } from "../page/dom.js";
 import { probability, surprise } from "./answer.js";
+import { makeLegend } from "./token_legend.js";
+
+const words = {
+  hint: "Point at a token, tap it, or move with the arrow keys, to see what else it could have been.",
+  token: (number) => `token ${number}`,
+  id: (id) => `id ${id}`,
+  probability: (share) => `probability ${share}`,
+  surprise: (bits) => `surprise ${bits} bits`,
+  rank: (rank) => `rank ${rank}`,
+  chosen: "chosen by you",
+  masked: (share) => `the grammar took away ${share}`,
+  unknown: "This answer came without probabilities; Play again asks for them.",
+  taken: "this one was taken",
+  branch: "go on with this token",
+  close: "Close",
+};
 
 export class TokenCard {
   #element;
+  #content = make("div");
   #onBranch;
-  #key = "";
 
   /** @param {HTMLElement} element @param {(at: number, alternative: object) => void} onBranch */
   constructor(element, onBranch) {
     this.#element = element;
     this.#onBranch = onBranch;
+    element.replaceChildren(this.#content, makeLegend());
     this.show(null, null);
   }
 
   /** @param {import("./answer.js").Answer|null} answer @param {number|null} at */
   show(answer, at) {
     const token = at === null ? undefined : answer?.tokens[at];
+    this.#element.classList.toggle("open", token !== undefined);
     if (token === undefined) {
-      this.#element.replaceChildren(make("p", "note", "Point at a token, or move with the arrow keys, to see what else it could have been."));
+      this.#content.replaceChildren(make("p", "note", words.hint));
       return;
     }
-    const facts = [`token ${at + 1}`];
-    if (token.id !== null) facts.push(`id ${token.id}`);
-    if (token.logprob !== null) facts.push(`probability ${percent(probability(token.logprob))}`, `surprise ${surprise(token.logprob).toFixed(1)} bits`);
-    if (token.rank !== null) facts.push(`rank ${token.rank}`);
-    if (token.isForced) facts.push("chosen by you");
-    if (token.masked > 0) facts.push(`the grammar took away ${percent(token.masked)}`);
+    const facts = [words.token(at + 1)];
+    if (token.id !== null) facts.push(words.id(token.id));
+    if (token.logprob !== null) {
+      facts.push(words.probability(percent(probability(token.logprob))), words.surprise(surprise(token.logprob).toFixed(1)));
+    }
+    if (token.rank !== null) facts.push(words.rank(token.rank));
+    if (token.isForced) facts.push(words.chosen);
+    if (token.masked > 0) facts.push(words.masked(percent(token.masked)));
     const head = make("p", "card-head");
     head.append(make("code", "", JSON.stringify(token.text)), make("span", "", facts.join(" · ")));
-    this.#element.replaceChildren(head);
+    const close = make("button", "small close", words.close);
+    close.addEventListener("click", () => this.show(null, null));
+    head.append(close);
+    this.#content.replaceChildren(head);
     if (token.top.length === 0) {
-      this.#element.append(make("p", "note", "This answer came without probabilities; Play again asks for them."));
+      this.#content.append(make("p", "note", words.unknown));
       return;
     }
     const canBranch = answer.promptTokens !== null && answer.finish !== null;
     const list = make("ul", "alternatives");
     for (const alternative of token.top) list.append(this.#makeAlternative(alternative, token, at, canBranch));
-    this.#element.append(list);
+    this.#content.append(list);
   }
 
   #makeAlternative(alternative, token, at, canBranch) {
@@ -46,7 +69,7 @@ export class TokenCard {
     const isTaken = alternative.id === token.id;
     const button = make("button", isTaken ? "taken" : "");
     button.disabled = isTaken || !canBranch || alternative.id === null;
-    button.title = isTaken ? "this one was taken" : "go on with this token";
+    button.title = isTaken ? words.taken : words.branch;
     const share = probability(alternative.logprob);
     const bar = make("meter");
     bar.value = share;

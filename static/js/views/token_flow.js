@@ -2,14 +2,16 @@
  * The tokens of one answer as a text in which each can be looked at.
  *
  * Tokens are added in blocks, and only the last block is ever laid out anew; blocks out of sight are not laid out at all
- * (`content-visibility`). Nothing is made but between two frames, and no more than fits into one.
+ * (`content-visibility`). A block ends where a line of the text ends, so that the text wraps as if there were none; when
+ * its width changes, the blocks are made anew. Nothing is made but between two frames, and no more than fits into one.
  */
 
 import { shown } from "../answer/prompt_tokens.js";
 import { make } from "../page/dom.js";
 import { probability, surprise } from "./answer.js";
 
-const BLOCK = 96; // tokens
+const BLOCK = 96; // tokens from which on a block ends with its line
+const MOST_IN_LINE = 48; // tokens at the end of a block that are searched for the beginning of its last line
 const FRAME_BUDGET = 4; // milliseconds; the browser lays out and paints what is made for three times as long
 const NUM_SHADES = 8;
 const LEAST_MASKED = 0.01; // where a grammar took away less of the probability, it forced nothing
@@ -28,7 +30,10 @@ export class TokenFlow {
   #tokens = [];
   #answer = null;
   #numDrawn = 0;
+  #elements = []; // of the tokens that are drawn
   #block = null;
+  #endsAt = BLOCK; // tokens of the block with which its end is looked for
+  #width = 0; // of the blocks that are drawn
   #frame = null;
   #active = null;
   #colouring;
@@ -42,6 +47,7 @@ export class TokenFlow {
     element.addEventListener("pointerover", (event) => this.#point(event, false));
     element.addEventListener("click", (event) => this.#point(event, true));
     element.addEventListener("keydown", (event) => this.#onKey(event));
+    new ResizeObserver(() => this.#reflow()).observe(element);
   }
 
   /** Shows another answer; its tokens may still be coming. */
@@ -79,17 +85,33 @@ export class TokenFlow {
     this.#active = at;
     const token = this.#tokenAt(at);
     token?.classList.add("active");
-    if (isKept) token?.scrollIntoView({ block: "nearest" });
     this.#onSelect(at, isKept);
+    if (isKept) token?.scrollIntoView({ block: "nearest" }); // above the card, which may lie over the end of the page
   }
 
   #clear() {
     if (this.#frame !== null) cancelAnimationFrame(this.#frame);
     this.#frame = null;
     this.#numDrawn = 0;
+    this.#elements = [];
     this.#block = null;
     this.#active = null;
     this.#element.replaceChildren();
+  }
+
+  /** Lines end elsewhere in another width. */
+  #reflow() {
+    const { clientWidth: width } = this.#element;
+    if (width === this.#width || width === 0) return;
+    const active = this.#active;
+    this.#width = width;
+    if (this.#element.childElementCount < 2) return;
+    // Its height stays meanwhile, so that no scroll bar comes and goes, which would change the width again.
+    const height = `${this.#element.offsetHeight}px`;
+    this.#clear();
+    this.#element.style.minHeight = height;
+    this.#active = active;
+    this.update();
   }
 
   #draw() {
@@ -97,21 +119,40 @@ export class TokenFlow {
     const element = this.#element;
     const isAtEnd = element.scrollHeight - element.scrollTop - element.clientHeight < 40;
     const began = performance.now();
-    let fragment = null;
-    while (this.#numDrawn < this.#tokens.length && performance.now() - began < FRAME_BUDGET) {
-      if (this.#block === null || this.#block.childElementCount + (fragment?.childElementCount ?? 0) >= BLOCK) {
-        if (fragment !== null) this.#block.append(fragment);
-        fragment = null;
-        this.#block = make("div", "token-block");
-        element.append(this.#block);
+    const isInTime = () => this.#numDrawn < this.#tokens.length && performance.now() - began < FRAME_BUDGET;
+    while (isInTime()) {
+      if (this.#block === null) this.#beginBlock([]);
+      const fragment = document.createDocumentFragment();
+      for (let room = this.#endsAt - this.#block.childElementCount; room > 0 && isInTime(); room -= 1) {
+        const token = this.#make(this.#tokens[this.#numDrawn], this.#numDrawn);
+        this.#elements.push(token);
+        fragment.append(token);
+        this.#numDrawn += 1;
       }
-      fragment ??= document.createDocumentFragment();
-      fragment.append(this.#make(this.#tokens[this.#numDrawn], this.#numDrawn));
-      this.#numDrawn += 1;
+      this.#block.append(fragment);
+      if (this.#block.childElementCount >= this.#endsAt) this.#endBlock();
     }
-    if (fragment !== null) this.#block.append(fragment);
+    if (this.#numDrawn === this.#tokens.length) element.style.minHeight = "";
     if (isAtEnd) element.scrollTop = element.scrollHeight;
     this.update();
+  }
+
+  #beginBlock(tokens) {
+    const startsWithSpace = tokens[0]?.textContent.startsWith(" ");
+    this.#block = make("div", startsWithSpace ? "token-block wrapped" : "token-block");
+    this.#block.append(...tokens);
+    this.#element.append(this.#block);
+    this.#endsAt = BLOCK;
+  }
+
+  /** The block's last line, which may grow, begins the next one. A block without a second line goes on. */
+  #endBlock() {
+    const tokens = [...this.#block.children];
+    const least = Math.max(1, tokens.length - MOST_IN_LINE);
+    let at = tokens.length - 1;
+    while (at >= least && !startsLine(tokens[at], tokens[at - 1])) at -= 1;
+    if (at >= least) this.#beginBlock(tokens.slice(at));
+    else this.#endsAt = tokens.length + MOST_IN_LINE / 2;
   }
 
   #make(token, at) {
@@ -122,12 +163,12 @@ export class TokenFlow {
     if (token.isForced) element.classList.add("chosen");
     if (token.masked > LEAST_MASKED) element.classList.add("forced");
     if (at === this.#different) element.classList.add("differs");
+    if (at === this.#active) element.classList.add("active");
     return element;
   }
 
   #tokenAt(at) {
-    if (at === null) return null;
-    return this.#element.children[Math.floor(at / BLOCK)]?.children[at % BLOCK] ?? null;
+    return at === null ? null : (this.#elements[at] ?? null);
   }
 
   #point(event, isKept) {
@@ -142,4 +183,13 @@ export class TokenFlow {
     const from = this.#active ?? (step > 0 ? -1 : this.#numDrawn);
     this.select(Math.min(Math.max(from + (this.#active === null ? Math.sign(step) : step), 0), this.#numDrawn - 1));
   }
+}
+
+/** Whether a line begins with a token. The space before its word may hang at the end of the line above. */
+function startsLine(token, before) {
+  const lines = token.getClientRects();
+  const end = [...before.getClientRects()].at(-1)?.top;
+  if (lines.length === 0 || end === undefined) return false; // they are not shown
+  if (lines[0].top > end) return true;
+  return token.textContent.startsWith(" ") && !token.textContent.includes("\n") && [...lines].at(-1).top > end;
 }

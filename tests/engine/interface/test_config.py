@@ -73,6 +73,14 @@ def test_what_is_refused_is_named_with_its_limit(given: dict[str, Any], words: s
     assert str(error.value).startswith(words)
 
 
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "msgspec", None)  # as if it were not installed
+    EngineConfig().check_packages()
+    config = EngineConfig(kv_events="tcp://127.0.0.1:5557")
+    with pytest.raises(ValueError, match=r"kv_events is 'tcp:.*needs the package msgspec.*eagre\[kv-events\]"):
+        config.check_packages()
+
+
 def test_an_unknown_keyword_is_told_what_there_is() -> None:
     assert EngineConfig.from_keywords({"decode_chunk": 4}) == EngineConfig(decode_chunk=4)
     with pytest.raises(TypeError, match=r"no setting 'max_seqs'; it has dtype, .*max_num_seqs, .*eos_token_ids$"):

@@ -38,7 +38,6 @@ async def test_an_engine_tells_of_its_pages(monkeypatch: pytest.MonkeyPatch) -> 
         return made[-1]
 
     monkeypatch.setattr(engine_file, "KVEventPublisher", make)
-    monkeypatch.setattr(engine_file, "check_libraries", lambda: None)
     config = EngineConfig(
         max_num_seqs=1,
         max_num_batched_tokens=64,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -63,12 +62,6 @@ def test_the_oldest_batches_are_dropped_and_numbers_go_on() -> None:
     assert kept.first_from(5) == (5, bytes(9))
     kept.add(bytes(11))  # larger than all that may be kept
     assert kept.first_from(0) is None
-
-
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "msgspec", None)  # as if it were not installed
-    with pytest.raises(ValueError, match=r"kv_events needs the package msgspec.*eagre\[kv-events\]"):
-        KVEventPublisher(KVEndpoint("127.0.0.1", 1), "", PagePool(4), PAGE_SIZE)
 
 
 class Subscriber:

@@ -79,6 +79,73 @@ def with_joined_experts(tensors: Mapping[str, np.ndarray], config: Mapping[str, 
     return joined
 
 
+def with_delta_nets(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The tensors of gated delta-nets by the names, and in the order of heads, that converters give them.
+
+    Qwen3-Next's products are taken apart. Qwen3.5's heads of values that share keys are put far apart.
+    """
+    if "linear_num_key_heads" not in config:
+        return dict(tensors)
+    num_key_heads, num_heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    key_dim, value_dim, shared = (
+        config["linear_key_head_dim"],
+        config["linear_value_head_dim"],
+        num_heads // num_key_heads,
+    )
+    key_size = 2 * num_key_heads * key_dim
+    is_next = config["model_type"] == "qwen3_next"
+
+    def tiled(values: np.ndarray, width: int) -> np.ndarray:
+        if is_next:
+            return values
+        return values.reshape(num_key_heads, shared, width, *values.shape[1:]).swapaxes(0, 1).reshape(values.shape)
+
+    changed: dict[str, np.ndarray] = {}
+    for name, values in tensors.items():
+        before, _, kind = name.partition("linear_attn.")
+        match kind.removesuffix(".weight"):
+            case "A_log":
+                values = tiled(-np.exp(values), 1)
+            case "dt_bias":
+                name, values = f"{before}linear_attn.dt_proj.bias", tiled(values, 1)
+            case "conv1d":
+                values = values[:, 0]
+                values = np.concatenate([values[:key_size], tiled(values[key_size:], value_dim)])
+            case "in_proj_qkv":
+                values = np.concatenate([values[:key_size], tiled(values[key_size:], value_dim)])
+            case "in_proj_z":
+                values = tiled(values, value_dim)
+            case "in_proj_a" | "in_proj_b":
+                values = tiled(values, 1)
+            case "out_proj":
+                values = tiled(values.T, value_dim).T
+            case "in_proj_qkvz" if not config.get("is_early"):  # a key of ours: early converters left them joined
+                groups = values.reshape(num_key_heads, -1, values.shape[1])
+                cuts = np.cumsum([key_dim, key_dim, shared * value_dim])
+                q, k, v, z = (part.reshape(-1, values.shape[1]) for part in np.split(groups, cuts, axis=1))
+                changed[name.replace("qkvz", "z")] = z
+                name, values = name.replace("qkvz", "qkv"), np.concatenate([q, k, v])
+        changed[name] = values
+    return changed
+
+
+def norms_of_hybrids_with_one(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    """As `norms_with_one`, but for the norm in a delta-net."""
+    return values if name.endswith("linear_attn.norm.weight") else norms_with_one(name, values, config)
+
+
+def add_delta_nets(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(config["linear_key_head_dim"])
+    writer.add_ssm_group_count(config["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+    writer.add_ssm_inner_size(config["linear_value_head_dim"] * config["linear_num_value_heads"])
+    writer.add_full_attention_interval(1 + config["layer_types"].index("full_attention"))
+    if "num_experts" in config:
+        add_experts(writer, config)
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+
+
 def nothing(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     """Adds no fields."""
 
@@ -172,7 +239,7 @@ def llama3_factors(rotary: Mapping[str, Any], rotary_dim: int) -> np.ndarray:
     return np.array(factors, np.float32)
 
 
-OF_PICTURES = ("vision_tower.", "multi_modal_projector.")
+OF_PICTURES = ("vision_tower.", "multi_modal_projector.", "model.visual.")
 OUTPUT = {"lm_head.weight": "output.weight"}
 LAYER_NORM_EPSILONS = ("layer_norm_eps", "norm_epsilon", "norm_eps")
 
@@ -203,6 +270,11 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "Qwen3MoeForCausalLM": (MODEL_ARCH.QWEN3MOE, as_stored, add_experts),
     "OlmoeForCausalLM": (MODEL_ARCH.OLMOE, as_stored, add_experts),
     "GemmaForCausalLM": (MODEL_ARCH.GEMMA, norms_with_one, nothing),
+    "Qwen3NextForCausalLM": (MODEL_ARCH.QWEN3NEXT, norms_of_hybrids_with_one, add_delta_nets),
+    "Qwen3_5ForCausalLM": (MODEL_ARCH.QWEN35, norms_of_hybrids_with_one, add_delta_nets),
+    "Qwen3_5ForConditionalGeneration": (MODEL_ARCH.QWEN35, norms_of_hybrids_with_one, add_delta_nets),
+    "Qwen3_5MoeForCausalLM": (MODEL_ARCH.QWEN35MOE, norms_of_hybrids_with_one, add_delta_nets),
+    "Qwen3_5MoeForConditionalGeneration": (MODEL_ARCH.QWEN35MOE, norms_of_hybrids_with_one, add_delta_nets),
     "Gemma2ForCausalLM": (MODEL_ARCH.GEMMA2, norms_with_one, add_gemma2),
     "Gemma3ForCausalLM": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
     "Gemma3ForConditionalGeneration": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
@@ -217,7 +289,8 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    if "intermediate_size" in config:
+        writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
     if "rms_norm_eps" in config:
@@ -232,7 +305,7 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
     add_rotary(writer, rotary, int(head_dim(config) * rotary.get("partial_rotary_factor", 1.0)))
     extra(writer, config)
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
-    for name, values in with_joined_experts(tensors, config).items():
+    for name, values in with_delta_nets(with_joined_experts(tensors, config), config).items():
         if name.startswith(OF_PICTURES):
             continue
         of_text = name.replace("language_model.", "")

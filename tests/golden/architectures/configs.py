@@ -49,6 +49,24 @@ _GEMMA3: dict[str, Any] = {
     },
 }
 
+_HYBRID: dict[str, Any] = {
+    **_LLAMA, "num_hidden_layers": 5,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 32,
+    "layer_types": ["linear_attention", "full_attention"] * 2 + ["linear_attention"],
+    "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.5},
+}  # fmt: skip
+_HYBRID_EXPERTS: dict[str, Any] = {
+    **_HYBRID, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 64,
+}  # fmt: skip
+_TINY_VISION = {
+    "depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "patch_size": 8, "out_hidden_size": 64,
+    "num_position_embeddings": 16,
+}  # fmt: skip
+_PICTURE_TOKENS = {
+    "image_token_id": 250, "video_token_id": 251, "vision_start_token_id": 252, "vision_end_token_id": 253,
+}  # fmt: skip
+
 # By the name of the golden's file: transformers' class, and its configuration.
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": (
@@ -251,6 +269,31 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "phi2": ("PhiForCausalLM", {**_SIZES, "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.5}}),
+    "qwen3_next": ("Qwen3NextForCausalLM", _HYBRID_EXPERTS),
+    "qwen3_next_uneven": (  # in no repeated pattern, more heads of keys and longer ones
+        "Qwen3NextForCausalLM",
+        {
+            **_HYBRID_EXPERTS, "norm_topk_prob": False,
+            "layer_types": ["linear_attention"] * 2 + ["full_attention"] * 2 + ["linear_attention"],
+            "linear_num_key_heads": 4, "linear_key_head_dim": 48, "linear_value_head_dim": 16,
+        },
+    ),
+    "qwen3_5": ("Qwen3_5ForCausalLM", _HYBRID),
+    "qwen3_5_pictures": (
+        "Qwen3_5ForConditionalGeneration",
+        {
+            "text_config": {**_HYBRID, "linear_num_value_heads": 6, "linear_conv_kernel_dim": 3},
+            "vision_config": _TINY_VISION, "tie_word_embeddings": False, **_PICTURE_TOKENS,
+        },
+    ),
+    "qwen3_5_moe": ("Qwen3_5MoeForCausalLM", _HYBRID_EXPERTS),
+    "qwen3_5_moe_pictures": (
+        "Qwen3_5MoeForConditionalGeneration",
+        {
+            "text_config": _HYBRID_EXPERTS, "vision_config": _TINY_VISION, "tie_word_embeddings": False,
+            **_PICTURE_TOKENS,
+        },
+    ),
 }  # fmt: skip
 
 # Where transformers chooses by the length of a sequence, all sequences are on the same side.

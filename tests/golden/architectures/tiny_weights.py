@@ -9,7 +9,9 @@ import numpy as np
 from tests.golden.tiny_llama import noise
 
 # Norms that multiply by 1 + weight have weights around 0, those of all other models around 1.
-_NORMS_AROUND_ZERO = ("Gemma", "Nemotron")
+_NORMS_AROUND_ZERO = ("Gemma", "Nemotron", "Qwen3Next", "Qwen3_5")
+# What other vectors lie around: of delta-nets, so that a state remembers some 50 tokens.
+_CENTRES = {"linear_attn.norm.weight": 1.0, "linear_attn.A_log": 0.0, "linear_attn.dt_bias": -4.0}
 
 
 def tiny_weights(architecture: str, shapes: Mapping[str, Sequence[int]], seed: int) -> dict[str, np.ndarray]:
@@ -18,10 +20,16 @@ def tiny_weights(architecture: str, shapes: Mapping[str, Sequence[int]], seed: i
     Args:
         architecture: transformers' class.
     """
-    centre = 0.0 if architecture.startswith(_NORMS_AROUND_ZERO) else 1.0
+    of_norms = 0.0 if architecture.startswith(_NORMS_AROUND_ZERO) else 1.0
+
+    def centre(name: str) -> float:
+        for ending, value in _CENTRES.items():
+            if name.endswith(ending):
+                return value
+        return of_norms if len(shapes[name]) == 1 and not name.endswith("bias") else 0.0
+
     return {
-        name: noise(seed * len(shapes) + index, tuple(shapes[name])) / 4
-        + np.float32(centre if len(shapes[name]) == 1 and not name.endswith("bias") else 0.0)
+        name: noise(seed * len(shapes) + index, tuple(shapes[name])) / 4 + np.float32(centre(name))
         for index, name in enumerate(sorted(shapes))
     }
 

@@ -67,6 +67,7 @@ def test_the_limits_themselves_are_allowed():
     params = SamplingParams(max_tokens=1, temperature=0.0, top_k=-1, top_p=1.0, min_p=1.0, seed=-(2**63))
     assert (params.max_tokens, params.temperature, params.top_k, params.min_p) == (1, 0.0, -1, 1.0)
     assert SamplingParams(temperature=2.0, min_p=0.0, seed=2**63 - 1).seed == 2**63 - 1
+    assert SamplingParams(seed=-1).seed is None
     params = SamplingParams(
         typical_p=1.0, top_n_sigma=1000.0, presence_penalty=-2.0, frequency_penalty=2.0, repetition_penalty=10.0,
         dry_multiplier=100.0, dry_base=10.0, dry_allowed_length=2**31 - 1, dry_penalty_last_n=2**31 - 1,

@@ -11,7 +11,10 @@ from server.cli import main as cli
 from server.cli.completion import SHELLS, completion_script, read_commands
 from tests.patience import PATIENCE_S
 
-COMMANDS = ["serve", "deploy", "pull", "models", "complete", "chat", "top", "bench", "completion"]
+COMMANDS = [
+    "serve", "deploy", "pull", "models", "run", "ps", "show", "stop", "rm", "complete", "chat", "top", "bench",
+    "completion",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -75,6 +75,17 @@ async def test_a_flood_of_connections_is_accepted_in_small_parts(tmp_path: Path,
     await stop(serving)
 
 
+async def test_several_addresses_share_a_port() -> None:
+    life = Life()
+    serving = await life.start_ready(host="127.0.0.1, 127.0.0.2", metrics_port=0)
+    assert f"open http://127.0.0.1:{life.port}/ in a browser" in life.lines[0]
+    async with aiohttp.ClientSession() as http:
+        for host in ("127.0.0.1", "127.0.0.2"):
+            async with http.get(f"http://{host}:{life.port}/v1/models") as response:
+                assert response.status == 200
+    await stop(serving)
+
+
 async def test_metrics_have_a_port_of_their_own() -> None:
     life = Life()
     serving = await life.start_ready(metrics_port=0, api_keys=(ALICE,))

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import structlog
 
+from engine.interface.config import EngineConfig
 from engine.interface.types import EngineError, Progress
 from server.cli import model_loader
 from server.cli.model_loader import ModelLoader, prepare_when_quiet
@@ -28,11 +30,11 @@ from tests.server.conftest import eventually
 class Loaded:
     """A server of one model, whose load ends when it may."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: EngineConfig | None = None) -> None:
         self.engine = FakeEngineClient()
         self.may_end = threading.Event()
         self.error: Exception | None = None
-        settings = ServerSettings(models=("one=x",))
+        settings = ServerSettings(models=("one=x",), engine=engine or EngineConfig())
         self.served = ServedModels(settings, settings_of_each(settings))
         self.model = self.served.first
         self.loader = ModelLoader(self.served, self.load, silent)
@@ -42,6 +44,19 @@ class Loaded:
         if self.error is not None:
             raise self.error
         return LoadedModel(self.engine.client, FakeTextModel().model)
+
+
+@pytest.mark.parametrize(("wanted", "is_said"), [(9_999_999, True), (512, False), (None, False)])
+async def test_a_context_shorter_than_the_flag_says_is_said(wanted: int | None, is_said: bool) -> None:
+    loaded = Loaded(EngineConfig(max_model_len=wanted))
+    loaded.may_end.set()
+    with structlog.testing.capture_logs() as logs:
+        await loaded.loader.load(loaded.model)
+    warned = [event for event in logs if event["event"] == "max_model_len_reduced"]
+    assert [event["max_model_len"] for event in warned] == ([512] if is_said else [])
+    assert all(f"--max-model-len is {wanted}" in event["detail"] for event in warned)
+    await loaded.engine.client.shutdown_in_background()
+    await loaded.served.close()
 
 
 async def test_an_engine_that_cannot_be_started_is_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:

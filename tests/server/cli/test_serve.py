@@ -18,6 +18,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import structlog
 
 from benchmarks.serving.server_process import free_port
 from engine.interface.types import Progress
@@ -188,11 +189,15 @@ async def test_an_engine_failure_ends_streams_and_the_process(http: aiohttp.Clie
     assert await finish(serving) == EXIT_FAILURE
 
 
-async def test_a_model_that_cannot_be_loaded_is_reported_in_one_line(http: aiohttp.ClientSession) -> None:
+@pytest.mark.parametrize("log_format", ["console", "json"])
+async def test_a_model_that_cannot_be_loaded_is_reported_once(log_format: str) -> None:
     life = Life(error=ValueError("--model x.gguf is no GGUF file"))
     life.may_load.set()
-    assert await finish(life.start()) == EXIT_FAILURE
-    assert life.lines == ["eagre: --model x.gguf is no GGUF file"]
+    with structlog.testing.capture_logs() as logs:
+        assert await finish(life.start(log_format=log_format)) == EXIT_FAILURE
+    reasons = [event["reason"] for event in logs if event["event"] == "model_not_loaded"]
+    told = ["--model x.gguf is no GGUF file"]
+    assert (life.lines, reasons) == (([], told) if log_format == "json" else ([f"eagre: {told[0]}"], []))
 
 
 def test_the_limit_of_open_files_is_raised_at_the_start() -> None:

@@ -158,6 +158,25 @@ async def test_streams_at_once_are_limited_and_free_again_when_they_end(start_se
     again.cancel()
 
 
+@pytest.mark.parametrize("answers", [{"n": 3}, {"prompt": ["a", "b", "c"]}, {"best_of": 3}], ids=str)
+async def test_each_answer_of_a_request_is_a_stream(start_server: StartServer, answers: dict[str, Any]) -> None:
+    engine = FakeEngineClient(is_manual=True)
+    server = await start_server(engine, api_keys=(f"{ANN} ann - - 4", f"{BEN} ben - - 2"), admin_keys=(ADMIN,))
+    running = asyncio.create_task(post(server, {**BODY, **answers}))
+    await eventually(lambda: len(engine.running) == 3)
+    assert (await usage(server))["ann"]["num_streams"] == 3
+    status, answer, headers = await post(server, {**BODY, **answers})
+    assert (status, answer["error"]["code"], headers["retry-after"]) == (429, "rate_limit_exceeded", "1")
+    assert "streams at once: limit 4, used 3, requested 3" in answer["error"]["message"]
+    # More than may ever run at once is never possible.
+    status, answer, headers = await post(server, {**BODY, **answers}, BEN)
+    assert (status, "retry-after" in headers) == (429, False)
+    assert answer["error"]["message"].endswith("Its prompts or the answers to each (n) must be reduced.")
+    running.cancel()
+    await eventually(lambda: not engine.running)
+    assert (await usage(server))["ann"]["num_streams"] == 0
+
+
 async def test_messages_of_a_socket_are_counted(start_server: StartServer) -> None:
     server = await start_server(FakeEngineClient(), api_keys=(f"{ANN} ann - 0.01",))
     async with server.http.ws_connect(f"{server.url}/v1/responses", headers=bearer(ANN)) as socket:

@@ -156,3 +156,118 @@ async def test_pieces_of_other_files_come_before_the_gap(start_server: StartServ
     assert server.engine.submitted[-1].prompt_token_ids == [*before.encode(), 256, *b"ac", 258, *b"b", 259]
     status, answer = await server.post("/infill", {**body, "input_extra": [{"filename": "a.py"}]})
     assert (status, answer["error"]["param"]) == (400, "input_extra[0].text")
+
+
+async def test_a_prompt_has_texts_and_token_ids(server: RunningServer) -> None:
+    for prompt, tokens in [
+        ({"prompt_string": "ab"}, b"ab"),
+        ([97, "bc", {"prompt_string": "d"}, 101], b"abcde"),
+        ([97, 98], b"ab"),
+    ]:
+        assert (await server.post("/completion", {"prompt": prompt}))[0] == 200
+        assert bytes(server.engine.submitted[-1].prompt_token_ids) == tokens
+    _, answers = await server.post("/completion", {"prompt": [[97, "b"], "cd", {"prompt_string": "ef"}]})
+    assert [answer["content"] for answer in answers] == ["ab", "cd", "ef"]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [], "", [[]], {}, {"prompt_string": 7}, [7, True], [[7, None]], 7, [97, ["b"]],
+        {"prompt_string": "a", "multimodal_data": ["AAAA"]}, ["a"] * 65, [97, *["a"] * 1025],
+    ],
+)  # fmt: skip
+async def test_other_prompts_are_refused(server: RunningServer, prompt: Any) -> None:
+    status, answer = await server.post("/completion", {"prompt": prompt})
+    assert (status, answer["error"]["param"]) == (400, "prompt")
+
+
+async def test_a_bias_may_name_a_text(server: RunningServer) -> None:
+    for biases in ([["ab", -3], [99, 2], ["d", False]], {"ab": -3, "99": 2, "d": False}):
+        assert (await server.post("/completion", {"prompt": "x", "logit_bias": biases}))[0] == 200
+        assert dict(server.engine.submitted[-1].params.logit_bias) == {97: -3, 98: -3, 99: 2, 100: -100}
+
+
+@pytest.mark.parametrize(
+    "biases",
+    [
+        [["ab", "c"]], [["", 1]], [["a" * 257, 1]], [[1.5, 2]], [[True, 2]], [["a", True]], [["ab", 200]],
+        [["a", 1]] * 1025,
+    ],
+)  # fmt: skip
+async def test_other_biases_are_refused(server: RunningServer, biases: Any) -> None:
+    status, answer = await server.post("/completion", {"prompt": "x", "logit_bias": biases})
+    assert (status, answer["error"]["param"]) == (400, "logit_bias")
+
+
+async def test_an_answer_has_the_fields_that_are_named(server: RunningServer) -> None:
+    names = ["content", "generation_settings/n_predict", "prompt", "timings/predicted_n", "none", "content/x"]
+    _, answer = await server.post("/completion", {"prompt": "abcd", "n_predict": 2, "response_fields": names})
+    assert answer == {"content": "ab", "generation_settings/n_predict": 2, "prompt": "abcd", "timings/predicted_n": 2}
+    status, answer = await server.post("/completion", {"prompt": "a", "response_fields": ["content"] * 65})
+    assert (status, answer["error"]["param"]) == (400, "response_fields")
+
+
+async def test_no_tokens_warm_the_cache_alone(server: RunningServer) -> None:
+    status, answer = await server.post("/completion", {"prompt": "abcd", "n_predict": 0})
+    assert (status, answer["content"], answer["tokens_predicted"], answer["stop_type"]) == (200, "", 0, "limit")
+    assert (answer["tokens_evaluated"], answer["generation_settings"]["n_predict"]) == (4, 0)
+    (last,) = await chunks(server, "/completion", {"prompt": "abcd", "n_predict": 0, "stream": True})
+    assert (last["stop"], last["content"], last["timings"]["predicted_n"]) == (True, "", 0)
+
+
+async def test_several_answers_to_one_prompt(server: RunningServer) -> None:
+    _, answers = await server.post("/completion", {"prompt": "ab", "n_cmpl": 3, "n_probs": 1})
+    assert [(answer["content"], answer["tokens_evaluated"]) for answer in answers] == [("ab", 2)] * 3
+    pieces = await chunks(server, "/completion", {"prompt": ["ab", "c"], "n": 2})
+    assert [piece["index"] for piece in pieces if piece["stop"]] == [0, 1, 2, 3]
+
+
+async def test_settings_have_llama_cpps_names(server: RunningServer) -> None:
+    _, answer = await server.post("/completion", {"prompt": "a", "seed": 5, "repeat_penalty": 1.1, "stop": "x"})
+    settings = answer["generation_settings"]
+    assert (settings["seed"], settings["repeat_penalty"], settings["n_predict"], settings["stop"]) == (
+        5,
+        1.1,
+        -1,
+        ["x"],
+    )
+    _, props = await server.get("/props")
+    known = props["default_generation_settings"]["params"]
+    assert known.keys() | {"logit_bias"} == settings.keys()
+
+
+async def test_the_end_of_the_context_truncates(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(respond=lambda *_: [97] * 1000))
+    _, answer = await server.post("/completion", {"prompt": "ab"})
+    assert (answer["truncated"], answer["stop_type"]) == (True, "limit")
+    _, answer = await server.post("/completion", {"prompt": "ab", "n_predict": 3})
+    assert (answer["truncated"], answer["stop_type"]) == (False, "limit")
+
+
+async def test_rates_leave_out_the_first_token(server: RunningServer) -> None:
+    _, answer = await server.post("/completion", {"prompt": "abcd", "n_predict": 1})
+    assert (answer["timings"]["predicted_n"], answer["timings"]["predicted_per_second"]) == (1, 0.0)
+    _, answer = await server.post("/completion", {"prompt": "abcd", "n_predict": 4})
+    timings = answer["timings"]
+    assert timings["predicted_per_second"] == pytest.approx(1000 / timings["predicted_ms"] * 3)
+    pieces = await chunks(server, "/completion", {"prompt": "abcd", "stream": True, "timings_per_token": True})
+    assert all(piece["timings"]["predicted_n"] >= 1 for piece in pieces)
+
+
+async def test_a_prompt_that_does_not_fit_has_llama_cpps_words(server: RunningServer) -> None:
+    status, answer = await server.post("/completion", {"prompt": [97] * 5000})
+    assert (status, answer["error"]["type"]) == (400, "exceed_context_size_error")
+    assert "exceeds the available context size" in answer["error"]["message"]
+    assert answer["error"]["n_ctx"] < answer["error"]["n_prompt_tokens"] == 5000
+
+
+async def test_no_free_slot_is_an_error_where_it_is_asked_for(start_server: StartServer) -> None:
+    server = await start_server(FakeEngineClient(is_manual=True))
+    assert (await server.get("/slots?fail_on_no_slot=1"))[0] == 200
+
+
+async def test_only_administrators_unload_a_model(start_server: StartServer) -> None:
+    server = await start_server(admin_keys=("sk-admin",))
+    status, answer = await server.post("/models/unload", {"model": "fake"})
+    assert (status, answer["error"]["code"]) == (401, 401)

@@ -199,3 +199,8 @@ async def test_the_models_and_the_version(server: RunningServer) -> None:
     assert status == 404
     async with server.http.delete(server.url + "/api/delete", json={"model": "fake"}) as response:
         assert (response.status, "operator" in (await response.json())["error"]) == (403, True)
+
+
+async def test_zero_tokens_are_without_limit(server: RunningServer) -> None:
+    status, answer = await server.post("/api/chat", {**ASK, "stream": False, "options": {"num_predict": 0}})
+    assert (status, answer["done_reason"]) == (200, "stop")

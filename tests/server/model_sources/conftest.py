@@ -1,4 +1,4 @@
-"""A Hub of its own for each test."""
+"""A Hub, a package index and a cache of its own for each test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session
 
+from server.model_sources import builtin_models
+from server.model_sources.builtin_parts import BuiltinPart
 from tests.server.model_sources.fake_hub import FOLDER, QUANTS, SHARDS, FakeHub, running_hub
+from tests.server.model_sources.wheels import CONTENT, builtin, make_parts, make_wheel, part
 
 
 @pytest.fixture
@@ -33,3 +36,27 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         hub.add("owner/gguf", {"README.md": b"", **QUANTS, **SHARDS})
         yield hub
         close_session()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, one built-in model "tiny", and a pip that sees only the folder `wheels`."""
+    for name in [name for name in os.environ if name.startswith("PIP_") or name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.setenv("EAGRE_CACHE", str(tmp_path / "cache"))
+    wheel = make_wheel(tmp_path / "wheels", {"tiny_gguf/tiny.gguf": CONTENT, "tiny_gguf/__init__.py": b""})
+    monkeypatch.setattr(builtin_models, "BUILTIN_MODELS", {"tiny": builtin(part(wheel, CONTENT))})
+    return tmp_path / "cache" / "models"
+
+
+@pytest.fixture
+def parts(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[BuiltinPart]:
+    """The built-in model "tiny" comes in three parts."""
+    made = make_parts(tmp_path / "wheels")
+    monkeypatch.setattr(builtin_models, "BUILTIN_MODELS", {"tiny": builtin(*made)})
+    return made

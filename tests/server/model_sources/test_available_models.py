@@ -9,7 +9,8 @@ from huggingface_hub import hf_hub_download
 
 from server.model_sources import builtin_models
 from server.model_sources.available_models import AvailableModel, all_models
-from server.model_sources.builtin_models import BuiltinModel, BuiltinPart
+from server.model_sources.builtin_models import BuiltinModel
+from server.model_sources.builtin_parts import BuiltinPart
 from server.model_sources.model_store import pull_model
 from tests.server.model_sources.fake_hub import FakeHub
 
@@ -17,7 +18,7 @@ from tests.server.model_sources.fake_hub import FakeHub
 @pytest.fixture(autouse=True)
 def one_builtin(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The path of the only built-in model, "tiny" of 10 bytes, which is not here."""
-    model = BuiltinModel((BuiltinPart("tiny-gguf==1.0", "", ".gguf", "", 10),), "", "no license")
+    model = BuiltinModel((BuiltinPart("tiny-gguf==1.0", "", ".gguf", "", 10),), "", "no license", "tests", 20)
     monkeypatch.setattr(builtin_models, "BUILTIN_MODELS", {"tiny": model})
     return tmp_path / "eagre" / "models" / "tiny.gguf"
 
@@ -37,7 +38,7 @@ def test_builtins(one_builtin: Path, size: int | None) -> None:
         one_builtin.write_bytes(b"?" * size)
     is_here = size == 10
     expected = AvailableModel(
-        "tiny", "built-in", one_builtin if is_here else None, None if is_here else 10, "no license"
+        "tiny", "built-in", one_builtin if is_here else None, None if is_here else 10, "no license", "tests", 20
     )
     assert list(all_models([])) == [expected]
 
@@ -84,7 +85,7 @@ def test_models_in_folders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("none.gguf", "there is no such file"), ("empty", "without a GGUF file"), ("text.gguf", "it begins with b'text'")],
+    [("none.gguf", "there is no such file"), ("empty", "without a GGUF file"), ("text.gguf", 'it begins with "text"')],
 )
 def test_what_is_no_model_is_listed_with_the_reason(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "empty").mkdir()

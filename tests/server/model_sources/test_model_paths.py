@@ -104,7 +104,7 @@ def make_pointer(folder: Path) -> Path:
     [
         (make_nothing, "no such file"),
         (make_pipe, "is no regular file"),
-        (make_other, "is no GGUF file: it begins with b'GGML'"),
+        (make_other, 'is no GGUF file: it begins with "GGML"'),
         (make_pointer, r"other.gguf is a pointer of Git LFS"),
         (lambda folder: "missing.gguf", "no such file"),
         (lambda folder: "./some/where", "no such file"),

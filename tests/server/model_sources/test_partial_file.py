@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from server.model_sources.builtin_models import BuiltinModel, BuiltinPart
+from server.model_sources.builtin_models import BuiltinModel
+from server.model_sources.builtin_parts import BuiltinPart
 from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.partial_file import PartialFile
 from tests.server.model_sources.wheels import (

@@ -8,7 +8,8 @@ import itertools
 import zipfile
 from pathlib import Path
 
-from server.model_sources.builtin_models import BuiltinModel, BuiltinPart
+from server.model_sources.builtin_models import BuiltinModel
+from server.model_sources.builtin_parts import BuiltinPart
 
 CONTENT = b"GGUF" + hashlib.shake_256(b"model").digest(1 << 20)
 CUTS = (0, 400_000, 900_000, len(CONTENT))

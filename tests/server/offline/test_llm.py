@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -11,13 +12,14 @@ from typing import Any
 
 import pytest
 
+import eagre
 from engine.interface.errors import ModelError
 from engine.interface.types import DeadEnd, FinishReason
 from sampling.host.params import InvalidParameter, SamplingParams
 from server.model_sources.cache_folder import ModelStoreError
 from server.offline.llm import LLM
 from tests.fakes.engine_client import FakeEngineClient, token_logprobs
-from tests.fakes.text_model import EOS, render
+from tests.fakes.text_model import EOS, FakeTextModel, render
 from tests.server.offline.conftest import MakeLLM
 
 
@@ -125,6 +127,28 @@ def test_params_are_the_engines_and_keywords_win(make_llm: MakeLLM) -> None:
     outputs = llm.generate(["abcdef"] * 3, each, progress=False)
     assert [output.text for output in outputs] == ["a", "ab", "abc"]
     assert [output.finish_reason for output in outputs] == [FinishReason.LENGTH] * 3
+
+
+def test_params_that_are_not_given_are_the_models_as_with_keywords(make_llm: MakeLLM) -> None:
+    engine = FakeEngineClient()
+    llm = make_llm(engine, FakeTextModel(temperature=0.3, top_k=7))
+    calls: list[tuple[eagre.SamplingParams | None, dict[str, Any]]] = [
+        (None, {"max_tokens": 8}),
+        (eagre.SamplingParams(max_tokens=8), {}),
+        (eagre.SamplingParams(8), {}),
+        (copy.copy(eagre.SamplingParams(max_tokens=8)), {}),
+        (copy.deepcopy(eagre.SamplingParams(max_tokens=8)), {}),
+        (eagre.SamplingParams(max_tokens=8, temperature=1.0), {"temperature": 0.3}),
+    ]
+    for params, keywords in calls:
+        llm.generate("a", params, **keywords)
+        assert engine.submitted[-1].params == SamplingParams(max_tokens=8, temperature=0.3, top_k=7)
+    llm.generate("a", eagre.SamplingParams(max_tokens=8, temperature=1.0))
+    assert engine.submitted[-1].params == SamplingParams(max_tokens=8, temperature=1.0, top_k=7)
+    messages = [{"role": "user", "content": "hello"}]
+    llm.chat(messages)
+    llm.chat(messages, eagre.SamplingParams(temperature=0.3))
+    assert engine.submitted[-1].params == engine.submitted[-2].params  # the length is that of a chat too
 
 
 def test_chat(llm: LLM) -> None:

@@ -84,3 +84,27 @@ def test_a_model_that_is_not_made_for_chat(make_llm: MakeLLM) -> None:
         llm.chat([{"role": "user", "content": "hello"}])
     with pytest.raises(InvalidParameter, match="no chat template"):
         llm.count_tokens([{"role": "user", "content": "hello"}])
+
+
+def test_a_text_in_the_place_of_messages_is_shown_as_a_message(llm: LLM) -> None:
+    for call in (llm.chat, llm.stream_chat):
+        with pytest.raises(InvalidParameter) as refused:
+            call("hello")  # type: ignore[operator]
+        assert str(refused.value) == (
+            'messages is "hello"; it must be a list of messages, as in llm.chat([{"role": "user", "content": "hello"}])'
+        )
+
+
+@pytest.mark.parametrize("messages", [5, None, {"role": "user", "content": "hello"}, b"hello"])
+def test_what_is_no_list_of_messages_is_refused(llm: LLM, messages: Any) -> None:
+    for call in (llm.chat, llm.stream_chat, llm.count_tokens):
+        with pytest.raises(InvalidParameter, match="it must be a list of messages, as in") as refused:
+            call(messages)  # type: ignore[operator]
+        assert refused.value.param == "messages"
+
+
+@pytest.mark.parametrize("prompts", [5, None, 1.5, b"hello"])
+def test_what_is_no_prompt_is_refused(llm: LLM, prompts: Any) -> None:
+    for call in (llm.generate, llm.embed):
+        with pytest.raises(InvalidParameter, match="it must be a text, a list of token ids, or a list of either"):
+            call(prompts)

@@ -8,7 +8,13 @@ from itertools import pairwise
 import pytest
 
 from server.output_parsers.json_calls import JsonCallFinder
-from server.output_parsers.parser_events import ContentDelta, ToolCallArguments, ToolCallStart, ToolEvent, merged
+from server.output_parsers.reading.parser_events import (
+    ContentDelta,
+    ToolCallArguments,
+    ToolCallStart,
+    ToolEvent,
+    merged,
+)
 
 CALL = '{"name": "w", "arguments": {"a": 1}}'
 ONE: list[ToolEvent] = [ToolCallStart("w"), ToolCallArguments('{"a": 1}')]
@@ -89,6 +95,19 @@ def test_other_json_stays_text(text: str) -> None:
 @pytest.mark.parametrize(("text", "events"), CUT)
 def test_a_call_that_is_cut_off_is_known_as_such(text: str, events: list[ToolEvent]) -> None:
     assert_every_split(text, events, is_cut=True)
+
+
+@pytest.mark.parametrize("written", ["get.time", "functions.get_time", "Get-Time", "get_time"])
+def test_a_name_that_is_written_otherwise_is_that_of_the_tool_that_is_meant(written: str) -> None:
+    finder = JsonCallFinder({"get_time": {}, "set_time": {}})
+    events = [*finder.feed(f'{{"name": "{written}", "arguments": {{}}}}'), *finder.flush()]
+    assert merged(events) == [ToolCallStart("get_time"), ToolCallArguments("{}")]
+
+
+def test_a_name_that_two_tools_could_have_stays_text() -> None:
+    finder = JsonCallFinder({"get_time": {}, "get-time": {}})
+    text = '{"name": "get.time", "arguments": {}}'
+    assert merged([*finder.feed(text), *finder.flush()]) == [ContentDelta(text)]
 
 
 def test_arguments_at_the_beginning_are_emitted_as_they_come() -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.output_parsers.families.json_formats import ARRAY, HERMES, LLAMA, MISTRAL
 from server.output_parsers.output_parser import OutputFormat, OutputParser
-from server.output_parsers.parser_events import (
+from server.output_parsers.reading.parser_events import (
     ContentDelta,
     ParserEvent,
     ReasoningDelta,
@@ -28,7 +29,7 @@ from server.output_parsers.reasoning_parser import (
     ReasoningSyntax,
     choose_reasoning,
 )
-from server.output_parsers.tool_parser import ARRAY, HERMES, LLAMA, MISTRAL, TOOL_CALL_SYNTAXES
+from server.output_parsers.tool_call_syntaxes import TOOL_CALL_SYNTAXES
 from server.text.chat_template import ChatTemplate
 from tests.fakes.text_model import FakeTokenizer
 

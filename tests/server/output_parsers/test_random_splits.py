@@ -12,7 +12,7 @@ from engine.interface.types import FinishReason
 from server.api.openai.chat_deltas import ChatDeltaParser
 from server.output_parsers.output_parser import OutputFormat
 from server.output_parsers.reasoning_parser import REASONING_SYNTAXES
-from server.output_parsers.tool_parser import TOOL_CALL_SYNTAXES
+from server.output_parsers.tool_call_syntaxes import TOOL_CALL_SYNTAXES
 from tests.fakes.text_model import FakeTokenizer
 from tests.server.output_parsers.test_json_calls import CUT, TEXTS, WHOLE
 from tests.server.output_parsers.test_tool_parser import CASES, SCHEMAS

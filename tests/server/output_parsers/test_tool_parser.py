@@ -9,24 +9,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.output_parsers.parser_events import ContentDelta, ToolCallArguments, ToolCallStart, ToolEvent, merged
-from server.output_parsers.tool_parser import (
+from server.output_parsers.families.deepseek import DEEPSEEK
+from server.output_parsers.families.functionary import FUNCTIONARY_V32
+from server.output_parsers.families.gemma import GEMMA
+from server.output_parsers.families.gemma4 import GEMMA4
+from server.output_parsers.families.glm import GLM
+from server.output_parsers.families.harmony import HARMONY
+from server.output_parsers.families.json_formats import (
+    APERTUS,
     ARRAY,
-    DEEPSEEK,
+    COHERE,
     FUNCTIONARY,
-    GEMMA,
     GRANITE,
     HERMES,
     LLAMA,
     MISTRAL,
+    NEMOTRON,
     PHI,
-    PYTHONIC,
     QWEN_CODER,
-    TOOL_CALL_SYNTAXES,
-    ToolCallSyntax,
-    ToolParser,
-    syntax_of_template,
 )
+from server.output_parsers.families.kimi import KIMI
+from server.output_parsers.families.lfm2 import LFM2
+from server.output_parsers.families.pythonic_calls import PYTHONIC
+from server.output_parsers.families.tagged_calls import DEEPSEEK_V32, MINIMAX
+from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
+from server.output_parsers.reading.parser_events import (
+    ContentDelta,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallStart,
+    ToolEvent,
+    merged,
+)
+from server.output_parsers.tool_call_syntaxes import TOOL_CALL_SYNTAXES, syntax_of_template
+from server.output_parsers.tool_parser import ToolParser
 
 ONE, TWO = '{"city": "Oslo \\" } ] </tool_call>", "days": [1, {"a": null}]}', "{}"
 
@@ -55,6 +71,7 @@ BEGIN, CALL, SEP = (
     "<\uff5ctool\u2581sep\uff5c>",
 )
 END, ENDS = "<\uff5ctool\u2581call\u2581end\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>"
+DSML = "\uff5cDSML\uff5c"
 XML = (
     "<function=w>\n<parameter=city>\n\nif a < b:\n  </param>5\n</parameter>\n<parameter=days>\n[1, 2]\n</parameter>\n"
     "<parameter=n>None</parameter>\n<parameter=other>7</parameter>\n</function>"
@@ -110,6 +127,51 @@ CASES: list[tuple[ToolCallSyntax, str, list[ToolEvent]]] = [
     (PHI, "import functools", [ContentDelta("import functools")]),
     (ARRAY, f'[{{"name": "w", "arguments": {ONE}}} , {{"name":"v","arguments":{TWO}}}]',
      [*call("w", ONE), *call("v", TWO)]),
+    (NEMOTRON, f'Ok.\n<TOOLCALL>[{{"name": "w", "arguments": {ONE}}}, {{"name": "v", "arguments": ""}}]</TOOLCALL>\n',
+     [ContentDelta("Ok.\n"), *call("w", ONE), *call("v", "{}")]),
+    (COHERE, f'<|START_ACTION|>[\n    {{"tool_call_id": "0", "tool_name": "w", "parameters": {ONE}}},\n'
+     f'    {{"tool_call_id": "1", "tool_name": "v", "parameters": {TWO}}}\n]<|END_ACTION|>',
+     [*call("w", ONE), *call("v", TWO)]),
+    (APERTUS, f'<|tools_prefix|>[{{"w": {ONE}}}, {{"v": {TWO}}}]<|tools_suffix|>', [*call("w", ONE), *call("v", TWO)]),
+    (LFM2, f"<|tool_call_start|>{PYTHON}<|tool_call_end|>Done.",
+     [*call("w", AS_JSON), *call("v", "{}"), ContentDelta("Done.")]),
+    (LFM2, f'<|tool_call_start|>[{{"name": "w", "arguments": {ONE}}}]<|tool_call_end|>', call("w", ONE)),
+    (KIMI, "Yes.<|tool_calls_section_begin|><|tool_call_begin|>functions.w:0<|tool_call_argument_begin|>"
+     f"{ONE}<|tool_call_end|>\n<|tool_call_begin|>v<|tool_call_argument_begin|>{TWO}<|tool_call_end|>"
+     "<|tool_calls_section_end|>",
+     [ContentDelta("Yes."), ToolCallStart("w", "functions.w:0"), ToolCallArguments(ONE), *call("v", TWO)]),
+    (GLM, "Hm.\n<tool_call>w\n<arg_key>city</arg_key>\n<arg_value>a\n</arg_valu>\n</arg_value>\n"
+     "<arg_key>days</arg_key>\n<arg_value>[1, 2]</arg_value>\n<arg_key>n</arg_key><arg_value>5</arg_value></tool_call>"
+     "\n<tool_call>v</tool_call>",
+     [ContentDelta("Hm.\n"), *call("w", '{"city": "a\\n</arg_valu>\\n", "days": [1, 2], "n": 5}'), *call("v", "{}")]),
+    (MINIMAX, '<minimax:tool_call>\n<invoke name="w">\n<parameter name="city">if a < b:\n</parameter>\n'
+     '<parameter name="n">null</parameter>\n</invoke>\n<invoke name="v"></invoke>\n</minimax:tool_call>\n',
+     [*call("w", '{"city": "if a < b:\\n", "n": null}'), *call("v", "{}")]),
+    (DEEPSEEK_V32, f'So.\n\n<{DSML}function_calls>\n<{DSML}invoke name="w">\n'
+     f'<{DSML}parameter name="city" string="true">12</{DSML}parameter>\n'
+     f'<{DSML}parameter name="other" string="false">[1, {{"a": true}}]</{DSML}parameter>\n'
+     f'</{DSML}invoke>\n</{DSML}function_calls>',
+     [ContentDelta("So.\n\n"), *call("w", '{"city": "12", "other": [1, {"a": true}]}')]),
+    (DEEPSEEK_V32, f'<{DSML}tool_calls>\n<{DSML}invoke name="v">\n</{DSML}invoke>\n</{DSML}tool_calls>',
+     call("v", "{}")),
+    (GEMMA4,
+     'Well.<|tool_call>call:w{city:<|"|>O"s\\l\no<|"|>,days:[1,-2.5,true,None,{a:[],<|"|>b c<|"|>:<|"|><|<|"|>}]'
+     ",n:5,t:free text}<tool_call|><|tool_call>call:v{}<tool_call|>",
+     [ContentDelta("Well."),
+      *call("w", '{"city": "O\\"s\\\\l\\no", "days": [1, -2.5, true, null, {"a": [], "b c": "<|"}], "n": 5, '
+            '"t": "free text"}'),
+      *call("v", "{}")]),
+    (HARMONY, f"<|channel|>commentary to=functions.w <|constrain|>json<|message|>{ONE}", call("w", ONE)),
+    (HARMONY, f" to=functions.w<|channel|>commentary json<|message|>{ONE}", call("w", ONE)),
+    (HARMONY, "<|channel|>commentary<|message|>Let me see. <|end|><|start|>assistant<|channel|>analysis<|message|>"
+     "a < b<|end|><|start|>assistant to=functions.v<|channel|>commentary<|message|><|call|>",
+     [ContentDelta("Let me see. <|end|>"), ReasoningDelta("a < b"), *call("v", "{}")]),
+    (HARMONY, "<|channel|>final<|message|>Send it to=functions.w, please.<|return|>",
+     [ContentDelta("Send it to=functions.w, please.<|return|>")]),
+    (FUNCTIONARY_V32, f"w\n{ONE}>>>v\n{TWO}", [*call("w", ONE), *call("v", TWO)]),
+    (FUNCTIONARY_V32, f"all\nI type\n>>> print(1)\n>>>w\n{ONE}",
+     [ContentDelta("I type\n>>> print(1)\n"), *call("w", ONE)]),
+    (FUNCTIONARY_V32, "Hello", [ContentDelta("Hello")]),
 ]  # fmt: skip
 
 
@@ -125,6 +187,9 @@ PIECES = [
     *(marker for syntax in TOOL_CALL_SYNTAXES for marker in syntax.markers),
     *'<tool_call>/{}[]":,\\ nametruw;ARGS0=()\'\n`',
     "w(city=", "<function=w>", "<parameter=city>", "</parameter>", '{"name": "w"', "w", "function",
+    "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
+    '<invoke name="w">', '<parameter name="city">', "</invoke>",
+    "call:w{", "all\n", "w\n", "analysis", "assistant", "final", " to=functions.w",
 ]  # fmt: skip
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 

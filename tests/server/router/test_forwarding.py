@@ -287,6 +287,25 @@ async def test_the_doors_are_at_the_front(start_server: StartServer, start_front
     assert page.count("# TYPE eagre_generation_tokens_total counter") <= 1
 
 
+async def test_a_stranger_is_refused_in_the_form_of_each_route(
+    start_server: StartServer, start_front: StartFront
+) -> None:
+    settings = {"api_keys": (KEY,), "front_key": FRONT_KEY}
+    server = await start_server(**settings)
+    front = await start_front([server], **settings)
+    for method, path in (
+        ("GET", "/api/tags"), ("POST", "/api/show"), ("DELETE", "/api/delete"), ("GET", "/slots"),
+        ("POST", "/embedding"), ("GET", "/models"), ("POST", "/v1/messages/count_tokens"), ("GET", "/v1/models"),
+    ):  # fmt: skip
+        answers = []
+        for url in (front.url, server.url):
+            headers = {"X-Request-Id": "req-1"}
+            async with front.http.request(method, url + path, headers=headers) as answer:
+                answers.append((answer.status, await answer.json()))
+        assert answers[0] == answers[1], path
+        assert answers[0][0] == 401
+
+
 async def test_health_tells_of_all_replicas(pair: RunningFront) -> None:
     status, told = await pair.get("/health")
     assert (status, told["status"], set(told["replicas"])) == (200, "ready", {"0", "1"})

@@ -14,6 +14,7 @@ import pytest
 from engine.interface.background import CALM_NICE, is_narrow_here
 from engine.interface.types import EngineError, Progress
 from server.cli.model_loader import ModelLoader
+from server.protocol.errors import ApiError
 from server.serving import residency
 from server.startup.model_loader import LoadedModel
 from server.startup.progress import silent
@@ -92,6 +93,44 @@ async def test_a_wake_and_an_update_are_told_whether_other_models_run(start_seve
             assert lifecycle.calls == ["forget", "wake"]
             await update(server, "one")
             assert lifecycle.beside_others == [is_beside_others] * 2
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "shown"),
+    [
+        ("/models/unload", {"model": "one"}, {"success": True}),
+        ("/api/generate", {"model": "one", "keep_alive": 0}, {"done_reason": "unload"}),
+        ("/api/chat", {"model": "one", "messages": [], "keep_alive": "0s"}, {"done_reason": "unload"}),
+    ],
+)
+async def test_an_administrator_takes_a_model_out_of_memory_until_it_is_wanted(
+    start_several: StartSeveral, path: str, body: dict[str, Any], shown: dict[str, Any]
+) -> None:
+    key = "a-key-of-an-operator"
+    async with start_several("one two", admin_keys=(key,)) as server:
+        await server.reach(one="ready", two="ready")
+        headers = {"Authorization": f"Bearer {key}"}
+        for _ in range(2):  # the second time it is not in memory
+            async with server.http.post(server.url + path, headers=headers, json=body) as response:
+                answer = await response.json()
+            assert response.status == 200
+            assert "X-Eagre-Ignored" not in response.headers
+            assert answer.items() >= shown.items()
+            assert server.in_memory == ["two"]
+        assert text_of(await server.complete("one")) == "one:ab"
+        assert server.in_memory == ["one", "two"]
+        assert server.engine("one").lifecycle.calls == ["forget", "wake"]
+
+
+async def test_a_model_in_use_is_not_taken_out_of_memory(start_several: StartSeveral) -> None:
+    async with start_several("one two") as server:
+        await server.reach(one="ready", two="ready")
+        model = server.served.find("one")
+        with server.served.residency.use(model), pytest.raises(ApiError, match="in use") as refusal:
+            await server.served.residency.unload(model)
+        assert refusal.value.status == 409
+        assert server.in_memory == ["one", "two"]
+        assert text_of(await server.complete("one")) == "one:ab"
 
 
 async def test_a_stream_pings_until_its_model_is_loaded(start_several: StartSeveral) -> None:

@@ -71,6 +71,17 @@ async def test_all_models_are_listed_with_their_states(start_several: StartSever
         )
 
 
+async def test_a_model_that_is_being_loaded_is_listed_with_what_is_being_done(start_several: StartSeveral) -> None:
+    async with start_several("one two", loads_at_once=False) as server:
+        server.sources["one"].may_load.set()
+        await server.reach(one="ready", two="loading")
+        _, body = await server.get("/v1/models")
+        assert [entry.get("loading_stage") for entry in body["data"]] == [None, "starting"]
+        server.sources["two"].may_load.set()
+        await server.reach(two="ready")
+        assert "loading_stage" not in (await server.get("/v1/models/two"))[1]
+
+
 async def test_the_server_is_ready_once_one_model_is(start_several: StartSeveral) -> None:
     async with start_several("one two", loads_at_once=False) as server:
         assert (await server.get("/readiness"))[0] == 503

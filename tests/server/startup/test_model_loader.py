@@ -6,11 +6,12 @@ from typing import Any, cast
 
 import pytest
 
+from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
 from server.startup import model_loader
 from server.startup.model_loader import LoadedModel, load_model
 from server.startup.progress import silent
-from server.startup.settings import ServerSettings
+from server.startup.settings import ServerSettings, SettingsError
 from server.text.text_model import TextModel
 from tests.server.support.gguf_files import byte_level_fields, write_gguf
 
@@ -38,6 +39,25 @@ def test_a_template_of_the_users_own_has_precedence(tmp_path: Path) -> None:
     assert models.render([{"role": "user", "content": ""}], tools=[{}]) == "tools"
 
 
+def test_variables_of_the_template_have_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = {"tokenizer.chat_template": "{{ enable_thinking }} {{ tone }}"}
+    text_model = TextModel.load(write_gguf(tmp_path / "x.gguf", byte_level_fields() | source))
+    engine = cast(Any, SimpleNamespace())
+    monkeypatch.setattr(model_loader, "load_with", lambda *_: LoadedModel(engine, text_model))
+    settings = ServerSettings(default_chat_template_kwargs='{"enable_thinking": false, "tone": "dry"}')
+    template = load_model(settings, silent).text_model.chat_template
+    assert template is not None
+    messages = [{"role": "user", "content": ""}]
+    assert template.render(messages) == "False dry"
+    assert template.render(messages, enable_thinking=True) == "True dry"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "7", '{"messages": []}', '{"a": ' + '"' + "x" * (64 << 10) + '"}'])
+def test_other_defaults_of_variables_are_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"default_chat_template_kwargs.*JSON object"):
+        ServerSettings(default_chat_template_kwargs=text)
+
+
 @pytest.mark.parametrize(
     ("content", "words"), [(None, "cannot be read: No such file"), (b"\xff", "is damaged: it is not UTF-8")]
 )
@@ -56,3 +76,29 @@ def test_a_template_without_an_end_ends_the_start(tmp_path: Path) -> None:
     for named, words in ((path, "is larger than"), ("/dev/zero", "cannot be read: it is a device")):
         with pytest.raises(ModelError, match=f"the chat template {named} {words}"):
             load_model(ServerSettings(models=(str(tmp_path),), chat_template=str(named)), silent)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes."), "Out of memory allocating 5 bytes"),
+        (MemoryError("Unable to allocate 9 GiB"), "Unable to allocate 9 GiB"),
+        (MemoryError(), "no more is available"),
+    ],
+)
+def test_too_little_memory_is_one_line_with_what_to_try(
+    error: Exception, reason: str, model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("engine.client.EngineClient.load", load)
+    with pytest.raises(ValueError, match="lower memory_utilization, num_pages, max_num_seqs or max_model_len") as said:
+        load_model(ServerSettings(), silent)
+    assert str(said.value).startswith(f"there is not enough memory for the model and its cache ({reason}); ")
+
+
+def test_more_pages_than_memory_are_refused(model_path: Path) -> None:
+    engine = EngineConfig(num_pages=2_000_000_000)
+    with pytest.raises(ValueError, match=r"num_pages is 2000000000; a page takes .* bytes, so at most .* fit"):
+        load_model(ServerSettings(engine=engine), silent)

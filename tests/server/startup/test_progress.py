@@ -32,10 +32,10 @@ def test_without_a_terminal_there_are_lines() -> None:
 def test_an_unfinished_stage_is_reported_as_such() -> None:
     stream = io.StringIO()
     with ProgressReporter(stream) as progress:
-        progress("load weights", 2, 5)
+        progress("load weights", 2_000_000, 5_000_000)
         progress("compile", 1, 3)
     assert without_times(stream.getvalue()) == (
-        "load weights ...\nload weights: ended at 2 of 5 after 0.0 s\n"
+        "load weights ...\nload weights: ended at 2.0 MB of 5.0 MB after 0.0 s\n"
         "compile ...\ncompile: ended at 1 of 3 after 0.0 s\n"
     )
 
@@ -46,6 +46,20 @@ def test_a_stage_may_come_again() -> None:
         progress("compile", 1, 1)
         progress("compile", 1, 1)
     assert stream.getvalue().count("compile ...") == 2
+
+
+def test_bytes_have_their_unit_and_other_things_no_rate() -> None:
+    stream = Terminal()
+    with ProgressReporter(stream) as progress:
+        progress("load weights", 0, 96_000_000)
+        progress("load weights", 96_000_000, 96_000_000)
+        progress("compile", 0, 3)
+        progress("compile", 3, 3)
+    weights, compiled, _ = stream.getvalue().split("\n")
+    assert "96.0M/96.0M" in weights
+    assert "B/s" in weights
+    assert "3/3" in compiled
+    assert "it/s" not in stream.getvalue()
 
 
 def test_bars_in_a_terminal() -> None:

@@ -119,6 +119,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "additional_properties": "open",
         "reasoning_parser": "qwen3",
         "chat_template": "chat.jinja",
+        "default_chat_template_kwargs": '{"enable_thinking": false}',
         "strict_parameters": "1",
         "sampling_defaults": "openai",
         "log_level": "debug",
@@ -165,25 +166,25 @@ def test_the_help_shows_every_flag_with_its_default() -> None:
     [
         (("--port", "x"), {}, "--port is 'x'; it must be an integer"),
         ((), {"EAGRE_PORT": "x"}, "EAGRE_PORT is 'x'; it must be an integer"),
-        (("--port", "70000"), {}, "port is 70000; it must be from 0 to 65535"),
-        (("--ping-interval", "0"), {}, "ping_interval is 0.0; it must be above 0"),
-        (("--memory-utilization", "2"), {}, "memory_utilization is 2.0"),
+        (("--port", "70000"), {}, "--port is 70000; it must be from 0 to 65535"),
+        (("--ping-interval", "0"), {}, "--ping-interval is 0.0; it must be above 0"),
+        (("--memory-utilization", "2"), {}, "--memory-utilization is 2.0"),
         (("--dtype", "float16"), {}, "float32 or bfloat16"),
-        (("--quantize", "int3"), {}, "quantize is 'int3'; it must be int8 or int4"),
-        (("--quantize", "int8", "--dtype", "float32"), {}, "quantize is int8 and dtype float32; quantised weights"),
-        (("--matmul-backend", "cuda"), {}, "matmul_backend is 'cuda'; it must be auto, native or xla"),
-        ((), {"EAGRE_ATTENTION_BACKEND": "x"}, "attention_backend is 'x'; it must be auto, native or xla"),
-        (("--log-level", "loud"), {}, "log_level is 'loud'; it must be one of debug, info, warning, error"),
-        (("--host", ""), {}, "host is ''; it must not be empty"),
-        (("--decode-chunk", "0"), {}, "decode_chunk is 0; it must be at least 1"),
+        (("--quantize", "int3"), {}, "--quantize is 'int3'; it must be int8 or int4"),
+        (("--quantize", "int8", "--dtype", "float32"), {}, "--quantize is int8 and dtype float32; quantised weights"),
+        (("--matmul-backend", "cuda"), {}, "--matmul-backend is 'cuda'; it must be auto, native or xla"),
+        ((), {"EAGRE_ATTENTION_BACKEND": "x"}, "EAGRE_ATTENTION_BACKEND is 'x'; it must be auto, native or xla"),
+        (("--log-level", "loud"), {}, "--log-level is 'loud'; it must be one of debug, info, warning, error"),
+        (("--host", ""), {}, "--host is ''; it must not be empty"),
+        (("--decode-chunk", "0"), {}, "--decode-chunk is 0; it must be at least 1"),
         ((), {"EAGRE_DECODE_CHUNK": "few"}, "EAGRE_DECODE_CHUNK is 'few'; it must be an integer"),
         ((), {"EAGRE_SYNCHRONOUS": "maybe"}, "EAGRE_SYNCHRONOUS is 'maybe'; it must be true or false"),
-        (("--max-grammar-bytes", "0"), {}, "max_grammar_bytes is 0; it must be from 1 to 262144"),
-        (("--grammar-timeout", "0"), {}, "grammar_timeout is 0.0; it must be above 0"),
-        (("--ssl-certfile", "x"), {}, "ssl_certfile and ssl_keyfile go together"),
-        (("--metrics-port", "-1"), {}, "metrics_port is -1; it must be from 0 to 65535"),
-        (("--sleep-idle-seconds", "0"), {}, "sleep_idle_seconds is 0.0; it must be above 0"),
-        (("--max-body-bytes", "5"), {}, "max_body_bytes is 5; it must be at least 1024"),
+        (("--max-grammar-bytes", "0"), {}, "--max-grammar-bytes is 0; it must be from 1 to 262144"),
+        (("--grammar-timeout", "0"), {}, "--grammar-timeout is 0.0; it must be above 0"),
+        (("--ssl-certfile", "x"), {}, "--ssl-certfile and --ssl-keyfile go together"),
+        (("--metrics-port", "-1"), {}, "--metrics-port is -1; it must be from 0 to 65535"),
+        (("--sleep-idle-seconds", "0"), {}, "--sleep-idle-seconds is 0.0; it must be above 0"),
+        (("--max-body-bytes", "5"), {}, "--max-body-bytes is 5; it must be at least 1024"),
         (("--trusted-proxies", "10.0.0.0/33"), {}, "each must be an address or a network such as 10.0.0.0/8"),
     ],
 )
@@ -196,10 +197,10 @@ def test_bad_values_are_named(arguments: tuple[str, ...], environment: dict[str,
 @pytest.mark.parametrize("name", ["ping-interval", "write-timeout", "shutdown-timeout"])
 @pytest.mark.parametrize("seconds", ["inf", "nan", "86401"])
 def test_times_have_limits(name: str, seconds: str) -> None:
-    with pytest.raises(SettingsError, match=f"{name.replace('-', '_')} is .*86400"):
+    with pytest.raises(SettingsError, match=f"--{name} is .*86400"):
         parse(f"--{name}", seconds)
 
 
 def test_a_budget_that_would_starve_prompts_is_refused_before_anything_is_loaded() -> None:
-    with pytest.raises(SettingsError, match="max_num_batched_tokens is 63; it must be at least 64"):
+    with pytest.raises(SettingsError, match="--max-num-batched-tokens is 63; it must be at least 64"):
         parse("--max-num-batched-tokens", "63")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -189,6 +191,27 @@ async def test_a_closed_store_says_so(tmp_path: Path) -> None:
     again = RecordStore(tmp_path / "store", max_records=1, max_bytes=1 << 20)
     assert await again.get(key("a")) == 1
     await again.close()
+
+
+async def test_a_store_that_can_only_be_read_is_read_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections: list[sqlite3.Connection] = []
+
+    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connections.append(sqlite3.Connection(*arguments, **options, check_same_thread=False))
+        return connections[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    store = RecordStore(tmp_path / "store.db", max_records=10, max_bytes=1 << 20)
+    try:
+        await store.put(key("a"), 1)
+        for is_read_only in (True, False):
+            connections[0].execute(f"PRAGMA query_only = {is_read_only:d}")
+            assert await store.get(key("a")) == 1
+            assert (store.failure is not None) is is_read_only
+    finally:
+        await store.close()
 
 
 def test_a_bad_path_is_known_at_once(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,6 +100,28 @@ def test_a_file_is_read_again_within_bounds_that_may_have_become_narrower(tmp_pa
     assert (table.get(key("a")), table.get(key("b")), table.get(key("c"))) == (None, b"b", b"c")
     assert shares.total.num_records == 2
     table.close()
+
+
+@pytest.mark.parametrize("pragma", ["query_only = 1", "max_page_count = 1"], ids=["read-only", "full"])
+def test_a_disk_that_cannot_be_written_to_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pragma: str
+) -> None:
+    connections: list[sqlite3.Connection] = []
+
+    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connections.append(sqlite3.Connection(*arguments, **options))
+        return connections[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    table, shares = open_table(tmp_path / "store.db")
+    table.put(key("a"), b"1")
+    connections[0].execute(f"PRAGMA {pragma}")  # the smallest page count that is possible is what there is
+    with pytest.raises(StoreError, match=r"attempt to write a readonly database|database or disk is full"):
+        table.put(key("b"), bytes(100_000))
+    assert table.get(key("a")) == b"1"
+    assert table.get(key("b")) is None
+    assert [record.id for record in table.keys("response")] == ["a"]
+    assert shares.total.num_records == 1
 
 
 def test_what_was_put_survives_a_kill(tmp_path: Path) -> None:

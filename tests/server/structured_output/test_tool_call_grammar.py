@@ -10,9 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sampling.host.grammar import GrammarError, TokenMatcher
-from server.output_parsers.parser_events import ToolCallStart
+from server.output_parsers.families.deepseek import DEEPSEEK
+from server.output_parsers.families.gemma import GEMMA
+from server.output_parsers.families.json_formats import HERMES, LLAMA, MISTRAL
+from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
+from server.output_parsers.reading.parser_events import ToolCallStart
 from server.output_parsers.tool_call_lark import LarkMarkers, tool_call_lark
-from server.output_parsers.tool_parser import DEEPSEEK, GEMMA, HERMES, LLAMA, MISTRAL, ToolCallSyntax, ToolParser
+from server.output_parsers.tool_parser import ToolParser
 from server.protocol.tools import FunctionDefinition, StrictCalls
 from server.structured_output.compiled_grammar import CompiledGrammar
 from server.structured_output.grammar_vocabulary import GrammarVocabulary

@@ -46,4 +46,6 @@ def test_every_builtin_has_its_cards(tmp_path: Path) -> None:
     assert {name: dict(model.sampling_defaults) for name, model in loaded.items()} == {
         "smollm2-135m-instruct": {"temperature": 0.2, "top_p": 0.9},
         "gemma-3-270m": {"temperature": 1.0, "top_k": 64, "top_p": 0.95},
+        "qwen2.5-coder-0.5b": {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.1},
+        "qwen2.5-coder-1.5b": {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.1},
     }

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from server.api.anthropic.block_writer import SIGNATURE, BlockWriter
-from server.output_parsers.parser_events import (
+from server.output_parsers.reading.parser_events import (
     ContentDelta,
     ParserEvent,
     ReasoningDelta,

@@ -113,7 +113,7 @@ async def test_a_response_that_does_not_fit_is_answered_all_the_same(start_sayin
     body = {"input": "x", "include": ["message.output_text.logprobs"], "top_logprobs": 20}
     tools = [{"type": "function", "name": "f", "parameters": {"const": "y" * 900_000}}]
     response = await ask(server, **body, tools=tools, tool_choice="none")
-    assert response["status"] == "completed"
+    assert (response["status"], response["store"]) == ("completed", False)
     assert (await server.get(f"/v1/responses/{response['id']}"))[0] == 404
 
 
@@ -135,7 +135,29 @@ async def test_a_store_that_fails_is_told(server: RunningServer) -> None:
     for path, body in (("/v1/conversations", {}), ("/v1/responses", {"input": "x", "background": True})):
         status, answer = await server.post(path, body)
         assert (status, answer["error"]["code"]) == (503, "store_failed")
-    assert (await ask(server, input="x"))["status"] == "completed"
+    response = await ask(server, input="x")
+    assert (response["status"], response["store"]) == ("completed", False)
+
+
+@pytest.mark.parametrize("wishes", [{}, {"store": True}, {"conversation": True}, {"background": True}], ids=str)
+async def test_a_response_whose_store_breaks_meanwhile_says_that_it_is_not_stored(
+    start_server, tmp_path, wishes
+) -> None:
+    path, engine = tmp_path / "store.db", FakeEngineClient(is_manual=True)
+    server = await start_server(engine, text_model=FakeTextModel(TEMPLATE), store=str(path))
+    body = {"input": "tide", "stream": True, **wishes}
+    if "conversation" in wishes:
+        body["conversation"] = (await server.post("/v1/conversations", {}))[1]["id"]
+    reading = asyncio.create_task(stream(server, **body))
+    await eventually(lambda: len(engine.running) == 1)
+    path.rename(tmp_path / "moved.db")
+    engine.step(100)
+    events = await reading
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    last = events[-1]["response"]
+    assert (events[-1]["type"], last["status"], text_of(last)) == ("response.completed", "completed", "user:tide|")
+    assert (last["store"], last["conversation"]) == (False, None)
+    assert events[0]["response"]["store"] is True
 
 
 async def test_a_full_store_forgets_what_was_used_the_longest_ago(start_saying) -> None:

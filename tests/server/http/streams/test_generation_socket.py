@@ -31,6 +31,7 @@ async def test_one_generation_from_start_to_done(server: RunningServer) -> None:
         "type": "done",
         "id": "a",
         "finish_reason": "stop",
+        "stop_reason": None,
         "usage": {
             "prompt_tokens": 5,
             "completion_tokens": 6,
@@ -107,6 +108,15 @@ async def test_several_choices(server: RunningServer) -> None:
     assert texts == ["ab", "ab", "cde", "cde"]
     assert done["finish_reasons"] == ["stop", "stop", "length", "length"]
     assert done["finish_reason"] == "length"
+    assert done["stop_reasons"] == [None] * 4
+
+
+async def test_what_has_ended_an_answer(server: RunningServer) -> None:
+    async with open_socket(server) as socket:
+        for asked, stop_reason in (({"stop": "c"}, "c"), ({"stop_token_ids": [ord("d")]}, ord("d")), ({}, None)):
+            await send(socket, type="generate", id="a", prompt="abcdef", **asked)
+            done = (await read_to_end(socket, "a"))[-1]
+            assert (done["finish_reason"], done["stop_reason"]) == ("stop", stop_reason)
 
 
 async def test_a_duplicate_id_does_not_harm_the_running_one(start_server: StartServer) -> None:

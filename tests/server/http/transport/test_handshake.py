@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -131,6 +132,43 @@ async def test_what_comes_with_the_end_of_a_handshake_is_not_lost(tmp_path: Path
             writer.close()
 
 
+async def test_a_crowd_that_sends_its_first_messages_at_once_is_computed_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed, is_over = [0], False  # in each turn of the loop
+    compute, loop = SSLProtocol.buffer_updated, asyncio.get_running_loop()
+
+    def count(protocol: SSLProtocol, num_bytes: int) -> None:
+        computed[-1] += 1
+        compute(protocol, num_bytes)
+
+    def next_turn() -> None:
+        computed.append(0)
+        if not is_over:
+            loop.call_soon(next_turn)
+
+    monkeypatch.setattr(SSLProtocol, "buffer_updated", count)
+    outgoing = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ssl._create_unverified_context().wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
+    first_message = outgoing.read()
+    async with guarded(tmp_path) as port:
+        with contextlib.ExitStack() as crowd:
+            clients = [crowd.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(40)]
+            await asyncio.sleep(0.1)
+            loop.call_soon(next_turn)
+            for client in clients:
+                client.sendall(first_message)
+            async with asyncio.timeout(PATIENCE_S):
+                while sum(computed) < len(clients):
+                    await asyncio.sleep(0)
+            is_over = True
+            assert max(computed) <= handshake.COMPUTED_AT_ONCE
+            for client in clients:  # each is answered
+                client.settimeout(PATIENCE_S)
+                assert client.recv(1)
+
+
 async def test_a_server_that_ends_does_not_wait_for_handshakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshake, "HANDSHAKE_S", 10 * PATIENCE_S)
     async with asyncio.timeout(PATIENCE_S):
@@ -146,7 +184,7 @@ async def test_a_handshake_that_is_ended_before_it_begins_ends_its_connection(tm
         transport, _ = await asyncio.get_running_loop().connect_accepted_socket(asyncio.Protocol, ours)
         handshakes = Handshakes(Certificate(*make_certificate(tmp_path, "served")).context)
         failed = asyncio.Event()
-        handshakes.start(transport, asyncio.Protocol, failed.set)
+        handshakes.start(transport, "ann", asyncio.Protocol, failed.set)
         await handshakes.close()
         assert transport.is_closing()
         await asyncio.wait_for(failed.wait(), PATIENCE_S)

@@ -36,15 +36,15 @@ def test_the_number_of_replicas_is_fixed_or_has_bounds(arguments: tuple[str, ...
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--replicas", "2", "--max-replicas", "3"), "replicas is 2, a fixed number; it does not go with min_replicas"),
+        (("--replicas", "2", "--max-replicas", "3"), "--replicas is 2, a fixed number; it does not go with --min"),
         (
             ("--min-replicas", "3", "--max-replicas", "2"),
-            "min_replicas is 3; it must be at most max_replicas, which is 2",
+            "--min-replicas is 3; it must be at most --max-replicas, which is 2",
         ),
-        (("--replicas", "0"), "replicas is 0; it must be from 1 to 10000"),
+        (("--replicas", "0"), "--replicas is 0; it must be from 1 to 10000"),
         (("--replicas", "two"), "--replicas is 'two'; it must be an integer"),
-        (("--target-queued-tokens", "0"), "target_queued_tokens is 0; it must be at least 1"),
-        (("--replica-cpus", "-1"), "replica_cpus is -1.0; it must be from 0 to 10000"),
+        (("--target-queued-tokens", "0"), "--target-queued-tokens is 0; it must be at least 1"),
+        (("--replica-cpus", "-1"), "--replica-cpus is -1.0; it must be from 0 to 10000"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(arguments: tuple[str, ...], message: str) -> None:

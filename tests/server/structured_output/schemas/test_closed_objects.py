@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from server.output_parsers.families.json_formats import HERMES, LLAMA, MISTRAL, QWEN_CODER
+from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 from server.output_parsers.tool_call_lark import LarkMarkers, calls_or_form
-from server.output_parsers.tool_parser import HERMES, LLAMA, MISTRAL, QWEN_CODER, ToolCallSyntax
 from server.protocol.structured_outputs import Grammar, GrammarKind
 from server.protocol.tools import ForcedCalls, FunctionDefinition
 from server.structured_output.compiled_grammar import CompiledGrammar

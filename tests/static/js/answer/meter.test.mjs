@@ -25,3 +25,28 @@ test("the figures in words", () => {
   assert.deepEqual(describe(meter, "length"), ["first token 42 ms", "1.0 tokens/s", "2 tokens", "length reached"]);
   assert.equal(describe(meter, "something new").at(-1), "something new");
 });
+
+test("of an answer that is gone on with, what was measured stays and nothing is made up", () => {
+  const meter = new Meter(5000, { timeToFirstToken: 477, numTokens: 12 });
+  assert.deepEqual(describe(meter), ["first token 477 ms", "12 tokens"]);
+  meter.add(30, 5040); // what came while the page was loaded
+  meter.add(1, 5300);
+  meter.correct(43);
+  assert.deepEqual(describe(meter, "stop"), ["first token 477 ms", "43 tokens", "complete"]);
+  const unknown = new Meter(5000, { timeToFirstToken: null, numTokens: 0 });
+  unknown.add(1, 5010);
+  assert.deepEqual(describe(unknown), ["1 token"]);
+});
+
+test("a connection that was lost leaves no rate, and no time to a first token that came after it", () => {
+  const meter = new Meter(0);
+  meter.add(1, 100);
+  meter.add(9, 1100);
+  meter.interrupt();
+  meter.add(90, 1200);
+  assert.deepEqual([meter.timeToFirstToken, meter.tokensPerSecond], [100, null]);
+  const early = new Meter(0);
+  early.interrupt();
+  early.add(5, 1000);
+  assert.equal(early.timeToFirstToken, null);
+});

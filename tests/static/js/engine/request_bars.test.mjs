@@ -22,6 +22,15 @@ test("a bar has its queue, the pieces of its prompt, and its tokens", () => {
   );
 });
 
+test("of a request that already answers when it is first seen, what came before is not drawn as its prompt", () => {
+  const bars = new RequestBars();
+  const answering = { prompt: 1, computed: 1, state: "answer", queue_ms: 0 };
+  bars.add(event(4000, [request({ ...answering, output: 90, age_ms: 3000 })]));
+  bars.add(event(5000, [request({ ...answering, output: 120, age_ms: 4000 })]));
+  const parts = partsOf(bars.bars[0], 1000, 5000).map(({ kind, from, to }) => [kind, from, to]);
+  assert.deepEqual(parts, [["unseen", 0, 0.75], ["tokens", 0.75, 1]]);
+});
+
 test("few bars are kept, those of running requests always", () => {
   const bars = new RequestBars();
   const running = [...Array(60).keys()].map((at) => request({ key: `k${at}`, age_ms: 10 }));

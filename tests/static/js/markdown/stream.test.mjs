@@ -24,6 +24,14 @@ second line https://x.y/z. snake_case_name ~~gone~~
 > quote
 > - list\r
 lazy?
+so $x_1$ and \\(y_2\\):
+\\[
+a \\\\ - b
+
+$$
+- c
+$$ then *d* $5 or $6
+\\[ open_a_
 
 | a | b |\r
 |---|:-:|
@@ -67,7 +75,7 @@ test("however a text is cut in two, or into characters, its blocks are those of 
 });
 
 test("whatever lines follow each other, pieces give what the whole gives, and every word is shown", () => {
-  const lines = ["# h", "word", "- a", "  - b", "   deep", "1. one", "2. two", "> q", "```", "a | b", "--|--", "", "---", "* * *", "**b", "  "];
+  const lines = ["# h", "word", "- a", "  - b", "   deep", "1. one", "2. two", "> q", "```", "a | b", "--|--", "", "---", "* * *", "**b", "  ", "\\[", "\\]", "$$", "$x$ \\(y"];
   let seed = 1;
   const draw = (limit) => {
     seed = (seed * 48271) % 0x7fffffff;
@@ -123,10 +131,17 @@ test("emphasis, code and names", () => {
 });
 
 test("no text takes longer than its length allows", () => {
-  const evil = ["*", "[", "`a", "[]", "> ", "**a ", "<https://", "_a_", "- ", "* a\n", "![](", "[a](", "|-|\n", "~~a "];
+  const evil = ["$", "$$ ", "$a", "\\(", "\\[a", "\n$$", "\n\\[x", "$x$ ", "*", "[", "`a", "[]", "> ", "**a ", "<https://", "_a_", "- ", "* a\n", "![](", "[a](", "|-|\n", "~~a "];
   for (const piece of evil) {
     const start = performance.now();
     parseMarkdown(piece.repeat(10_000));
     assert.ok(performance.now() - start < 2000, JSON.stringify(piece));
   }
+});
+
+test("a list has room for its longest number", () => {
+  const [list] = parseMarkdown("9. a\n10. b");
+  assert.deepEqual(list.attributes, { start: "9", class: "digits-2" });
+  assert.equal(parseMarkdown("123. a")[0].attributes.class, "digits-3");
+  assert.deepEqual(parseMarkdown("1. a\n2. b")[0].attributes, {});
 });

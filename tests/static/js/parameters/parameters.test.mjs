@@ -5,6 +5,7 @@ import { matching } from "../../../../static/js/page/palette.js";
 import {
   GROUPS, describeParameters, readParameters, readValue, sentParameters, writeValue,
 } from "../../../../static/js/parameters/catalogue.js";
+import { limitError } from "../../../../static/js/parameters/limits.js";
 import { Presets } from "../../../../static/js/parameters/presets.js";
 import { addTool, readSchema, readTools, schemaOfRows } from "../../../../static/js/parameters/structure.js";
 
@@ -24,7 +25,8 @@ test("what is read from a control is written back the same", () => {
 });
 
 test("a value that asks for nothing is not sent, and one that is none is explained", () => {
-  for (const [name, raw] of [["top_k", "0"], ["top_k", ""], ["ignore_eos", false], ["include_reasoning", true], ["stop", ""]]) {
+  assert.deepEqual(readValue("top_k", "0"), { value: 0, error: null }, "the model may recommend another one");
+  for (const [name, raw] of [["top_k", ""], ["ignore_eos", false], ["include_reasoning", true], ["stop", ""]]) {
     assert.deepEqual(readValue(name, raw), { value: undefined, error: null });
   }
   assert.match(readValue("stop_token_ids", "a").error, /numbers/);
@@ -46,10 +48,23 @@ test("words and limits come from the server's document", () => {
     min_p: { anyOf: [{ type: "null" }, { type: "number", minimum: 0, maximum: 1 }], description: "Cuts." },
   };
   const described = describeParameters({ components: { schemas: { ChatCompletionRequest: { properties } } } });
-  assert.deepEqual(described.min_p, { note: "Cuts.", minimum: 0, maximum: 1 });
+  assert.deepEqual(described.min_p, { note: "Cuts.", minimum: 0, above: undefined, maximum: 1, isWhole: false });
+  assert.ok(described.top_k.isWhole);
   assert.equal(described.top_k.note, "Only so many.");
   assert.deepEqual(describeParameters(null), {});
   assert.ok(GROUPS.length > 3);
+});
+
+test("a number outside its limits is told with them", () => {
+  for (const [text, limits, told] of [
+    ["-5", { minimum: -1 }, "top k is −5; it must be at least −1."],
+    ["0", { above: 0, maximum: 1 }, "top k is 0; it must be above 0, at most 1."],
+    ["8192", { minimum: 1, maximum: 8191, isWhole: true }, "top k is 8192; it must be from 1 to 8191."],
+    ["1.5", { isWhole: true }, "top k is 1.5; it must be a whole number."],
+    ["?", {}, "top k is not a number."],
+    ["7", { minimum: 1, maximum: 7, isWhole: true }, null],
+    ["7", {}, null],
+  ]) assert.equal(limitError("top k", text, limits), told);
 });
 
 test("tools are taken in OpenAI's shape or alone, and what is wrong with them is said", () => {

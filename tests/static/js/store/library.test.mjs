@@ -77,7 +77,7 @@ test("each event of a growing answer is written once, few at a time, and all com
   loaded.events.push(event(1300));
   await library.saveNode(conversation, loaded);
   assert.equal(database.written.at(-1), 1);
-  await library.removeNodes(conversation, ["a"]);
+  await library.removeNodes(conversation, [loaded]);
   assert.deepEqual(await database.partsOf(conversation.id), { nodes: [], pieces: [] });
 });
 

@@ -54,6 +54,13 @@ for (const events of [false, true]) {
   });
 }
 
+test("titles of a schema, which generators write, are not for the model; a property of this name is", async () => {
+  const inputSchema = { type: "object", title: "findArguments", properties: { title: { type: "string", title: "Title" } }, required: ["title"] };
+  const client = new McpClient({ name: "s", fetch: stubServer({ tools: [{ name: "find", inputSchema }] }).fetch });
+  const [tool] = await client.listTools();
+  assert.deepEqual(tool.inputSchema, { type: "object", properties: { title: { type: "string" } }, required: ["title"] });
+});
+
 test("a session that the server has forgotten is begun anew", async () => {
   const server = stubServer({ call: () => ({ content: [{ type: "text", text: "ok" }] }) });
   const client = new McpClient({ name: "s", fetch: server.fetch });

@@ -68,3 +68,18 @@ test("what refuses before the first answer is a server that is starting", async 
   await proxy.check();
   assert.equal(proxy.name, "unwell");
 });
+
+test("a page that opens asks for the state and the models at once", async () => {
+  const asked = [];
+  const answers = [];
+  const fetch = (url) => new Promise((resolve) => {
+    asked.push(url);
+    answers.push(() => resolve(Response.json(url === "/v1/models" ? { data: [{ id: "one" }] } : { status: "ready" })));
+  });
+  const state = new ServerState(() => undefined, { fetch, setTimer: () => 0, clearTimer: () => undefined });
+  const checked = state.check();
+  assert.deepEqual(asked.toSorted(), ["/readiness", "/v1/models"]);
+  for (const answer of answers) answer();
+  await checked;
+  assert.equal(state.model.id, "one");
+});

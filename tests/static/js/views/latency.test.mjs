@@ -25,3 +25,11 @@ test("each column has the longest gap that ends in it", () => {
   const columns = columnsOf([{ at: 1, gap: 1 }, { at: 4, gap: 3 }, { at: 4.5, gap: 0.5 }, { at: 10, gap: 5 }], 5, 10);
   assert.deepEqual([...columns], [1, 0, 3, 0, 5]);
 });
+
+test("times that nobody has measured make no gaps and no rates", () => {
+  const tokens = [10, 20, 30, null, null].map((at) => ({ at }));
+  assert.deepEqual(gapsOf(tokens).map(({ gap }) => gap), [10, 10]);
+  const { first, p50, now, overall, numTokens } = summary(tokens);
+  assert.deepEqual([first, p50, now, overall, numTokens], [10, 10, null, null, 5]);
+  assert.equal(gapsOf([null, 5].map((at) => ({ at }))).length, 0);
+});

@@ -40,17 +40,18 @@ struct ProductCall {
   const F32* addend = nullptr;
 };
 
-ffi::Error read_norm(const F32& norm, const F32& norm_bias, int64_t kind, float epsilon, ProductCall& call) {
+ffi::Error read_norm(const F32& x, int64_t layer, const F32& weights, const F32& bias, int64_t kind, float epsilon,
+                     Norm& norm) {
   if (kind < 0 || kind > static_cast<int64_t>(NormKind::kLayer)) return invalid("unknown kind of norm");
-  const auto shape = call.x.dimensions();
+  const auto shape = x.dimensions();
   const int64_t size = shape.size() == 2 ? shape[1] : 0;
-  call.norm.kind = static_cast<NormKind>(kind);
-  call.norm.epsilon = epsilon;
-  if (ffi::Error error = read_vector(norm, call.layer, size, "norm", call.norm.weights); error.failure()) return error;
-  if (ffi::Error error = read_vector(norm_bias, call.layer, size, "norm's bias", call.norm.bias); error.failure()) {
+  norm.kind = static_cast<NormKind>(kind);
+  norm.epsilon = epsilon;
+  if (ffi::Error error = read_vector(weights, layer, size, "norm", norm.weights); error.failure()) return error;
+  if (ffi::Error error = read_vector(bias, layer, size, "norm's bias", norm.bias); error.failure()) {
     return error;
   }
-  if (call.norm.kind != NormKind::kNone && call.norm.weights == nullptr) return invalid("the norm has no weights");
+  if (norm.kind != NormKind::kNone && norm.weights == nullptr) return invalid("the norm has no weights");
   return ffi::Error::Success();
 }
 
@@ -101,7 +102,9 @@ ffi::Error norm_product(F32 x, S32 rows, S32 layer, F32 norm, F32 norm_bias, U8 
   if (activation < 0 || activation > static_cast<int64_t>(Finish::kGeluErf)) return invalid("unknown activation");
   call.finish = static_cast<Finish>(activation);
   call.is_gated = is_gated;
-  if (ffi::Error error = read_norm(norm, norm_bias, norm_kind, epsilon, call); error.failure()) return error;
+  if (ffi::Error error = read_norm(x, call.layer, norm, norm_bias, norm_kind, epsilon, call.norm); error.failure()) {
+    return error;
+  }
   return multiply_step(call, rows, num_tiles, y);
 }
 
@@ -115,6 +118,26 @@ ffi::Error add_product(F32 addend, F32 x, S32 rows, S32 layer, U8 blocks, S32 pl
   return multiply_step(call, rows, num_tiles, y);
 }
 
+// y = norm(x), for a step's real tokens.
+ffi::Error norm_rows(F32 x, S32 rows, S32 layer, F32 norm, F32 norm_bias, F32Result y, int64_t num_tiles,
+                     int64_t norm_kind, float epsilon) {
+  const auto shape = x.dimensions();
+  if (shape.size() != 2 || shape[1] % 16 != 0 || y->element_count() != x.element_count()) {
+    return invalid("x or y has another shape");
+  }
+  Norm of_rows{};
+  const int64_t index = layer.typed_data()[0], size = shape[1];
+  if (ffi::Error error = read_norm(x, index, norm, norm_bias, norm_kind, epsilon, of_rows); error.failure()) return error;
+  if (of_rows.kind == NormKind::kNone) return invalid("there is no norm");
+  StepCall step;
+  if (ffi::Error error = step.read(rows, num_tiles, shape[0]); error.failure()) return error;
+  const std::vector<int32_t>& tokens = step.rows().tokens();
+  step.pool().run(static_cast<int64_t>(tokens.size()), [&](int64_t task, int) {
+    normalise(of_rows, x.typed_data() + tokens[task] * size, size, y->typed_data() + tokens[task] * size);
+  });
+  return ffi::Error::Success();
+}
+
 // Logits of the tokens `sampled`, of which negative ones are padding: z = scale * (norm(x[sampled[i]]) @ transpose(W) +
 // bias), or softcap * tanh(z / softcap).
 ffi::Error head_product(F32 x, S32 sampled, F32 norm, F32 norm_bias, U8 blocks, S32 places, F32 bias, F32Result y,
@@ -123,7 +146,9 @@ ffi::Error head_product(F32 x, S32 sampled, F32 norm, F32 norm_bias, U8 blocks, 
   call.finish = softcap > 0.0f ? Finish::kCapped : scale == 1.0f ? Finish::kNone : Finish::kScaled;
   call.scale = scale;
   call.softcap = softcap;
-  if (ffi::Error error = read_norm(norm, norm_bias, norm_kind, epsilon, call); error.failure()) return error;
+  if (ffi::Error error = read_norm(x, call.layer, norm, norm_bias, norm_kind, epsilon, call.norm); error.failure()) {
+    return error;
+  }
   const int64_t count = sampled.element_count();
   if (x.dimensions().size() != 2) return invalid("x has another shape");
   if (y->dimensions().size() != 2 || y->dimensions()[0] != count) return invalid("y has another number of rows");
@@ -163,6 +188,7 @@ ffi::Error embed(S32 tokens, S32 rows, U8 blocks, S32 places, F32Result y, int64
 
 }  // namespace
 
+EAGRE_TARGET(eagre_norm, norm_rows, "num_tiles", "norm_kind", "epsilon")
 EAGRE_TARGET(eagre_norm_product, norm_product,
              "num_tiles", "tiles", "num_inputs", "norm_kind", "epsilon", "activation", "is_gated")
 

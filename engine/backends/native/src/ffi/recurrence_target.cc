@@ -1,0 +1,108 @@
+// The recurrence of gated delta-nets as a target of XLA's foreign function interface.
+#include <cstdint>
+#include <vector>
+
+#include "ffi/handler.h"
+#include "ffi/step.h"
+#include "recurrence/gated_delta.h"
+
+namespace eagre {
+namespace {
+
+constexpr int64_t kSlot = 2, kLoad = 4, kSave = 5, kSaveEnd = 6, kNumColumns = 7;  // as base/token_layout.py has them
+
+// The real rows of a step, with the entries of their states.
+ffi::Error read_rows(const S32& rows, const StepRows& step, int64_t num_entries, std::vector<DeltaRow>& found) {
+  const int64_t stride = rows.dimensions()[1];
+  found.clear();
+  for (const StepRow& row : step.rows()) {
+    const int32_t* columns = rows.typed_data() + row.row * stride;
+    const DeltaRow of_row{row.first_token, row.num_tokens,   row.start,
+                          columns[kSlot],  columns[kLoad], columns[kSave], columns[kSaveEnd] - row.start};
+    for (const int32_t entry : {of_row.slot, of_row.load, of_row.save}) {
+      if (entry < 0 || entry >= num_entries) return invalid("there is no such entry of states");
+    }
+    if (of_row.save > 0 && (of_row.num_before_save < 1 || of_row.num_before_save > of_row.num_tokens)) {
+      return invalid("a row saves its states outside its tokens");
+    }
+    found.push_back(of_row);
+  }
+  return ffi::Error::Success();
+}
+
+// The layer's part of float32[layers][...].
+ffi::Error of_layer(const F32& stack, int64_t layer, int64_t size, const float*& part) {
+  const auto shape = stack.dimensions();
+  if (shape.size() < 2 || layer >= shape[0] || static_cast<int64_t>(stack.element_count()) != shape[0] * size) {
+    return invalid("weights of a recurrence have another shape");
+  }
+  part = stack.typed_data() + layer * size;
+  return ffi::Error::Success();
+}
+
+ffi::Error gated_delta(F32 qkvz, F32 beta, F32 alpha, S32 rows, S32 layer, F32 convolution, F32 decay, F32 time_bias,
+                       F32 norm, F32 inputs, F32 matrices, F32Result y, F32Result inputs_out, F32Result matrices_out,
+                       int64_t num_tiles, int64_t num_key_heads, bool is_tiled, float epsilon) {
+  if (inputs.untyped_data() != inputs_out->untyped_data() || matrices.untyped_data() != matrices_out->untyped_data()) {
+    return invalid("the states must be updated in place");
+  }
+  const int64_t index = layer.typed_data()[0];
+  const auto shape = matrices.dimensions(), kept = inputs.dimensions(), x_shape = qkvz.dimensions();
+  if (shape.size() != 5 || kept.size() != 4 || kept[0] != shape[0] || kept[1] != shape[1]) {
+    return invalid("the states have another shape");
+  }
+  if (index < 0 || index >= shape[0]) return invalid("there is no such layer");
+  GatedDelta in{};
+  in.num_heads = shape[2];
+  in.key_dim = shape[3];
+  in.value_dim = shape[4];
+  in.num_key_heads = num_key_heads;
+  in.kernel = kept[2] + 1;
+  for (const int64_t size : {in.key_dim, in.value_dim}) {
+    if (size % kDeltaHeadMultiple != 0 || size < 1 || size > kLargestDeltaHead) {
+      return invalid("heads of a recurrence are of 16, 32, ... 256 features");
+    }
+  }
+  if (num_key_heads < 1 || in.num_heads % num_key_heads != 0 || in.kernel < 2 || in.kernel > kLargestKernel ||
+      kept[3] != in.num_channels()) {
+    return invalid("the states have another shape");
+  }
+  if (x_shape.size() != 2 || x_shape[1] != in.num_channels() + in.value_size()) {
+    return invalid("qkvz has another shape");
+  }
+  in.num_tokens = x_shape[0];
+  for (const F32& gates : {beta, alpha}) {
+    if (static_cast<int64_t>(gates.element_count()) != in.num_tokens * in.num_heads) {
+      return invalid("beta or alpha has another shape");
+    }
+  }
+  if (static_cast<int64_t>(y->element_count()) != in.num_tokens * in.value_size()) {
+    return invalid("y has another shape");
+  }
+  if (ffi::Error error = of_layer(convolution, index, in.kernel * in.num_channels(), in.convolution); error.failure()) {
+    return error;
+  }
+  if (ffi::Error error = of_layer(decay, index, in.num_heads, in.decay); error.failure()) return error;
+  if (ffi::Error error = of_layer(time_bias, index, in.num_heads, in.time_bias); error.failure()) return error;
+  if (ffi::Error error = of_layer(norm, index, in.value_dim, in.norm); error.failure()) return error;
+  in.qkvz = qkvz.typed_data();
+  in.beta = beta.typed_data();
+  in.alpha = alpha.typed_data();
+  in.epsilon = epsilon;
+  in.is_tiled = is_tiled;
+  in.inputs = inputs.typed_data() + index * kept[1] * kept[2] * kept[3];
+  in.matrices = matrices.typed_data() + index * shape[1] * in.num_heads * in.key_dim * in.value_dim;
+  if (rows.dimensions().size() != 2 || rows.dimensions()[1] < kNumColumns) return invalid("rows have another shape");
+  StepCall step;
+  if (ffi::Error error = step.read(rows, num_tiles, in.num_tokens); error.failure()) return error;
+  static std::vector<DeltaRow>& found = *new std::vector<DeltaRow>;  // the caller holds the pool
+  if (ffi::Error error = read_rows(rows, step.rows(), shape[1], found); error.failure()) return error;
+  run_gated_delta(step.pool(), found, in, y->typed_data());
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+EAGRE_TARGET(eagre_gated_delta, gated_delta, "num_tiles", "num_key_heads", "is_tiled", "epsilon")
+
+}  // namespace eagre

@@ -1,0 +1,51 @@
+// The recurrence of gated delta-nets (Yang et al., "Gated Delta Networks", 2025): a step's tokens, in the order of the
+// text, through a short convolution and a matrix for each head.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/pool.h"
+
+namespace eagre {
+
+constexpr int64_t kDeltaHeadMultiple = 16, kLargestDeltaHead = 256;  // features of a head
+constexpr int64_t kLargestKernel = 64;  // tokens that a convolution sees
+
+// A row of a step, with the entries of its states.
+struct DeltaRow {
+  int32_t first_token;  // among the step's tokens
+  int32_t num_tokens;
+  int32_t start;  // position in the sequence; at 0 the states are zeros
+  int32_t slot;   // the entry of its states
+  int32_t load;   // the entry to begin with, instead; 0: none
+  int32_t save;   // the entry that gets a copy; 0: none
+  int32_t num_before_save;  // tokens of the row
+};
+
+struct GatedDelta {
+  const float* qkvz;   // [tokens][num_channels + value_size]: queries, keys, values, gates
+  const float* beta;   // [tokens][num_heads]
+  const float* alpha;  // [tokens][num_heads]
+  int64_t num_tokens, num_key_heads, num_heads, key_dim, value_dim;
+  int64_t kernel;            // tokens that the convolution sees
+  const float* convolution;  // [kernel][channels]
+  const float* decay;        // [num_heads]
+  const float* time_bias;    // [num_heads]
+  const float* norm;         // [value_dim]
+  float epsilon;
+  bool is_tiled;    // head i has keys i modulo num_key_heads; else neighbouring heads share keys
+  float* inputs;    // [entries][kernel - 1][channels], of the layer
+  float* matrices;  // [entries][num_heads][key_dim][value_dim], of the layer
+
+  int64_t value_size() const { return num_heads * value_dim; }
+  int64_t num_channels() const { return 2 * num_key_heads * key_dim + value_size(); }
+  int64_t key_head(int64_t head) const { return is_tiled ? head % num_key_heads : head / (num_heads / num_key_heads); }
+};
+
+// output: [tokens][value_size]; only rows of real tokens are written. Rows of one slot stand behind one another, in the
+// order of the text. The arithmetic of a token depends on its sequence alone: not on the rows that it came in, nor on
+// its neighbours, nor on the number of threads.
+void run_gated_delta(Pool& pool, const std::vector<DeltaRow>& rows, const GatedDelta& layer, float* output);
+
+}  // namespace eagre

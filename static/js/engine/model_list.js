@@ -1,0 +1,156 @@
+/**
+ * The server's models: the state of each, how far one that is loaded is, and its size. Who has the administrator's key
+ * also brings them into memory, puts them to sleep, pauses and resumes them here.
+ */
+
+import { make } from "../page/dom.js";
+
+const INTERVAL = 2000; // milliseconds
+const SOON = 500; // while something is being loaded
+
+const words = {
+  title: "Models",
+  model: "Model",
+  state: "State",
+  size: "Size",
+  context: "Context",
+  actions: "Actions",
+  states: {
+    unloaded: "not loaded", loading: "loading", ready: "in memory", paused: "paused", asleep: "sleeping", failed: "could not be loaded",
+  },
+  stage: (stage) => `loading: ${stage}`,
+  parameters: (count) => (count >= 1e9 ? `${(count / 1e9).toFixed(1)} B` : `${Math.round(count / 1e6)} M`),
+  tokens: (count) => `${count} tokens`,
+  calls: { load: "Load", wake: "Wake", sleep: "Sleep", pause: "Pause", resume: "Resume" },
+  forModel: (call, model) => `${call} ${model}`,
+  calling: (call, model) => `${call} ${model}…`,
+  done: (model, state) => `${model} is ${{ running: "in memory", asleep: "sleeping", paused: "paused" }[state] ?? state}.`,
+};
+
+// What can be asked of a model in each state, by the route and the words of its button.
+const CALLS = {
+  unloaded: [["wake", "load"]],
+  failed: [["wake", "load"]],
+  ready: [["sleep", "sleep"], ["pause", "pause"]],
+  paused: [["resume", "resume"], ["sleep", "sleep"]],
+  asleep: [["wake", "wake"]],
+  loading: [],
+};
+
+export class ModelList {
+  element = make("section");
+  #admin;
+  #body = make("tbody");
+  #fetch;
+  #isShown = false;
+  #onChange;
+  #tell;
+  #text = "";
+  #timer = null;
+
+  /**
+   * @param {{fetch: typeof fetch, admin: import("./admin.js").Admin, tell: (text: string, isTrouble?: boolean) => void,
+   *   onChange: () => void}} deps `tell` says how a call went, `onChange` hears that a model has another state
+   */
+  constructor({ fetch, admin, tell, onChange }) {
+    this.#fetch = fetch;
+    this.#admin = admin;
+    this.#tell = tell;
+    this.#onChange = onChange;
+    const title = make("h2", "", words.title);
+    title.id = "engine-models-title";
+    const table = make("table", "slots models");
+    table.setAttribute("aria-labelledby", title.id);
+    const head = make("tr");
+    for (const [word, className] of [["model", ""], ["state", ""], ["size", "wide-cell"], ["context", "wide-cell"], ["actions", "actions-column"]]) {
+      const cell = make("th", className, words[word]);
+      cell.scope = "col";
+      head.append(cell);
+    }
+    const thead = make("thead");
+    thead.append(head);
+    this.#body.id = "engine-models";
+    table.append(thead, this.#body);
+    this.element.append(title, table);
+  }
+
+  set isShown(isShown) {
+    this.#isShown = isShown;
+    this.follow();
+  }
+
+  /** Asks now, and again while it is shown. */
+  follow() {
+    clearTimeout(this.#timer);
+    this.#timer = null;
+    if (this.#isShown) this.#ask();
+  }
+
+  async #ask() {
+    clearTimeout(this.#timer);
+    const timer = (this.#timer = setTimeout(() => this.#ask(), INTERVAL));
+    let models;
+    try {
+      const response = await this.#fetch("/v1/models", { cache: "no-store" });
+      if (!response.ok) return;
+      models = (await response.json()).data ?? [];
+    } catch {
+      return; // the stream of the engine says what is wrong
+    }
+    if (timer !== this.#timer) return;
+    this.#show(models);
+    if (!models.some(({ state }) => state === "loading")) return;
+    clearTimeout(timer);
+    this.#timer = setTimeout(() => this.#ask(), SOON);
+  }
+
+  #show(models) {
+    const canCall = this.#admin.key.value !== "";
+    const text = JSON.stringify([models, canCall]);
+    if (text === this.#text) return; // nobody's focus is taken away for nothing
+    this.#text = text;
+    const { model: focused, call } = document.activeElement?.closest?.("#engine-models button")?.dataset ?? {};
+    this.#body.replaceChildren(...models.map((model) => this.#row(model, canCall)));
+    const same = [...this.#body.querySelectorAll("button")].filter(({ dataset }) => dataset.model === focused);
+    (same.find(({ dataset }) => dataset.call === call) ?? same[0])?.focus();
+    this.#onChange();
+  }
+
+  #row(model, canCall) {
+    const { id, state, loading_stage: stage, error, num_parameters: count, quantization, dtype, max_model_len: context } = model;
+    const row = make("tr");
+    const name = make("th", "", id);
+    name.scope = "row";
+    const shownState = make("td", error === undefined ? "" : "invalid", stage === undefined ? (words.states[state] ?? state) : words.stage(stage));
+    if (error !== undefined) shownState.append(`: ${error}`);
+    const size = count === undefined ? "" : [words.parameters(count), quantization ?? dtype].join(", ");
+    const actions = make("td", "chips actions-column");
+    if (canCall) actions.append(...(CALLS[state] ?? []).map(([route, word]) => this.#button(id, route, word)));
+    row.append(
+      name, shownState, make("td", "wide-cell", size), make("td", "wide-cell", context === undefined ? "" : words.tokens(context)), actions,
+    );
+    return row;
+  }
+
+  #button(model, route, word) {
+    const button = make("button", "", words.calls[word]);
+    button.setAttribute("aria-label", words.forModel(words.calls[word], model));
+    Object.assign(button.dataset, { model, call: route });
+    button.addEventListener("click", () => this.#call(model, route, words.calls[word]));
+    return button;
+  }
+
+  async #call(model, route, word) {
+    this.#tell(words.calling(word, model));
+    // A model that is loaded answers when it is there; until then its stage is shown.
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.follow(), SOON);
+    try {
+      const { state } = await this.#admin.call(route, route === "sleep" ? { model, drop_weights: true } : { model });
+      this.#tell(words.done(model, state));
+    } catch (error) {
+      this.#tell(error.message, true);
+    }
+    this.follow();
+  }
+}

@@ -1,0 +1,194 @@
+/** The list of conversations that stays at the side: search, open, rename, delete, export, import. */
+
+import { download } from "../page/clipboard.js";
+import { announce, byId, make } from "../page/dom.js";
+import { addressOf } from "../page/route.js";
+import { byDay } from "../store/days.js";
+import { words } from "../words/words.js";
+
+const SEARCH_DELAY = 120; // milliseconds
+
+export class Sidebar {
+  #list = byId("conversations");
+  #search = byId("conversation-search");
+  #note = byId("conversations-note");
+  #library;
+  #deps;
+  #timer = null;
+  #showing = null;
+  #isStale = false;
+
+  /**
+   * @param {Promise<import("../store/library.js").Library>} library
+   * @param {{openId: () => string|undefined, isBusy: (id: string) => boolean, removed: (id: string) => void,
+   *   load: (id: string) => Promise<object|null>, renamed: (id: string, title: string) => void,
+   *   toast: import("../page/toast.js").Toast, drafts: import("../store/drafts.js").Drafts, opened: () => void}} deps
+   */
+  constructor(library, deps) {
+    this.#library = library;
+    this.#deps = deps;
+    this.#search.addEventListener("input", () => {
+      clearTimeout(this.#timer);
+      this.#timer = setTimeout(() => this.update(), SEARCH_DELAY);
+    });
+    byId("export-all").addEventListener("click", async () => {
+      const summaries = await (await this.#library).find();
+      await this.#export(summaries.map(({ id }) => id), "conversations");
+    });
+    const chooser = byId("import-file");
+    byId("import").addEventListener("click", () => chooser.click());
+    chooser.addEventListener("change", async () => {
+      const [file] = chooser.files;
+      chooser.value = "";
+      if (file !== undefined) await this.import(await file.text());
+    });
+  }
+
+  focusSearch() {
+    this.#search.focus();
+    this.#search.select();
+  }
+
+  /** Shows the conversations as they are now; calls that come meanwhile are one. */
+  update() {
+    this.#isStale = true;
+    this.#showing ??= this.#show().finally(() => (this.#showing = null));
+    return this.#showing;
+  }
+
+  /** Adds the conversations of an exported file, and says how many, or what is wrong with it. */
+  async import(text) {
+    let said;
+    try {
+      said = words.sidebar.imported(await (await this.#library).import(text));
+    } catch (error) {
+      said = error.message;
+    }
+    await this.update();
+    this.#say(said);
+  }
+
+  async #export(ids, name) {
+    const format = byId("export-format").value;
+    download(`${name}.json`, await (await this.#library).export(ids, format));
+  }
+
+  async #show() {
+    while (this.#isStale) {
+      this.#isStale = false;
+      const summaries = await (await this.#library).find(this.#search.value);
+      if (this.#list.querySelector(".rename") !== null) continue; // a name is being typed
+      const focused = this.#list.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+      this.#list.replaceChildren(...byDay(summaries).map((group) => this.#makeGroup(group)));
+      if (focused !== null) this.#list.querySelector(`[href="${focused}"]`)?.focus();
+      const isSearch = this.#search.value.trim() !== "";
+      this.#say(summaries.length > 0 ? "" : isSearch ? words.sidebar.nothingFound : words.sidebar.empty);
+    }
+  }
+
+  #say(text) {
+    this.#note.textContent = text;
+    if (text !== "" && document.activeElement === this.#search) announce(text);
+  }
+
+  #makeGroup({ title, summaries }) {
+    const group = make("section", "group");
+    const list = make("ul");
+    group.setAttribute("aria-label", title);
+    list.append(...summaries.map((summary) => this.#makeEntry(summary)));
+    group.append(make("h2", "", title), list);
+    return group;
+  }
+
+  #makeEntry(summary) {
+    const entry = make("li", "entry");
+    const open = make("a", "title");
+    open.href = addressOf(summary.id);
+    const state = this.#deps.isBusy(summary.id) ? "streaming" : (summary.state ?? "");
+    if (state !== "") {
+      const dot = make("span", `dot ${state}`);
+      dot.setAttribute("role", "img");
+      dot.setAttribute("aria-label", words.sidebar[state]);
+      dot.title = words.sidebar[state];
+      open.append(dot);
+    }
+    open.append(make("span", "name", summary.title));
+    if (summary.kind === "completion") open.append(make("span", "kind", words.sidebar.completion));
+    open.title = `${summary.title}\n${describe(summary)}`;
+    if (summary.id === this.#deps.openId()) open.setAttribute("aria-current", "page");
+    open.addEventListener("click", () => this.#deps.opened());
+    const buttons = make("span", "tools");
+    const add = (label, sign, run) => {
+      const button = make("button", "small", sign);
+      button.setAttribute("aria-label", `${label} ${summary.title}`);
+      button.title = label;
+      button.addEventListener("click", run);
+      buttons.append(button);
+    };
+    add(words.sidebar.rename, "✎", () => this.#rename(entry, summary));
+    add(words.sidebar.exportOne, "⤓", () => this.#export([summary.id], summary.title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40)));
+    add(words.common.delete, "×", () => this.#remove(summary));
+    entry.append(open, buttons);
+    return entry;
+  }
+
+  #rename(entry, summary) {
+    const form = make("form", "rename");
+    const field = make("input");
+    field.value = summary.title;
+    field.setAttribute("aria-label", words.sidebar.newName);
+    const save = make("button", "small", words.common.save);
+    save.type = "submit";
+    form.append(field, save);
+    const end = () => {
+      form.remove();
+      return this.update();
+    };
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      const title = field.value.trim();
+      if (title !== "") {
+        await (await this.#library).rename(summary.id, title);
+        this.#deps.renamed(summary.id, title);
+      }
+      await end();
+    });
+    field.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      event.preventDefault();
+      event.stopPropagation();
+      end();
+    });
+    entry.replaceChildren(form);
+    field.select();
+  }
+
+  /** Deletes at once, and offers to take it back. */
+  async #remove(summary) {
+    const library = await this.#library;
+    const conversation = await this.#deps.load(summary.id);
+    await this.#deps.removed(summary.id);
+    await library.remove(summary.id);
+    const draft = this.#deps.drafts.get(summary.id);
+    this.#deps.drafts.set(summary.id, null);
+    await this.update();
+    announce(words.sidebar.deleted(summary.title));
+    if (conversation === null) return;
+    this.#deps.toast.show(words.sidebar.deleted(summary.title), async () => {
+      delete conversation.isGone;
+      this.#deps.drafts.set(summary.id, draft);
+      await library.restore(conversation);
+      await this.update();
+      location.hash = addressOf(summary.id);
+    });
+  }
+}
+
+function describe({ updated, numMessages }) {
+  const date = new Date(updated);
+  const isToday = date.toDateString() === new Date().toDateString();
+  const when = isToday
+    ? date.toLocaleTimeString(words.common.locale, { hour: "2-digit", minute: "2-digit" })
+    : date.toLocaleDateString(words.common.locale, { day: "numeric", month: "short", year: "numeric" });
+  return `${when} · ${words.sidebar.messages(numMessages)}`;
+}

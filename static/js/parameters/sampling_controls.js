@@ -1,0 +1,142 @@
+/**
+ * The first controls: temperature, top p, the length of an answer and the seed. One that nobody has touched is not sent:
+ * then the model's own recommendation holds, which its control shows, and an answer goes on until it is done.
+ */
+
+import { byId, make } from "../page/dom.js";
+import { limitError, shownNumber } from "./limits.js";
+
+const words = {
+  recommended: "As the model recommends.",
+  reset: (value) => `Reset to ${value}, as the model recommends`,
+  length: "Length",
+  lengthNote: (most) => (most === null
+    ? "Tokens at most for each answer. Empty: until it is done."
+    : `Tokens at most for each answer, up to ${shownNumber(most)}. Empty: until it is done.`),
+  seed: "Seed",
+  untilDone: "until done",
+};
+
+const SLIDERS = [
+  { id: "temperature", name: "temperature", wire: "temperature" },
+  { id: "top-p", name: "topP", wire: "top_p" },
+];
+const PLAIN = 1; // temperature and top p of a model that recommends none
+
+export class SamplingControls {
+  #controls;
+  #onChange;
+  #recommended = {};
+  #maxModelLen = null;
+  #sliders; // {field, output, origin, reset, name, wire}
+  #numbers; // {field, error, label, name, limits}
+
+  /** @param {import("../page/controls.js").Controls} controls @param {() => void} onChange */
+  constructor(controls, onChange) {
+    this.#controls = controls;
+    this.#onChange = onChange;
+    this.#sliders = SLIDERS.map((slider) => this.#setUpSlider(slider));
+    this.#numbers = [
+      this.#setUpNumber("max-tokens", "maxTokens", words.length, () => ({ minimum: 1, maximum: this.#mostTokens, isWhole: true })),
+      this.#setUpNumber("seed", "seed", words.seed, () => ({
+        minimum: -Number.MAX_SAFE_INTEGER, maximum: Number.MAX_SAFE_INTEGER, isWhole: true,
+      })),
+    ];
+    byId("max-tokens").placeholder = words.untilDone;
+    this.show();
+  }
+
+  /** The first field whose value cannot be sent. @returns {{text: string, field: HTMLElement}|null} */
+  get problem() {
+    const wrong = this.#numbers.find(({ error }) => error.textContent !== "");
+    return wrong === undefined ? null : { text: wrong.error.textContent, field: wrong.field };
+  }
+
+  /** What a model recommends, and how long its answers can be. @param {object|null} model an entry of `/v1/models` */
+  set model(model) {
+    this.#recommended = model?.sampling_defaults ?? {};
+    this.#maxModelLen = model?.max_model_len ?? null;
+    const field = byId("max-tokens");
+    if (this.#mostTokens === undefined) field.removeAttribute("max");
+    else field.max = String(this.#mostTokens);
+    byId("max-tokens-note").textContent = words.lengthNote(this.#mostTokens ?? null);
+    for (const slider of this.#sliders) this.#showSlider(slider);
+    for (const number of this.#numbers) this.#check(number);
+  }
+
+  /** Takes over the parameters of a request; those that it does not name are as the model recommends. */
+  restore({ temperature, top_p: topP, max_completion_tokens: newer, max_tokens: older, seed }) {
+    const given = { temperature, topP, maxTokens: newer ?? older, seed };
+    for (const [name, value] of Object.entries(given)) if (typeof value !== "number") given[name] = null;
+    this.#controls.change(given);
+    this.show();
+  }
+
+  /** Makes the controls show the settings. */
+  show() {
+    const { settings } = this.#controls;
+    for (const slider of this.#sliders) this.#showSlider(slider);
+    for (const number of this.#numbers) {
+      number.field.value = settings[number.name] === null ? "" : String(settings[number.name]);
+      this.#check(number);
+    }
+  }
+
+  /** Of the model's tokens at least one is the prompt's. */
+  get #mostTokens() {
+    return this.#maxModelLen === null ? undefined : this.#maxModelLen - 1;
+  }
+
+  #setUpSlider({ id, name, wire }) {
+    const field = byId(id);
+    const origin = make("p", "note origin");
+    const reset = make("button", "small reset");
+    byId(`${id}-note`).after(origin);
+    const slider = { field, output: byId(`${id}-value`), origin, reset, name, wire };
+    field.addEventListener("input", () => {
+      this.#controls.change({ [name]: Number(field.value) });
+      this.#showSlider(slider);
+    });
+    reset.addEventListener("click", () => {
+      this.#controls.change({ [name]: null });
+      this.#showSlider(slider);
+      field.focus();
+    });
+    return slider;
+  }
+
+  #showSlider({ field, output, origin, reset, name, wire }) {
+    const chosen = this.#controls.settings[name];
+    const recommended = this.#recommended[wire] ?? PLAIN;
+    field.value = String(chosen ?? recommended);
+    output.textContent = (chosen ?? recommended).toFixed(2);
+    output.classList.toggle("recommended", chosen === null);
+    reset.textContent = words.reset(recommended.toFixed(2));
+    if (chosen === null) origin.replaceChildren(words.recommended);
+    else origin.replaceChildren(reset);
+  }
+
+  #setUpNumber(id, name, label, limits) {
+    const field = byId(id);
+    const error = make("p", "invalid");
+    error.id = `${id}-error`;
+    error.setAttribute("role", "alert");
+    byId(`${id}-note`).after(error);
+    field.setAttribute("aria-describedby", `${id}-note ${error.id}`);
+    field.step = "any"; // what is no whole number is told by our own sentence
+    const number = { field, error, label, name, limits };
+    field.addEventListener("input", () => {
+      if (this.#check(number)) this.#controls.change({ [name]: field.value === "" ? null : Number(field.value) });
+    });
+    return number;
+  }
+
+  #check({ field, error, label, limits }) {
+    const text = field.validity.badInput ? "?" : field.value;
+    const problem = text === "" ? null : limitError(label, text, limits());
+    error.textContent = problem ?? "";
+    field.setAttribute("aria-invalid", String(problem !== null));
+    this.#onChange();
+    return problem === null;
+  }
+}

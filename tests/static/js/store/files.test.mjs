@@ -1,0 +1,68 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { MemoryDatabase } from "../../../../static/js/store/database.js";
+import { fromFile } from "../../../../static/js/store/files.js";
+import { Library } from "../../../../static/js/store/library.js";
+import { makeAnswer, readNode } from "../../../../static/js/store/tree.js";
+
+/** A question, two answers, of which the first is shown, and a file with the question. */
+async function setUp() {
+  const library = new Library(new MemoryDatabase());
+  const conversation = library.create("Be brief.");
+  conversation.title = "Tides";
+  const attachments = [{ name: "notes.txt", text: "high at six" }];
+  conversation.tree.add(readNode({ id: "q", role: "user", content: "When?", created: 1000, attachments }));
+  for (const [id, content] of [["a", "At six."], ["b", "At noon."]]) {
+    const answer = makeAnswer({ id, parent: "q", model: "m", parameters: {}, transport: "sse", created: 2000 });
+    conversation.tree.add(Object.assign(answer, { content, finish: "stop" }));
+  }
+  conversation.tree.show("a");
+  await library.save(conversation, conversation.tree.nodes());
+  return { library, conversation };
+}
+
+for (const format of ["llama", "openwebui"]) {
+  test(`what is exported for ${format} comes back with its branches, models and instructions`, async () => {
+    const { library, conversation } = await setUp();
+    const [read] = fromFile(await library.export([conversation.id], format));
+    assert.deepEqual([read.title, read.system, read.kind], ["Tides", "Be brief.", "chat"]);
+    const path = read.tree.path();
+    assert.deepEqual(path.map(({ role }) => role), ["user", "assistant"]);
+    assert.match(path[0].content, /high at six[^]*When\?/);
+    assert.deepEqual([path[1].content, path[1].model], ["At six.", "m"]);
+    assert.deepEqual(read.tree.siblings("a").map(({ content }) => content), ["At six.", "At noon."]);
+  });
+}
+
+test("a file of llama.cpp's page", () => {
+  const messages = [
+    { id: "r", convId: "c", type: "root", timestamp: 1, role: "system", content: "", parent: null, children: ["s"], thinking: "" },
+    { id: "s", convId: "c", type: "text", timestamp: 1, role: "system", content: "Be kind.", parent: "r", children: ["u"], thinking: "" },
+    { id: "u", convId: "c", type: "text", timestamp: 2, role: "user", content: "Hello", parent: "s", children: ["x"], thinking: "",
+      extra: [{ type: "TEXT", name: "a.txt", content: "text" }, { type: "IMAGE", name: "b.png", base64Url: "data:" }] },
+    { id: "x", convId: "c", type: "text", timestamp: 3, role: "assistant", content: "Hi", parent: "u", children: [], thinking: "a greeting", model: "m" },
+  ];
+  const [read] = fromFile(JSON.stringify({ conv: { id: "c", name: "Greeting", lastModified: 3, currNode: "x" }, messages }));
+  assert.deepEqual([read.title, read.system, read.updated], ["Greeting", "Be kind.", 3]);
+  const [question, answer] = read.tree.path();
+  assert.deepEqual([question.parent, question.attachments], [null, [{ name: "a.txt", text: "text" }]]);
+  assert.deepEqual([answer.content, answer.reasoning, answer.model, answer.finish], ["Hi", "a greeting", "m", "stop"]);
+});
+
+test("a file of Open WebUI, with and without a history", () => {
+  const user = { id: "u", parentId: null, childrenIds: ["x"], role: "user", content: "Hello", timestamp: 2 };
+  const answer = { id: "x", parentId: "u", childrenIds: [], role: "assistant", content: "Hi", timestamp: 3, model: "m" };
+  const chat = { title: "Greeting", params: { system: "Be kind." }, history: { messages: { u: user, x: answer }, currentId: "x" } };
+  const { history: _, ...flat } = { ...chat, messages: [{ ...user, parentId: undefined }, { ...answer, parentId: undefined }] };
+  const read = fromFile(JSON.stringify([{ title: "Greeting", created_at: 2, updated_at: 3, chat }, { chat: flat }]));
+  for (const { title, system, tree } of read) {
+    assert.deepEqual([title, system], ["Greeting", "Be kind."]);
+    assert.deepEqual(tree.path().map(({ content, created }) => [content, created]), [["Hello", 2000], ["Hi", 3000]]);
+  }
+});
+
+test("a file of nobody is refused with a reason", () => {
+  for (const text of ["{}", "[]", "[1]", "null", '"x"', '[{"conv": {}}]']) assert.throws(() => fromFile(text), /no conversations/);
+  assert.throws(() => fromFile('[{"conv": {}, "messages": [{"id": "u", "role": "wizard", "content": ""}]}]'), /Conversation 1/);
+});

@@ -1,0 +1,160 @@
+"""The tokens of an answer as a text, in a real browser: how it wraps, what its colours mean, and a tap on a phone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.fakes.engine_client import FakeEngineClient
+from tests.server.conftest import RunningServer, server_starter
+from tests.static.devtools import Browser, Page
+from tests.static.test_tokens_page import open_tokens, run, set_value
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+# One paragraph, and lines of code with indents; a token is a character, so that every word has several.
+PROSE = "The harbour master counted the boats again, one hundred and eleven lanterns, before the fog came in. " * 9
+TEXT = PROSE + "\n\n" + "for boat in harbour:\n    count(boat, lantern)\n" * 9
+# The lines of the tokens as they are shown, and of the same text without blocks in a box of the same width.
+LINES = """
+(() => {
+  const linesOf = (element) => {
+    const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+    const range = document.createRange();
+    const lines = [];
+    let last = -Infinity;
+    for (let node; (node = walker.nextNode()); ) {
+      for (let at = 0; at < node.length; at += 1) {
+        range.setStart(node, at);
+        range.setEnd(node, at + 1);
+        const { top, width } = range.getBoundingClientRect();
+        if (width === 0 || node.data[at].trim() === "") continue;
+        if (top > last + 4) lines.push("");
+        last = Math.max(last, top);
+        lines[lines.length - 1] += node.data[at];
+      }
+    }
+    return lines;
+  };
+  const tokens = document.querySelector(".column .tokens");
+  tokens.style.maxHeight = "none";
+  for (const block of tokens.children) block.style.contentVisibility = "visible";
+  const shown = linesOf(tokens);
+  const plain = tokens.cloneNode();
+  plain.textContent = tokens.textContent;
+  tokens.after(plain);
+  const wanted = linesOf(plain);
+  plain.remove();
+  tokens.style.maxHeight = "";
+  return [shown, wanted];
+})()
+"""
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="module")
+async def server() -> AsyncIterator[RunningServer]:
+    async with server_starter() as start:
+        yield await start(FakeEngineClient(respond=lambda _prompt, _params: list(TEXT.encode()), max_model_len=4096))
+
+
+async def lines(page: Page) -> tuple[list[str], list[str]]:
+    shown, wanted = await page.evaluate(LINES)
+    return shown, wanted
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+async def test_tokens_wrap_as_the_text_does(browser: Browser, server: RunningServer, width: int) -> None:
+    page = await browser.open(server.url + "/", width=width, height=800)
+    await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+    await page.click("#tab-tokens")
+    await set_value(page, "#max-tokens", str(len(TEXT)))
+    await run(page)
+    count = "document.querySelectorAll('.column .tokens .token').length"
+    await page.wait_for(f"{count} === {len(TEXT)}")
+    assert await page.evaluate("document.querySelectorAll('.token-block').length") > 3
+    shown, wanted = await lines(page)
+    assert len(wanted) > 12
+    assert shown == wanted
+    screen = {"width": width // 2 + 150, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    await page.send("Emulation.setDeviceMetricsOverride", screen)
+    await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    await page.wait_for(f"{count} === {len(TEXT)}")
+    shown, wanted = await lines(page)
+    assert shown == wanted
+    assert page.complaints() == []
+    await page.close()
+
+
+async def test_a_legend_says_what_colours_and_marks_mean(browser: Browser, server: RunningServer) -> None:
+    page = await open_tokens(browser, server.url)
+    legend = await page.text(".token-legend")
+    for word in ("likely", "unlikely", "prefix cache", "grammar", "chosen by you"):
+        assert word in legend
+    colours = "getComputedStyle(document.querySelector('SELECTOR')).backgroundColor"
+    await run(page)
+    shade = await page.evaluate("document.querySelector('.tokens [class*=shade]').className.match(/shade\\d/)[0]")
+    assert await page.evaluate(colours.replace("SELECTOR", f".scale .{shade}")) == await page.evaluate(
+        colours.replace("SELECTOR", f".tokens .{shade}")
+    )
+    await page.click(".tokens [data-at='3']")
+    assert await page.evaluate("document.querySelector('.token-legend').checkVisibility()")
+    await page.close()
+
+
+@pytest.mark.parametrize("at", [2, 120, 300])
+async def test_a_tap_on_a_phone_shows_the_card_and_leaves_the_token_in_view(
+    browser: Browser, server: RunningServer, at: int
+) -> None:
+    page = await browser.open(server.url + "/", width=390, height=780)
+    await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+    await page.click("#tab-tokens")
+    await set_value(page, "#max-tokens", "400")
+    await run(page)
+    await page.wait_for("document.querySelectorAll('.column .tokens .token').length === 400")
+    await page.click(f".tokens [data-at='{at}']")
+    await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    box = "(({top, bottom}) => [top, bottom])(document.querySelector('SELECTOR').getBoundingClientRect())"
+    top, bottom = await page.evaluate(box.replace("SELECTOR", "#token-card .card-head"))
+    assert 0 <= top < bottom <= 780
+    token_top, token_bottom = await page.evaluate(box.replace("SELECTOR", f'.tokens [data-at="{at}"]'))
+    card_top, _ = await page.evaluate(box.replace("SELECTOR", "#token-card"))
+    assert 0 <= token_top < token_bottom <= card_top
+    await page.click("#token-card .close")
+    assert not await page.evaluate("document.querySelector('#token-card').classList.contains('open')")
+    assert page.complaints() == []
+    await page.close()
+
+
+async def test_columns_begin_with_different_seeds_unless_one_is_set(browser: Browser, server: RunningServer) -> None:
+    page = await open_tokens(browser, server.url)
+    await set_value(page, "#tokens-columns", "3")
+    await set_value(page, ".column:nth-child(2) [data-name=seed]", "5")
+    await run(page)
+    seeds = [stream.params.seed for stream in server.engine.submitted[-3:]]
+    assert len(set(seeds)) == 3
+    assert 5 in seeds
+    await set_value(page, ".column:nth-child(2) [data-name=seed]", "")
+    await set_value(page, "#seed", "7")
+    await run(page)
+    assert [stream.params.seed for stream in server.engine.submitted[-3:]] == [7, 7, 7]
+    assert page.complaints() == []
+    await page.close()
+
+
+async def test_the_events_say_how_many_of_how_many_are_shown(browser: Browser, server: RunningServer) -> None:
+    page = await open_tokens(browser, server.url)
+    await set_value(page, "#max-tokens", "450")
+    await page.click("#tokens [data-view=raw]")
+    await run(page)
+    note = "document.querySelector('#tokens .raw .note').textContent"
+    count = "document.querySelectorAll('#tokens .raw-events li').length"
+    await page.wait_for(f"/^Events \\d+ to \\d+ of \\d+\\.$/.test({note})")
+    first, last, number = (int(word) for word in (await page.evaluate(f"{note}.match(/\\d+/g)")))
+    assert await page.evaluate(count) == last - first + 1 == 200
+    assert last == number > 400
+    while await page.evaluate(f"{count} < {number}"):
+        await page.click("#tokens .raw-events-earlier")
+    assert await page.evaluate(note) == f"All {number} events."
+    await page.close()
