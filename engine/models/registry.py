@@ -20,14 +20,16 @@ from engine.models.architectures.gemma3 import Gemma3
 from engine.models.architectures.granite import Granite
 from engine.models.architectures.llama import Llama
 from engine.models.architectures.mistral import Ministral, Ministral3, Mistral
-from engine.models.architectures.mixtral import Mixtral
+from engine.models.architectures.mixtures.granite_moe import GraniteMoe
+from engine.models.architectures.mixtures.mixtral import Mixtral
+from engine.models.architectures.mixtures.olmoe import Olmoe
+from engine.models.architectures.mixtures.qwen2_moe import Qwen2Moe
+from engine.models.architectures.mixtures.qwen3_moe import Qwen3Moe
 from engine.models.architectures.olmo2 import Olmo2
-from engine.models.architectures.olmoe import Olmoe
 from engine.models.architectures.phi3 import Phi3
 from engine.models.architectures.qwen2 import Qwen2
 from engine.models.architectures.qwen3 import Qwen3
 from engine.models.architectures.qwen3_5 import Qwen35, Qwen35Moe
-from engine.models.architectures.qwen3_moe import Qwen3Moe
 from engine.models.architectures.qwen3_next import Qwen3Next
 from engine.models.architectures.smollm3 import SmolLM3
 from engine.models.parts.model import Model
@@ -69,6 +71,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("gemma3", "Gemma3ForCausalLM", Gemma3),
     Architecture("gemma3", "Gemma3ForConditionalGeneration", Gemma3),
     Architecture("mixtral", "MixtralForCausalLM", Mixtral),
+    Architecture("granitemoe", "GraniteMoeForCausalLM", GraniteMoe),
+    Architecture("qwen2moe", "Qwen2MoeForCausalLM", Qwen2Moe),
     Architecture("qwen3moe", "Qwen3MoeForCausalLM", Qwen3Moe),
     Architecture("olmoe", "OlmoeForCausalLM", Olmoe),
     Architecture("qwen3next", "Qwen3NextForCausalLM", Qwen3Next),

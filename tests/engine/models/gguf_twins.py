@@ -70,6 +70,10 @@ def num_experts(config: Mapping[str, Any]) -> int:
 def with_joined_experts(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """One tensor for all experts of a layer where a folder has one for each, by the names that converters give it."""
     joined = dict(tensors)
+    for name in [name for name in tensors if ".input_linear." in name]:  # of Granite
+        gate_up = joined.pop(name)
+        for kind, values in zip(("gate", "up"), np.split(gate_up, 2, axis=1), strict=True):
+            joined[name.replace("block_sparse_moe.input_linear", f"mlp.experts.{kind}_proj")] = values
     for name in [name for name in tensors if ".experts.0." in name]:
         before, behind = name.split(".experts.0.")
         parts = [joined.pop(f"{before}.experts.{number}.{behind}") for number in range(num_experts(config))]
@@ -191,6 +195,21 @@ def add_multipliers(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_logit_scale(config["logits_scaling"])
 
 
+def add_granite_moe(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_multipliers(writer, config)
+    add_experts(writer, config)
+
+
+def add_qwen2_moe(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_experts(writer, config)
+    writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+
+
+def vectors_of_shares(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    """The gates of shared experts as vectors."""
+    return values[0] if name.endswith("shared_expert_gate.weight") else values
+
+
 def add_phi3(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     """A window of 0 where there is none, and tensors of factors."""
     writer.add_sliding_window(config.get("sliding_window") or 0)
@@ -267,6 +286,8 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "PhiForCausalLM": (MODEL_ARCH.PHI2, as_stored, nothing),
     "Phi3ForCausalLM": (MODEL_ARCH.PHI3, as_stored, add_phi3),
     "MixtralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_mixtral),
+    "GraniteMoeForCausalLM": (MODEL_ARCH.GRANITE_MOE, adjacent_pairs, add_granite_moe),
+    "Qwen2MoeForCausalLM": (MODEL_ARCH.QWEN2MOE, vectors_of_shares, add_qwen2_moe),
     "Qwen3MoeForCausalLM": (MODEL_ARCH.QWEN3MOE, as_stored, add_experts),
     "OlmoeForCausalLM": (MODEL_ARCH.OLMOE, as_stored, add_experts),
     "GemmaForCausalLM": (MODEL_ARCH.GEMMA, norms_with_one, nothing),

@@ -294,6 +294,21 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             **_PICTURE_TOKENS,
         },
     ),
+    "granite_moe": (
+        "GraniteMoeForCausalLM",
+        {
+            **_SIZES, "num_local_experts": 6, "num_experts_per_tok": 3, "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.125, "residual_multiplier": 0.22, "logits_scaling": 0.5,
+            "rope_parameters": _PLAIN,
+        },
+    ),
+    "qwen2_moe": (
+        "Qwen2MoeForCausalLM",
+        {
+            **_SIZES, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 48, "norm_topk_prob": False, "rope_parameters": _PLAIN,
+        },
+    ),
 }  # fmt: skip
 
 # Where transformers chooses by the length of a sequence, all sequences are on the same side.
