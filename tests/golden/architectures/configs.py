@@ -306,7 +306,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen2MoeForCausalLM",
         {
             **_SIZES, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
-            "shared_expert_intermediate_size": 48, "norm_topk_prob": False, "rope_parameters": _PLAIN,
+            "shared_expert_intermediate_size": 64, "norm_topk_prob": False, "rope_parameters": _PLAIN,
         },
     ),
 }  # fmt: skip
