@@ -55,6 +55,7 @@ class Cohere2(Cohere):
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
         usual = read_gguf(file)
+        file.fields.required_integer("attention.sliding_window", least=1)
         return cls(_with_windows(usual, gguf_config.read_windows(file, usual.num_layers, period=_PERIOD)))
 
 
