@@ -3,19 +3,33 @@
 from typing import NamedTuple
 
 from engine.interface.errors import ModelError
+from engine.models.architectures.dense.arcee import Arcee
+from engine.models.architectures.dense.cohere import Cohere, Cohere2
+from engine.models.architectures.dense.ernie4_5 import Ernie45
+from engine.models.architectures.dense.exaone4 import Exaone4
+from engine.models.architectures.dense.gemma import Gemma
+from engine.models.architectures.dense.glm4 import Glm4
+from engine.models.architectures.dense.nemotron import Nemotron
+from engine.models.architectures.dense.olmo3 import Olmo3
+from engine.models.architectures.dense.phi2 import Phi2
+from engine.models.architectures.dense.seed_oss import SeedOss
+from engine.models.architectures.dense.stablelm import StableLm
+from engine.models.architectures.dense.starcoder2 import Starcoder2
 from engine.models.architectures.gemma2 import Gemma2
 from engine.models.architectures.gemma3 import Gemma3
 from engine.models.architectures.granite import Granite
 from engine.models.architectures.llama import Llama
 from engine.models.architectures.mistral import Ministral, Ministral3, Mistral
-from engine.models.architectures.mixtral import Mixtral
+from engine.models.architectures.mixtures.granite_moe import GraniteMoe
+from engine.models.architectures.mixtures.mixtral import Mixtral
+from engine.models.architectures.mixtures.olmoe import Olmoe
+from engine.models.architectures.mixtures.qwen2_moe import Qwen2Moe
+from engine.models.architectures.mixtures.qwen3_moe import Qwen3Moe
 from engine.models.architectures.olmo2 import Olmo2
-from engine.models.architectures.olmoe import Olmoe
 from engine.models.architectures.phi3 import Phi3
 from engine.models.architectures.qwen2 import Qwen2
 from engine.models.architectures.qwen3 import Qwen3
 from engine.models.architectures.qwen3_5 import Qwen35, Qwen35Moe
-from engine.models.architectures.qwen3_moe import Qwen3Moe
 from engine.models.architectures.qwen3_next import Qwen3Next
 from engine.models.architectures.smollm3 import SmolLM3
 from engine.models.parts.model import Model
@@ -39,11 +53,26 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("smollm3", "SmolLM3ForCausalLM", SmolLM3),
     Architecture("granite", "GraniteForCausalLM", Granite),
     Architecture("olmo2", "Olmo2ForCausalLM", Olmo2),
+    Architecture("olmo3", "Olmo3ForCausalLM", Olmo3),
+    Architecture("exaone4", "Exaone4ForCausalLM", Exaone4),
+    Architecture("seed_oss", "SeedOssForCausalLM", SeedOss),
+    Architecture("ernie4_5", "Ernie4_5ForCausalLM", Ernie45),
+    Architecture("glm4", "Glm4ForCausalLM", Glm4),
+    Architecture("arcee", "ArceeForCausalLM", Arcee),
+    Architecture("command-r", "CohereForCausalLM", Cohere),
+    Architecture("cohere2", "Cohere2ForCausalLM", Cohere2),
+    Architecture("starcoder2", "Starcoder2ForCausalLM", Starcoder2),
+    Architecture("nemotron", "NemotronForCausalLM", Nemotron),
+    Architecture("stablelm", "StableLmForCausalLM", StableLm),
+    Architecture("phi2", "PhiForCausalLM", Phi2),
     Architecture("phi3", "Phi3ForCausalLM", Phi3),
+    Architecture("gemma", "GemmaForCausalLM", Gemma),
     Architecture("gemma2", "Gemma2ForCausalLM", Gemma2),
     Architecture("gemma3", "Gemma3ForCausalLM", Gemma3),
     Architecture("gemma3", "Gemma3ForConditionalGeneration", Gemma3),
     Architecture("mixtral", "MixtralForCausalLM", Mixtral),
+    Architecture("granitemoe", "GraniteMoeForCausalLM", GraniteMoe),
+    Architecture("qwen2moe", "Qwen2MoeForCausalLM", Qwen2Moe),
     Architecture("qwen3moe", "Qwen3MoeForCausalLM", Qwen3Moe),
     Architecture("olmoe", "OlmoeForCausalLM", Olmoe),
     Architecture("qwen3next", "Qwen3NextForCausalLM", Qwen3Next),

@@ -136,10 +136,12 @@ class AsMatrix(TensorWrapper):
         return None
 
 
-def paired_rows(head_dim: int) -> Transform:
-    """Reorders rows stored for a rotation of adjacent features: pairs (0, 1), … of a head become halves (0, d/2), …."""
+def paired_rows(head_dim: int, rotary_dim: int) -> Transform:
+    """Reorders rows stored for a rotation of adjacent features: pairs (0, 1), … of a head become halves (0, d/2), ….
 
-    return partial(_PairedRows, head_dim=head_dim)
+    Of each head, the first `rotary_dim` rows are rotated; the others stay where they are.
+    """
+    return partial(_PairedRows, head_dim=head_dim, rotary_dim=rotary_dim)
 
 
 def rows(start: int, stop: int, num_rows: int) -> Transform:
@@ -217,6 +219,7 @@ class _Rows(TensorWrapper):
 @dataclass(frozen=True)
 class _PairedRows(TensorWrapper):
     head_dim: int
+    rotary_dim: int
 
     def float32(self) -> np.ndarray:
         reordered: np.ndarray = self.stored.float32()[self._order()]
@@ -227,5 +230,7 @@ class _PairedRows(TensorWrapper):
         return None if encoded is None else encoded.taken(self._order())
 
     def _order(self) -> np.ndarray:
-        order: np.ndarray = np.arange(self.shape[0]).reshape(-1, self.head_dim // 2, 2).swapaxes(1, 2).ravel()
-        return order
+        heads = np.arange(self.shape[0]).reshape(-1, self.head_dim)
+        pairs = heads[:, : self.rotary_dim].reshape(len(heads), -1, 2)
+        heads[:, : self.rotary_dim] = pairs.swapaxes(1, 2).reshape(len(heads), -1)
+        return heads.ravel()

@@ -12,7 +12,7 @@ from engine.models.parts.decoder import QueryKeyNorm
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.model import Model
 from engine.models.parts.rotary import Rotary
-from engine.models.parts.rotary_config import read_rotary
+from engine.models.parts.rotary_config import read_rotaries_of_kinds
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.leaf import Leaf
@@ -59,7 +59,11 @@ class Gemma3(Gemma2):
         is_local = are_local(usual.num_layers, text.integer("sliding_window_pattern", least=1) or _PERIOD)
         return cls(
             _with_windows(
-                usual, folder_config.read_windows(text, is_local=is_local), _read_rotaries(text, usual),
+                usual, folder_config.read_windows(text, is_local=is_local),
+                read_rotaries_of_kinds(
+                    text, usual.head_dim, usual.context_length,
+                    local_theta=text.positive_number("rope_local_base_freq") or _LOCAL_THETA,
+                ),
                 text.positive_number("final_logit_softcapping"),
             ),
             prefix,
@@ -106,25 +110,3 @@ def _with_windows(
         tables=tuple(int(window > 0) for window in windows),
         logit_softcap=softcap or 0.0,
     )
-
-
-def _read_rotaries(config: JsonFile, usual: DecoderConfig) -> tuple[Rotary, ...]:
-    """The rotary embeddings of layers without and with a window.
-
-    Since version 5 of transformers `rope_parameters` has both. Before, `rope_scaling` was that of layers without a
-    window.
-    """
-    tables = config.table("rope_parameters")
-    head_dim, context = usual.head_dim, usual.context_length
-    local_theta = config.positive_number("rope_local_base_freq") or _LOCAL_THETA
-    if tables is None:
-        return *usual.rotary, rotary.plain(head_dim, local_theta)
-    of_kinds = []
-    for kind, theta in (("full_attention", config.positive_number("rope_theta")), ("sliding_attention", local_theta)):
-        table = tables.table(kind)
-        if table is None:
-            raise tables.missing(kind)
-        # A base that stands outside the table is that of the layers that see all.
-        table = table.with_defaults({"rope_theta": theta})
-        of_kinds.append(read_rotary(config, head_dim, context, table=table))
-    return tuple(of_kinds)

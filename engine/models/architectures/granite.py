@@ -3,12 +3,15 @@
 import dataclasses
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder import Decoder
+from engine.models.parts.decoder_config import DecoderConfig
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
+
+Config = TypeVar("Config", bound=DecoderConfig)
 
 
 @dataclass(frozen=True)
@@ -19,30 +22,34 @@ class Granite(Decoder):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        usual = folder_config.read_decoder(config, tensor_names, "granite")
-
-        def multiplier(key: str) -> float:
-            return config.positive_number(key) or 1.0
-
-        return cls(
-            dataclasses.replace(
-                usual,
-                embedding_scale=multiplier("embedding_multiplier"),
-                attention_scale=multiplier("attention_multiplier"),
-                residual_scale=multiplier("residual_multiplier"),
-                logit_scale=1 / multiplier("logits_scaling"),
-            )
-        )
+        return cls(with_multipliers(config, folder_config.read_decoder(config, tensor_names, "granite")))
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        usual = gguf_config.read_decoder(file)
-        return cls(
-            dataclasses.replace(
-                usual,
-                embedding_scale=gguf_config.read_multiplier(file, "embedding_scale"),
-                attention_scale=gguf_config.read_multiplier(file, "attention.scale", usual.attention_scale),
-                residual_scale=gguf_config.read_multiplier(file, "residual_scale"),
-                logit_scale=1 / gguf_config.read_multiplier(file, "logit_scale"),
-            )
-        )
+        return cls(with_multipliers_of_gguf(file, gguf_config.read_decoder(file)))
+
+
+def with_multipliers(config: JsonFile, usual: DecoderConfig) -> DecoderConfig:
+    """Adds the multipliers of `config.json`; raises ModelError."""
+
+    def multiplier(key: str) -> float:
+        return config.positive_number(key) or 1.0
+
+    return dataclasses.replace(
+        usual,
+        embedding_scale=multiplier("embedding_multiplier"),
+        attention_scale=multiplier("attention_multiplier"),
+        residual_scale=multiplier("residual_multiplier"),
+        logit_scale=1 / multiplier("logits_scaling"),
+    )
+
+
+def with_multipliers_of_gguf(file: GGUFTensors, usual: Config) -> Config:
+    """Adds the multipliers of a GGUF file; raises ModelError."""
+    return dataclasses.replace(
+        usual,
+        embedding_scale=gguf_config.read_multiplier(file, "embedding_scale"),
+        attention_scale=gguf_config.read_multiplier(file, "attention.scale", usual.attention_scale),
+        residual_scale=gguf_config.read_multiplier(file, "residual_scale"),
+        logit_scale=1 / gguf_config.read_multiplier(file, "logit_scale"),
+    )

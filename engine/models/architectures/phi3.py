@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from engine.models.parts import folder_config, gguf_config
-from engine.models.parts.decoder import Decoder, Names, in_layers
+from engine.models.parts.decoder import Decoder, joined
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.longrope import LongRope, read_longrope, read_longrope_of_gguf
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.leaf import Part
-from engine.weights.tensors import rows
 
 
 @dataclass(frozen=True)
@@ -54,19 +53,8 @@ class Phi3(Decoder):
     def qkv_parts(self, inputs: int | None) -> tuple[Part, ...]:
         """As `Decoder.qkv_parts`: rows of one matrix."""
         config = self.config
-        return _joined((config.q_size, config.kv_size, config.kv_size), inputs, ("self_attn.qkv_proj", "attn_qkv"))
+        return joined((config.q_size, config.kv_size, config.kv_size), inputs, ("self_attn.qkv_proj", "attn_qkv"))
 
     def gate_up_parts(self, inputs: int | None) -> tuple[Part, ...]:
         """As `Decoder.gate_up_parts`: rows of one matrix."""
-        return _joined((self.config.intermediate_size,) * 2, inputs, ("mlp.gate_up_proj", "ffn_up"))
-
-
-def _joined(sizes: tuple[int, ...], inputs: int | None, names: Names) -> tuple[Part, ...]:
-    """Parts of so many outputs each, which are joined in one tensor."""
-    suffix, rest = ("bias", ()) if inputs is None else ("weight", (inputs,))
-    ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
-    chosen = [rows(end - size, end, ends[-1]) for size, end in zip(sizes, ends, strict=True)]
-    return tuple(
-        in_layers((size, *rest), names, suffix=suffix, folder_transform=transform, gguf_transform=transform)
-        for size, transform in zip(sizes, chosen, strict=True)
-    )
+        return joined((self.config.intermediate_size,) * 2, inputs, ("mlp.gate_up_proj", "ffn_up"))

@@ -11,7 +11,7 @@ import numpy as np
 
 from cache.storage import KVPages
 from engine.backends.base.backend import Backends, Products
-from engine.backends.base.operands import AttentionConstants, Norm
+from engine.backends.base.operands import AttentionConstants, Norm, NormKind
 from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder_config import DecoderConfig
@@ -21,7 +21,7 @@ from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Split, Stored
-from engine.weights.tensors import Transform, paired_rows
+from engine.weights.tensors import Transform, paired_rows, rows
 
 # Of a tensor: its name in a folder and in a GGUF file, within its layer if it has one, without ".weight".
 Names = tuple[str, str]
@@ -46,9 +46,17 @@ class Decoder(Model):
         "attention_norm": ("input_layernorm", "attn_norm"),
         "mlp_norm": ("post_attention_layernorm", "ffn_norm"),
     }
+    output_norm_names: ClassVar[Names] = ("model.norm", "output_norm")
+    attention_output_names: ClassVar[Names] = ("self_attn.o_proj", "attn_output")
+    has_output_bias: ClassVar[bool] = False  # of the matrix that makes logits
     model_type: ClassVar[str] = ""  # in `config.json`
     query_key_norm: ClassVar[QueryKeyNorm] = QueryKeyNorm.NONE
-    # Whether GGUF files store queries and keys for a rotation of adjacent features.
+    norm_kind: ClassVar[NormKind] = NormKind.RMS
+    has_norm_bias: ClassVar[bool] = False
+    # Whether both blocks of a layer read the same normed input, and add to it side by side.
+    is_parallel: ClassVar[bool] = False
+    # Whether folders and GGUF files store queries and keys for a rotation of adjacent features.
+    is_paired_in_folder: ClassVar[bool] = False
     is_paired_in_gguf: ClassVar[bool] = False
 
     @classmethod
@@ -60,26 +68,28 @@ class Decoder(Model):
         return cls(gguf_config.read_decoder(file))
 
     def leaves(self) -> tuple[Leaf, ...]:
-        config, vector = self.config, LeafKind.VECTOR
+        config = self.config
         hidden, vocab = config.hidden_size, (config.vocab_size, config.hidden_size)
         embedding = single(vocab, ("model.embed_tokens", "token_embd"))
-        output_norm = self.norm_part(hidden, ("model.norm", "output_norm"), is_in_layers=False)
         leaves = [
             Leaf("embedding", LeafKind.EMBEDDING, (embedding,), Split.OUTPUTS, is_per_layer=False),
-            *(Leaf(leaf, vector, (self.norm_part(hidden, names),)) for leaf, names in self.norms.items()),
+            *(part for leaf, names in self.norms.items() for part in self.norm_leaves(leaf, hidden, names)),
             *self.attention_leaves(),
             *self.feed_forward_leaves(),
-            Leaf("output_norm", vector, (output_norm,), is_per_layer=False),
+            *self.norm_leaves("output_norm", hidden, self.output_norm_names, is_per_layer=False),
         ]
         if config.has_output:
             output = single(vocab, ("lm_head", "output"))
             leaves.append(Leaf("output", LeafKind.EMBEDDING, (output,), Split.OUTPUTS, is_per_layer=False))
+        if self.has_output_bias:
+            bias = single(vocab[:1], ("lm_head", "output"), suffix="bias")
+            leaves.append(Leaf("output_bias", LeafKind.VECTOR, (bias,), Split.OUTPUTS, is_per_layer=False))
         return tuple(leaves)
 
     def attention_leaves(self) -> list[Leaf]:
         """Of queries, keys and values, their norms, and the product behind attention."""
         config, hidden = self.config, self.config.hidden_size
-        output = in_layers((hidden, config.q_size), ("self_attn.o_proj", "attn_output"))
+        output = in_layers((hidden, config.q_size), self.attention_output_names)
         leaves = [
             Leaf("qkv", LeafKind.MATRIX, self.qkv_parts(hidden), Split.HEADS),
             Leaf("attention_output", LeafKind.MATRIX, (output,), Split.INPUTS),
@@ -87,27 +97,27 @@ class Decoder(Model):
         if config.has_qkv_bias:
             leaves.append(Leaf("qkv_bias", LeafKind.VECTOR, self.qkv_parts(None), Split.HEADS))
         if config.has_attention_output_bias:
-            bias = in_layers((hidden,), ("self_attn.o_proj", "attn_output"), suffix="bias")
+            bias = in_layers((hidden,), self.attention_output_names, suffix="bias")
             leaves.append(Leaf("attention_output_bias", LeafKind.VECTOR, (bias,)))
         if self.query_key_norm is not QueryKeyNorm.NONE:
             num_heads = {"q": config.num_heads, "k": config.num_kv_heads}
             for kind, heads in num_heads.items():
                 size = config.head_dim * (heads if self.query_key_norm is QueryKeyNorm.ALL else 1)
-                part = self.norm_part(size, (f"self_attn.{kind}_norm", f"attn_{kind}_norm"))
-                leaves.append(Leaf(f"{kind}_norm", LeafKind.VECTOR, (part,)))
+                leaves += self.norm_leaves(f"{kind}_norm", size, (f"self_attn.{kind}_norm", f"attn_{kind}_norm"))
         return leaves
 
     def qkv_parts(self, inputs: int | None) -> tuple[Part, ...]:
         """Queries, keys and values: matrices of so many inputs, or None: biases."""
         config = self.config
-        paired = paired_rows(config.head_dim) if self.is_paired_in_gguf else None
+        paired = paired_rows(config.head_dim, config.rotary[0].rotary_dim)
         kinds = (("q", config.q_size, paired), ("k", config.kv_size, paired), ("v", config.kv_size, None))
         return tuple(
             in_layers(
                 (size,) if inputs is None else (size, inputs),
                 (f"self_attn.{kind}_proj", f"attn_{kind}"),
                 suffix="bias" if inputs is None else "weight",
-                gguf_transform=transform,
+                folder_transform=transform if self.is_paired_in_folder else None,
+                gguf_transform=transform if self.is_paired_in_gguf else None,
             )
             for kind, size, transform in kinds
         )
@@ -137,6 +147,14 @@ class Decoder(Model):
             )
             for kind in ("gate", "up")
         )
+
+    def norm_leaves(self, leaf: str, size: int, names: Names, *, is_per_layer: bool = True) -> list[Leaf]:
+        """The weights of a norm over `size` features, and its biases where the architecture has some."""
+        parts = {leaf: self.norm_part(size, names, is_in_layers=is_per_layer)}
+        if self.has_norm_bias:
+            make = in_layers if is_per_layer else single
+            parts[f"{leaf}_bias"] = make((size,), names, suffix="bias")
+        return [Leaf(name, LeafKind.VECTOR, (part,), is_per_layer=is_per_layer) for name, part in parts.items()]
 
     def norm_part(self, size: int, names: Names, *, is_in_layers: bool = True) -> Part:
         """The weights of a norm over `size` features."""
@@ -168,6 +186,10 @@ class Decoder(Model):
             norm = self.norm(params, "attention_norm")
             qkv = products.norm_product(x, norm, params["qkv"], index, layout, bias=params.get("qkv_bias"))
             attended, kv = backends.attention(self.attention_input(qkv, layout), kv, index, layout, constants)
+            if self.is_parallel:
+                mixed = self.mixed(x, norm, params, index, layout, products)
+                x = self.added(x, attended, "attention_output", params, index, layout, products)
+                return self.added(x, mixed, "down", params, index, layout, products), kv
             x = self.added(x, attended, "attention_output", params, index, layout, products)
             return self.feed_forward(x, params, index, layout, products), kv
 
@@ -182,11 +204,18 @@ class Decoder(Model):
         self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products
     ) -> jax.Array:
         """The residual stream [num_tokens, hidden] after a layer's feed-forward block."""
-        mixed = products.norm_product(
-            x, self.norm(params, "mlp_norm"), params["gate_up"], index, layout,
+        mixed = self.mixed(x, self.norm(params, "mlp_norm"), params, index, layout, products)
+        return self.added(x, mixed, "down", params, index, layout, products)
+
+    def mixed(
+        self, x: jax.Array, norm: Norm | None, params: Params, index: jax.Array, layout: TokenLayout,
+        products: Products,
+    ) -> jax.Array:  # fmt: skip
+        """The inner features of a feed-forward block, [num_tokens, intermediate_size], of what it norms."""
+        return products.norm_product(
+            x, norm, params["gate_up"], index, layout,
             bias=params.get("gate_up_bias"), activation=self.config.activation, is_gated=True,
         )  # fmt: skip
-        return self.added(x, mixed, "down", params, index, layout, products)
 
     def added(
         self, x: jax.Array, inner: jax.Array, leaf: str, params: Params, index: jax.Array, layout: TokenLayout,
@@ -204,7 +233,7 @@ class Decoder(Model):
         weights = params["output" if self.config.has_output else "embedding"]
         return backends.products.head_product(
             hidden, jnp.asarray(sampled), self.norm(params, "output_norm"), weights,
-            scale=self.config.logit_scale, softcap=self.config.logit_softcap,
+            bias=params.get("output_bias"), scale=self.config.logit_scale, softcap=self.config.logit_softcap,
         )  # fmt: skip
 
     def states(self, params: Params, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -212,7 +241,9 @@ class Decoder(Model):
 
     def norm(self, params: Params, leaf: str) -> Norm | None:
         """The norm of a leaf, or None where the architecture has no such leaf."""
-        return Norm(params[leaf], self.config.rms_norm_eps) if leaf in params else None
+        if leaf not in params:
+            return None
+        return Norm(params[leaf], self.config.rms_norm_eps, self.norm_kind, params.get(f"{leaf}_bias"))
 
 
 def in_layers(
@@ -226,9 +257,22 @@ def in_layers(
     )  # fmt: skip
 
 
-def single(shape: tuple[int, ...], names: Names, *, folder_transform: Transform | None = None) -> Part:
+def single(
+    shape: tuple[int, ...], names: Names, *, suffix: str = "weight", folder_transform: Transform | None = None
+) -> Part:
     """A tensor outside the layers."""
-    return _part(shape, f"{names[0]}.weight", f"{names[1]}.weight", folder_transform)
+    return _part(shape, f"{names[0]}.{suffix}", f"{names[1]}.{suffix}", folder_transform)
+
+
+def joined(sizes: tuple[int, ...], inputs: int | None, names: Names) -> tuple[Part, ...]:
+    """Parts of so many outputs each, which are joined in one tensor of each layer; no inputs: biases."""
+    suffix, rest = ("bias", ()) if inputs is None else ("weight", (inputs,))
+    ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
+    chosen = [rows(end - size, end, ends[-1]) for size, end in zip(sizes, ends, strict=True)]
+    return tuple(
+        in_layers((size, *rest), names, suffix=suffix, folder_transform=transform, gguf_transform=transform)
+        for size, transform in zip(sizes, chosen, strict=True)
+    )
 
 
 def _part(

@@ -102,8 +102,7 @@ class DeltaConfig(ExpertsConfig):
     @property
     def product_inputs(self) -> dict[str, int]:
         """As `ModelConfig.product_inputs`."""
-        shared = {"shared expert": self.shared_size} if self.shared_size else {}
-        return {**super().product_inputs, "delta values": self.delta.value_size, **shared}
+        return {**super().product_inputs, "delta values": self.delta.value_size}
 
     @property
     def joined_outputs(self) -> dict[str, int]:

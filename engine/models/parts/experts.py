@@ -34,6 +34,12 @@ class ExpertsConfig(DecoderConfig):
     normalises_shares: bool = False  # whether the shares of the experts that a token picks add up to 1
     shared_size: int = 0  # of the expert that every token goes through, with a gate of its own; 0: there is none
 
+    @property
+    def product_inputs(self) -> dict[str, int]:
+        """As `ModelConfig.product_inputs`."""
+        shared = {"shared expert": self.shared_size} if self.shared_size else {}
+        return {**super().product_inputs, **shared}
+
 
 @dataclass(frozen=True)
 class ExpertsDecoder(Decoder):
@@ -93,6 +99,8 @@ class ExpertsDecoder(Decoder):
         inputs = x if norm is None else products.norm(x, norm, index, layout)
         scores = products.norm_product(inputs, None, params["router"], index, layout)
         picks = pick(scores, config.num_picked, normalises=config.normalises_shares)
+        if config.residual_scale != 1.0:
+            picks = picks._replace(shares=picks.shares * config.residual_scale)
         x = products.add_experts(
             x, inputs, params["gate_up"], params["down"], picks, index, layout, activation=config.activation
         )
@@ -102,7 +110,8 @@ class ExpertsDecoder(Decoder):
         mixed = products.norm_product(
             inputs, None, params["shared_gate_up"], index, layout, activation=config.activation, is_gated=True
         )
-        return products.add_product(x, (mixed * share).astype(x.dtype), params["shared_down"], index, layout)
+        mixed = (mixed * share).astype(x.dtype)
+        return products.add_product(x, mixed, params["shared_down"], index, layout, scale=config.residual_scale)
 
 
 def pick(scores: jax.Array, num_picked: int, *, normalises: bool) -> Picks:
@@ -111,6 +120,14 @@ def pick(scores: jax.Array, num_picked: int, *, normalises: bool) -> Picks:
     if normalises:
         shares = shares / jnp.sum(shares, axis=-1, keepdims=True)
     return Picks(experts, shares, scores.shape[-1])
+
+
+def refuse_layers_without_experts(config: JsonFile) -> None:
+    """Raises ModelError if some layers of one of Qwen's models have no experts."""
+    if config.value("mlp_only_layers") not in (None, []):
+        raise config.error("mlp_only_layers", "layers without experts are not served")
+    if config.integer("decoder_sparse_step", least=1) not in (None, 1):
+        raise config.error("decoder_sparse_step", "layers without experts are not served")
 
 
 def check_experts(num_experts: int, num_picked: int) -> None:

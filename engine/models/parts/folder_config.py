@@ -6,7 +6,7 @@ from typing import TypedDict
 from engine.interface.errors import ModelError
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.rotary import MAX_HEAD_DIM, Rotary
-from engine.models.parts.rotary_config import read_rotary, rope_tables, stretched_context
+from engine.models.parts.rotary_config import read_rotary, read_rotary_dim, rope_tables, stretched_context
 from engine.weights.formats.model_folder import JsonFile
 
 OUTPUT = "lm_head.weight"
@@ -62,29 +62,33 @@ def read_epsilon(config: JsonFile, key: str, default: float) -> float:
 def read_decoder(
     config: JsonFile, tensor_names: Set[str], model_type: str, *,
     rotary: Rotary | None = None, is_tied: bool = False, default_theta: float = 10000.0,
-    hidden_act: str = "silu",
+    rotates_a_part: bool = False, hidden_act: str | tuple[str, ...] = "silu", epsilon_key: str = "rms_norm_eps",
+    default_epsilon: float = 1e-6,
 ) -> DecoderConfig:  # fmt: skip
     """The configuration of most models of the family, whose layers are all alike; raises ModelError.
 
     Args:
         rotary: the rotary embedding where the architecture reads it in its own way.
-        is_tied, default_theta: what holds where the configuration does not say.
-        hidden_act: the only activation of the architecture, by its name in configurations.
+        is_tied, default_theta, default_epsilon: what holds where the configuration does not say.
+        rotates_a_part: whether `partial_rotary_factor` may be below 1.
+        hidden_act: the only activation of the architecture, by its name in configurations, or by all its names.
     """
     if config.text("model_type") not in (None, model_type):
         raise config.error("model_type", f'of this architecture it must be "{model_type}"')
-    if config.text("hidden_act") not in (None, hidden_act):
-        raise config.error("hidden_act", f'of this architecture it must be "{hidden_act}"')
+    hidden_acts = (hidden_act,) if isinstance(hidden_act, str) else hidden_act
+    if config.text("hidden_act") not in (None, *hidden_acts):
+        raise config.error("hidden_act", f'of this architecture it must be "{hidden_acts[0]}"')
     sizes = read_sizes(config)
     head_dim, context = sizes["head_dim"], sizes["context_length"]
     if rotary is None:
-        refuse_partial_rotation(config)
-        rotary = read_rotary(config, head_dim, context, default_theta=default_theta)
+        if not rotates_a_part:
+            refuse_partial_rotation(config)
+        rotary = read_rotary(config, read_rotary_dim(config, head_dim), context, default_theta=default_theta)
     has_bias = read_flag(config, "attention_bias", False)
     sizes["context_length"] = max(context, stretched_context(config))
     return DecoderConfig(
         **sizes,
-        rms_norm_eps=read_epsilon(config, "rms_norm_eps", 1e-6),
+        rms_norm_eps=read_epsilon(config, epsilon_key, default_epsilon),
         rotary=(rotary,),
         tables=(0,) * sizes["num_layers"],
         windows=(0,) * sizes["num_layers"],

@@ -61,17 +61,21 @@ def read_multiplier(file: GGUFTensors, key: str, default: float = 1.0) -> float:
     return default if stored is None else float(str(np.float32(stored)))
 
 
-def read_decoder(file: GGUFTensors, *, rotary: Rotary | None = None) -> DecoderConfig:
+def read_decoder(
+    file: GGUFTensors, *, rotary: Rotary | None = None, rotates_a_part: bool = False,
+    epsilon_key: str = "attention.layer_norm_rms_epsilon",
+) -> DecoderConfig:  # fmt: skip
     """The configuration of most models of the family, whose layers are all alike; raises ModelError."""
     sizes = read_sizes(file)
     num_layers, head_dim = sizes["num_layers"], sizes["head_dim"]
     if rotary is None:
-        if read_rotary_dim_of_gguf(file, head_dim) != head_dim:
+        rotary_dim = read_rotary_dim_of_gguf(file, head_dim)
+        if rotary_dim != head_dim and not rotates_a_part:
             raise ModelError("a rotary embedding over a part of the head is not served")
-        rotary = read_rotary_of_gguf(file, head_dim, sizes["context_length"])
+        rotary = read_rotary_of_gguf(file, rotary_dim, sizes["context_length"])
     return DecoderConfig(
         **sizes,
-        rms_norm_eps=read_epsilon(file, "attention.layer_norm_rms_epsilon"),
+        rms_norm_eps=read_epsilon(file, epsilon_key),
         rotary=(rotary,),
         tables=(0,) * num_layers,
         windows=(read_window(file),) * num_layers,
@@ -87,3 +91,19 @@ def read_window(file: GGUFTensors) -> int:
     """Tokens that a query sees, up to and with its own; 0 where it sees all."""
     key = "attention.sliding_window"
     return 0 if file.fields.value(key) == 0 else file.fields.integer(key) or 0
+
+
+def read_windows(file: GGUFTensors, num_layers: int, *, period: int) -> tuple[int, ...]:
+    """The window of each layer in tokens, 0 for none; raises ModelError.
+
+    `attention.sliding_window_pattern` lists which layers have one, or says the last of how many layers has none;
+    `period` is that number where it is absent.
+    """
+    window, key = read_window(file), "attention.sliding_window_pattern"
+    pattern = file.fields.value(key)
+    if isinstance(pattern, list):
+        if len(pattern) != num_layers or any(each not in (0, 1) for each in pattern):
+            raise file.fields.error(key, f"it must say of each of {num_layers} layers whether it has a window")
+        return tuple(window if each else 0 for each in pattern)
+    period = file.fields.integer(key) or period
+    return tuple(window if (index + 1) % period else 0 for index in range(num_layers))

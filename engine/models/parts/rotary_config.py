@@ -45,6 +45,32 @@ def read_rotary(
             raise _unserved(fields)
 
 
+def read_rotaries_of_kinds(
+    config: JsonFile, head_dim: int, context_length: int, *,
+    default_theta: float = 10000.0, local_theta: float | None = None,
+) -> tuple[Rotary, Rotary]:  # fmt: skip
+    """The rotary embeddings of layers without and with a window; raises ModelError.
+
+    Since version 5 of transformers `rope_parameters` has both. Before, `rope_scaling` was that of layers without a
+    window, and those with one had the base `local_theta`, or where that is None the same base.
+    """
+    tables = config.table("rope_parameters")
+    theta = config.positive_number("rope_theta") or default_theta
+    if tables is None:
+        full = read_rotary(config, head_dim, context_length, default_theta=default_theta)
+        return full, rotary.plain(head_dim, local_theta or theta)
+    of_kinds = []
+    for kind, of_kind in (("full_attention", theta), ("sliding_attention", local_theta or theta)):
+        table = tables.table(kind)
+        if table is None:
+            raise tables.missing(kind)
+        # A base that stands outside the table is that of the layers that see all.
+        of_kinds.append(
+            read_rotary(config, head_dim, context_length, table=table.with_defaults({"rope_theta": of_kind}))
+        )
+    return of_kinds[0], of_kinds[1]
+
+
 def read_theta(config: JsonFile, tables: Sequence[JsonFile], default: float = 10000.0) -> float:
     """The base of the frequencies, from the tables of the rotary embedding or from `config` itself."""
     return next(filter(None, (each.positive_number("rope_theta") for each in (*tables, config))), default)

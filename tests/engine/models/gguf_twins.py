@@ -70,6 +70,10 @@ def num_experts(config: Mapping[str, Any]) -> int:
 def with_joined_experts(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """One tensor for all experts of a layer where a folder has one for each, by the names that converters give it."""
     joined = dict(tensors)
+    for name in [name for name in tensors if ".input_linear." in name]:  # of Granite
+        gate_up = joined.pop(name)
+        for kind, values in zip(("gate", "up"), np.split(gate_up, 2, axis=1), strict=True):
+            joined[name.replace("block_sparse_moe.input_linear", f"mlp.experts.{kind}_proj")] = values
     for name in [name for name in tensors if ".experts.0." in name]:
         before, behind = name.split(".experts.0.")
         parts = [joined.pop(f"{before}.experts.{number}.{behind}") for number in range(num_experts(config))]
@@ -158,6 +162,27 @@ def add_window(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_sliding_window(config["sliding_window"])
 
 
+def add_windows(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Windows of the layers that `layer_types` names."""
+    if config["sliding_window"] is not None:
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+
+
+def add_logit_scale(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_logit_scale(config["logit_scale"])
+
+
+def add_cohere2(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Which layers have the window is the same in all models."""
+    add_logit_scale(writer, config)
+    add_window(writer, config)
+
+
+def add_parallel_residual(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_parallel_residual(config["use_parallel_residual"])
+
+
 def add_growth(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_attn_temperature_scale(config["rope_parameters"]["llama_4_scaling_beta"])
     writer.add_rope_scaling_yarn_log_mul(config["rope_parameters"]["mscale_all_dim"])
@@ -168,6 +193,21 @@ def add_multipliers(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_attention_scale(config["attention_multiplier"])
     writer.add_residual_scale(config["residual_multiplier"])
     writer.add_logit_scale(config["logits_scaling"])
+
+
+def add_granite_moe(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_multipliers(writer, config)
+    add_experts(writer, config)
+
+
+def add_qwen2_moe(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_experts(writer, config)
+    writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+
+
+def vectors_of_shares(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    """The gates of shared experts as vectors."""
+    return values[0] if name.endswith("shared_expert_gate.weight") else values
 
 
 def add_phi3(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
@@ -220,6 +260,7 @@ def llama3_factors(rotary: Mapping[str, Any], rotary_dim: int) -> np.ndarray:
 
 OF_PICTURES = ("vision_tower.", "multi_modal_projector.", "model.visual.")
 OUTPUT = {"lm_head.weight": "output.weight"}
+LAYER_NORM_EPSILONS = ("layer_norm_eps", "norm_epsilon", "norm_eps")
 
 # By transformers' class: the architecture, what is done to tensors, and the fields that others do not have.
 TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
@@ -231,10 +272,25 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "SmolLM3ForCausalLM": (MODEL_ARCH.SMOLLM3, adjacent_pairs, nothing),
     "GraniteForCausalLM": (MODEL_ARCH.GRANITE, adjacent_pairs, add_multipliers),
     "Olmo2ForCausalLM": (MODEL_ARCH.OLMO2, as_stored, nothing),
+    "Olmo3ForCausalLM": (MODEL_ARCH.OLMO2, as_stored, add_windows),
+    "Exaone4ForCausalLM": (MODEL_ARCH.EXAONE4, as_stored, add_windows),
+    "SeedOssForCausalLM": (MODEL_ARCH.SEED_OSS, as_stored, nothing),
+    "Ernie4_5ForCausalLM": (MODEL_ARCH.ERNIE4_5, as_stored, nothing),
+    "Glm4ForCausalLM": (MODEL_ARCH.GLM4, as_stored, nothing),
+    "ArceeForCausalLM": (MODEL_ARCH.ARCEE, adjacent_pairs, nothing),
+    "CohereForCausalLM": (MODEL_ARCH.COMMAND_R, as_stored, add_logit_scale),
+    "Cohere2ForCausalLM": (MODEL_ARCH.COHERE2, as_stored, add_cohere2),
+    "Starcoder2ForCausalLM": (MODEL_ARCH.STARCODER2, as_stored, add_window),
+    "NemotronForCausalLM": (MODEL_ARCH.NEMOTRON, norms_with_one, nothing),
+    "StableLmForCausalLM": (MODEL_ARCH.STABLELM, as_stored, add_parallel_residual),
+    "PhiForCausalLM": (MODEL_ARCH.PHI2, as_stored, nothing),
     "Phi3ForCausalLM": (MODEL_ARCH.PHI3, as_stored, add_phi3),
     "MixtralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_mixtral),
+    "GraniteMoeForCausalLM": (MODEL_ARCH.GRANITE_MOE, adjacent_pairs, add_granite_moe),
+    "Qwen2MoeForCausalLM": (MODEL_ARCH.QWEN2MOE, vectors_of_shares, add_qwen2_moe),
     "Qwen3MoeForCausalLM": (MODEL_ARCH.QWEN3MOE, as_stored, add_experts),
     "OlmoeForCausalLM": (MODEL_ARCH.OLMOE, as_stored, add_experts),
+    "GemmaForCausalLM": (MODEL_ARCH.GEMMA, norms_with_one, nothing),
     "Qwen3NextForCausalLM": (MODEL_ARCH.QWEN3NEXT, norms_of_hybrids_with_one, add_delta_nets),
     "Qwen3_5ForCausalLM": (MODEL_ARCH.QWEN35, norms_of_hybrids_with_one, add_delta_nets),
     "Qwen3_5ForConditionalGeneration": (MODEL_ARCH.QWEN35, norms_of_hybrids_with_one, add_delta_nets),
@@ -258,7 +314,10 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
         writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if "rms_norm_eps" in config:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    else:
+        writer.add_layer_norm_eps(next(config[key] for key in LAYER_NORM_EPSILONS if key in config))
     if "head_dim" in config:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])

@@ -201,6 +201,74 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "OlmoeForCausalLM",
         {**_SIZES, "num_experts": 6, "num_experts_per_tok": 3, "norm_topk_prob": False, "rope_parameters": _PLAIN},
     ),
+    "gemma": ("GemmaForCausalLM", {**_GEMMA, "head_dim": 32, "rope_parameters": _PLAIN}),
+    "seed_oss": (
+        "SeedOssForCausalLM",
+        {**_LLAMA, "attention_bias": True, "attention_out_bias": False, "mlp_bias": False, "rope_parameters": _PLAIN},
+    ),
+    "olmo3": (
+        "Olmo3ForCausalLM",
+        {
+            **_SIZES, "sliding_window": 30,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "sliding_attention": _PLAIN,
+                "full_attention": {
+                    "rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0,
+                    "original_max_position_embeddings": 128, "beta_fast": 16.0, "beta_slow": 0.5,
+                },
+            },
+        },
+    ),
+    "exaone4": (  # no rotation in the layer without a window
+        "Exaone4ForCausalLM",
+        {
+            **_LLAMA, "sliding_window": 30, "rope_parameters": _PLAIN,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "exaone4_all": (  # all layers rotate where none has a window
+        "Exaone4ForCausalLM",
+        {
+            **_LLAMA, "sliding_window": None, "layer_types": ["full_attention"] * 3,
+            "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+    "glm4": (
+        "Glm4ForCausalLM",
+        {**_LLAMA, "attention_bias": True, "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.5}},
+    ),
+    "ernie4_5": (
+        "Ernie4_5ForCausalLM",
+        {**_LLAMA, "use_bias": False, "tie_word_embeddings": True, "rope_parameters": _PLAIN},
+    ),
+    "arcee": ("ArceeForCausalLM", {**_LLAMA, "rope_parameters": _PLAIN}),
+    "cohere": ("CohereForCausalLM", {**_SIZES, "logit_scale": 0.5, "rope_parameters": _PLAIN}),
+    "cohere2": (
+        "Cohere2ForCausalLM",
+        {
+            **_SIZES, "logit_scale": 0.5, "sliding_window": 30, "rope_parameters": _PLAIN, "num_hidden_layers": 5,
+        },
+    ),
+    "starcoder2": (
+        "Starcoder2ForCausalLM",
+        {**_SIZES, "sliding_window": 40, "use_bias": True, "rope_parameters": _PLAIN},
+    ),
+    "nemotron": (
+        "NemotronForCausalLM",
+        {**_LLAMA, "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.5}},
+    ),
+    "stablelm": (
+        "StableLmForCausalLM",
+        {
+            **_SIZES, "use_qkv_bias": True, "tie_word_embeddings": False,
+            "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.25},
+        },
+    ),
+    "phi2": ("PhiForCausalLM", {**_SIZES, "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.5}}),
     "qwen3_next": ("Qwen3NextForCausalLM", _HYBRID_EXPERTS),
     "qwen3_next_uneven": (  # in no repeated pattern, more heads of keys and longer ones
         "Qwen3NextForCausalLM",
@@ -224,6 +292,21 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "text_config": _HYBRID_EXPERTS, "vision_config": _TINY_VISION, "tie_word_embeddings": False,
             **_PICTURE_TOKENS,
+        },
+    ),
+    "granite_moe": (
+        "GraniteMoeForCausalLM",
+        {
+            **_SIZES, "num_local_experts": 6, "num_experts_per_tok": 3, "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.125, "residual_multiplier": 0.22, "logits_scaling": 0.5,
+            "rope_parameters": _PLAIN,
+        },
+    ),
+    "qwen2_moe": (
+        "Qwen2MoeForCausalLM",
+        {
+            **_SIZES, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 64, "norm_topk_prob": False, "rope_parameters": _PLAIN,
         },
     ),
 }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Self
 from engine.models.architectures.qwen2 import read_windows
 from engine.models.parts import folder_config
 from engine.models.parts.decoder import QueryKeyNorm
-from engine.models.parts.experts import ExpertsDecoder, read_folder, read_gguf
+from engine.models.parts.experts import ExpertsDecoder, read_folder, read_gguf, refuse_layers_without_experts
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 
@@ -21,10 +21,7 @@ class Qwen3Moe(ExpertsDecoder):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        if config.value("mlp_only_layers") not in (None, []):
-            raise config.error("mlp_only_layers", "layers without experts are not served")
-        if config.integer("decoder_sparse_step", least=1) not in (None, 1):
-            raise config.error("decoder_sparse_step", "layers without experts are not served")
+        refuse_layers_without_experts(config)
         usual = folder_config.read_decoder(config, tensor_names, "qwen3_moe")
         usual = dataclasses.replace(
             usual,

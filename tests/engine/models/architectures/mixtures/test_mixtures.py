@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from engine.interface.errors import ModelError
-from engine.models.architectures.olmoe import Olmoe
-from engine.models.architectures.qwen3_moe import Qwen3Moe
+from engine.models.architectures.mixtures.granite_moe import GraniteMoe
+from engine.models.architectures.mixtures.olmoe import Olmoe
+from engine.models.architectures.mixtures.qwen2_moe import Qwen2Moe
+from engine.models.architectures.mixtures.qwen3_moe import Qwen3Moe
 from engine.models.parts.model import Model
 from engine.weights.formats.model_folder import JsonFile
 
@@ -31,12 +33,22 @@ def test_either_name_tells_how_many_experts_there_are(name: str) -> None:
     assert (config.intermediate_size, opened(Olmoe, EXPERTS).config.intermediate_size) == (32, 96)
 
 
+def test_qwen2_has_windows_in_every_second_layer_below_a_limit() -> None:
+    values = {**EXPERTS, "shared_expert_intermediate_size": 48, "sliding_window": 30, "max_window_layers": 4}
+    assert opened(Qwen2Moe, values).config.windows == (0,) * 7
+    assert opened(Qwen2Moe, {**values, "use_sliding_window": True}).config.windows == (30, 0, 30, 0, 0, 0, 0)
+    assert opened(Qwen2Moe, values).config.has_qkv_bias
+
+
 @pytest.mark.parametrize(
     ("architecture", "values", "message"),
     [
         (Qwen3Moe, {**EXPERTS, "mlp_only_layers": [0]}, "layers without experts are not served"),
         (Qwen3Moe, {**EXPERTS, "decoder_sparse_step": 2}, "layers without experts are not served"),
         (Qwen3Moe, {**EXPERTS, "num_experts_per_tok": 5}, "a token cannot pick 5 of 4 experts"),
+        (Qwen2Moe, {**EXPERTS, "mlp_only_layers": [0]}, "layers without experts are not served"),
+        (Qwen2Moe, EXPERTS, "lacks shared_expert_intermediate_size"),
+        (GraniteMoe, {**EXPERTS, "num_experts_per_tok": 5}, "a token cannot pick 5 of 4 experts"),
         (Qwen3Moe, SIZES, "lacks moe_intermediate_size"),
         (Olmoe, {**EXPERTS, "clip_qkv": 8.0}, "clip_qkv is 8.0"),
     ],

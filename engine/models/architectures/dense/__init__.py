@@ -1,0 +1,1 @@
+"""Further decoders without experts, one file each."""

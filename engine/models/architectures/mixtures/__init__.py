@@ -1,0 +1,1 @@
+"""Decoders with experts in every layer, one file each."""
