@@ -274,9 +274,20 @@ def test_logits_are_the_same_bits_in_every_chunk(steps):
 
 
 def test_logits_are_the_same_bits_in_every_batch(steps):
+    check_every_batch(steps, (3, 16, 64))
+
+
+@pytest.mark.usefixtures("same_bits")
+def test_logits_of_a_model_with_norms_behind_its_blocks_are_the_same_bits_in_every_batch(
+    gemma_path, real_engine_config
+):
+    check_every_batch(ForwardSteps.load(gemma_path, real_engine_config), some((3, 6, 16, 64), 2))
+
+
+def check_every_batch(steps, sizes):
     tokens = sequence(GOLDENS[1])[:100]
     alone = steps.logits([tokens], num_decoded=3)
-    for size in (3, 16, 64):
+    for size in sizes:
         others = [sequence(GOLDENS[i % len(GOLDENS)])[i // 2 : i // 2 + 5 + i] for i in range(1, size)]
         batch = [*others[: size // 2], tokens, *others[size // 2 :]]
         together = steps.logits(batch, num_decoded=3, chunk=64)

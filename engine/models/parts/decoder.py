@@ -226,7 +226,8 @@ class Decoder(Model):
         norm = self.norm(params, f"{leaf}_norm")
         if norm is None:
             return products.add_product(x, inner, weights, index, layout, bias=bias, scale=scale)
-        product = normed(products.norm_product(inner, None, weights, index, layout, bias=bias), norm, index)
+        product = products.norm_product(inner, None, weights, index, layout, bias=bias)
+        product = products.norm(product, norm, index, layout)
         return x + (product if scale == 1.0 else product * scale)
 
     def logits(self, params: Params, hidden: jax.Array, sampled: jax.Array, backends: Backends) -> jax.Array:
