@@ -382,6 +382,7 @@ export class Chat {
 
   /** Runs the calls of an answer, where the reader has allowed all of these tools. */
   async #runCalls(conversation, node) {
+    if (!this.#tools.knows(conversation)) await this.#offerTools(conversation); // the answer began before a reload
     if (!this.#tools.runsAlone(conversation, conversation.tree.pathTo(node.id))) return;
     let results;
     try {

@@ -41,6 +41,11 @@ export class ConversationTools {
     return box?.has(call.name) ? box.describe(call.name) : null;
   }
 
+  /** Whether the tools of a conversation have been asked for since the page was loaded. */
+  knows(conversation) {
+    return this.#boxes.has(conversation);
+  }
+
   isAllowed(conversation, { name }) {
     return conversation.allowedTools.includes(name);
   }

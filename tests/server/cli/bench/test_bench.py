@@ -167,7 +167,7 @@ def test_a_line_that_is_no_request(line: str, message: str, tmp_path: Path, caps
 def test_numbers_have_limits(value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["bench", f"--concurrency={value}"])
-    assert "argument --concurrency/--max-concurrency" in capsys.readouterr().err
+    assert "eagre: --concurrency/--max-concurrency: " in capsys.readouterr().err
 
 
 async def test_failed_requests_are_told(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:
