@@ -6,6 +6,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from benchmarks.chaos.server_flags import REFERENCE_KEY
 from benchmarks.chaos.target import MAX_BODY_BYTES, Target
 
 _BUSY = (200, 429)  # a full queue is a right answer at any time
@@ -166,7 +167,11 @@ def hard_grammar(seed: int, num_parts: int = 20) -> str:
 
 
 async def hard_grammars(target: Target) -> None:
-    """Grammars that take long to compile, beside a choice of the same key, which must not wait for them."""
+    """Grammars that take long to compile, beside a choice of another key, which must not wait for them.
+
+    The choice has the key of the reference streams: one with the attackers' key would also wait, as it should, behind
+    the requests with which other attacks fill that key's share of the engine.
+    """
     bodies = [
         target.body(structured_outputs={"grammar": hard_grammar(target.draw.randrange(1 << 30))}, stream=False, n=1)
         for _ in range(8)
@@ -175,11 +180,12 @@ async def hard_grammars(target: Target) -> None:
         asyncio.create_task(target.ask("hard grammars", "POST", _COMPLETIONS, _BUSY, json=body)) for body in bodies
     ]
     await asyncio.sleep(0.5)
+    headers = {"Authorization": f"Bearer {REFERENCE_KEY}"}
     choice = {"choice": [f"yes {target.draw.random()}", "no"]}
     try:
         async with asyncio.timeout(CHOICE_S):
             body = {"prompt": "Answer:", "max_tokens": 8, "structured_outputs": choice}
-            await target.ask("a choice beside them", "POST", _COMPLETIONS, _BUSY, json=body)
+            await target.ask("a choice beside them", "POST", _COMPLETIONS, _BUSY, json=body, headers=headers)
     except TimeoutError:
         target.ledger.fail(f"a choice has waited {CHOICE_S:g} s beside hard grammars")
     finally:
