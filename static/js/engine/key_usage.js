@@ -2,6 +2,7 @@
 
 import { make } from "../page/dom.js";
 import { words } from "../words/words.js";
+import { titledTable } from "./titled_table.js";
 
 const INTERVAL = 5000; // milliseconds
 
@@ -18,21 +19,8 @@ export class KeyUsage {
   constructor(admin) {
     this.#admin = admin;
     this.element.hidden = true;
-    const title = make("h2", "", words.usage.title);
-    title.id = "engine-keys-title";
-    const table = make("table", "slots keys");
-    table.setAttribute("aria-labelledby", title.id);
-    const head = make("tr");
-    Object.values(words.usage.columns).forEach((word, at) => {
-      const cell = make("th", at === 0 ? "" : "number", word);
-      cell.scope = "col";
-      head.append(cell);
-    });
-    const thead = make("thead");
-    thead.append(head);
-    this.#body.id = "engine-keys";
-    table.append(thead, this.#body);
-    this.element.append(title, table);
+    const columns = Object.values(words.usage.columns).map((word, at) => ({ word, className: at === 0 ? "" : "number" }));
+    this.element.append(...titledTable("keys", words.usage.title, columns, this.#body));
   }
 
   set isShown(isShown) {

@@ -5,6 +5,7 @@
 
 import { make } from "../page/dom.js";
 import { words } from "../words/words.js";
+import { titledTable } from "./titled_table.js";
 
 const INTERVAL = 2000; // milliseconds
 const SOON = 500; // while something is being loaded
@@ -39,21 +40,9 @@ export class ModelList {
     this.#admin = admin;
     this.#tell = tell;
     this.#onChange = onChange;
-    const title = make("h2", "", words.models.title);
-    title.id = "engine-models-title";
-    const table = make("table", "slots models");
-    table.setAttribute("aria-labelledby", title.id);
-    const head = make("tr");
-    for (const [word, className] of [["model", ""], ["state", ""], ["size", "wide-cell"], ["context", "wide-cell"], ["actions", "actions-column"]]) {
-      const cell = make("th", className, words.models.columns[word]);
-      cell.scope = "col";
-      head.append(cell);
-    }
-    const thead = make("thead");
-    thead.append(head);
-    this.#body.id = "engine-models";
-    table.append(thead, this.#body);
-    this.element.append(title, table);
+    const columns = [["model", ""], ["state", ""], ["size", "wide-cell"], ["context", "wide-cell"], ["actions", "actions-column"]]
+      .map(([name, className]) => ({ word: words.models.columns[name], className }));
+    this.element.append(...titledTable("models", words.models.title, columns, this.#body));
   }
 
   set isShown(isShown) {
