@@ -109,7 +109,7 @@ class Decoder(Model):
     def qkv_parts(self, inputs: int | None) -> tuple[Part, ...]:
         """Queries, keys and values: matrices of so many inputs, or None: biases."""
         config = self.config
-        paired = paired_rows(config.head_dim, config.rotary[0].rotary_dim)
+        paired = paired_rows(config.head_dim, config.rotary[0].rotary_dim) if config.rotary else None
         kinds = (("q", config.q_size, paired), ("k", config.kv_size, paired), ("v", config.kv_size, None))
         return tuple(
             in_layers(
