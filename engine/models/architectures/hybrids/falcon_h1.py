@@ -78,8 +78,11 @@ class FalconH1(HybridDecoder):
 
     def leaves(self) -> tuple[Leaf, ...]:
         """As `Decoder.leaves`, by the names that folders have for them, and multiplied."""
-        leaves = with_names_in_folder(
-            super().leaves(), {"model.layers.{layer}.mlp.": "model.layers.{layer}.feed_forward."}
+        names = {"model.layers.{layer}.mlp.": "model.layers.{layer}.feed_forward."}
+        # The converter of the ggml project leaves the ending out.
+        leaves = tuple(
+            leaf.renamed("gguf", lambda name: name.removesuffix(".weight")) if leaf.name == "mlp_norm" else leaf
+            for leaf in with_names_in_folder(super().leaves(), names)
         )
         multipliers = self.multipliers
         if multipliers is None:

@@ -1,5 +1,6 @@
 """The Nemotron-H architecture (NVIDIA, "Nemotron-H", 2025): layers of Mamba-2, of attention or of an MLP."""
 
+import math
 import re
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ _LETTERS = {"M": _MAMBA, "*": _ATTENTION, "-": _MLP}  # of `hybrid_override_patt
 _DEFAULTS: dict[str, Any] = {
     "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 4096,
 }  # fmt: skip
+_LEAST_STEP = 0.001  # of time; where a file does not say, as in GGUF files, that of all published models
 _PREFIXES = ("model.", "backbone.")  # of a folder's tensors
 
 
@@ -73,7 +75,8 @@ class NemotronH(HybridDecoder):
         sizes = gguf_config.read_sizes(file)
         table = rotary.plain(sizes["head_dim"], 10000.0)
         usual = gguf_config.read_decoder(file, rotary=table)
-        return cls(_hybrid(usual, read_sizes_of_gguf(file, blocks.index(_MAMBA) if _MAMBA in blocks else 0), blocks))
+        mamba = read_sizes_of_gguf(file, blocks.index(_MAMBA) if _MAMBA in blocks else 0)
+        return cls(_hybrid(usual, replace(mamba, time_limits=(_LEAST_STEP, math.inf)), blocks))
 
     def leaves(self) -> tuple[Leaf, ...]:
         """As `Decoder.leaves`, by the names that the folder has for them."""
@@ -109,7 +112,7 @@ def _hybrid(usual: DecoderConfig, mamba: MambaSizes, blocks: tuple[tuple[Block, 
 def _read_mamba(config: JsonFile) -> MambaSizes:
     num_heads = config.integer("mamba_num_heads", least=1) or 128
     head_dim = config.integer("mamba_head_dim", least=1) or 64
-    return read_sizes(
+    made = read_sizes(
         config,
         value_size=num_heads * head_dim,
         num_heads=num_heads,
@@ -120,3 +123,5 @@ def _read_mamba(config: JsonFile) -> MambaSizes:
         has_convolution_bias=folder_config.read_flag(config, "use_conv_bias", True),
         has_projection_bias=folder_config.read_flag(config, "use_bias", False),
     )
+    # transformers, and the maker's own code without kernels, take this for the least step, and no other limit.
+    return replace(made, time_limits=(config.positive_number("time_step_min") or _LEAST_STEP, math.inf))
