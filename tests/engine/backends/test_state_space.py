@@ -35,9 +35,9 @@ class Case:
     """A convolution and a state space behind it, and sequences that are as long as its slots are many."""
 
     def __init__(
-        self, *, num_heads: int, head_dim: int, num_groups: int, state_size: int, kernel: int, is_by_channel: bool = False,
-        has_norm: bool = True, norms_first: bool = False, limits: tuple[float, float] = (0.0, math.inf),
-        has_bias: bool = True,
+        self, *, num_heads: int, head_dim: int, num_groups: int, state_size: int, kernel: int,
+        is_by_channel: bool = False, has_norm: bool = True, norms_first: bool = False,
+        limits: tuple[float, float] = (0.0, math.inf), has_bias: bool = True,
     ) -> None:  # fmt: skip
         random = np.random.default_rng(0)
 
