@@ -168,8 +168,8 @@ class HybridDecoder(ExpertsDecoder):
 
         for run in runs_of(config.blocks):
             body = partial(run_pattern, run, dict(counts))
-            carry = body(jnp.int32(0), carry) if run.count == 1 else lax.fori_loop(0, run.count, body, carry)
-            covered = config.blocks[run.first : run.first + run.length * run.count]
+            carry = body(jnp.int32(0), carry) if run.times == 1 else lax.fori_loop(0, run.times, body, carry)
+            covered = config.blocks[run.first : run.first + run.length * run.times]
             for block in Block:
                 counts[block] = counts[block] + sum(of_layer.count(block) for of_layer in covered)
         return carry

@@ -11,7 +11,7 @@ class Run(NamedTuple):
 
     first: int
     length: int  # of the pattern
-    count: int  # how often it comes
+    times: int  # that it comes
 
 
 def runs_of(kinds: Sequence[Hashable]) -> list[Run]:
@@ -23,7 +23,7 @@ def runs_of(kinds: Sequence[Hashable]) -> list[Run]:
     while first < len(kinds):
         run = max((_run(kinds, first, length) for length in range(1, _LONGEST_PATTERN + 1)), key=_layers_saved)
         runs.append(run)
-        first += run.length * run.count
+        first += run.length * run.times
     return runs
 
 
@@ -38,4 +38,4 @@ def _run(kinds: Sequence[Hashable], first: int, length: int) -> Run:
 
 
 def _layers_saved(run: Run) -> tuple[int, int]:
-    return run.length * (run.count - 1), -run.length
+    return run.length * (run.times - 1), -run.length
