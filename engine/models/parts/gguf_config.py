@@ -67,6 +67,8 @@ def read_of_layers(file: GGUFTensors, key: str) -> int | None:
 def has_of_layers(file: GGUFTensors, key: str, num_layers: int) -> tuple[bool, ...]:
     """Of each layer, whether a size of it that a file states for each is above 0; raises ModelError."""
     value = file.fields.value(key)
+    if num_layers > len(file.names):
+        raise ModelError(f"the file has {len(file.names)} tensors, too few for {num_layers} layers")
     if not isinstance(value, list):
         return (file.fields.integer(key) is not None,) * num_layers
     if len(value) != num_layers:

@@ -52,6 +52,7 @@ THROUGH_THE_ENGINE = (
 NOT_IN_GGUF = {"ministral", "qwen2_windows", "smollm3_windows", "qwen3_next_uneven"}
 # Nor what bounds time steps, or that norms come before gates.
 NOT_IN_GGUF |= {"granite_hybrid_dense", "falcon_h1_norm_first"}
+NOT_IN_GGUF.add("granite_hybrid_attention")  # it is a file of Granite
 # GGUF files of Qwen3.5 hold the heads of delta-nets in another order, which changes the order of sums.
 # Those of Falcon-H1 hold weights that are multiplied.
 REORDERED_IN_GGUF = {

@@ -342,6 +342,13 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "time_step_limit": [0.015, 0.02],
         },
     ),
+    "granite_hybrid_attention": (  # the smallest ones have no state spaces
+        "GraniteMoeHybridForCausalLM",
+        {
+            **_GRANITE_HYBRID, "num_local_experts": 0, "position_embedding_type": "rope", "rope_parameters": _PLAIN,
+            "num_hidden_layers": 3, "layer_types": ["full_attention"] * 3,
+        },
+    ),
     "falcon_h1": ("FalconH1ForCausalLM", _FALCON_H1),
     "falcon_h1_norm": (
         "FalconH1ForCausalLM",
@@ -357,15 +364,6 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "layers_block_type": ["linear_attention", "mlp"] * 2 + ["linear_attention", "full_attention", "mlp"],
         },
     ),
-    "nemotron_h_moe": (
-        "NemotronHForCausalLM",
-        {
-            **_NEMOTRON_H,
-            "layers_block_type": ["linear_attention", "moe", "full_attention", "moe", "linear_attention"],
-            "n_routed_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
-            "moe_shared_expert_intermediate_size": 64, "routed_scaling_factor": 2.5, "n_group": 2, "topk_group": 1,
-        },
-    ),
     "mamba2": (
         "Mamba2ForCausalLM",
         {
@@ -379,15 +377,6 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             **_SIZES, "num_hidden_layers": 6, "attn_layer_period": 3, "attn_layer_offset": 1, "expert_layer_period": 2,
             "expert_layer_offset": 1, "num_experts": 6, "num_experts_per_tok": 3, "mamba_d_state": 16,
             "mamba_dt_rank": 32,
-        },
-    ),
-    "olmo_hybrid": (
-        "OlmoHybridForCausalLM",
-        {
-            **_SIZES, "num_hidden_layers": 5, "linear_key_head_dim": 16, "linear_value_head_dim": 32,
-            "linear_num_key_heads": 2, "linear_num_value_heads": 2,
-            "layer_types": ["linear_attention", "full_attention"] * 2 + ["linear_attention"],
-            "rope_parameters": _PLAIN,
         },
     ),
 }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder import Names
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.hybrids.hybrid_config import Block, HybridConfig
+from engine.models.parts.hybrids.hybrid_config import Block, HybridConfig, refuse_biases
 from engine.models.parts.hybrids.hybrid_decoder import HybridDecoder, with_names_in_folder
 from engine.models.parts.hybrids.mamba_sizes import MambaSizes, read_sizes, read_sizes_of_gguf
 from engine.weights.formats.gguf_tensors import GGUFTensors
@@ -73,6 +73,7 @@ class FalconH1(HybridDecoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
+        refuse_biases(file)
         mamba = replace(read_sizes_of_gguf(file, 0), has_norm="blk.0.ssm_norm.weight" in file.names)
         return cls(_hybrid(gguf_config.read_decoder(file), mamba))
 

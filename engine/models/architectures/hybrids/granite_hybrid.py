@@ -9,7 +9,7 @@ from engine.models.parts import folder_config, gguf_config, rotary
 from engine.models.parts.decoder import Names, in_layers
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.experts import check_experts
-from engine.models.parts.hybrids.hybrid_config import Block, HybridConfig, read_kinds, refuse_without_mamba
+from engine.models.parts.hybrids.hybrid_config import Block, HybridConfig, read_kinds, refuse_biases
 from engine.models.parts.hybrids.hybrid_decoder import HybridDecoder
 from engine.models.parts.hybrids.mamba_sizes import MambaSizes, read_sizes, read_sizes_of_gguf
 from engine.models.parts.rotary_config import read_rotary_dim_of_gguf, read_rotary_of_gguf
@@ -49,6 +49,7 @@ class GraniteHybrid(HybridDecoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
+        refuse_biases(file)
         fields, num_layers = file.fields, file.fields.required_integer("block_count", least=1)
         attends = gguf_config.has_of_layers(file, "attention.head_count_kv", num_layers)
         sizes = gguf_config.read_sizes(file)
@@ -89,7 +90,6 @@ def _hybrid(
     num_picked: int, shared_size: int, rotates: bool,
 ) -> HybridConfig:  # fmt: skip
     """The configuration with the feed-forward block behind each kind; raises ModelError."""
-    refuse_without_mamba(kinds)
     check_experts(num_experts, num_picked)
     if not num_experts:
         usual = replace(usual, intermediate_size=shared_size)

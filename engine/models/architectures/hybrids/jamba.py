@@ -15,7 +15,7 @@ from engine.models.parts import folder_config, gguf_config, rotary
 from engine.models.parts.decoder import Names, in_layers
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.experts import check_experts
-from engine.models.parts.hybrids.hybrid_config import Block, HybridConfig, refuse_without_mamba
+from engine.models.parts.hybrids.hybrid_config import Block, HybridConfig, refuse_biases, refuse_without_mamba
 from engine.models.parts.hybrids.hybrid_decoder import HybridDecoder
 from engine.models.parts.hybrids.mamba_sizes import MambaSizes, heads_of_channels
 from engine.weights.formats.gguf_tensors import GGUFTensors
@@ -69,10 +69,12 @@ class Jamba(HybridDecoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
+        refuse_biases(file)
         fields, num_layers = file.fields, file.fields.required_integer("block_count", least=1)
         attends = gguf_config.has_of_layers(file, "attention.head_count_kv", num_layers)
         table = rotary.plain(gguf_config.read_sizes(file)["head_dim"], 10000.0)
-        usual = gguf_config.read_decoder(file, rotary=table)
+        first_attending = attends.index(True) if True in attends else 0
+        usual = gguf_config.read_decoder(file, rotary=table, bias_layer=first_attending)
         first = attends.index(False) if False in attends else 0
         mamba = _mamba(
             fields.required_integer("ssm.inner_size", least=1),

@@ -9,7 +9,13 @@ from typing import Any, ClassVar, Self
 from engine.models.parts import folder_config, gguf_config, rotary
 from engine.models.parts.decoder import Names, in_layers
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.hybrids.hybrid_config import Block, HybridConfig, read_kinds, refuse_without_mamba
+from engine.models.parts.hybrids.hybrid_config import (
+    Block,
+    HybridConfig,
+    read_kinds,
+    refuse_biases,
+    refuse_without_mamba,
+)
 from engine.models.parts.hybrids.hybrid_decoder import HybridDecoder, with_names_in_folder
 from engine.models.parts.hybrids.mamba_sizes import MambaSizes, read_sizes, read_sizes_of_gguf
 from engine.models.parts.model import Model
@@ -56,7 +62,9 @@ class NemotronH(HybridDecoder):
                 raise config.error(key, f'of this architecture it must be "{act}"')
         blocks = _read_blocks(config)
         fields = config.with_defaults(_DEFAULTS).with_values({"num_hidden_layers": len(blocks)})
-        table = rotary.plain(fields.required_integer("head_dim", least=2), 10000.0)
+        head_dim = fields.integer("attention_head_dim", least=2, most=rotary.MAX_HEAD_DIM)
+        head_dim = head_dim or fields.required_integer("head_dim", least=2, most=rotary.MAX_HEAD_DIM)
+        fields, table = fields.with_values({"head_dim": head_dim}), rotary.plain(head_dim, 10000.0)
         usual = folder_config.read_decoder(
             fields, tensor_names, "nemotron_h", rotary=table, epsilon_key="layer_norm_epsilon", default_epsilon=1e-5
         )
@@ -65,6 +73,7 @@ class NemotronH(HybridDecoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
+        refuse_biases(file)
         num_layers = file.fields.required_integer("block_count", least=1)
         attends = gguf_config.has_of_layers(file, "attention.head_count_kv", num_layers)
         feeds = gguf_config.has_of_layers(file, "feed_forward_length", num_layers)
@@ -74,7 +83,8 @@ class NemotronH(HybridDecoder):
         )
         sizes = gguf_config.read_sizes(file)
         table = rotary.plain(sizes["head_dim"], 10000.0)
-        usual = gguf_config.read_decoder(file, rotary=table)
+        first_attending = attends.index(True) if True in attends else 0
+        usual = gguf_config.read_decoder(file, rotary=table, bias_layer=first_attending)
         mamba = read_sizes_of_gguf(file, blocks.index(_MAMBA) if _MAMBA in blocks else 0)
         return cls(_hybrid(usual, replace(mamba, time_limits=(_LEAST_STEP, math.inf)), blocks))
 

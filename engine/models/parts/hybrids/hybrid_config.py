@@ -9,6 +9,7 @@ from engine.interface.errors import ModelError
 from engine.models.parts.experts import ExpertsConfig
 from engine.models.parts.hybrids.mamba_sizes import MambaSizes
 from engine.weights.formats.fields import Fields
+from engine.weights.formats.gguf_tensors import GGUFTensors
 
 
 class Block(StrEnum):
@@ -27,7 +28,6 @@ class HybridConfig(ExpertsConfig):
 
     mamba: MambaSizes
     blocks: tuple[tuple[Block, ...], ...]  # of each layer, one after the other
-    dense_size: int = 0  # of dense feed-forward blocks, where `intermediate_size` is that of each expert
 
     def layers_with(self, *blocks: Block) -> tuple[int, ...]:
         """The layers with one of these blocks."""
@@ -48,6 +48,8 @@ class HybridConfig(ExpertsConfig):
     @property
     def states(self) -> tuple[StateArray, ...]:
         mamba, num_layers = self.mamba, len(self.mamba_layers)
+        if not num_layers:
+            return ()
         return (
             StateArray("inputs", num_layers, (mamba.kernel - 1, mamba.num_channels)),
             StateArray("matrices", num_layers, (mamba.num_heads, mamba.state_size, mamba.head_dim)),
@@ -56,12 +58,14 @@ class HybridConfig(ExpertsConfig):
     @property
     def product_inputs(self) -> dict[str, int]:
         """As `ModelConfig.product_inputs`."""
-        sizes = {"hidden": self.hidden_size, "values of state spaces": self.mamba.value_size}
+        sizes = {"hidden": self.hidden_size}
+        if self.mamba_layers:
+            sizes["values of state spaces"] = self.mamba.value_size
         if self.attention_layers:
             sizes["queries"] = self.q_size
         if self.layers_with(Block.MLP, Block.EXPERTS):
             sizes["intermediate"] = self.intermediate_size
-        optional = {"dense": self.dense_size, "shared expert": self.shared_size, "time steps": self.mamba.time_rank}
+        optional = {"shared expert": self.shared_size, "time steps": self.mamba.time_rank}
         return sizes | {name: size for name, size in optional.items() if size}
 
     @property
@@ -72,7 +76,7 @@ class HybridConfig(ExpertsConfig):
     @property
     def recurrence_sizes(self) -> dict[str, int]:
         """As `ModelConfig.recurrence_sizes`."""
-        return {"heads of state spaces": self.mamba.head_dim, "states": self.mamba.state_size}
+        return {"heads of state spaces": self.mamba.head_dim, "states": self.mamba.state_size} if self.states else {}
 
 
 def read_kinds(
@@ -87,7 +91,14 @@ def read_kinds(
     return tuple(names[kind] for kind in kinds)
 
 
+def refuse_biases(file: GGUFTensors) -> None:
+    """Raises ModelError if feed-forward blocks of a GGUF file have biases."""
+    name = next((name for name in sorted(file.names) if name.endswith((".ffn_up.bias", ".ffn_down.bias"))), None)
+    if name is not None:
+        raise ModelError(f"{name}: biases of feed-forward blocks are not served")
+
+
 def refuse_without_mamba(blocks: tuple[tuple[Block, ...], ...]) -> None:
     """Raises ModelError if no layer has a state space."""
     if not any(block in (Block.MAMBA, Block.BOTH) for of_layer in blocks for block in of_layer):
-        raise ModelError("no layer has a state space; such a model is served under the name of its attention layers")
+        raise ModelError("no layer has a state space, and the architecture has some")

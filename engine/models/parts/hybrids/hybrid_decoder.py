@@ -48,7 +48,9 @@ class HybridDecoder(ExpertsDecoder):
     def attention_leaves(self) -> list[Leaf]:
         """Of all blocks but the feed-forward ones."""
         config = self.config
-        leaves = [replace(leaf, layers=config.mamba_layers) for leaf in self.mamba_leaves()]
+        leaves = []
+        if config.mamba_layers:
+            leaves += [replace(leaf, layers=config.mamba_layers) for leaf in self.mamba_leaves()]
         if config.attention_layers:
             leaves += [replace(leaf, layers=config.attention_layers) for leaf in super().attention_leaves()]
         return leaves
@@ -120,7 +122,7 @@ class HybridDecoder(ExpertsDecoder):
 
     def mlp_leaves(self) -> list[Leaf]:
         """The leaves of a dense block."""
-        hidden, inner = self.config.hidden_size, self.config.dense_size or self.config.intermediate_size
+        hidden, inner = self.config.hidden_size, self.config.intermediate_size
         return feed_forward_leaves("mlp", *self.mlp_parts(hidden, inner))
 
     def mlp_parts(self, hidden: int, inner: int) -> tuple[tuple[Part, ...], Part]:

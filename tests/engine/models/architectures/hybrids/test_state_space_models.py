@@ -48,7 +48,7 @@ def write_folder(path: Path, name: str, changes: dict[str, Any], *, without: str
         ("granite_hybrid", {"mamba_d_conv": 2**31 - 1}, "convolutions of 2 to 64 are served"),
         ("granite_hybrid", {"layer_types": ["mamba"] * 4}, "layer_types is .*it must list 5 layers"),
         ("granite_hybrid", {"layer_types": [7] * 5}, "layer_types is .*it must list for each layer one of"),
-        ("granite_hybrid", {"layer_types": ["attention"] * 5}, "no layer has a state space"),
+        ("nemotron_h", {"layers_block_type": ["mlp", "full_attention"]}, "no layer has a state space"),
         ("granite_hybrid", {"num_local_experts": 2**31 - 1}, "have 2147483647 experts each; at most 4096"),
         ("granite_hybrid", {"num_experts_per_tok": 7}, "a token cannot pick 7 of 6 experts"),
         (
