@@ -1,6 +1,6 @@
 """The configuration of decoders whose layers are of several kinds of blocks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -80,7 +80,7 @@ class HybridConfig(ExpertsConfig):
 
 
 def read_kinds(
-    fields: Fields, key: str, names: dict[str, tuple[Block, ...]], num_layers: int | None = None
+    fields: Fields, key: str, names: Mapping[str, tuple[Block, ...]], num_layers: int | None = None
 ) -> tuple[tuple[Block, ...], ...]:
     """The blocks of each layer, which a list names; raises ModelError."""
     kinds = fields.value(key)
