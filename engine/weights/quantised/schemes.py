@@ -33,6 +33,7 @@ class Scheme:
 
     label: str  # such as "gptq int4 g128"
     kinds: tuple[Kind, ...]
+    has_mxfp4: bool = False  # whether tensors are stored as in quantised/mxfp4.py
 
 
 def read_scheme(config: JsonFile) -> Scheme | None:
@@ -43,6 +44,7 @@ def read_scheme(config: JsonFile) -> Scheme | None:
         return None
     readers = {
         "awq": _read_awq, "gptq": _read_gptq, "fp8": _read_fp8, "compressed-tensors": _read_compressed,
+        "mxfp4": lambda table: Scheme("mxfp4", (), has_mxfp4=True),
     }  # fmt: skip
     # The first releases of compressed-tensors left its name out.
     method = table.text("quant_method") or ("compressed-tensors" if table.value("config_groups") else None)
