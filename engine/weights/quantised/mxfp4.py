@@ -53,7 +53,8 @@ class Mxfp4Tensor:
         if (exponents == _NO_NUMBER).any():
             raise ModelError(f"{self.name.removesuffix(BLOCKS)}{SCALES} has a scale that is no number")
         values = _VALUES[_codes(self.blocks.read())]
-        return np.ldexp(values, exponents.astype(np.int32)[..., None] - 127).reshape(self.shape)
+        scaled: np.ndarray = np.ldexp(values, exponents.astype(np.int32)[..., None] - 127)
+        return scaled.reshape(self.shape)
 
     def encoded(self) -> EncodedRows | None:
         if len(self.shape) != 2:
