@@ -12,7 +12,9 @@ from engine.backends.base.model_config import ModelConfig
 from engine.backends.base.operands import (
     Activation,
     AttentionConstants,
+    Clamp,
     Convolution,
+    ExpertBiases,
     GatedDelta,
     Norm,
     Picks,
@@ -58,9 +60,11 @@ class Products(Protocol):
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: Matrix, down: Matrix, picks: Picks, layer: jax.Array,
-        layout: TokenLayout, *, activation: Activation,
+        layout: TokenLayout, *, activation: Activation, clamp: Clamp | None = None, biases: ExpertBiases | None = None,
     ) -> jax.Array:  # fmt: skip
         """addend + the sum over each token's experts of share * ((activation(x @ gate) * (x @ up)) @ down).
+
+        Biases are added to each of the three products, and a clamp stands for the activation.
 
         Only experts with tokens are read, and each computes those tokens alone (Shazeer et al., 2017). The addend may
         be overwritten; gate_up and down are stacks of all experts of all layers.

@@ -86,6 +86,13 @@ _NEMOTRON_H: dict[str, Any] = {
     "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 512, "mamba_num_heads": 4,
     "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 2, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
+_GPT_OSS: dict[str, Any] = {  # prompts on both sides of the window
+    **_LLAMA, "num_hidden_layers": 4, "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 30,
+    "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 64,
+        "beta_fast": 16.0, "beta_slow": 0.5, "truncate": False,
+    },
+}  # fmt: skip
 
 # By the name of the golden's file: transformers' class, and its configuration.
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -377,6 +384,14 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             **_SIZES, "num_hidden_layers": 6, "attn_layer_period": 3, "attn_layer_offset": 1, "expert_layer_period": 2,
             "expert_layer_offset": 1, "num_experts": 6, "num_experts_per_tok": 3, "mamba_d_state": 16,
             "mamba_dt_rank": 32,
+        },
+    ),
+    "gpt_oss": ("GptOssForCausalLM", _GPT_OSS),
+    "gpt_oss_limited": (  # gates and ups beyond a limit that no GGUF file states, windows in other layers
+        "GptOssForCausalLM",
+        {
+            **_GPT_OSS, "swiglu_limit": 0.75, "swiglu_alpha": 2.5, "attention_bias": False,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
         },
     ),
 }  # fmt: skip
