@@ -4,6 +4,7 @@ import { download } from "../page/clipboard.js";
 import { announce, byId, make } from "../page/dom.js";
 import { addressOf } from "../page/route.js";
 import { byDay } from "../store/days.js";
+import { suffixOf } from "../store/files.js";
 import { words } from "../words/words.js";
 
 const SEARCH_DELAY = 120; // milliseconds
@@ -70,7 +71,7 @@ export class Sidebar {
 
   async #export(ids, name) {
     const format = byId("export-format").value;
-    download(`${name}.json`, await (await this.#library).export(ids, format));
+    download(`${name}.${suffixOf(format)}`, await (await this.#library).export(ids, format));
   }
 
   async #show() {

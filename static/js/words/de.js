@@ -72,8 +72,17 @@ export default {
     imported: (count) => `${count} ${count === 1 ? "Unterhaltung" : "Unterhaltungen"} hinzugefügt.`,
     deleted: (title) => `„${title}“ gelöscht`,
     notJson: "Die Datei ist kein JSON.",
-    noConversations: "Die Datei enthält keine Unterhaltungen dieser Seite, von llama.cpp oder von Open WebUI.",
+    noConversations: "Die Datei enthält keine Unterhaltungen dieser Seite, von llama.cpp, von Open WebUI oder von ChatGPT.",
     unreadable: (number, reason) => `Unterhaltung ${number} der Datei ist nicht lesbar: ${reason}.`,
+  },
+  files: {
+    noMessages: "sie hat keine Nachrichten",
+    tooMany: (limit) => `sie hat mehr als ${limit} Nachrichten`,
+    notObject: "eine Nachricht ist kein Objekt",
+    noId: "eine Nachricht hat keine Kennung",
+    noParent: (id) => `die Nachricht ${id} nennt als Vorgängerin keine Kennung`,
+    noRole: (id, roles) => `die Rolle der Nachricht ${id} ist keine von ${roles}`,
+    noText: (id) => `der Inhalt der Nachricht ${id} ist kein Text`,
   },
   chat: {
     welcome: "Stell eine Frage.",
@@ -148,6 +157,9 @@ export default {
     running: "Läuft…",
     failed: "Das Werkzeug ist gescheitert",
     from: (source) => `von ${source}`,
+    noAnswer: (name, method) => `${name} hat auf ${method} nicht geantwortet.`,
+    requestFailed: "die Anfrage ist gescheitert",
+    status: (name, status) => `${name} antwortet mit Status ${status}.`,
     unreachable: (name, reason) => `Die Werkzeuge von ${name} fehlen. ${reason}`,
   },
   completion: {
@@ -238,6 +250,7 @@ export default {
   },
   attachments: {
     title: "Angehängte Dateien",
+    pasted: "eingefügt.txt",
     drop: "Dateien hier ablegen, um sie anzuhängen",
     tooMany: (limit) => `Eine Nachricht hat höchstens ${limit} Dateien.`,
     attached: (count) => (count === 1 ? "Eine Datei ist angehängt." : `${count} Dateien sind angehängt.`),
