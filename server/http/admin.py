@@ -25,6 +25,7 @@ from server.http.transport.json_body import json_response
 from server.model_sources.available_models import AvailableModel, all_models
 from server.model_sources.builtin_models import BUILTIN_MODELS
 from server.model_sources.builtin_store import received_bytes
+from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.model_store import resolve_model
 from server.protocol.admin_requests import AbortBody, ModelBody, ServeBody, SleepBody, UpdateWeightsBody
 from server.protocol.errors import ApiError, invalid_value, shorten
@@ -162,7 +163,11 @@ async def serve_model(request: web.Request) -> web.Response:
     """Serves a fetched model beside the others, until the server ends; the first request for it loads it."""
     name = fetched_name((await _read(request, ServeBody)).model)
     served = request.app[SERVED]
-    if await served.workers.run_long(partial(resolve_model, name)) is None:
+    try:
+        path = await served.workers.run_long(partial(resolve_model, name))
+    except ModelStoreError as error:
+        raise ApiError(f"{name} cannot be served: {error}", status=409, code="model_not_served") from error
+    if path is None:
         raise ApiError(
             f"{name} is not here; POST /api/pull fetches it", status=404, param="model", code="model_not_found"
         )

@@ -193,6 +193,7 @@ function start(language) {
   /** Shows the place that the address names. */
   async function show(route) {
     const { view } = route;
+    const { hash } = location; // it may be another one when the page's part is there
     document.body.dataset.mode = view;
     for (const name of Object.keys(panels)) {
       byId(name).hidden = name !== view || panels[name] === null;
@@ -207,7 +208,7 @@ function start(language) {
     if (view !== "chat") document.title = `${words.header[view === "tokens" ? "compare" : "engine"]} – Eagre`;
     if (panels[view] === null) await loadPart(view);
     if (document.body.dataset.mode !== view) return; // the reader has gone on meanwhile
-    if (view === "tokens") panels.tokens?.takeSetup();
+    if (view === "tokens") panels.tokens?.takeSetup(hash);
     if (matchMedia("(hover: hover)").matches) panels[view]?.focus?.(); // no keyboard jumps up on a phone
   }
 

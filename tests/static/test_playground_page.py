@@ -140,6 +140,7 @@ async def test_the_link_of_a_setup_brings_the_models_of_the_settings_and_of_a_co
     page = await browser.open(server.origin + "/")
     await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
     await page.click("#tab-tokens")
+    await page.wait_for("!document.querySelector('#tokens').hidden")
     for selector, value in (
         ("#model", "two"),
         ("#tokens-columns", "2"),
@@ -152,6 +153,7 @@ async def test_the_link_of_a_setup_brings_the_models_of_the_settings_and_of_a_co
     await page.close()
     page = await browser.open(f"{server.origin}/{fragment}")
     await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+    await page.wait_for("!document.querySelector('#tokens').hidden")
     assert await page.evaluate("document.querySelector('#model').value") == "two"
     await page.click("#tokens-run")
     await page.wait_for("!document.querySelector('#tokens-run').hidden")

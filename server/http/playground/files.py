@@ -62,8 +62,7 @@ class Playground:
                 self._pages[path, is_plain, False] = _make(_KEYED.sub("", text).encode(), "text/html")
 
     def page(self, path: str, *, is_plain: bool, is_open: bool) -> StaticFile:
-        """A page of `PAGES`: one that loads every module by itself where it `is_plain`, for a server without keys, or
-        with them."""
+        """A page of `PAGES`; a plain one loads every module by itself, and one of an open server asks ahead."""
         return self._pages[path, is_plain, is_open]
 
     def load(self, path: str) -> StaticFile:

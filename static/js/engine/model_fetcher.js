@@ -79,7 +79,9 @@ export class ModelFetcher {
   #show() {
     this.element.hidden = this.#admin.key.value === "" || this.#entries.length === 0;
     const { model: focused, call } = document.activeElement?.closest?.("#engine-available button")?.dataset ?? {};
-    this.#body.replaceChildren(...this.#entries.map((entry) => this.#row(entry)));
+    const others = [...this.#fetched.keys()].filter((model) => this.#entries.every(({ id }) => id !== model));
+    const entries = [...this.#entries, ...others.map((id) => ({ id, pull: null }))]; // of the Hub, on their way
+    this.#body.replaceChildren(...entries.map((entry) => this.#row(entry)));
     const same = [...this.#body.querySelectorAll("button")].filter(({ dataset }) => dataset.model === focused);
     (same.find(({ dataset }) => dataset.call === call) ?? same[0])?.focus();
   }
