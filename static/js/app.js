@@ -226,6 +226,7 @@ function start(language) {
 
   async function showConversation({ id, kind }) {
     if (id === undefined) {
+      sidebar.endSearch();
       await chat.create(kind);
     } else if (!(await chat.open(id))) {
       router.rename(NEW.chat);

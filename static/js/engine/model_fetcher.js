@@ -62,11 +62,11 @@ export class ModelFetcher {
   }
 
   #makeForm() {
-    const form = make("form", "fetch-other");
+    const form = make("form", "fetch-other chips");
     const label = make("label", "", words.fetcher.other);
     Object.assign(this.#field, { id: "fetch-name", placeholder: "owner/name", autocomplete: "off", spellcheck: false, required: true });
     label.htmlFor = this.#field.id;
-    const button = make("button", "small", words.fetcher.calls.fetch);
+    const button = make("button", "", words.fetcher.calls.fetch);
     button.type = "submit";
     form.append(label, this.#field, button);
     form.addEventListener("submit", (event) => {

@@ -50,6 +50,11 @@ export class Sidebar {
     this.#search.select();
   }
 
+  /** Ends a search, which would hide what begins now. */
+  endSearch() {
+    this.#search.value = "";
+  }
+
   /** Shows the conversations as they are now; calls that come meanwhile are one. */
   update() {
     this.#isStale = true;
