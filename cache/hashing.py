@@ -53,16 +53,27 @@ def hash_page_tokens(
     return PageHash(hash_function(parent, token_ids, extra_keys), token_ids, extra_keys)
 
 
+class NamedSpan(NamedTuple):
+    """Positions whose content the token ids do not tell, such as those of a picture."""
+
+    start: int
+    end: int
+    name: str  # of the content
+
+
 def hash_request_tokens(
     hash_function: HashFunction,
     page_size: int,
     token_ids: Sequence[int],
     extra_keys: tuple[str, ...] = (),
     known: Sequence[PageHash] = (),
+    spans: Sequence[NamedSpan] = (),
 ) -> list[PageHash]:
     """The names of the full pages of a request's tokens, in order, without the first ones, which are `known`.
 
-    `extra_keys` are what else distinguishes this request's pages, for example a cache salt.
+    Args:
+        extra_keys: what else distinguishes this request's pages, for example a cache salt.
+        spans: in the order of their positions; a page with a part of one has its name as a further key.
     """
     hashes: list[PageHash] = []
     first = len(known) * page_size
@@ -71,7 +82,11 @@ def hash_request_tokens(
     parent = known[-1].hash_value if known else None
     unnamed = tuple(token_ids[first:])
     for end in range(page_size, len(unnamed) + 1, page_size):
-        page_hash = hash_page_tokens(hash_function, parent, unnamed[end - page_size : end], extra_keys)
+        keys = extra_keys
+        if spans:
+            begin = first + end - page_size
+            keys += tuple(span.name for span in spans if span.start < begin + page_size and span.end > begin)
+        page_hash = hash_page_tokens(hash_function, parent, unnamed[end - page_size : end], keys)
         parent = page_hash.hash_value
         hashes.append(page_hash)
     return hashes

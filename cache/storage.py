@@ -35,6 +35,7 @@ class KVPages(NamedTuple):
     data: jax.Array  # [layer, page, 2, head, token, feature]; 2: keys, values
     scales: jax.Array | None  # float32[layer, page, 2, head, token] where data is int8, else None
     states: tuple[jax.Array, ...] = ()  # as StateLayout says; none where no layer is recurrent
+    pictures: jax.Array | None = None  # float32[position, hidden], embeddings of pictures; None: it sees none
 
     @property
     def page_size(self) -> int:
@@ -92,6 +93,7 @@ class KVLayout:
     head_dim: int
     dtype: str  # float32, bfloat16 or int8
     states: StateLayout = StateLayout()
+    pictures: tuple[int, int] | None = None  # positions and features of the embeddings of pictures
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -123,7 +125,8 @@ class KVLayout:
             jax.ShapeDtypeStruct((array.num_layers, self.states.num_entries, *array.shape), "float32")
             for array in self.states.arrays
         )
-        return empty(KVPages(shape(len(AXES), self.dtype), scales, states))
+        pictures: Any = None if self.pictures is None else jax.ShapeDtypeStruct(self.pictures, "float32")
+        return empty(KVPages(shape(len(AXES), self.dtype), scales, states, pictures))
 
 
 def machine_memory() -> tuple[int, int]:

@@ -23,6 +23,7 @@ from engine.interface.types import (
     ModelFootprint,
     Pooling,
     Progress,
+    PromptPicture,
     TraceEvent,
 )
 from engine.loop import Abort
@@ -103,6 +104,7 @@ class EngineClient:
         num_prompt_output_tokens: int = 0,
         pooling: Pooling | None = None,
         wants_progress: bool = False,
+        pictures: Sequence[PromptPicture] = (),
         is_checked: bool = False,
     ) -> TokenStream:
         """Queues one request and returns at once.
@@ -118,6 +120,7 @@ class EngineClient:
                 was cut off continues seamlessly. A matcher must have accepted them.
             pooling: all tokens of the prompt but the last are pooled to an embedding, in `TokenEvent.pooled`.
             wants_progress: until the first token comes, the stream has events with the progress of the request.
+            pictures: those of the prompt, in their order, for a model that sees.
             is_checked: the prompt has passed `check_prompt` and the parameters `check_token_ids`, which matters where
                 one prompt gets many answers.
 
@@ -153,6 +156,7 @@ class EngineClient:
             num_prompt_output_tokens=num_prompt_output_tokens,
             pooling=pooling,
             wants_progress=wants_progress,
+            pictures=tuple(pictures),
             submitted_at=time.perf_counter(),
         )
         stream = request.mailbox = TokenStream(request, self._abort)

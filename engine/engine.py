@@ -21,13 +21,15 @@ from engine.interface.address import KVEndpoint
 from engine.interface.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.interface.cpu import cpu_features
 from engine.interface.errors import ModelError
-from engine.interface.types import EngineBusy, EngineStats, KVOffloadStats, Progress
+from engine.interface.types import EngineBusy, EngineStats, KVOffloadStats, PictureInput, Progress
 from engine.kv_events.publisher import KVEventPublisher
 from engine.kv_transfer.kv_offload import KVOffload, files_of
 from engine.loop import EngineLoop
+from engine.models.encoders.vision_encoder import VisionEncoder
 from engine.models.open_model import OpenModel, open_model
 from engine.multihost.group import Group, open_group
 from engine.parallel.placement import Placement, choose_devices
+from engine.schedule.picture_cache import PictureCache
 from engine.schedule.request_event import StepEvent
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence_buffer import SequenceBuffer
@@ -36,10 +38,13 @@ from engine.step.compiled import CompileCounter
 from engine.step.device_runner import DeviceRunner
 from engine.step.jax_cache import JaxCompilationCache
 from engine.step.page_io import page_parts
+from engine.step.picture_encoding import PictureEncoding
 from engine.step.shapes import ShapeTable
 from engine.timeline import Timeline
 from engine.weights.host_memory import give_back_freed
 from engine.weights.layout import Params, Precision
+
+MAX_PICTURES_KEPT = 32  # whose embeddings are in memory
 
 _NATIVE_GRAIN = 16  # tokens that native products multiply together; of a tile they compute no padding beyond these
 
@@ -92,6 +97,10 @@ class Engine:
         self.timeline = Timeline()
         self.runner = make_runner(buffer, ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE))
         self.pool.on_reach = self.runner.arrays.reach
+        self.pictures: PictureEncoding | None = None  # None: the model sees none
+        if layout.pictures is not None:
+            self.pictures = _picture_encoding(self.runner, layout.pictures[0], model_info.vocab_size)
+            self.scheduler.requests.pictures = self.pictures.cache
         try:
             self.runner.programs.compile(progress)
         except BaseException:
@@ -109,8 +118,9 @@ class Engine:
             HostLost: another host is lost.
         """
         config.check_packages()
-        opened = open_model(path)
+        opened = open_model(path, language_model_only=config.language_model_only)
         _refuse_beside_states(opened.config, config)
+        _refuse_beside_pictures(opened.model.encoder, config)
         group = open_group(config, opened, progress)
         try:
             with ExitStack() as undo:
@@ -131,6 +141,7 @@ class Engine:
         backends, place = choose_devices(config, opened.model)
         max_model_len = min(config.max_model_len or sizes.context_length, sizes.context_length)
         layout = _kv_layout(sizes, config, backends, max_model_len)
+        layout = replace(layout, pictures=_picture_positions(opened.model.encoder, max_model_len))
         layout = replace(layout, num_pages=group.settle(layout.num_pages))
         # So a request that could never fit into the pages is refused as too long, before it is queued.
         max_model_len = min(max_model_len, (layout.num_pages - 1) * layout.page_size)
@@ -160,6 +171,7 @@ class Engine:
             matmul_backend=backends.for_products.name,
             attention_backend=backends.for_attention.name,
             backend_detail=backends.detail,
+            pictures=_picture_input(opened.model.encoder, layout),
         )
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
@@ -192,7 +204,7 @@ class Engine:
                 self._kv_offload.start()
             loop = EngineLoop(
                 self.scheduler, self.runner, publish, on_failure, overlap=self.config.overlap, timeline=self.timeline,
-                transfers=None if self._kv_offload is None else self._kv_offload.transfers,
+                transfers=None if self._kv_offload is None else self._kv_offload.transfers, pictures=self.pictures,
             )  # fmt: skip
             if self.config.kv_events is not None:
                 self._kv_events = KVEventPublisher(
@@ -211,6 +223,8 @@ class Engine:
     def sleep(self, *, drop_weights: bool) -> None:
         """Queues all running requests again and frees the memory of the pages; nothing may be in flight."""
         self.scheduler.send_all_back()
+        if self.pictures is not None:
+            self.pictures.cache.clear()
         if self._kv_offload is not None:
             self._kv_offload.transfers.cancel_all()
         self._is_asleep = True
@@ -244,7 +258,8 @@ class Engine:
         if path is None:
             raise ModelError("the engine was not loaded from a file, so that its weights cannot be read again")
         files = None if self._kv_offload is None else files_of(path)
-        opened = open_model(path).for_context(self.model_info.max_model_len)
+        opened = open_model(path, language_model_only=self.config.language_model_only)
+        opened = opened.for_context(self.model_info.max_model_len)
         if opened.model != self.runner.model:
             raise ModelError(f"{path} is of another shape: {opened.config} in the place of {self.runner.model.config}")
         precision = Precision.of_engine(self.config)
@@ -263,6 +278,8 @@ class Engine:
 
     def _replace_params(self, params: Params) -> None:
         self.runner.arrays.params = params
+        if self.pictures is not None:
+            self.pictures.cache.clear()
         if self._kv_offload is not None:
             self._kv_offload.open()
 
@@ -302,6 +319,9 @@ class Engine:
             prompt_share=self.scheduler.step_time.prompt_share,
             num_step_tokens=self.timeline.num_step_tokens,
             step_token_counts=tuple(self.timeline.step_token_counts),
+            mm_cache_queries=0 if self.pictures is None else self.pictures.cache.num_queries,
+            mm_cache_hits=0 if self.pictures is None else self.pictures.cache.num_hits,
+            encoder_runs=0 if self.pictures is None else self.pictures.num_runs,
         )
 
     def watch_hosts(self, on_lost: Callable[[BaseException], None]) -> None:
@@ -363,6 +383,56 @@ def _refuse_beside_states(model: ModelConfig, config: EngineConfig) -> None:
                 f"{name} is {getattr(config, name)!r}, which a model with recurrent layers cannot have: it has states "
                 "beside its pages"
             )
+
+
+def _refuse_beside_pictures(encoder: VisionEncoder | None, config: EngineConfig) -> None:
+    """Raises ValueError for settings that models that see cannot have yet."""
+    if encoder is None:
+        return
+    for name, is_set in (
+        ("tensor_parallel", config.tensor_parallel > 1),
+        ("num_hosts", config.num_hosts > 1),
+        ("prefix_cache_dir", config.keeps_pages),
+    ):
+        if is_set:
+            raise ValueError(
+                f"{name} is {getattr(config, name)!r}, which a model that sees pictures cannot have; with "
+                "language_model_only it reads text alone"
+            )
+    least = -(-encoder.num_tokens // TILE_SIZE) * TILE_SIZE
+    if encoder.sees_both_ways and config.max_num_batched_tokens < least:
+        raise ValueError(
+            f"max_num_batched_tokens is {config.max_num_batched_tokens}; the {encoder.num_tokens} tokens of a picture "
+            f"are computed in one step, so it must be at least {least}"
+        )
+
+
+def _num_pictures(encoder: VisionEncoder, max_model_len: int) -> int:
+    """Pictures whose embeddings are kept."""
+    return min(MAX_PICTURES_KEPT, -(-max_model_len // encoder.num_tokens))
+
+
+def _picture_positions(encoder: VisionEncoder | None, max_model_len: int) -> tuple[int, int] | None:
+    """Positions and features of the embeddings of pictures."""
+    if encoder is None:
+        return None
+    return _num_pictures(encoder, max_model_len) * encoder.num_tokens, encoder.hidden_size
+
+
+def _picture_input(encoder: VisionEncoder | None, layout: KVLayout) -> PictureInput | None:
+    """What the server has to know of the model's pictures."""
+    if encoder is None or layout.pictures is None:
+        return None
+    num_kept = layout.pictures[0] // encoder.num_tokens
+    return PictureInput(encoder.height, encoder.width, encoder.num_tokens, num_kept)
+
+
+def _picture_encoding(runner: DeviceRunner, num_positions: int, vocab_size: int) -> PictureEncoding:
+    encoder = runner.model.encoder
+    assert encoder is not None
+    num_tokens = encoder.num_tokens
+    cache = PictureCache(num_positions // num_tokens, num_tokens, vocab_size, sees_both_ways=encoder.sees_both_ways)
+    return PictureEncoding(cache, runner.arrays, runner.programs.compiled, encoder)
 
 
 def _kv_layout(model: ModelConfig, config: EngineConfig, backends: Backends, max_model_len: int) -> KVLayout:

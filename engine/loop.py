@@ -29,6 +29,7 @@ from engine.schedule.request_event import StepEvent
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.step_plan import StepPlan
 from engine.step.grammar_masks import fill_masks
+from engine.step.picture_encoding import PictureEncoding
 from engine.step.runner import PendingStep, Runner
 from engine.timeline import Timeline
 
@@ -73,6 +74,7 @@ class EngineLoop:
         overlap: bool,
         timeline: Timeline,
         transfers: PageTransfers | None = None,
+        pictures: PictureEncoding | None = None,
         inbox: queue.SimpleQueue[Message] | None = None,
     ) -> None:
         """Makes a loop whose thread is not started yet.
@@ -90,6 +92,8 @@ class EngineLoop:
         self._on_failure = on_failure
         self._overlap = overlap
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue() if inbox is None else inbox
+        self._pictures = pictures
+        self._has_encoded = False  # a piece of a picture's encoding was enqueued in this turn or the one before
         self._transfers = transfers
         if transfers is not None:
             transfers.on_arrival = partial(self._inbox.put, PageArrived())
@@ -147,6 +151,7 @@ class EngineLoop:
                 self._commit(in_flight)
             if dispatched is not None and dispatched.inputs.awaits_masks:
                 self._sample(dispatched)
+            has_moved |= self._encode()
             did_work = dispatched is not None or in_flight is not None or has_moved
             in_flight = dispatched
             if in_flight is None:
@@ -168,6 +173,7 @@ class EngineLoop:
                 if dispatched.inputs.awaits_masks:
                     self._sample(dispatched)
                 self._commit(dispatched)
+            did_work |= self._encode()
             self._publish_events()
             did_work |= self._run_calls()
         self._publish_events()
@@ -191,6 +197,11 @@ class EngineLoop:
     def _export(self) -> bool:
         """Enqueues copies of pages to be stored, behind all steps dispatched so far; returns whether any."""
         return self._transfers is not None and self._may_plan and self._transfers.export_pages()
+
+    def _encode(self) -> bool:
+        """Enqueues a piece of the encoding of a picture; returns whether there was one."""
+        self._has_encoded = self._pictures is not None and self._may_plan and self._pictures.advance()
+        return self._has_encoded
 
     def _export_all(self) -> None:
         """Enqueues as many copies as may be in flight at once, because the thread ends."""
@@ -243,7 +254,7 @@ class EngineLoop:
         self.timeline.commit_began()
         self._unpublished += self.scheduler.commit(pending.plan, result)
         seconds = self.timeline.commit_ended(has_work=self._has_work)
-        if seconds is not None:
+        if seconds is not None and not self._has_encoded:
             self.scheduler.learn(pending.plan, seconds)
 
     @property

@@ -43,13 +43,13 @@ ROOMS = (
     "server.output_parsers", "server.output_parsers.families", "server.output_parsers.reading", "server.streams",
     "server.generation", "server.structured_output", "server.structured_output.schemas",
     "server.storage",
-    "server.text", "server.text.tokenization",
+    "server.text", "server.text.tokenization", "server.media",
     "server.admission", "server.admission.limits", "server.protocol", "server",
     "engine", "engine.multihost", "engine.step", "engine.parallel", "engine.schedule", "engine.schedule.step_time",
     "engine.kv_transfer", "engine.peer_transport", "engine.kv_events",
     "engine.models", "engine.models.architectures.dense", "engine.models.architectures.mixtures",
     "engine.models.architectures.hybrids", "engine.models.architectures",
-    "engine.models.parts.hybrids", "engine.models.parts",
+    "engine.models.parts.hybrids", "engine.models.parts", "engine.models.encoders",
     "engine.backends", "engine.backends.native",
     "engine.backends.xla", "engine.backends.base",
     "engine.weights.quantised", "engine.weights.formats", "engine.weights", "engine.interface",
@@ -82,6 +82,7 @@ ONLY_IN = {
     "huggingface_hub": ("server/model_sources/",),
     "jinja2": ("server/text/", "server/cli/bench/"),  # chat templates, in a sandbox; the report's own page
     "rich": ("server/cli/",),
+    "PIL": ("server/media/decode_worker.py",),  # nothing that a client sends is decoded in the server's own process
     "llguidance": ("server/structured_output/",),
     "json": (
         "server/",

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from engine.interface.address import ENDPOINT, HOST_ADDRESS
 from engine.interface.setting import NOT_EMPTY, Limit, alternatives, at_least, check, one_of, setting
+from engine.interface.types import PictureInput
 from sampling.host.params import MAX_EOS_TOKEN_IDS
 
 MAX_STALL_TIMEOUT = 86400.0  # seconds
@@ -90,6 +91,7 @@ class EngineConfig:
         limit=at_least(2),
         metavar="TOKENS",
     )
+    language_model_only: bool = setting(False, "of models that see pictures, load only what reads text")
     max_num_seqs: int = setting(64, "requests that run at once", limit=at_least(1), metavar="N")
     max_num_batched_tokens: int = setting(
         256,
@@ -278,3 +280,4 @@ class ModelInfo:
     attention_backend: str
     backend_detail: str  # which native kernels these are, or why there are none and how to get them
     quantization: str | None = None  # what its files say of their numbers, such as "Q4_K_M" or "awq int4 g128"
+    pictures: PictureInput | None = None  # None: it reads text alone

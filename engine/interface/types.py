@@ -81,6 +81,30 @@ Progress = Callable[[str, int, int], None]
 TraceEvent = dict[str, Any]
 
 
+class PictureInput(NamedTuple):
+    """The pictures that a model takes."""
+
+    height: int  # pixels of every picture
+    width: int
+    num_tokens: int  # positions of a prompt that a picture fills
+    most: int  # different ones in one prompt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptPicture:
+    """A picture, and the positions of a prompt that it fills."""
+
+    start: int  # the first position
+    num_tokens: int
+    digest: bytes  # of its pixels; equal digests mean equal pixels
+    pixels: np.ndarray  # uint8[height, width, 3], of the size that the model takes
+
+    @property
+    def end(self) -> int:
+        """The position behind the last one."""
+        return self.start + self.num_tokens
+
+
 class EngineError(RuntimeError):
     """The engine has failed or was shut down; it answers no request any more."""
 
@@ -155,6 +179,9 @@ class EngineStats:
     prompt_share: float = 0.0  # of the last steps' time that prompts took, 0 to 1
     num_step_tokens: int = 0  # tokens of all steps
     step_token_counts: tuple[int, ...] = ()  # steps by their tokens: up to each of STEP_TOKEN_BOUNDS, and above
+    mm_cache_queries: int = 0  # pictures whose embeddings were looked up
+    mm_cache_hits: int = 0  # pictures whose embeddings were found
+    encoder_runs: int = 0  # pictures that were encoded
 
     @property
     def kv_cache_usage(self) -> float:

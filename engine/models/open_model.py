@@ -46,10 +46,16 @@ class OpenModel:
             return load_weights(self.tensors, layout, precision, progress)
 
 
-def open_model(path: Path) -> OpenModel:
-    """Opens a folder in Hugging Face's layout or a GGUF file; raises ModelError if the model cannot be served."""
+def open_model(path: Path, *, language_model_only: bool = False) -> OpenModel:
+    """Opens a folder in Hugging Face's layout or a GGUF file; raises ModelError if the model cannot be served.
+
+    Args:
+        language_model_only: of a model that sees pictures only what reads text is opened.
+    """
     with naming(path):
-        return _open_folder(path) if path.is_dir() else _open_gguf(path)
+        if path.is_dir():
+            return _open_folder(path, language_model_only=language_model_only)
+        return _open_gguf(path)
 
 
 def refuse_unserved(path: Path) -> None:
@@ -61,11 +67,13 @@ def refuse_unserved(path: Path) -> None:
             architecture_of_gguf(GGUFTensors(path))
 
 
-def _open_folder(path: Path) -> OpenModel:
+def _open_folder(path: Path, *, language_model_only: bool) -> OpenModel:
     folder = ModelFolder(path)
     architecture = architecture_of_folder(folder)
     files = FolderTensors(folder.config, SafetensorsFiles(folder))
     model = architecture.model.from_folder(folder.config, files.names)
+    if language_model_only:
+        model = model.without_encoder()
     tensors = LeafTensors(model.leaves(), model.config.num_layers, files, files.format)
     shapes = tensors.shapes()
     # Whoever wrote the folder named all its tensors: what is missing or left over makes it another model.

@@ -43,6 +43,8 @@ def admit(requests: LiveRequests, num_wanted: int, *, may_begin: bool) -> list[R
         if not (may_begin or request.was_admitted) or requests.prefixes.must_wait(request):
             continue
         cached = requests.prefixes.match(request)
+        if request.pictures and requests.pictures_wait(request, len(cached) * requests.page_size):
+            continue
         num_reserved = request.max_length if is_sheltered(request) else request.num_tokens
         num_needed = -(-num_reserved // requests.page_size) - len(cached)
         num_reclaimed = sum(page.ref_cnt == 0 for page in cached)  # cached pages that leave the free queue

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cache.pool import PagePool
 from engine.interface.types import FinishReason
+from engine.schedule.picture_cache import PictureCache
 from engine.schedule.prefix_cache import PrefixCache
 from engine.schedule.request import Request, RequestStatus
 from engine.schedule.request_event import RequestEvent
@@ -54,6 +55,7 @@ class LiveRequests:
         self.counters = counters
         self.page_size = page_size
         self.prefixes = PrefixCache(pool, page_size, is_enabled=enable_prefix_caching, snapshots=snapshots)
+        self.pictures: PictureCache | None = None  # None: the model sees none
         self.unfinished: dict[str, Request] = {}  # by request id; both waiting and running ones
         self.waiting = WaitingQueue()
         self.running: list[Request] = []  # in order of admission
@@ -62,6 +64,15 @@ class LiveRequests:
         self.unfinished[request.request_id] = request
         self.waiting.add(request, self.running)
 
+    def pictures_wait(self, request: Request, num_cached_tokens: int) -> bool:
+        """Whether a picture that the request has to compute is not encoded yet."""
+        return self.pictures is not None and self.pictures.must_wait(request, num_cached_tokens)
+
+    def note_planned(self, request: Request, num_tokens: int) -> None:
+        """Notes that a step that must be dispatched computes the request up to so many tokens."""
+        if self.pictures is not None and num_tokens >= request.pictures[-1].end:
+            self.pictures.release(request)
+
     def start(self, request: Request, num_cached_tokens: int) -> None:
         """Takes a request from the queue and gives it a slot; it has its pages, some of them from the prefix cache."""
         self.waiting.remove(request)
@@ -69,6 +80,8 @@ class LiveRequests:
         request.status = RequestStatus.RUNNING
         request.num_computed_tokens = num_cached_tokens
         self.buffer.add_request(request)
+        if self.pictures is not None:
+            self.pictures.place(request, self.buffer.token_ids[request.slot])
         self.buffer.append_pages(request.slot, 0, request.pages)
         self.running.append(request)
         if not request.was_admitted:
@@ -95,6 +108,8 @@ class LiveRequests:
     def send_back(self, request: Request) -> None:
         """Takes slot and pages from a running request and queues it to be recomputed; nothing may be in flight."""
         self.release(request)
+        if self.pictures is not None:
+            self.pictures.release(request)
         request.prefetch = None  # pages that it loses now may have been stored
         request.status = RequestStatus.WAITING
         request.num_computed_tokens = request.num_committed_tokens = 0
@@ -108,6 +123,8 @@ class LiveRequests:
     ) -> RequestEvent:
         """Ends a request, releases what it holds unless a step in flight names its slot, and returns its last event."""
         del self.unfinished[request.request_id]
+        if self.pictures is not None:
+            self.pictures.release(request)
         if request.status is RequestStatus.WAITING:
             self.waiting.remove(request)
             self.prefixes.stop_prefetch(request)

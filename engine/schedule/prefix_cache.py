@@ -153,8 +153,9 @@ class PrefixCache:
     def _name_pages(self, request: Request) -> None:
         """Names the pages that were filled with committed tokens since the last call."""
         request.page_hashes += hash_request_tokens(
-            sha256_hash, self._page_size, request.token_ids, request.extra_keys, known=request.page_hashes
-        )
+            sha256_hash, self._page_size, request.token_ids, request.extra_keys, known=request.page_hashes,
+            spans=request.picture_spans if request.pictures else (),
+        )  # fmt: skip
 
     def _forget_computing(self, page_hash: PageHash, request: Request) -> None:
         if self._computing.get(page_hash.hash_value) is request:

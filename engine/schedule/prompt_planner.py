@@ -83,12 +83,27 @@ class PromptPlanner:
             start, known = request.num_computed_tokens, request.num_tokens
             others = _others(request, singles) if budget.work.num_tiles == 0 else None
             num_tokens = budget.take(known - start, start, others)
+            if request.pictures:
+                num_tokens = self._with_whole_pictures(request, num_tokens, budget)
             if num_tokens:
                 end = start + num_tokens
                 plan = singles if num_tokens == 1 else chunks
                 plan.add(request, start, num_tokens, end == known)
                 self._order.note(request)
                 self._requests.prefixes.expect(request, end)
+                if request.pictures:
+                    self._requests.note_planned(request, end)
+
+    def _with_whole_pictures(self, request: Request, num_tokens: int, budget: TokenBudget) -> int:
+        """So many tokens, or others, that no step ends within a picture whose tokens see each other; perhaps none."""
+        pictures, start, known = self._requests.pictures, request.num_computed_tokens, request.num_tokens
+        if pictures is None or not pictures.sees_both_ways or not num_tokens:
+            return num_tokens
+        end = request.before_picture(start + num_tokens)
+        if end == known or end - start > 1:  # a piece of a prompt is never of one token
+            return end - start
+        whole = request.behind_picture(min(start + 2, known)) - start
+        return whole if budget.take_rest(num_tokens, whole, start) else 0
 
 
 def _others(request: Request, decoding: StepPlan) -> StepWork | None:

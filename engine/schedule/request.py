@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from cache.hashing import PageHash
+from cache.hashing import NamedSpan, PageHash
 from cache.page import CachePage
-from engine.interface.types import FinishReason, Pooling
+from engine.interface.types import FinishReason, Pooling, PromptPicture
 from engine.kv_transfer.prefetch_job import PrefetchJob
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import SamplingParams
@@ -49,6 +49,8 @@ class Request:
     num_prompt_output_tokens: int = 0  # tokens at the end of the prompt that the sampler counts as output
     pooling: Pooling | None = None  # of all tokens of the prompt but the last one
     wants_progress: bool = False  # its stream gets progress events until its first token
+
+    pictures: tuple[PromptPicture, ...] = ()  # in the order of their positions, which are in the prompt
 
     num_prompt_tokens: int = 0
     stop_ids: frozenset[int] = frozenset()  # tokens that end it; the scheduler adds the model's own
@@ -125,3 +127,16 @@ class Request:
     def extra_keys(self) -> tuple[str, ...]:
         """What distinguishes this request's pages besides their tokens."""
         return () if self.cache_salt is None else (self.cache_salt,)
+
+    @property
+    def picture_spans(self) -> list[NamedSpan]:
+        """The positions of pictures, with names that are different for different pictures."""
+        return [NamedSpan(each.start, each.end, f"picture {each.digest.hex()}") for each in self.pictures]
+
+    def before_picture(self, end: int) -> int:
+        """The largest position up to `end` at which no picture is cut."""
+        return next((each.start for each in self.pictures if each.start < end < each.end), end)
+
+    def behind_picture(self, end: int) -> int:
+        """The smallest position from `end` on at which no picture is cut."""
+        return next((each.end for each in self.pictures if each.start < end < each.end), end)

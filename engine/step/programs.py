@@ -17,6 +17,7 @@ from engine.interface.types import Progress
 from engine.models.parts.model import Model
 from engine.parallel.placement import Kind, shapes_of
 from engine.schedule.sequence_buffer import SequenceBuffer
+from engine.step import picture_encoding
 from engine.step.compiled import CompiledPrograms
 from engine.step.device_arrays import DeviceArrays
 from engine.step.forward import decode_steps, forward, forward_prompt, pool_tile, score_tile
@@ -43,7 +44,7 @@ class StepPrograms:
     """Lowers the programs of every shape and compiles them ahead of time.
 
     The keys of `compiled` are ("forward", shape), ("sample", num_rows, variant), ("multi_step", num_rows, variant),
-    ("write", feature), "score", "pool", "read page" and "write page".
+    ("write", feature), "score", "pool", "read page", "write page", and those of an encoder of pictures.
     """
 
     def __init__(
@@ -93,6 +94,9 @@ class StepPrograms:
         if self._copies_pages:
             lowerings["read page"] = self._lower_read_page
             lowerings["write page"] = self._lower_write_page
+        if self._model.encoder is not None:
+            abstract = self._abstract(self._arrays.params), self._abstract(self._arrays.kv)
+            lowerings |= picture_encoding.lowerings(*abstract, self._model.encoder)
         # Those of an earlier start are loaded in this order, and a request may come at once.
         lowerings = {key: lowerings[key] for key in (*self._first_needed(), *lowerings)}
         # JAX loads a cached program for all devices, and an engine uses one of them.
@@ -234,6 +238,12 @@ class ArrayTrees(NamedTuple):
                 return ProgramTrees((states[name], 0, states[name]), states[name])
             case "score" | "pool":
                 return ProgramTrees((params, 0, 0, 0), 0)
+            case picture_encoding.BEGIN:
+                return ProgramTrees((params, 0), 0)
+            case picture_encoding.LAYER:
+                return ProgramTrees((params, 0, 0), 0)
+            case picture_encoding.END:
+                return ProgramTrees((params, kv, 0, 0), kv)
             case "read page":
                 return ProgramTrees((kv, 0), page)
             case "write page":

@@ -14,6 +14,7 @@ from server.generation.answers import Answer
 from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
 from server.generation.output_sequence import Delta
+from server.media.picture import Picture
 from server.output_parsers.output_parser import OutputFormat
 from server.protocol.errors import ApiError, to_api_error
 from server.text.detokenizer import HasTokenTexts
@@ -78,6 +79,16 @@ class Call(ABC, Generic[Writer]):
     request_id: str | None  # the client's own name for it
     ignored: Sequence[str]  # the parameters of the body that mean nothing to this server
     body: Any = field(init=False, default=None)  # decoded, where the request may have to be parsed again
+
+    @property
+    def model_name(self) -> str | None:
+        """The name of the model that the client gave."""
+        return self.request.model
+
+    @property
+    def pictures(self) -> Sequence[Picture]:
+        """The pictures of all prompts."""
+        return tuple(picture for prompt in self.request.prompts for picture in prompt.pictures)
 
     @abstractmethod
     def make_writer(self, generation: Generation, context: AnswerContext) -> Writer:

@@ -20,6 +20,7 @@ class Usage(NamedTuple):
     num_prompt_tokens: int
     num_completion_tokens: int
     num_cached_tokens: int  # of the prompt tokens, those that came from the prefix cache
+    num_image_tokens: int = 0  # of the prompt tokens, those of pictures
 
 
 class Timings(NamedTuple):

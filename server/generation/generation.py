@@ -123,6 +123,7 @@ class Generation:
             num_prompt_tokens=sum(len(prompt.token_ids) for prompt in self.prompts),
             num_completion_tokens=sum(sequence.num_tokens for sequence in self._sequences),
             num_cached_tokens=sum(sequence.num_cached_tokens for sequence in first_sequences),
+            num_image_tokens=sum(picture.num_tokens for prompt in self.prompts for picture in prompt.pictures),
         )
 
     @property

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from engine.interface.context_overflow import ContextOverflow
+from server.media.picture import Picture, pictures_of, text_of, with_paths, without_pictures
+from server.media.picture_format import PictureFormat
 from server.protocol.errors import ApiError
 from server.protocol.json_limits import is_deeper, size_of
 from server.text.chat_template import ChatTemplate, ChatTemplateError
@@ -16,7 +18,6 @@ from server.text.template_limits import PromptTextTooLong, inline_template_limit
 from server.text.text_model import TextModel
 from server.text.tokenization.control_tokens import ShieldedText
 from server.text.tokenization.native_errors import TooManyTokens
-from server.text.tokenizer import Tokenizer
 
 # Text above this many characters is tokenised in a worker thread: 2 KiB take half a millisecond, and three where the
 # text is a strange one. Every stream waits for it, and many such requests may come together.
@@ -36,6 +37,11 @@ class PromptSource(Protocol):
     @property
     def num_chars(self) -> int:
         """How much text there is to tokenise, counted in little time: up to some number above COUNTED_CHARS."""
+        ...
+
+    @property
+    def pictures(self) -> Sequence[Picture]:
+        """The pictures of a conversation, in their order."""
         ...
 
     @property
@@ -64,6 +70,7 @@ class TextPrompt(NamedTuple):
 
     text: str
     adds_special: bool = True  # whether the tokenizer puts its own tokens, such as a begin-of-sequence token, before it
+    pictures: tuple[()] = ()
     tools: None = None
 
     @property
@@ -86,6 +93,7 @@ class InfillPrompt(NamedTuple):
     before: str | list[int]
     behind: str
     context: str = ""  # pieces of other files, which come first
+    pictures: tuple[()] = ()
     tools: None = None
 
     @property
@@ -117,6 +125,7 @@ class MixedPrompt(NamedTuple):
     """Texts and token ids in one prompt."""
 
     parts: list[int | str]
+    pictures: tuple[()] = ()
     tools: None = None
 
     @property
@@ -143,6 +152,7 @@ class TokenPrompt(NamedTuple):
     """Token ids, which need no tokenizer."""
 
     token_ids: list[int]
+    pictures: tuple[()] = ()
     tools: None = None
 
     @property
@@ -185,9 +195,37 @@ class Conversation(NamedTuple):
     def render(self, text_model: TextModel) -> str:
         """The text of the prompt. Raises what `encode` raises."""
         self.refuse_deep()
-        contents = "".join([message["content"] for message in self.messages])
+        shown = self.shown_to(text_model)
         template = _template_of(text_model)
-        return self._render(template, text_model.tokenizer, contents, None, is_brief=False)[0]
+        return shown._render(template, text_model, shown._contents, None, is_brief=False)[0]
+
+    @property
+    def pictures(self) -> Sequence[Picture]:
+        """The pictures of all messages, in their order."""
+        return tuple(pictures_of(self.messages))
+
+    def with_paths(self, rename: Callable[[str], str]) -> Conversation:
+        """The same conversation with other paths of its pictures."""
+        return self._replace(
+            messages=[{**message, "content": with_paths(message["content"], rename)} for message in self.messages]
+        )
+
+    def shown_to(self, text_model: TextModel) -> Conversation:
+        """The conversation as a model reads it; raises ApiError for a picture where it reads text alone."""
+        if text_model.pictures is not None:
+            return self
+        messages = without_pictures(self.messages, ignores=text_model.ignores_media)
+        plain = self.plain_messages
+        if messages is self.messages:
+            return self
+        if plain is not None:
+            plain = without_pictures(plain, ignores=True)  # those of users are refused by now, or may be left out
+        return self._replace(messages=messages, plain_messages=plain)
+
+    @property
+    def _contents(self) -> str:
+        """The texts of all messages; only what every template writes: many leave out the reasoning of earlier turns."""
+        return "".join([text_of(message["content"]) for message in self.messages])
 
     def encode_checked(
         self,
@@ -203,15 +241,15 @@ class Conversation(NamedTuple):
             most_tokens: a conversation of more is refused, without the work of counting how many they are.
         """
         template = _template_of(text_model)
-        # Only what every template writes; many leave out the reasoning of earlier turns, however long it is.
-        contents = "".join([message["content"] for message in self.messages])
+        shown = self.shown_to(text_model)
+        contents = shown._contents
         _refuse_hopeless(len(contents), text_model, max_model_len)
         tokenizer, most = text_model.tokenizer, most_tokens
         if most is None and max_model_len is not None:
             most = max(max_model_len, MAX_LISTED_TOKENS)
         try:
-            text, shielded = self._render(
-                template, tokenizer, contents, most_tokens or max_model_len, is_brief=is_brief
+            text, shielded = shown._render(
+                template, text_model, contents, most_tokens or max_model_len, is_brief=is_brief
             )
             if max_model_len is not None and len(text) >= max_model_len:
                 _refuse_hopeless(len(text), text_model, max_model_len)
@@ -237,12 +275,13 @@ class Conversation(NamedTuple):
             )
 
     def _render(
-        self, template: ChatTemplate, tokenizer: Tokenizer, contents: str, max_tokens: int | None, *, is_brief: bool
+        self, template: ChatTemplate, text_model: TextModel, contents: str, max_tokens: int | None, *, is_brief: bool
     ) -> tuple[str, ShieldedText | None]:
         """The prompt, and the same with marks unless names of control tokens in it are to become those tokens.
 
         Raises ApiError where the template refuses the messages, TooManyTokens for the contents alone.
         """
+        tokenizer, form = text_model.tokenizer, text_model.pictures
         tokenizer.refuse_far_too_long(contents, max_tokens)  # before the work of rendering
         variables: dict[str, Any] = {
             **self.variables,
@@ -255,12 +294,32 @@ class Conversation(NamedTuple):
             for messages, more in self._forms():
                 try:
                     if self.parse_special:
-                        return template.render(messages, **{**variables, **more}), None
+                        text = template.render(messages, **{**variables, **more})
+                        return self._with_pictures(text, form), None
                     shielded = template.render_shielded(messages, tokenizer.control, **{**variables, **more})
+                    shielded = shielded._replace(text=self._with_pictures(shielded.text, form))
                     return shielded.plain, shielded
                 except ChatTemplateError as error:
                     refusal = refusal or error  # the first says it of what the client has sent
         raise ApiError(str(refusal), param="messages", code="invalid_messages") from refusal
+
+    def _with_pictures(self, text: str, form: PictureFormat | None) -> str:
+        """A rendered text in which each picture has all its positions; raises ApiError where one has no place.
+
+        Texts of messages do not have the marker: it is the name of a control token, which they are shielded from.
+        """
+        pictures = self.pictures if form is not None else ()
+        if form is None or not pictures:
+            return text
+        num_places = text.count(form.marker)
+        if num_places != len(pictures):
+            raise ApiError(
+                f"the prompt has {len(pictures)} pictures and {num_places} places for them: the chat template leaves "
+                f"some out, or parse_special lets a message write {form.marker}",
+                param=pictures[0].path,
+                code="invalid_messages",
+            )
+        return text.replace(form.marker, form.text)
 
     def _forms(self) -> Iterator[tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]]:
         """The conversation as it is, and then the forms of it that a template may take; with variables for each."""

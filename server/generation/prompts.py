@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from engine.interface.types import PromptPicture
 from sampling.host.grammar import GrammarError
 from sampling.host.params import MAX_SEED, MAX_STOP_TOKEN_IDS, InvalidParameter, SamplingParams
 from server.admission.workers import Workers
@@ -19,6 +21,7 @@ from server.generation.prompt_sources import (
     TextPrompt,
     TokenPrompt,
 )
+from server.media.picture_format import PictureFormat
 from server.protocol.sampling_fields import DEFAULT_BREAKERS
 from server.structured_output.output_grammar import OutputGrammar
 from server.text.detokenizer import IncrementalDetokenizer
@@ -44,6 +47,7 @@ class PreparedPrompt:
     num_wanted: int  # how many of these answers are wanted; the best, where that is not all of them
     num_output_tokens: int = 0  # tokens at its end that are the answer so far
     echo: str = ""  # the text with which each answer begins
+    pictures: tuple[PromptPicture, ...] = ()
 
     @property
     def output_token_ids(self) -> list[int]:
@@ -100,13 +104,54 @@ def prepare_here(
                 token_ids, own.max_tokens, request.max_tokens_parameter, num_prompt_output_tokens=num_output
             )
             answers = (own,) * request.num_sampled if own.seed is None else _with_seeds(own, own.seed, request)
-            prepared.append(PreparedPrompt(token_ids, answers, request.num_choices, num_output, echo))
+            pictures = _pictures_in(token_ids, source, request, text_model.pictures)
+            prepared.append(PreparedPrompt(token_ids, answers, request.num_choices, num_output, echo, pictures))
     except InvalidParameter as error:
         # The engine knows only prompts; a chat client has sent messages.
         if error.param == "prompt" != request.prompt_parameter:
             raise error.renamed(request.prompt_parameter) from error
         raise
     return prepared
+
+
+def _pictures_in(
+    token_ids: Sequence[int], source: PromptSource, request: GenerationRequest, form: PictureFormat | None
+) -> tuple[PromptPicture, ...]:
+    """The pictures of a prompt, at the positions of their tokens; the first ones of a cut prompt may be missing.
+
+    Raises InvalidParameter where tokens of pictures stand alone.
+    """
+    if form is None or form.token_id not in token_ids:
+        return ()
+    starts, at = [], 0
+    while at < len(token_ids):
+        if token_ids[at] == form.token_id:
+            starts.append(at)
+            at += form.num_tokens
+        else:
+            at += 1
+    pictures = source.pictures[len(source.pictures) - len(starts) :] if len(starts) <= len(source.pictures) else ()
+    is_whole = all(token_ids[start : start + form.num_tokens] == [form.token_id] * form.num_tokens for start in starts)
+    if len(pictures) != len(starts) or not is_whole:
+        raise InvalidParameter(
+            request.prompt_parameter,
+            f"the prompt has the token {form.token_id}, which stands for a part of a picture, without its picture",
+        )
+    if not request.decoded:  # nothing is computed, only shown
+        return ()
+    return tuple(
+        PromptPicture(start, form.num_tokens, request.decoded[picture].digest, request.decoded[picture].pixels)
+        for start, picture in zip(starts, pictures, strict=True)
+    )
+
+
+def _without_cut_picture(token_ids: list[int], num_kept: int, num_last: int, form: PictureFormat | None) -> list[int]:
+    """The first and the last tokens of a prompt; of a picture that would be cut, none."""
+    first = len(token_ids) - num_last
+    if form is not None:
+        while 0 < first < len(token_ids) and token_ids[first - 1] == token_ids[first] == form.token_id:
+            first += 1
+    return token_ids[:num_kept] + token_ids[first:]
 
 
 def rules_behind(rules: OutputGrammar, prompt: PreparedPrompt) -> OutputGrammar:
@@ -209,7 +254,7 @@ def _encode(
             has_special = isinstance(source, TextPrompt) and source.adds_special
             num_kept = min(tokenizer.num_prefix_tokens, most) if has_special else 0
             num_last = most - num_kept
-            token_ids = token_ids[:num_kept] + token_ids[len(token_ids) - num_last :]
+            token_ids = _without_cut_picture(token_ids, num_kept, num_last, text_model.pictures)
             return token_ids, _text_of(token_ids, tokenizer) if request.echoes else ""
     if not request.echoes:
         return token_ids, ""

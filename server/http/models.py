@@ -113,6 +113,7 @@ def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
         "architecture": info.architecture,
         "num_parameters": info.num_parameters,
         "max_model_len": info.max_model_len,
+        "modalities": ["text"] if info.pictures is None else ["text", "image"],
         "dtype": info.dtype,
         "matmul_backend": info.matmul_backend,
         "attention_backend": info.attention_backend,

@@ -28,6 +28,7 @@ from server.generation.prompts import MAX_SHORT_CHARS
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, HasIgnored, in_memory, read_asked
 from server.http.transport.json_body import json_response, send_whole
+from server.media.picture import Picture
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.text.detokenizer import token_text_alone
@@ -60,6 +61,14 @@ class CountedConversation:
     ignored: Sequence[str]
     conversation: Conversation
 
+    @property
+    def model_name(self) -> str | None:
+        return self.model
+
+    @property
+    def pictures(self) -> Sequence[Picture]:
+        return self.conversation.pictures
+
     @classmethod
     def parse(cls, body: Any) -> CountedConversation:
         """Raises ApiError, ValidationError: the decoded JSON body is not a valid request."""
@@ -74,6 +83,14 @@ class CountedChat:
     model: str | None
     ignored: Sequence[str]
     conversation: Conversation
+
+    @property
+    def model_name(self) -> str | None:
+        return self.model
+
+    @property
+    def pictures(self) -> Sequence[Picture]:
+        return self.conversation.pictures
 
     @classmethod
     def parse(cls, body: Any) -> CountedChat:
@@ -126,9 +143,8 @@ async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedMo
                 raise _too_many("prompt") from error
         else:
             tools = [tool.to_template() for tool in query.tools or ()]
-            messages = [message.to_template() for message in query.messages or ()]
             conversation = Conversation(
-                messages,
+                query.to_template(),
                 tools=tools,
                 begins_turn=query.begins_turn,
                 continues=query.continue_final_message is True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
 from server.generation.output_sequence import OutputSequence
 from server.generation.prompts import prepare_here, rules_behind
+from server.media.picture_loader import PictureLoader
 from server.offline.batch import Batch, BatchProgress, Job, Output
 from server.offline.loop_thread import LoopStopped, LoopThread
 from server.offline.sampling_params import over_defaults
@@ -44,6 +46,7 @@ class OfflineEngine:
         self._client = loaded.engine
         vocab_size = loaded.engine.model_info.vocab_size
         self._grammars = GrammarCompiler(loaded.text_model.tokenizer, vocab_size)
+        self._pictures = PictureLoader((), None)
         self._room = asyncio.Lock()  # first come, first served
         self._thread = LoopThread("eagre-offline", at_end=self._end)
         self._thread.run(self._start())
@@ -65,6 +68,9 @@ class OfflineEngine:
         """
         if base is not None:
             base = over_defaults(base, self.text_model.sampling_defaults)
+        pictures, form = [each for source in request.prompts for each in source.pictures], self.text_model.pictures
+        if pictures and form is not None:
+            request = replace(request, decoded=self.run(self._pictures.load(pictures, form)))
         (prompt,) = prepare_here(request, self.text_model, self._client, base)
         grammar_request = request.grammar
         grammar = None if grammar_request is None else grammar_request.to_grammar()
@@ -120,6 +126,7 @@ class OfflineEngine:
         self._thread.stop()
         self._thread.join()
         self._grammars.close()
+        self._pictures.close()
 
     def close_soon(self) -> None:
         """`close` without the wait. A finalizer calls it, which may run in any thread, the engine's own included."""
@@ -183,6 +190,7 @@ class OfflineEngine:
             timeout=request.timeout,
             matcher=None if job.grammar is None else job.grammar.matcher(),
             num_prompt_output_tokens=request.num_prompt_output_tokens,
+            pictures=job.prompt.pictures,
             is_checked=True,
         )
         return OutputSequence(request, job.prompt, index, params, stream, self.text_model.tokenizer)

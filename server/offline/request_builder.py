@@ -12,6 +12,7 @@ from server.api.openai.completions import CompletionCall
 from server.api.route import BodyCall
 from server.generation.generation_request import GenerationRequest
 from server.offline.batch import Job
+from server.offline.pictures import picture_on_the_wire
 from server.offline.sampling_params import SamplingParams as GivenParams
 from server.protocol.errors import ApiError, FieldError, UnknownField, shorten, to_api_error
 
@@ -140,8 +141,15 @@ def _prompts_on_the_wire(prompt: object) -> list[object]:
 
 
 def _messages_on_the_wire(messages: object) -> object:
-    """A list, because the wire's arrays are lists, and no other sequences."""
-    return list(messages) if isinstance(messages, Sequence) else messages
+    """A list, because the wire's arrays are lists, and no other sequences; pictures become data URLs."""
+    if not isinstance(messages, Sequence):
+        return messages
+    return [
+        {**message, "content": list(map(picture_on_the_wire, message["content"]))}
+        if isinstance(message, Mapping) and isinstance(message.get("content"), list)
+        else message
+        for message in messages
+    ]
 
 
 COMPLETE = RequestBuilder(CompletionCall.parse, "prompt", "prompts", _prompts_on_the_wire)

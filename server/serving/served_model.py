@@ -187,6 +187,11 @@ class ServedModel:
         return self.opened.text_model
 
     @property
+    def sees(self) -> bool:
+        """Whether it is loaded and takes pictures."""
+        return self._opened is not None and self._opened.text_model.pictures is not None
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """Raises ApiError: the model is not loaded yet."""
         return self.text_model.tokenizer

@@ -12,6 +12,7 @@ from server.admission.admission_budget import AdmissionBudget
 from server.admission.loop_throttle import LoopThrottle
 from server.admission.workers import Workers
 from server.generation.generation import Generation
+from server.media.picture_loader import PictureLoader
 from server.protocol.errors import model_not_found, unavailable
 from server.serving.ignored_parameters import IgnoredParameters
 from server.serving.residency import Bring, Residency
@@ -69,9 +70,10 @@ class ServedModels:
         self._is_draining = False
         self.all = tuple(ServedModel(own, self._count) for own in each or (settings,))
         self.residency = Residency(self.all, settings.models_max or len(self.all))
+        self.pictures = PictureLoader(settings.allowed_media_hosts, settings.allowed_media_path)
         self._submitter = Submitter(
             self.check_accepting, self.requests, self.residency, self.admission_budget, self.turns, self.workers,
-            self.request_log,
+            self.request_log, self.pictures,
         )  # fmt: skip
         gauges = (
             ProcessGauge(
@@ -106,6 +108,7 @@ class ServedModels:
         await self.residency.stop()
         for model in self.all:
             await model.close()
+        self.pictures.close()
         self.workers.close()
         await self.store.close()
 

@@ -19,6 +19,7 @@ from server.generation.generation_request import GenerationRequest
 from server.generation.observer import GenerationObserver, tell_finished
 from server.generation.output_sequence import OutputSequence
 from server.generation.prompts import PreparedPrompt, prepare
+from server.media.picture_loader import PictureLoader
 from server.protocol.errors import SERVER_ERROR, ApiError
 from server.serving.load_progress import telling_of_load
 from server.serving.residency import Residency
@@ -30,6 +31,7 @@ from server.telemetry.request_log import RequestLog
 from server.telemetry.tracing import Tracing
 from server.telemetry.usage_fields import UsageFields
 from server.text.detokenizer import HasTokenTexts
+from server.text.text_model import TextModel
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient, TokenStream
@@ -64,6 +66,7 @@ class Submitter:
         throttle: LoopThrottle,
         workers: Workers,
         request_log: RequestLog | None,
+        pictures: PictureLoader,
     ) -> None:
         """`check_accepting` raises if the server takes no requests."""
         self.tracing: Tracing | None = None
@@ -74,6 +77,7 @@ class Submitter:
         self._throttle = throttle
         self._workers = workers
         self._request_log = request_log
+        self._pictures = pictures
         self._loads: set[asyncio.Task[None]] = set()  # of models that requests wait for before they can be queued
 
     @asynccontextmanager
@@ -111,7 +115,8 @@ class Submitter:
                     request = await self._wait_for_load(model, request, submission, running)
                 engine, text_model, structured_output, idle_sleep = model.opened
                 with idle_sleep.use():
-                    # Prompt, then grammar.
+                    # Pictures, prompt, then grammar.
+                    request = await self._with_pictures(request, text_model)
                     prompts = await prepare(request, text_model, engine, self._workers)
                     if account is not None:
                         account.reserve(_most_tokens(request, prompts), is_owed=submission.was_accepted)
@@ -149,6 +154,13 @@ class Submitter:
         """Refuses the requests that wait for a model that was never loaded; the server is draining."""
         for load in tuple(self._loads):
             load.cancel()
+
+    async def _with_pictures(self, request: GenerationRequest, text_model: TextModel) -> GenerationRequest:
+        """The request with the pixels of its pictures, where the model sees them; raises ApiError or QueueFull."""
+        pictures = [picture for prompt in request.prompts for picture in prompt.pictures]
+        if not pictures or text_model.pictures is None:
+            return request
+        return replace(request, decoded=await self._pictures.load(pictures, text_model.pictures))
 
     async def _wait_for_load(
         self, model: ServedModel, request: GenerationRequest, submission: Submission, running: RunningRequest
@@ -248,6 +260,7 @@ async def queue(
                     num_prompt_output_tokens=request.num_prompt_output_tokens,
                     # The other answers to the prompt share the progress of its first one.
                     wants_progress=request.streaming.tells_progress and index == 0,
+                    pictures=prompt.pictures,
                     is_checked=True,
                 )
                 streams.append(stream)

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 # By keys of settings. Each setting is in one group.
 FLAG_GROUPS: Mapping[str, tuple[str, ...]] = {
     "model": (
-        "model", "served_model_name", "models_max", "dtype", "quantize", "max_model_len", "chat_template",
+        "model", "served_model_name", "models_max", "dtype", "quantize", "max_model_len", "language_model_only",
+        "chat_template",
         "default_chat_template_kwargs", "sampling_defaults", "seed", "tool_call_parser", "reasoning_parser",
     ),
     "address": (
@@ -13,7 +14,8 @@ FLAG_GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "access": (
         "api_key", "api_key_file", "admin_key", "allowed_hosts", "allowed_origins", "playground_peers",
-        "trusted_proxies", "mcp_config", "inspect_requests", "inspect_bytes",
+        "trusted_proxies", "allowed_media_hosts", "allowed_media_path", "mcp_config", "inspect_requests",
+        "inspect_bytes",
     ),
     "speed and memory": (
         "max_num_seqs", "memory_utilization", "kv_cache_bytes", "kv_cache_dtype", "num_pages", "page_size",
@@ -31,7 +33,7 @@ FLAG_GROUPS: Mapping[str, tuple[str, ...]] = {
         "max_num_queued_requests", "max_num_queued_tokens", "request_timeout", "queue_timeout", "stall_timeout",
         "max_body_bytes", "body_timeout", "max_preparing_bytes", "max_preparing_requests", "max_connections",
         "max_websockets", "keep_alive_timeout", "ping_interval", "write_timeout", "max_grammar_bytes",
-        "grammar_timeout", "strict_parameters", "additional_properties",
+        "grammar_timeout", "strict_parameters", "additional_properties", "ignore_media",
     ),
     "several processes and devices": (
         "data_parallel", "tensor_parallel", "num_hosts", "host_index", "coordinator", "coordinator_key",

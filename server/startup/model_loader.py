@@ -13,6 +13,7 @@ from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
 from engine.interface.regular_file import open_regular
 from engine.interface.types import Progress
+from server.media.picture_format import read_picture_format
 from server.model_sources.builtin_models import BUILTIN_MODELS
 from server.model_sources.model_store import ensure_model, name_of
 from server.startup.settings import OPENAI_DEFAULTS, ServerSettings
@@ -42,6 +43,8 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
         template.set_defaults(orjson.loads(variables))
     if settings.sampling_defaults == OPENAI_DEFAULTS:
         loaded = loaded._replace(text_model=replace(loaded.text_model, sampling_defaults={}))
+    if settings.ignore_media:
+        loaded = loaded._replace(text_model=replace(loaded.text_model, ignores_media=True))
     return loaded
 
 
@@ -83,7 +86,12 @@ def load_with(
 
     config = configure(tuple(text_model.tokenizer.eos_token_ids))
     try:
-        return LoadedModel(EngineClient.load(path, config, progress), text_model)
+        engine = EngineClient.load(path, config, progress)
+        pictures = engine.model_info.pictures
+        if pictures is not None:
+            form = read_picture_format(path, pictures, text_model.tokenizer.token_text)
+            text_model = replace(text_model, pictures=form)
+        return LoadedModel(engine, text_model)
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and _NO_MEMORY not in str(error):
             raise

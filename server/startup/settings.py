@@ -268,6 +268,16 @@ class ServerSettings:
     strict_parameters: bool = setting(
         False, "refuse every parameter that this server does not know, in the place of ignoring it"
     )
+    allowed_media_hosts: tuple[str, ...] = setting(
+        (), "hosts, comma-separated, from which pictures that a request names by their address are downloaded",
+        metavar="HOSTS",
+    )  # fmt: skip
+    allowed_media_path: str | None = setting(
+        None, "folder of which requests may name pictures by file: addresses", limit=NOT_EMPTY, metavar="PATH"
+    )
+    ignore_media: bool = setting(
+        False, "put a note in the place of a picture that the model cannot see, in the place of an error"
+    )
     allowed_origins: tuple[str, ...] = setting(
         (), "web origins, comma-separated, whose pages may use the server; * for all", metavar="ORIGINS"
     )

@@ -232,6 +232,19 @@ _ENGINE_FIGURES = (
     ),
     _Figure(
         CounterMetricFamily,
+        "eagre_mm_cache_queries",
+        "Pictures looked up among those that are encoded",
+        attrgetter("mm_cache_queries"),
+    ),
+    _Figure(
+        CounterMetricFamily,
+        "eagre_mm_cache_hits",
+        "Pictures found there",
+        attrgetter("mm_cache_hits"),
+    ),
+    _Figure(CounterMetricFamily, "eagre_encoder_runs", "Pictures that were encoded", attrgetter("encoder_runs")),
+    _Figure(
+        CounterMetricFamily,
         "eagre_prefix_cache_imported_tokens",
         "Tokens whose pages were read from the folder of kept prefixes",
         attrgetter("kept.num_imported_tokens"),

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from server.generation.generation_request import GenerationRequest
 from server.generation.prompt_sources import Conversation, InfillPrompt, PromptSource, TextPrompt
+from server.media.picture import Message
 
 UNWRITABLE = b'{"prompts":[],"parameters":{}}'  # orjson reads deeper nesting than it writes
 
@@ -41,11 +42,19 @@ def encode_request(request: GenerationRequest) -> bytes:
         return UNWRITABLE
 
 
+def _shape_message(message: Message) -> Message:
+    """The message without the bytes of its pictures."""
+    if isinstance(message["content"], str):
+        return message
+    parts = [{"type": "image"} if part["type"] == "image" else part for part in message["content"]]
+    return {**message, "content": parts}
+
+
 def _shape(source: PromptSource) -> dict[str, Any]:
     """Returns the body fields of a prompt; none for token ids, because the record has them already."""
     match source:
         case Conversation():
-            shape: dict[str, Any] = {"messages": source.messages}
+            shape: dict[str, Any] = {"messages": list(map(_shape_message, source.messages))}
             return shape | {
                 name: value
                 for name, value in (

@@ -39,6 +39,8 @@ _VLLM_NAMES = {
     "eagre_num_preemptions": ("vllm:num_preemptions",),
     "eagre_prefix_cache_queries": ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries"),
     "eagre_prefix_cache_hits": ("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits"),
+    "eagre_mm_cache_queries": ("vllm:mm_cache_queries",),
+    "eagre_mm_cache_hits": ("vllm:mm_cache_hits",),
     "eagre_cache_config_info": ("vllm:cache_config_info",),
 }
 

@@ -12,6 +12,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node, Scope
 from jinja2.parser import Parser
 
+from server.media.picture import is_picture
 from server.text.template_limits import TemplateTimeout, current_budget, running_template
 from server.text.template_sandbox import TemplateSandbox
 from server.text.tokenization.control_tokens import MARKS, ControlTokens, ShieldedText, choose_mark
@@ -133,6 +134,11 @@ class ChatTemplate:
             for key, value in message.items():
                 if isinstance(value, str):
                     message[key] = value if key == "role" else control.shield(value, mark, self._source)
+                elif key == "content" and value is not None:
+                    message[key] = [
+                        {**part, "text": control.shield(part["text"], mark, self._source)} if "text" in part else part
+                        for part in value
+                    ]
                 elif value is not None:
                     message[key] = _map_texts(value, shield)
         others = {}
@@ -225,8 +231,16 @@ def _with_texts(messages: Sequence[Message]) -> list[dict[str, Any]]:
     flat = []
     for message in messages:
         content = message.get("content")
-        flat.append({**message, "content": content if isinstance(content, str) else _text_of(content)})
+        if isinstance(content, list) and any(is_picture(part) for part in content):
+            flat.append({**message, "content": [_without_bytes(part) for part in content]})
+        else:
+            flat.append({**message, "content": content if isinstance(content, str) else _text_of(content)})
     return flat
+
+
+def _without_bytes(part: Any) -> dict[str, str]:
+    """A part of a content with pictures, as templates know it."""
+    return {"type": "image"} if is_picture(part) else {"type": "text", "text": _text_of_part(part)}
 
 
 def _with_thinking(message: dict[str, Any], *, refuses_both: bool) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, product
 from typing import Any
 
+from server.media.picture import Content, join_contents
+
 Message = Mapping[str, Any]
 Messages = list[dict[str, Any]]
 
@@ -138,7 +140,8 @@ def _with_system_first(messages: Messages) -> Messages:
     first = next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages))
     changed: Messages = []
     if first:
-        changed.append({"role": "system", "content": "\n\n".join(message["content"] for message in messages[:first])})
+        content = join_contents((message["content"] for message in messages[:first]), "\n\n")
+        changed.append({"role": "system", "content": content})
     changed += [{**message, "role": "user"} if message["role"] == "system" else message for message in messages[first:]]
     return _joined(changed)
 
@@ -157,7 +160,8 @@ def _as_texts(messages: Messages) -> Messages:
     changed: Messages = []
     for message in messages:
         if message["role"] == "tool":
-            changed.append({"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"})
+            content = join_contents(["<tool_response>", message["content"], "</tool_response>"])
+            changed.append({"role": "user", "content": content})
         elif message.get("tool_calls"):
             texts = [message["content"]] if message["content"] else []
             for call in message["tool_calls"]:
@@ -166,7 +170,7 @@ def _as_texts(messages: Messages) -> Messages:
                     arguments = json.dumps(arguments, ensure_ascii=False)
                 name = json.dumps(call["function"]["name"], ensure_ascii=False)
                 texts.append(f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>')
-            changed.append({"role": "assistant", "content": "\n".join(texts)})
+            changed.append({"role": "assistant", "content": join_contents(texts)})
         else:
             changed.append(message)
     return _joined(changed)
@@ -174,7 +178,7 @@ def _as_texts(messages: Messages) -> Messages:
 
 def _joined(messages: Messages) -> Messages:
     """Messages in a row that are nothing but text of one role become one."""
-    rows: list[tuple[dict[str, Any], list[str]]] = []
+    rows: list[tuple[dict[str, Any], list[Content]]] = []
     for message in messages:
         is_text = not message.get("tool_calls") and message["role"] in ("user", "assistant", "system")
         before = rows[-1][0] if rows else None
@@ -183,7 +187,7 @@ def _joined(messages: Messages) -> Messages:
         else:
             rows.append((message, [message["content"]]))
     return [
-        message if len(texts) == 1 else {"role": message["role"], "content": "\n".join(texts)}
+        message if len(texts) == 1 else {"role": message["role"], "content": join_contents(texts)}
         for message, texts in rows
     ]
 

@@ -14,6 +14,7 @@ import structlog
 from engine.interface.errors import ModelError, naming
 from engine.weights.formats.model_folder import ModelFolder
 from sampling.host.params import InvalidParameter, SamplingParams
+from server.media.picture_format import PictureFormat
 from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.folder_tokenizer import load_folder_tokenizer
 from server.text.infill import Infill, find_infill
@@ -40,6 +41,8 @@ class TextModel:
     chat_template: ChatTemplate | None  # None if the model has none
     sampling_defaults: Mapping[str, Any]  # numbers; fields of SamplingParams, for requests that do not give them
     infill: Infill | None = None  # how the model is shown a gap to fill; None if it has no tokens for that
+    pictures: PictureFormat | None = None  # how it takes pictures; None: it reads text alone
+    ignores_media: bool = False  # whether notes stand for pictures that the model cannot see, in the place of an error
 
     @classmethod
     def load(

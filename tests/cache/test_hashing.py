@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache.hashing import NONE_HASH, hash_page_tokens, hash_request_tokens, sha256_hash
+from cache.hashing import NONE_HASH, NamedSpan, hash_page_tokens, hash_request_tokens, sha256_hash
 
 token_lists = st.lists(st.integers(0, 2**31 - 1), max_size=40)
 keys = st.lists(st.text(max_size=4), max_size=3).map(tuple)
@@ -45,3 +45,15 @@ def test_the_parent_is_part_of_the_name():
     first = hash_page_tokens(sha256_hash, None, [1, 2])
     assert hash_page_tokens(sha256_hash, first.hash_value, [1, 2]).hash_value != first.hash_value
     assert hash_page_tokens(sha256_hash, NONE_HASH, [1, 2]) == first
+
+
+def test_pages_with_a_part_of_a_named_span_have_its_name_as_a_key():
+    tokens, spans = [7] * 16, [NamedSpan(3, 5, "a"), NamedSpan(9, 10, "b")]
+    hashes = hash_request_tokens(sha256_hash, 4, tokens, ("salt",), spans=spans)
+    assert [page_hash.extra_keys for page_hash in hashes] == [
+        ("salt", "a"), ("salt", "a"), ("salt", "b"), ("salt",),
+    ]  # fmt: skip
+    assert hash_request_tokens(sha256_hash, 4, tokens, ("salt",), hashes[:2], spans) == hashes[2:]
+    others = hash_request_tokens(sha256_hash, 4, tokens, ("salt",), spans=[spans[0], spans[1]._replace(name="c")])
+    assert others[:2] == hashes[:2]
+    assert {page.hash_value for page in others[2:]}.isdisjoint(page.hash_value for page in hashes)

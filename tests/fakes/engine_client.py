@@ -22,6 +22,7 @@ from engine.interface.types import (
     EngineStats,
     FinishReason,
     Pooling,
+    PromptPicture,
     PromptProgress,
     QueueFull,
     TokenEvent,
@@ -321,6 +322,7 @@ class FakeEngineClient:
         self.running: dict[str, FakeTokenStream] = {}
         self.options: dict[str, dict[str, object]] = {}  # what each submit was told besides the parameters
         self.tenants: dict[str, str] = {}  # whose each request is
+        self.pictures: tuple[PromptPicture, ...] = ()  # those of the last request
         self.submitted: list[FakeTokenStream] = []
         self.aborted: list[str] = []
         self.is_alive = False
@@ -390,6 +392,7 @@ class FakeEngineClient:
         tenant: str = "",
         num_prompt_output_tokens: int = 0,
         wants_progress: bool = False,
+        pictures: Sequence[PromptPicture] = (),
         is_checked: bool = False,
     ) -> FakeTokenStream:
         if not self.is_alive:
@@ -400,6 +403,7 @@ class FakeEngineClient:
         request_id = request_id or f"request-{next(self._ids)}"
         self.options[request_id] = {"priority": priority, "cache_salt": cache_salt, "timeout": timeout}
         self.tenants[request_id] = tenant
+        self.pictures = tuple(pictures)
         output = self.respond(prompt_token_ids, params)
         stream = FakeTokenStream(request_id, prompt_token_ids, output, params, self, matcher)
         stream.wants_progress = wants_progress

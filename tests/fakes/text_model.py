@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
+from server.media.picture_format import PictureFormat
 from server.text.chat_template import ChatTemplate
 from server.text.infill import Infill
 from server.text.text_model import TextModel
@@ -63,6 +64,8 @@ class FakeTokenizer:
 class FakeTextModel:
     name = "fake"
     infill: Infill | None = None
+    ignores_media = False
+    pictures: PictureFormat | None = None
 
     def __init__(self, chat_template: str | None = CHAT_TEMPLATE, **sampling_defaults: float) -> None:
         self.sampling_defaults = sampling_defaults

@@ -138,7 +138,9 @@ async def _start(
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     if is_open:
         engine.start(asyncio.get_running_loop())
-        served.first.open(engine.client, (text_model or FakeTextModel()).model)
+        text_model = text_model or FakeTextModel()
+        text_model.ignores_media = served.settings.ignore_media
+        served.first.open(engine.client, text_model.model)
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     server = RunningServer(url, aiohttp.ClientSession(), engine, served, runner.app, runner)
     ending.push_async_callback(server.assert_all_streams_ended)

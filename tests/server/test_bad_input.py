@@ -169,7 +169,7 @@ CHAT: list[tuple[Any, int, str | None, str, list[str]]] = [
         400,
         "messages[0].content",
         "invalid_value",
-        ["image_url", "only text is supported"],
+        ["content[0].image_url", "must look like"],
     ),
     (
         {"messages": [{"role": "user", "content": [{"type": "text"}]}]},

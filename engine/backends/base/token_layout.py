@@ -31,6 +31,7 @@ class TokenLayout(NamedTuple):
     positions: jax.Array  # int32[num_tokens]
     write_page: jax.Array  # int32[num_tokens]; the null page for padding
     write_offset: jax.Array  # int32[num_tokens], within the page
+    last_seen: jax.Array | None = None  # int32[num_tokens], the last position that each token sees; None: its own
 
     @property
     def num_decode_rows(self) -> int:

@@ -13,6 +13,7 @@ Array: TypeAlias = jax.Array | np.ndarray
 
 HEAD_MULTIPLE = 16  # the size of a head is a multiple of it
 LARGEST_HEAD = 256  # features
+_OWN = np.zeros(0, np.int32)  # each token sees up to its own position
 
 _NOTHING = np.zeros(0, np.float32)
 
@@ -20,8 +21,8 @@ _NOTHING = np.zeros(0, np.float32)
 def attention(
     qkv: Array, rotations: Array, tables: Array, windows: Array, q_norm: Array, k_norm: Array,
     rows: Array, page_table: Array, layer: Array, kv: KVPages, *,
-    num_heads: int, num_tiles: int, scale: float, softcap: float = 0.0, epsilon: float,
-    sinks: Array = _NOTHING,
+    num_heads: int, num_tiles: int, scale: float, softcap: float = 0.0, epsilon: float, sinks: Array = _NOTHING,
+    last_seen: Array | None = None,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """Norms and rotates queries and keys, writes keys and values into their pages, and attends causally.
 
@@ -33,6 +34,8 @@ def attention(
         rows: int32[num_rows, columns] of a step, whose first two columns are a row's start and its number of tokens.
         page_table: int32[num_rows, max_pages].
         sinks: float32[num_layers, num_heads].
+        last_seen: int32[num_tokens], the last position that each token of a tile sees, which never falls within the
+            rows of a sequence; None: its own.
 
     Raises ValueError where a size does not fit: heads have 16, 32, ... 256 features, an even number of them rotated.
     """
@@ -51,7 +54,7 @@ def attention(
     call = jax.ffi.ffi_call(target("attention"), (out, *pages), input_output_aliases={9: 1, 10: 2})
     attended, data, scales = call(
         qkv, rotations, tables, windows, q_norm, k_norm, rows, page_table, layer, kv.data, scales,
-        sinks,
+        sinks, _OWN if last_seen is None else last_seen,
         num_tiles=num_tiles, scale=np.float64(scale), softcap=np.float32(softcap), epsilon=np.float32(epsilon),
     )  # fmt: skip
     return attended, kv._replace(data=data, scales=None if kv.scales is None else scales)

@@ -1,4 +1,4 @@
-"""The Gemma 3 architecture, text only (Gemma Team, "Gemma 3 Technical Report", 2025)."""
+"""The Gemma 3 architecture (Gemma Team, "Gemma 3 Technical Report", 2025)."""
 
 import dataclasses
 import re
@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from engine.models.architectures.gemma2 import Gemma2, are_local, gguf_scalar, of_gemma, read_folder
+from engine.models.encoders.gemma3_vision import Gemma3Vision
+from engine.models.encoders.vision_encoder import VisionEncoder
 from engine.models.parts import folder_config, gguf_config, rotary
 from engine.models.parts.decoder import QueryKeyNorm
 from engine.models.parts.decoder_config import DecoderConfig
@@ -38,9 +40,10 @@ class Gemma3(Gemma2):
 
     # Of a folder's tensors; it says nothing about the model itself.
     folder_prefix: str = field(default=_USUAL_PREFIX, compare=False)
+    vision: Gemma3Vision | None = None
 
     query_key_norm = QueryKeyNorm.HEAD
-    # The tensors that read pictures are left where they are.
+    # What is left of the tensors that read pictures, such as SigLIP's head, is not needed.
     derived_tensors = re.compile(Model.derived_tensors.pattern + r"|(model\.)?(vision_tower|multi_modal_projector)\..*")
 
     @classmethod
@@ -57,6 +60,7 @@ class Gemma3(Gemma2):
         if text.positive_number("attn_logit_softcapping") is not None:
             raise text.error("attn_logit_softcapping", "scores of this architecture are not capped")
         is_local = are_local(usual.num_layers, text.integer("sliding_window_pattern", least=1) or _PERIOD)
+        vision = Gemma3Vision.read(config, tensor_names, usual.hidden_size)
         return cls(
             _with_windows(
                 usual, folder_config.read_windows(text, is_local=is_local),
@@ -67,6 +71,7 @@ class Gemma3(Gemma2):
                 text.positive_number("final_logit_softcapping"),
             ),
             prefix,
+            vision,
         )  # fmt: skip
 
     @classmethod
@@ -84,11 +89,19 @@ class Gemma3(Gemma2):
             )
         )
 
+    @property
+    def encoder(self) -> VisionEncoder | None:
+        return self.vision
+
+    def without_encoder(self) -> Self:
+        return dataclasses.replace(self, vision=None)
+
     def leaves(self) -> tuple[Leaf, ...]:
         """As `Decoder.leaves`, by the names that the folder has for them."""
+        of_vision = () if self.vision is None else self.vision.leaves()
         leaves = super().leaves()
         if self.folder_prefix == _USUAL_PREFIX:
-            return leaves
+            return leaves + of_vision
         output_prefix = _PREFIXES_WITH_PICTURES[self.folder_prefix]
 
         def renamed(name: str) -> str:
@@ -96,7 +109,7 @@ class Gemma3(Gemma2):
                 return output_prefix + name
             return self.folder_prefix + name.removeprefix(_USUAL_PREFIX)
 
-        return tuple(leaf.renamed("safetensors", renamed) for leaf in leaves)
+        return tuple(leaf.renamed("safetensors", renamed) for leaf in leaves) + of_vision
 
 
 def _with_windows(

@@ -16,6 +16,7 @@ from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.model import Carry, Model, normed, run_layers
+from engine.models.parts.picture_tokens import PictureTokens
 from engine.models.parts.rotary import rotation_tables
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
@@ -170,6 +171,13 @@ class Decoder(Model):
     ) -> tuple[jax.Array, KVPages]:
         """As `Model.forward`; the hidden states are not yet normalised."""
         config, products = self.config, backends.products
+        if kv.pictures is None or self.encoder is None:
+            embedded = products.embed(params["embedding"], tokens, layout, scale=config.embedding_scale)
+        else:
+            pictures = PictureTokens(tokens, config.vocab_size)
+            layout = pictures.layout(layout, self.encoder)
+            of_text = products.embed(params["embedding"], pictures.text, layout, scale=config.embedding_scale)
+            embedded = pictures.embedded(of_text, kv.pictures)
         constants = AttentionConstants(
             num_heads=config.num_heads,
             scale=config.attention_scale,
@@ -194,7 +202,6 @@ class Decoder(Model):
             x = self.added(x, attended, "attention_output", params, index, layout, products)
             return self.feed_forward(x, params, index, layout, products), kv
 
-        embedded = products.embed(params["embedding"], tokens, layout, scale=config.embedding_scale)
         return run_layers(layer, config.num_layers, embedded, kv)
 
     def attention_input(self, qkv: jax.Array, layout: TokenLayout) -> jax.Array:

@@ -14,6 +14,7 @@ from engine.backends.base import norms
 from engine.backends.base.backend import Backends
 from engine.backends.base.model_config import ModelConfig
 from engine.backends.base.token_layout import TokenLayout
+from engine.models.encoders.vision_encoder import VisionEncoder
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -25,6 +26,15 @@ class Model(ABC):
     """An architecture with the sizes and constants of one model; equal ones compute with the same programs."""
 
     config: ModelConfig
+
+    @property
+    def encoder(self) -> VisionEncoder | None:
+        """What makes embeddings of pictures; None where the model sees none."""
+        return None
+
+    def without_encoder(self) -> Self:
+        """The model as it reads text alone."""
+        return self
 
     # Tensors of a folder that follow from its configuration, which old releases of transformers stored nevertheless.
     derived_tensors: ClassVar[re.Pattern[str]] = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")

@@ -57,6 +57,25 @@ class TokenBudget:
         self.is_exhausted |= num_taken < num_tokens
         return num_taken
 
+    def take_rest(self, num_taken: int, num_tokens: int, start: int) -> bool:
+        """Spends what is missing to a chunk that one step has to compute as a whole, however long that takes.
+
+        Args:
+            num_taken: what `take` has given of its `num_tokens` tokens at position `start`.
+
+        Returns:
+            False where the tokens do not fit into what is left; nothing is spent then.
+        """
+        size = self._chunk_alignment
+        num_tiles, num_more = -(-num_taken // size), -(-num_tokens // size)
+        cost = (num_more - num_tiles) * size
+        if cost > self.num_left:
+            return False
+        self.num_left -= cost
+        for _ in range(num_more - num_tiles):
+            self.work = self._with_tile(size, start + num_tokens)
+        return True
+
     def _take_row(self, start: int) -> int:
         work = self.work
         self.work = work._replace(num_decode_rows=work.num_decode_rows + 1, decode_context=work.decode_context + start)

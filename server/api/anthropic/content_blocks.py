@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
+from server.media.picture import NOTE, Content, Picture, as_content
 from server.protocol.errors import shorten
 from server.protocol.json_limits import is_deeper
 from server.protocol.tools import MAX_DEPTH
@@ -14,11 +15,10 @@ from server.protocol.tools import MAX_DEPTH
 MAX_BLOCKS = 4096  # of one turn, or of one tool's result
 
 _TEXT = '{"type":"text","text":"…"}'
-_SUPPORTED = "text, tool_use, tool_result, thinking, document, search_result, and what servers' tools leave behind"
-_IMAGE = "[An image was left out here, because this model cannot see images.]"
+_SUPPORTED = "text, image, tool_use, tool_result, thinking, document, search_result, and what servers' tools leave"
 _DOCUMENT = "[A document was left out here, because this model cannot read it.]"
 _SAYS_NOTHING = ("redacted_thinking", "container_upload", "fallback")
-_PLAIN_TEXT = ("text", "document", "image", "search_result", "tool_reference")
+_PLAIN_TEXT = ("text", "document", "search_result", "tool_reference")
 
 Report = Callable[[str], None]  # of what is ignored
 
@@ -49,7 +49,7 @@ class ToolResult(NamedTuple):
     """The result of a call."""
 
     call_id: str
-    text: str
+    content: Content
     is_error: bool
 
 
@@ -61,7 +61,7 @@ class ToolChange(NamedTuple):
     is_removed: bool
 
 
-Block: TypeAlias = Text | Thinking | ToolUse | ToolResult | ToolChange
+Block: TypeAlias = Text | Picture | Thinking | ToolUse | ToolResult | ToolChange
 
 
 def read_blocks(value: Any, report: Report = _nobody) -> list[Block]:
@@ -89,6 +89,38 @@ def read_texts(value: Any, name: str, report: Report | None = None) -> list[str]
     if isinstance(value, str):
         return [value]
     return [_read_text(part, f"{name}[{place}]", report) for place, part in enumerate(_as_list(value, name))]
+
+
+def _read_result(value: Any, name: str, report: Report) -> list[str | Picture]:
+    """The texts and pictures of a tool's result."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [value]
+    parts: list[str | Picture] = []
+    for place, part in enumerate(_as_list(value, name)):
+        path = f"{name}[{place}]"
+        if _kind_of(part, path) != "image":
+            parts.append(_read_text(part, path, report))
+            continue
+        try:
+            parts.append(_read_picture(part, path))
+        except ValueError:  # a tool has made it, and the agent goes on without it
+            report("messages[].content.content.image")
+            parts.append(NOTE)
+    return parts
+
+
+def _read_picture(part: dict[str, Any], name: str) -> Picture:
+    source = part.get("source")
+    if not isinstance(source, dict):
+        raise ValueError(f"{name}.source is {shorten(source)}; it must be an object")
+    if source.get("type") == "url":
+        return Picture(name, "image", _string(source, "url", f"{name}.source"))
+    if source.get("type") == "base64":
+        kind, data = (_string(source, key, f"{name}.source") for key in ("media_type", "data"))
+        return Picture(name, "image", f"data:{kind};base64,{data}")
+    raise ValueError(f"{name}.source.type is {shorten(source.get('type'))}; it must be base64 or url")
 
 
 def _as_list(value: Any, name: str) -> list[Any]:
@@ -122,8 +154,10 @@ def _read(part: Any, name: str, report: Report) -> Block | None:
             is_error = part.get("is_error") or False
             if not isinstance(is_error, bool):
                 raise ValueError(f"{name}.is_error is {shorten(is_error)}; it must be true or false")
-            text = "\n".join(read_texts(part.get("content"), f"{name}.content", report))
-            return ToolResult(_string(part, "tool_use_id", name), text, is_error)
+            content = as_content(_read_result(part.get("content"), f"{name}.content", report))
+            return ToolResult(_string(part, "tool_use_id", name), content, is_error)
+        case "image":
+            return _read_picture(part, name)
         case "tool_addition" | "tool_removal":
             return _read_change(part, name, is_removed=kind == "tool_removal")
         case "compaction":
@@ -140,14 +174,11 @@ def _read(part: Any, name: str, report: Report) -> Block | None:
 
 
 def _read_text(part: Any, name: str, report: Report | None) -> str:
-    """The text of a block; with `report`, a note stands for a picture and for a document that is not text."""
+    """The text of a block; with `report`, a note stands for a document that is not text."""
     kind = _kind_of(part, name)
     match kind:
         case "text":
             return _string(part, "text", name)
-        case "image" if report is not None:
-            report("messages[].content.image")
-            return _IMAGE
         case "tool_reference":
             return _string(part, "tool_name", name)
         case "search_result":

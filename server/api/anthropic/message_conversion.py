@@ -20,6 +20,7 @@ from server.api.anthropic.content_blocks import (
     ToolUse,
     read_blocks,
 )
+from server.media.picture import Content, Picture, as_content, join_contents, within
 from server.protocol.base_models import LenientModel, UnknownFields
 
 # Claude Code begins the system with a block that differs in each request. The model needs nothing of it, and no prefix
@@ -36,6 +37,19 @@ class InputMessage(LenientModel):
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[list[Block], PlainValidator(_as_blocks)]
+
+    def at(self, path: str) -> "InputMessage":
+        """The same message, with pictures that know the path of the message in the body."""
+        return self.model_copy(update={"content": [_within(block, path) for block in self.content]})
+
+
+def _within(block: Block, path: str) -> Block:
+    match block:
+        case Picture():
+            return block.within(path)
+        case ToolResult():
+            return block._replace(content=within(block.content, path))
+    return block
 
 
 def without_changing_blocks(texts: Sequence[str]) -> list[str]:
@@ -74,26 +88,30 @@ def _plain_messages(system: Sequence[str], turns: Sequence[InputMessage]) -> Ite
     elif turns and turns[0].role == "assistant":
         yield {"role": "user", "content": ""}
     for turn in turns:
-        text = "\n".join(_as_text(block) for block in turn.content if not isinstance(block, Thinking | ToolChange))
-        yield {"role": "assistant" if turn.role == "assistant" else "user", "content": text}
+        content = join_contents(
+            _plain_content(block) for block in turn.content if not isinstance(block, Thinking | ToolChange)
+        )
+        yield {"role": "assistant" if turn.role == "assistant" else "user", "content": content}
 
 
 def _messages_of(turn: InputMessage, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     if turn.role == "assistant":
         yield _assistant_message(turn.content)
         return
-    texts: list[str] = []
+    parts: list[str | Picture] = []
     for block in turn.content:
         if isinstance(block, ToolResult):
-            if texts:
-                yield {"role": turn.role, "content": "\n".join(texts)}
-                texts = []
-            message = {"role": "tool", "tool_call_id": block.call_id, "content": _result_text(block)}
+            if parts:
+                yield {"role": turn.role, "content": as_content(parts)}
+                parts = []
+            message = {"role": "tool", "tool_call_id": block.call_id, "content": _result_content(block)}
             yield message | ({"name": names[block.call_id]} if block.call_id in names else {})
         elif isinstance(block, Text):
-            texts.append(block.text)
-    if texts or not turn.content:
-        yield {"role": turn.role, "content": "\n".join(texts)}
+            parts.append(block.text)
+        elif isinstance(block, Picture):
+            parts.append(block)
+    if parts or not turn.content:
+        yield {"role": turn.role, "content": as_content(parts)}
 
 
 def _assistant_message(blocks: Sequence[Block]) -> dict[str, Any]:
@@ -120,7 +138,7 @@ def _joined(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         if role is None:
             joined += row
         else:
-            joined.append({"role": role, "content": "\n".join(message["content"] for message in row)})
+            joined.append({"role": role, "content": join_contents(message["content"] for message in row)})
     return joined
 
 
@@ -129,15 +147,17 @@ def _role_of_text(message: Mapping[str, Any]) -> str | None:
     return message["role"] if message.keys() == {"role", "content"} else None
 
 
-def _result_text(result: ToolResult) -> str:
-    return f"Error: {result.text}" if result.is_error else result.text
+def _result_content(result: ToolResult) -> Content:
+    return join_contents(["Error: ", result.content], "") if result.is_error else result.content
 
 
-def _as_text(block: Text | ToolUse | ToolResult) -> str:
+def _plain_content(block: Text | Picture | ToolUse | ToolResult) -> Content:
     match block:
+        case Picture():
+            return as_content([block])
         case ToolUse():
             call = orjson.dumps({"name": block.name, "arguments": block.input}).decode()
             return f"<tool_call>\n{call}\n</tool_call>"
         case ToolResult():
-            return f"<tool_response>\n{_result_text(block)}\n</tool_response>"
+            return join_contents(["<tool_response>", _result_content(block), "</tool_response>"])
     return block.text

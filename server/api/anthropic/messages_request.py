@@ -178,12 +178,16 @@ class CountTokensRequest(LenientModel):
     @property
     def conversation(self) -> list[dict[str, Any]]:
         """The messages in the form that chat templates expect."""
-        return to_messages(self.system, self.messages)
+        return to_messages(self.system, self._turns)
 
     @property
     def plain_conversation(self) -> list[dict[str, Any]]:
         """The messages for templates that only know alternating users and assistants."""
-        return to_plain_messages(self.system, self.messages)
+        return to_plain_messages(self.system, self._turns)
+
+    @property
+    def _turns(self) -> list[InputMessage]:
+        return [message.at(f"messages[{at}]") for at, message in enumerate(self.messages)]
 
     @cached_property
     def offered_tools(self) -> list[Tool]:

@@ -29,8 +29,9 @@ PROMPT = (
 def compaction_request(turn: ResponseCall) -> GenerationRequest:
     """The request for the summary. The oldest turns are left out where the conversation is too long."""
     body = turn.body
-    messages = [*to_messages([*turn.before, *turn.given], body.instructions), {"role": "user", "content": PROMPT}]
-    conversation = Conversation(messages, variables=body.template_variables)
+    items = [*turn.before, *turn.given]
+    messages = to_messages(items, body.instructions, num_before=len(turn.before))
+    conversation = Conversation([*messages, {"role": "user", "content": PROMPT}], variables=body.template_variables)
     most = body.max_output_tokens
     prompt = TruncatedConversation(conversation, most)
     make = partial(to_request, body, [prompt], prompt_parameter="input", default_max_tokens=MAX_SUMMARY_TOKENS)

@@ -78,6 +78,7 @@ def parse_chat(body: Any) -> OllamaCall | LoadRequest:
     if not asked.messages:
         return LoadRequest.of(asked, is_chat=True)
     inner = ChatCall.parse(asked.to_openai(unknown))
+    inner.rename_pictures(lambda path: path.replace(".content[", ".images["))
     return OllamaCall(asked, unknown.ignored, inner, is_chat=True)
 
 
@@ -88,7 +89,8 @@ def parse_generate(body: Any) -> OllamaCall | LoadRequest:
         return LoadRequest.of(asked, is_chat=False)
     inner: BodyCall
     if asked.is_chat:
-        inner = ChatCall.parse(asked.to_openai(unknown))
+        inner = chat = ChatCall.parse(asked.to_openai(unknown))
+        chat.rename_pictures(lambda path: path.rpartition(".")[2].replace("content[", "images["))
     else:
         inner = CompletionCall(CompletionRequest.parse(asked.to_openai(unknown)), default_max_tokens=None)
     return OllamaCall(asked, unknown.ignored, inner, is_chat=False)

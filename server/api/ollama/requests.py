@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import orjson
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -20,7 +20,7 @@ from server.protocol.foreign_parameters import Unsupported
 from server.protocol.json_limits import is_deeper
 from server.protocol.tools import MAX_CALLS, MAX_DEPTH, MAX_TOOLS
 
-MAX_IMAGES = 64  # of one message; each is refused by name
+MAX_IMAGES = 64  # of one message
 MAX_INPUTS = 256  # texts of one /api/embed request
 LATEST = ":latest"  # the tag that Ollama's clients add to a name
 
@@ -99,6 +99,22 @@ class OllamaToolCall(LenientModel):
     function: OllamaFunctionCall
 
 
+Images: TypeAlias = Annotated[list[str], Field(fail_fast=True), bounded("images", MAX_IMAGES)]
+
+
+def with_images(text: str, images: Sequence[str], path: str) -> str | list[dict[str, Any]]:
+    """A text with the pictures before it as the content of OpenAI's message; raises ApiError for a wrong picture."""
+    if not images:
+        return text
+    parts: list[dict[str, Any]] = []
+    for place, image in enumerate(images):
+        if not image:
+            raise invalid_value(f"{path}[{place}] is empty; it must be a picture in base64", f"{path}[{place}]")
+        url = image if image.startswith("data:") else f"data:;base64,{image}"
+        parts.append({"type": "image_url", "image_url": {"url": url}})
+    return [*parts, {"type": "text", "text": text}]
+
+
 class OllamaMessage(LenientModel):
     """One message of a conversation."""
 
@@ -107,15 +123,11 @@ class OllamaMessage(LenientModel):
     thinking: str | None = None
     tool_name: str | None = None
     tool_calls: Annotated[list[OllamaToolCall], Field(fail_fast=True), bounded("tool_calls", MAX_CALLS)] | None = None
-    images: Annotated[list[Any], bounded("images", MAX_IMAGES)] | None = None
+    images: Images | None = None
 
     def to_openai(self, index: int) -> dict[str, Any]:
-        if self.images:
-            raise invalid_value(
-                f"messages[{index}].images has {len(self.images)} pictures; this model reads text alone",
-                f"messages[{index}].images",
-            )
-        message: dict[str, Any] = {"role": self.role, "content": self.content}
+        content = with_images(self.content, self.images or (), f"messages[{index}].images")
+        message: dict[str, Any] = {"role": self.role, "content": content}
         if self.thinking:
             message["reasoning_content"] = self.thinking
         if self.tool_name:
@@ -234,7 +246,6 @@ class GenerateRequest(GeneratingRequest):
     UNSUPPORTED: ClassVar[Unsupported] = {
         **GeneratingRequest.UNSUPPORTED,
         "context": ([],),  # tokens of an earlier answer; /api/chat takes a conversation
-        "images": ([],),
         "template": ("",),
     }
 
@@ -242,6 +253,7 @@ class GenerateRequest(GeneratingRequest):
     suffix: str | None = None
     system: str | None = None
     raw: bool | None = None
+    images: Images | None = None
 
     @property
     def is_chat(self) -> bool:
@@ -251,9 +263,12 @@ class GenerateRequest(GeneratingRequest):
     def to_openai(self, unknown: UnknownFields) -> dict[str, Any]:
         body = super().to_openai(unknown)
         if not self.is_chat:
+            if self.images:
+                raise invalid_value("images are given with raw or suffix; only a chat has pictures", "images")
             return body | {"prompt": self.prompt} | ({"suffix": self.suffix} if self.suffix else {})
         system = [{"role": "system", "content": self.system}] if self.system else []
-        return body | self.thinking | {"messages": [*system, {"role": "user", "content": self.prompt}]}
+        content = with_images(self.prompt, self.images or (), "images")
+        return body | self.thinking | {"messages": [*system, {"role": "user", "content": content}]}
 
 
 def _as_texts(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -139,7 +140,7 @@ class ChatCall(OpenAICall):
         newer = body.max_completion_tokens
         length = {} if newer is None else {"max_tokens": newer, "max_tokens_parameter": "max_completion_tokens"}
         self.conversation = Conversation(
-            [message.to_template() for message in body.messages],
+            [message.to_template(f"messages[{at}]") for at, message in enumerate(body.messages)],
             parse_special=body.parse_special is True,
             tools=body.prompt_tools if body.tool_choice != "none" else [],
             begins_turn=body.add_generation_prompt is not False and not body.continue_final_message,
@@ -157,6 +158,12 @@ class ChatCall(OpenAICall):
             thinking_budget=body.thinking_token_budget,
             **length,
         )
+
+    def rename_pictures(self, rename: Callable[[str], str]) -> None:
+        """Changes the paths of pictures to those in the body of another API, which was converted to this one."""
+        if self.pictures:
+            self.conversation = self.conversation.with_paths(rename)
+            self.request = replace(self.request, prompts=[self.conversation])
 
     def make_writer(self, generation: Generation, context: AnswerContext) -> ChunkWriter:
         writer = super().make_writer(generation, context)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from sampling.host.params import MAX_LOGPROBS
+from server.media.picture import Content, Picture, as_content, within
 from server.protocol.base_models import StrictModel, UnknownFields, bounded
 from server.protocol.custom_tools import CustomTool
 from server.protocol.errors import invalid_value, shorten
@@ -29,6 +30,8 @@ from server.protocol.tools import (
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024  # of one message's content
+_PICTURE = "image_url"
+DETAILS = ("auto", "low", "high", "original")  # of a picture
 
 
 def _as_logprobs_switch(value: Any) -> Any:
@@ -54,14 +57,40 @@ def as_text(value: Any, text_of_part: Callable[[Any], str]) -> str:
 def _text_of_part(part: Any) -> str:
     kind = part.get("type", "text") if isinstance(part, dict) else "text"
     if kind != "text":
-        raise ValueError(f"content has a part of type {shorten(kind)}; only text is supported by this server")
+        raise ValueError(f"content has a part of type {shorten(kind)}; only text and image_url are supported")
     if not isinstance(part, dict) or "type" not in part or not isinstance(part.get("text"), str):
         raise ValueError(f'content has the part {shorten(part)}; it must look like {{"type":"text","text":"…"}}')
     return str(part["text"])
 
 
-def _as_content(value: Any) -> str:
-    return as_text(value, _text_of_part)
+def _as_content(value: Any) -> Content:
+    """As content, a string or a list of parts, some of which may be pictures; raises ValueError as `as_text`."""
+    if not isinstance(value, list) or not any(map(_is_picture, value[:MAX_PARTS])):
+        return as_text(value, _text_of_part)
+    if len(value) > MAX_PARTS:
+        raise ValueError(f"content has {len(value)} entries; at most {MAX_PARTS} are allowed")
+    return as_content(
+        [
+            _read_picture(part, f"content[{place}]") if _is_picture(part) else _text_of_part(part)
+            for place, part in enumerate(value)
+        ]
+    )
+
+
+def _is_picture(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == _PICTURE
+
+
+def _read_picture(part: dict[str, Any], path: str) -> Picture:
+    address = part.get(_PICTURE)
+    url, detail = (address.get("url"), address.get("detail")) if isinstance(address, dict) else (address, None)
+    if not isinstance(url, str):
+        raise ValueError(
+            f'{path}.{_PICTURE} is {shorten(address)}; it must look like {{"url":"data:image/png;base64,…"}}'
+        )
+    if detail not in (None, *DETAILS):
+        raise ValueError(f"{path} has the detail {shorten(detail)}; it must be one of {', '.join(DETAILS)}")
+    return Picture(path, _PICTURE, url, detail or "auto")
 
 
 class TextPart(StrictModel):
@@ -71,11 +100,28 @@ class TextPart(StrictModel):
     text: str
 
 
+class ImageUrl(StrictModel):
+    """The address of a picture: a data URL, or what the server's operator allows."""
+
+    url: str
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
+class ImagePart(StrictModel):
+    """A picture in a message's content."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl | str
+
+
 class Message(StrictModel):
     """One message of a conversation, which may be an answer as a client's library hands it on."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, BeforeValidator(_as_content, json_schema_input_type=str | list[TextPart])]
+    content: Annotated[
+        str | list[dict[str, Any]],
+        BeforeValidator(_as_content, json_schema_input_type=str | list[TextPart | ImagePart]),
+    ]
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True), bounded("tool_calls", MAX_TOOLS)] | None = None
@@ -96,9 +142,14 @@ class Message(StrictModel):
                 return {**value, "content": ""}
         return value
 
-    def to_template(self) -> dict[str, Any]:
-        """The message in the form that chat templates expect: `developer` is the newer name of `system`."""
-        message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self.content}
+    def to_template(self, path: str) -> dict[str, Any]:
+        """The message in the form that chat templates expect: `developer` is the newer name of `system`.
+
+        Args:
+            path: of the message in the body, which errors name.
+        """
+        content = within(self.content, path)
+        message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": content}
         reasoning = self.reasoning if self.reasoning_content is None else self.reasoning_content
         known = {"name": self.name, "tool_call_id": self.tool_call_id, "reasoning_content": reasoning}
         message |= {name: value for name, value in known.items() if value is not None}

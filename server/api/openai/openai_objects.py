@@ -40,6 +40,11 @@ def usage_object(usage: Usage, num_reasoning_tokens: int | None = None) -> dict[
         "total_tokens": usage.num_prompt_tokens + usage.num_completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.num_cached_tokens},
     }
+    if usage.num_image_tokens:
+        body["prompt_tokens_details"] = {
+            "cached_tokens": usage.num_cached_tokens,
+            "image_tokens": usage.num_image_tokens,
+        }
     if num_reasoning_tokens is not None:
         body["completion_tokens_details"] = {"reasoning_tokens": num_reasoning_tokens}
     return body

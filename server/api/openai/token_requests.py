@@ -1,5 +1,6 @@
 """The request bodies of /tokenize, /detokenize and /v1/embeddings."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainValidator
@@ -7,6 +8,7 @@ from pydantic import BeforeValidator, Field, PlainValidator
 from server.api.openai.chat_request import MAX_MESSAGES, Message
 from server.api.openai.prompt_forms import AnyLlamaPrompts, as_sources
 from server.generation.prompt_sources import PromptSource
+from server.media.picture import Picture, pictures_of
 from server.protocol.base_models import RequestBody, bounded
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.generation_fields import TemplateFields
@@ -34,6 +36,20 @@ class TokenizeRequest(ModelQuery, TemplateFields):
     add_special: bool | None = None  # of a content; false by default
     parse_special: bool | None = None  # of a content; true by default
     with_pieces: bool | None = None  # of a content
+
+    @property
+    def model_name(self) -> str | None:
+        """The name of the model that the client gave."""
+        return self.model
+
+    @property
+    def pictures(self) -> Sequence[Picture]:
+        """The pictures of the conversation."""
+        return tuple(pictures_of(self.to_template()))
+
+    def to_template(self) -> list[dict[str, Any]]:
+        """The messages in the form that chat templates expect."""
+        return [message.to_template(f"messages[{at}]") for at, message in enumerate(self.messages or ())]
 
     @classmethod
     def parse(cls, body: Any) -> Self:

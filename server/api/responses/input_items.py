@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationInfo, model_validator
 
-from server.api.openai.chat_request import MAX_PARTS, as_text
+from server.api.openai.chat_request import DETAILS, MAX_PARTS, as_text
 from server.api.responses.client_tools import ClientTools
+from server.media.picture import NOTE
 from server.protocol.base_models import MAX_NAME_CHARS, LenientModel, StrictModel, UnknownFields, bounded
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.json_limits import is_deeper
@@ -26,7 +27,7 @@ ItemId = Annotated[str, Field(min_length=1, max_length=MAX_ID_LENGTH)]
 
 # What stands in the place of content that is not text, for a model that takes text alone.
 _NOTES = {
-    "input_image": "[An image was left out here, because this model cannot see images.]",
+    "input_image": NOTE,
     "input_file": "[A file was left out here, because this model cannot read it.]",
     "input_audio": "[A recording was left out here, because this model cannot hear it.]",
     "input_video": "[A video was left out here, because this model cannot see it.]",
@@ -35,8 +36,39 @@ _NOTES = {
 }
 
 
-def _as_content(value: Any, info: ValidationInfo) -> str:
-    """The text of a content, with notes where it has a picture or a file."""
+_PICTURES = ("input_image", "computer_screenshot")
+
+
+def _as_content(value: Any, info: ValidationInfo) -> str | list[dict[str, Any]]:
+    """As `_as_text`, but parts, as the API has them, of a content with a picture."""
+    if not isinstance(value, list) or not any(_has_picture(part) for part in value[:MAX_PARTS]):
+        return _as_text(value, info)
+    if len(value) > MAX_PARTS:
+        raise ValueError(f"content has {len(value)} entries; at most {MAX_PARTS} are allowed")
+    return [
+        _picture_part(part, f"content[{place}]") if _has_picture(part) else input_text(_as_text([part], info))
+        for place, part in enumerate(value)
+    ]
+
+
+def _has_picture(part: Any) -> bool:
+    return _kind_of(part) in _PICTURES and isinstance(part.get("image_url"), str)
+
+
+def _picture_part(part: dict[str, Any], path: str) -> dict[str, Any]:
+    detail = part.get("detail")
+    if detail not in (None, *DETAILS):
+        raise ValueError(f"{path} has the detail {shorten(detail)}; it must be one of {', '.join(DETAILS)}")
+    return {"type": "input_image", "image_url": part["image_url"], "detail": detail or "auto"}
+
+
+def input_text(text: str) -> dict[str, Any]:
+    """A text part of a client's message."""
+    return {"type": "input_text", "text": text}
+
+
+def _as_text(value: Any, info: ValidationInfo) -> str:
+    """The text of a content, with notes where it has a file, or a picture without an address."""
 
     def text_of(part: Any) -> str:
         kind = _kind_of(part)
@@ -50,7 +82,7 @@ def _as_content(value: Any, info: ValidationInfo) -> str:
     return as_text(value, text_of)
 
 
-def _as_output(value: Any, info: ValidationInfo) -> str:
+def _as_output(value: Any, info: ValidationInfo) -> str | list[dict[str, Any]]:
     """The text of a call's result, which some clients send as one part or as an object of their own."""
     if isinstance(value, dict):
         kind = _kind_of(value)
@@ -107,8 +139,10 @@ def _shallow(value: Any) -> Any:
     return value
 
 
-Text = Annotated[str, BeforeValidator(_as_content, json_schema_input_type=str | list[dict[str, Any]])]
-Output = Annotated[str, BeforeValidator(_as_output, json_schema_input_type=str | list[dict[str, Any]])]
+_Parts = str | list[dict[str, Any]]
+Text = Annotated[str, BeforeValidator(_as_text, json_schema_input_type=_Parts)]
+Content = Annotated[_Parts, BeforeValidator(_as_content, json_schema_input_type=_Parts)]
+Output = Annotated[_Parts, BeforeValidator(_as_output, json_schema_input_type=_Parts)]
 Arguments = Annotated[str, BeforeValidator(as_arguments, json_schema_input_type=str | dict[str, Any])]
 Json = Annotated[dict[str, Any], BeforeValidator(_shallow, json_schema_input_type=dict[str, Any])]
 
@@ -132,7 +166,7 @@ class MessageItem(Item):
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text
+    content: Content
     phase: str | None = None  # of an answer's message; not part of the prompt
 
 

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import orjson
 
 from server.api.responses.input_items import unsealed
-from server.api.responses.items import Item, text_of
+from server.api.responses.items import Item, content_of, text_of
 from server.api.responses.offered_tools import OfferedTools, joined_name
+from server.media.picture import Content
 from server.protocol.custom_tools import arguments_of
 from server.protocol.errors import ApiError, shorten
 from server.protocol.tools import FunctionCall, ToolCall
@@ -28,11 +29,11 @@ class _Call(NamedTuple):
 
 class _Result(NamedTuple):
     call_id: str
-    text: str
+    content: Content
 
 
 def to_messages(
-    items: Iterable[Item], instructions: str | None = None, tools: OfferedTools = _NO_TOOLS
+    items: Iterable[Item], instructions: str | None = None, tools: OfferedTools = _NO_TOOLS, *, num_before: int = 0
 ) -> list[Message]:
     """The conversation of the items.
 
@@ -41,22 +42,24 @@ def to_messages(
 
     Args:
         tools: whose names calls have in the prompt.
+        num_before: items at the beginning that the request does not have itself.
     """
     messages: list[Message] = []
     beginning = [instructions] if instructions else []  # joined at the end: one by one, each would copy all before it
     reasoning: str | None = None
     names: dict[str, str] = {}  # of the functions, by the ids of their calls
-    for item in items:
+    for at, item in enumerate(items, start=-num_before):
+        path = f"input[{at}]" if at >= 0 else "an earlier response"
         if item["type"] == "reasoning":
             reasoning = text_of(item) or "\n".join(part["text"] for part in item["summary"]) or None
             continue
         if item["type"] == "message":
-            if not messages and _role_of(item) == "system":
+            if not messages and _role_of(item) == "system" and all("text" in part for part in item["content"]):
                 beginning.append(text_of(item))
             else:
-                _add_message(messages, item, reasoning)
+                _add_message(messages, item, reasoning, path)
         else:
-            for part in _parts_of(item, tools):
+            for part in _parts_of(item, tools, path):
                 match part:
                     case _Call():
                         names[part.call_id] = part.name
@@ -85,7 +88,7 @@ def refuse_stray_outputs(before: Iterable[Item], given: Iterable[Item]) -> None:
         known |= {call_id, item["id"]} if call_id else {item["id"]}
 
 
-def _parts_of(item: Item, tools: OfferedTools) -> Iterable[_Call | _Result | str]:
+def _parts_of(item: Item, tools: OfferedTools, path: str) -> Iterable[_Call | _Result | str]:
     """What an item that is neither a message nor reasoning says to the model."""
     call_id = str(item.get("call_id") or item["id"])
     match item["type"]:
@@ -110,9 +113,9 @@ def _parts_of(item: Item, tools: OfferedTools) -> Iterable[_Call | _Result | str
         case "mcp_call" | "code_interpreter_call":
             yield from _of_server(item, call_id)
         case "function_call_output" | "custom_tool_call_output" | "local_shell_call_output":
-            yield _Result(call_id, item["output"])
+            yield _Result(call_id, content_of(item["output"], f"{path}.output"))
         case "apply_patch_call_output":
-            yield _Result(call_id, item["output"] or item["status"])
+            yield _Result(call_id, content_of(item["output"] or item["status"], f"{path}.output"))
         case "shell_call_output":
             yield _Result(call_id, "\n".join(map(_written, item["output"])))
         case "tool_search_output":
@@ -162,8 +165,8 @@ def _role_of(item: Item) -> str:
     return "system" if item["role"] == "developer" else str(item["role"])
 
 
-def _add_message(messages: list[Message], item: Item, reasoning: str | None) -> None:
-    message: Message = {"role": _role_of(item), "content": text_of(item)}
+def _add_message(messages: list[Message], item: Item, reasoning: str | None, path: str) -> None:
+    message: Message = {"role": _role_of(item), "content": content_of(item["content"], f"{path}.content")}
     if message["role"] == "assistant" and reasoning is not None:
         message["reasoning_content"] = reasoning
     messages.append(message)
@@ -182,7 +185,7 @@ def _add_call(messages: list[Message], made: _Call, reasoning: str | None) -> No
 
 
 def _add_output(messages: list[Message], result: _Result, name: str | None) -> None:
-    message: Message = {"role": "tool", "content": result.text, "tool_call_id": result.call_id}
+    message: Message = {"role": "tool", "content": result.content, "tool_call_id": result.call_id}
     if name is not None:
         message["name"] = name
     messages.append(message)

@@ -16,8 +16,10 @@ from server.api.responses.input_items import (
     OtherItem,
     ReasoningItem,
     ToolSearchOutputItem,
+    input_text,
     unsealed,
 )
+from server.media.picture import Content, Picture, as_content
 
 Item = dict[str, Any]
 
@@ -31,8 +33,10 @@ def _shape(item: InputItem, item_id: str) -> Item:
     head = {"id": item_id, "type": item.type}
     match item:
         case MessageItem():
-            part = output_text(item.content) if item.role == "assistant" else _input_text(item.content)
-            return {**head, "status": "completed", "role": item.role, "content": [part]}
+            content = item.content
+            if isinstance(content, str):
+                content = [output_text(content) if item.role == "assistant" else input_text(content)]
+            return {**head, "status": "completed", "role": item.role, "content": content}
         case ReasoningItem():
             content = item.content or unsealed(item.encrypted_content) or ""
             summary = [{"type": "summary_text", "text": item.summary}] if item.summary else []
@@ -49,10 +53,6 @@ def _shape(item: InputItem, item_id: str) -> Item:
     return {**head, "status": status, **item.model_dump(exclude={"id", "type", "status"}, exclude_none=True)}
 
 
-def _input_text(text: str) -> Item:
-    return {"type": "input_text", "text": text}
-
-
 def output_text(text: str, logprobs: Sequence[Item] = ()) -> Item:
     """A text part of an answer's message."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
@@ -65,7 +65,30 @@ def reasoning_text(text: str) -> Item:
 
 def text_of(item: Item) -> str:
     """All text of a message or of reasoning."""
-    return "\n".join(part["text"] for part in item["content"])
+    return "\n".join(part["text"] for part in item["content"] if "text" in part)
+
+
+WITH_PICTURES = (
+    "message", "function_call_output", "custom_tool_call_output", "local_shell_call_output", "apply_patch_call_output",
+)  # fmt: skip
+
+
+def content_of(parts: str | Sequence[Item], path: str) -> Content:
+    """The content of a message, or of a call's result, for chat templates.
+
+    Args:
+        path: of the parts in the body, which errors name.
+    """
+    if isinstance(parts, str):
+        return parts
+    return as_content(
+        [
+            Picture(f"{path}[{place}]", "input_image", part["image_url"], part.get("detail") or "auto")
+            if part["type"] == "input_image"
+            else part["text"]
+            for place, part in enumerate(parts)
+        ]
+    )
 
 
 _TOKEN_BYTES = 16

@@ -8,13 +8,14 @@ from functools import partial
 from server.api.openai.call import to_request
 from server.api.responses.client_tools import read_tools
 from server.api.responses.item_conversion import refuse_stray_outputs, to_messages
-from server.api.responses.items import Item, item_id, new_response_id, shape_items
+from server.api.responses.items import WITH_PICTURES, Item, content_of, item_id, new_response_id, shape_items
 from server.api.responses.offered_tools import OfferedTools
 from server.api.responses.response_object import Response, new_response
 from server.api.responses.responses_request import ResponsesRequest
 from server.api.responses.truncation import TruncatedConversation
 from server.generation.generation_request import GenerationRequest
 from server.generation.prompt_sources import Conversation, PromptSource
+from server.media.picture import Picture, pictures_of
 from server.protocol.errors import ApiError, invalid_value
 from server.protocol.structured_outputs import GrammarRequest
 
@@ -38,6 +39,22 @@ class ResponseCall:
     @property
     def ignored(self) -> Sequence[str]:
         return self.body.ignored
+
+    @property
+    def model_name(self) -> str | None:
+        """The name of the model that the client gave."""
+        return self.body.model
+
+    @property
+    def pictures(self) -> Sequence[Picture]:
+        """The pictures of the items that the request has itself."""
+        contents = [
+            content_of(item[field], f"input[{at}].{field}")
+            for at, item in enumerate(self.given)
+            for field in ("content", "output")
+            if item["type"] in WITH_PICTURES and field in item
+        ]
+        return tuple(pictures_of({"content": content} for content in contents))
 
     def item_id(self, kind: str, index: int) -> str:
         """The id of an item; those of the input are counted first."""
@@ -63,7 +80,7 @@ class ResponseCall:
         except ValueError as error:
             raise invalid_value(str(error), "tools") from error
         return Conversation(
-            to_messages(items, body.instructions, self.tools),
+            to_messages(items, body.instructions, self.tools, num_before=len(self.before)),
             tools=self.tools.prompt_tools if body.tool_choice != "none" else [],
             variables=body.template_variables,
         )

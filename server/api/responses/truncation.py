@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from sampling.host.params import InvalidParameter
 from server.generation.prompt_sources import Conversation
+from server.media.picture import Picture
 from server.text.text_model import TextModel
 
 ANSWER_SHARE = 4  # where the request says nothing, this part of the context is left for the answer
@@ -23,6 +24,10 @@ class TruncatedConversation(NamedTuple):
     @property
     def num_chars(self) -> int:
         return self.conversation.num_chars
+
+    @property
+    def pictures(self) -> Sequence[Picture]:
+        return self.conversation.pictures
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from aiohttp import hdrs, web
 from pydantic import ValidationError
@@ -17,6 +17,7 @@ from server.http.entry.access_log import IGNORED
 from server.http.transport.connections import TURNS
 from server.http.transport.content_encoding import ENCODINGS, PLAIN, DecodedTooLarge, InvalidEncoding, decode
 from server.http.transport.http_errors import undecodable, unsupported_encoding
+from server.media.picture import Picture, refuse_too_many
 from server.protocol.errors import ApiError, body_too_large, to_api_error
 from server.protocol.json_limits import MAX_INLINE_BYTES, parse_json
 from server.serving.served_model import ServedModel
@@ -33,6 +34,19 @@ class HasIgnored(Protocol):
     @property
     def ignored(self) -> Sequence[str]:
         """The names of the body's parameters that the server does not know and ignores."""
+
+
+@runtime_checkable
+class HasPictures(Protocol):
+    """A parsed request body with a conversation."""
+
+    @property
+    def pictures(self) -> Sequence[Picture]:
+        """The pictures of the conversation."""
+
+    @property
+    def model_name(self) -> str | None:
+        """The name of the model that the client gave."""
 
 
 Asked = TypeVar("Asked", bound=HasIgnored)
@@ -67,10 +81,20 @@ async def read_asked(request: web.Request, parse: Callable[[Any], Asked], prepar
             raise to_api_error(error) from None
     if isinstance(asked, Call) and asked.request.streaming.is_resumable:
         asked.body = decoded  # it may have to be parsed again
-    request[IGNORED] = asked.ignored
-    if asked.ignored:
-        served.ignored_parameters.tell(asked.ignored)
+    request[IGNORED] = ignored = ignored_in(asked, served)
+    if ignored:
+        served.ignored_parameters.tell(ignored)
     return asked
+
+
+def ignored_in(asked: HasIgnored, served: ServedModels) -> Sequence[str]:
+    """The names of all that is ignored of a body, pictures included if its model reads text alone."""
+    if not isinstance(asked, HasPictures) or not asked.pictures:
+        return asked.ignored
+    refuse_too_many(asked.pictures)
+    if served.find(asked.model_name).sees:
+        return asked.ignored
+    return tuple(dict.fromkeys([*asked.ignored, *(picture.name for picture in asked.pictures)]))
 
 
 def _parse(body: bytes, parse: Callable[[Any], Asked]) -> tuple[Any, Asked]:

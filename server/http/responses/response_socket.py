@@ -18,7 +18,7 @@ from server.api.responses.response_call import ResponseCall
 from server.api.responses.responses_request import ResponsesRequest
 from server.api.route import checked
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED
+from server.http.entry.served import SERVED, ignored_in
 from server.http.responses.response_runner import ResponseRunner
 from server.http.transport.web_socket import SocketStream
 from server.protocol.errors import ApiError, body_too_large, shorten
@@ -195,7 +195,7 @@ class ResponseSocket:
             self._running.append(running)
             turn = await self._served.workers.run_large(_parse, message) if is_large else _parse(message)
             running.response_id = turn.id
-            self._served.ignored_parameters.tell(turn.ignored)
+            self._served.ignored_parameters.tell(ignored_in(turn, self._served))
             await self._runner.look_back(turn, share)
 
             def accept(abort: Callable[[], object]) -> None:

@@ -24,6 +24,7 @@ from server.api.route import (
 )
 from server.generation.generation import Generation
 from server.generation.observer import ProgressObserver
+from server.http.entry.served import ignored_in
 from server.http.streams import resumable_answer
 from server.http.streams.request_store import StreamRequestStore
 from server.http.streams.resumable_answer import ResumableAnswer
@@ -154,7 +155,7 @@ class GenerationSocket:
         take_from(message.body)
         call = await self._served.workers.run_large(self._parse, message) if is_large else self._parse(message)
         stream_id = call.request_id or uuid.uuid4().hex
-        self._served.ignored_parameters.tell(call.ignored)
+        self._served.ignored_parameters.tell(ignored_in(call, self._served))
         note(stream_id=stream_id)
         model = self._served.find(call.request.model)
         if call.request.streaming.is_resumable and self._route.readdress is not None:

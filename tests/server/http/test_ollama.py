@@ -165,7 +165,7 @@ async def test_a_request_without_a_prompt_loads_the_model(
         ({"options": {"mirostat": 2}}, 400, "options.mirostat is 2; it is not supported"),
         ({"options": 7}, 400, "options is 7"),
         ({"options": {"num_predict": "x"}}, 400, "options.num_predict"),
-        ({"messages": [{"role": "user", "content": "x", "images": ["AAAA"]}]}, 400, "messages[0].images"),
+        ({"messages": [{"role": "user", "content": "x", "images": ["AAAA"]}]}, 400, "messages[0].images[0]"),
         ({"format": 7}, 400, "format"),
         ({"keep_alive": "soon"}, 400, 'keep_alive is "soon"; it must be a number of seconds or a text like "5m"'),
         ({"keep_alive": True}, 400, "keep_alive is true"),

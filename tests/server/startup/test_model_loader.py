@@ -22,7 +22,9 @@ def test_the_models_sampling_can_be_turned_off(
 ) -> None:
     path = write_gguf(tmp_path / "x.gguf", byte_level_fields() | {"general.sampling.temp": 0.2})
     text_model = TextModel.load(path)
-    engine = cast(Any, SimpleNamespace(model_info=SimpleNamespace(vocab_size=text_model.tokenizer.vocab_size)))
+    engine = cast(
+        Any, SimpleNamespace(model_info=SimpleNamespace(vocab_size=text_model.tokenizer.vocab_size, pictures=None))
+    )
     monkeypatch.setattr(model_loader, "load_with", lambda *_: LoadedModel(engine, text_model))
     loaded = load_model(ServerSettings(sampling_defaults=wanted), silent)
     assert dict(loaded.text_model.sampling_defaults) == expected

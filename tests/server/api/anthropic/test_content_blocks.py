@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from server.api.anthropic.content_blocks import MAX_BLOCKS, Text, Thinking, ToolResult, ToolUse, read_blocks, read_texts
+from server.media.picture import NOTE, Picture, as_content
 
-IMAGE = "[An image was left out here, because this model cannot see images.]"
 TEXT: dict[str, Any] = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}, "citations": None}
 
 
@@ -67,7 +67,6 @@ def test_texts_of_a_system() -> None:
 @pytest.mark.parametrize(
     ("block", "text", "reported"),
     [
-        ({"type": "image", "source": {}}, IMAGE, "image"),
         (
             {"type": "document", "title": "t", "source": {"type": "base64", "data": "a"}},
             "t\n[A document was left out here, because this model cannot read it.]",
@@ -94,10 +93,27 @@ def test_blocks_of_other_servers_say_what_they_can(block: Any, text: str, report
     assert names == ([] if reported is None else [f"messages[].content.{reported}"])
 
 
-def test_references_and_images_in_results_are_text() -> None:
+def test_references_and_damaged_images_in_results_are_text() -> None:
     content = [{"type": "tool_reference", "tool_name": "z"}, {"type": "image"}]
     (result,) = read_blocks([{"type": "tool_result", "tool_use_id": "a", "content": content}])
-    assert result == ToolResult("a", f"z\n{IMAGE}", False)
+    assert result == ToolResult("a", f"z\n{NOTE}", False)
+
+
+def test_images_are_pictures_with_the_path_of_their_block() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+    linked = {"type": "image", "source": {"type": "url", "url": "https://a/b.png"}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [TEXT, image]}
+    of_user, of_url, of_tool = read_blocks([image, linked, result])
+    assert of_user == Picture("content[0]", "image", "data:image/png;base64,AA==")
+    assert of_url == Picture("content[1]", "image", "https://a/b.png")
+    picture = Picture("content[2].content[1]", "image", "data:image/png;base64,AA==")
+    assert of_tool == ToolResult("a", as_content([TEXT["text"], picture]), False)
+
+
+@pytest.mark.parametrize("source", [None, {}, {"type": "file", "file_id": "f"}, {"type": "base64", "data": "AA=="}])
+def test_an_image_needs_its_bytes_or_its_address(source: Any) -> None:
+    with pytest.raises(ValueError, match=r"content\[1\].source"):
+        read_blocks([TEXT, {"type": "image", "source": source}])
 
 
 def test_blocks_that_say_nothing_are_passed_over() -> None:

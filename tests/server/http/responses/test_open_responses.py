@@ -78,7 +78,8 @@ async def test_an_earlier_turn_is_part_of_the_input(server: RunningServer, way: 
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_picture_leaves_a_note_where_the_model_reads_text_alone(server: RunningServer, way: str) -> None:
+async def test_a_picture_leaves_a_note_where_the_operator_says_so(start_saying: Any, way: str) -> None:
+    server = await start_saying(ignore_media=True)
     picture = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
     parts = [{"type": "input_text", "text": "What do you see?"}, picture]
     response = await answer(server, way, input=[message("user", parts)])

@@ -274,7 +274,8 @@ async def test_the_result_of_no_call_is_refused(server: RunningServer) -> None:
     assert (await ask(server, input=[result], previous_response_id=first["id"]))["status"] == "completed"
 
 
-async def test_pictures_leave_a_note_and_files_of_text_are_read(server: RunningServer) -> None:
+async def test_pictures_leave_a_note_and_files_of_text_are_read(start_saying: Any) -> None:
+    server = await start_saying(ignore_media=True)
     note = "[An image was left out here, because this model cannot see images.]"
     parts = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "data:"}]
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}

@@ -152,3 +152,15 @@ def test_a_template_that_is_not_utf8_is_reported(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(ModelError, match=r"chat_template.jinja is damaged: it is not UTF-8"):
         read(tmp_path)
+
+
+def test_sizes_may_stand_in_the_part_that_reads_text(tmp_path: Path) -> None:
+    """As in folders of models that see, which leave out what is transformers' default."""
+    inner = {"model_type": "gemma3_text", "hidden_size": 64}
+    write_json(tmp_path / "config.json", {"model_type": "gemma3", "text_config": inner})
+    metadata = read_folder_metadata(ModelFolder(tmp_path))
+    assert (metadata.vocab_size, metadata.context_length) == (262_208, 131_072)
+    inner = {"vocab_size": 300, "max_position_embeddings": 64, "eos_token_id": 7}
+    write_json(tmp_path / "config.json", {"text_config": inner})
+    metadata = read_folder_metadata(ModelFolder(tmp_path))
+    assert (metadata.vocab_size, metadata.context_length, metadata.eos_token_ids) == (300, 64, (7,))

@@ -24,6 +24,8 @@ struct AttentionInput {
   float softcap;      // of the scores; 0: none
   int64_t window;     // a query sees so many tokens up to and with its own; 0: all
   const float* sinks;  // [num_heads], scores that take a part of the weights, without a value; or null
+  // [tokens], the last position that each token of a prompt sees, never falling within a row; null: its own.
+  const int32_t* last_seen;
 };
 
 }  // namespace eagre

@@ -82,7 +82,7 @@ ffi::Error read_sinks(const F32& sinks, int64_t layer, int64_t num_heads, const 
 }
 
 ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm, F32 k_norm, S32 rows, S32 page_table,
-                     S32 layer, ffi::AnyBuffer data, ffi::AnyBuffer scales, F32 sinks, F32Result y,
+                     S32 layer, ffi::AnyBuffer data, ffi::AnyBuffer scales, F32 sinks, S32 last_seen, F32Result y,
                      ffi::Result<ffi::AnyBuffer> data_out, ffi::Result<ffi::AnyBuffer> scales_out, int64_t num_tiles,
                      double scale, float softcap, float epsilon) {
   if (data.untyped_data() != data_out->untyped_data() || scales.untyped_data() != scales_out->untyped_data()) {
@@ -115,6 +115,10 @@ ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm
   // all where it is a whole number.
   in.query_scale = kLog2E / static_cast<float>(1.0 / scale);
   in.softcap = softcap;
+  if (last_seen.element_count() > 0) {
+    if (static_cast<int64_t>(last_seen.element_count()) != y_shape[0]) return invalid("last_seen has another shape");
+    in.last_seen = last_seen.typed_data();
+  }
   if (table_shape.size() != 2 || rows.dimensions().size() != 2 || table_shape[0] != rows.dimensions()[0]) {
     return invalid("the page table has another shape");
   }

@@ -1,0 +1,1 @@
+"""Encoders of pictures, whose outputs are embeddings in the place of tokens."""

@@ -1,0 +1,1 @@
+"""Pictures in requests: where they come from, and how they are decoded within bounds."""

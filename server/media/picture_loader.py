@@ -1,0 +1,122 @@
+"""From the pictures of a request to their pixels: bytes from where they are, decoded in another process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from engine.interface.regular_file import open_regular
+from server.media.picture import Picture
+from server.media.picture_decoder import PictureDecoder, UndecodablePicture
+from server.media.picture_download import DownloadRefused, download
+from server.media.picture_format import PictureFormat
+from server.protocol.errors import ApiError, shorten
+
+MAX_BYTES = 20 << 20  # of a picture from a file or from another host
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedPicture:
+    """The pixels of a picture, in the size that the model takes."""
+
+    pixels: np.ndarray  # uint8[height, width, 3]
+    digest: bytes  # of the pixels
+
+
+class PictureLoader:
+    """Loads pictures from where the operator allows it."""
+
+    def __init__(self, allowed_hosts: Sequence[str], allowed_path: str | None) -> None:
+        """
+        Args:
+            allowed_hosts: names and literal addresses of hosts from which pictures are downloaded.
+            allowed_path: a folder whose files may be read; None: no file may be.
+        """
+        self._hosts = frozenset(host.lower() for host in allowed_hosts)
+        self._folder = None if allowed_path is None else Path(allowed_path)
+        self._decoder = PictureDecoder()
+
+    async def load(self, pictures: Sequence[Picture], form: PictureFormat) -> dict[Picture, DecodedPicture]:
+        """The pixels of pictures.
+
+        Raises:
+            ApiError: names the first picture that is not allowed, cannot be found or cannot be decoded.
+            QueueFull: the machine is too busy.
+        """
+        loaded: dict[Picture, DecodedPicture] = {}
+        decoded: dict[str, DecodedPicture] = {}  # the same picture may stand in several messages
+        for picture in pictures:
+            if picture.url not in decoded:
+                decoded[picture.url] = await self._load(picture, form)
+            loaded[picture] = decoded[picture.url]
+        if len({each.digest for each in decoded.values()}) > form.most:
+            raise ApiError(
+                f"the request has {len(decoded)} pictures; this model takes at most {form.most}",
+                param=pictures[-1].path,
+                code="too_many_images",
+            )
+        return loaded
+
+    def close(self) -> None:
+        """Ends the process that decodes."""
+        self._decoder.close()
+
+    async def _load(self, picture: Picture, form: PictureFormat) -> DecodedPicture:
+        content, is_base64 = await self._content(picture)
+        try:
+            pixels = await self._decoder.decode(
+                content, is_base64=is_base64, height=form.height, width=form.width, resample=form.resample
+            )
+        except UndecodablePicture as error:
+            raise _refused(picture, str(error)) from None
+        return DecodedPicture(pixels, await asyncio.to_thread(lambda: sha256(pixels.data).digest()))
+
+    async def _content(self, picture: Picture) -> tuple[bytes, bool]:
+        """The bytes of a picture, and whether they are in base64."""
+        scheme, colon, rest = picture.url.partition(":")
+        match scheme.lower() if colon else "":
+            case "data":
+                head, comma, data = rest.partition(",")
+                if not comma or not head.lower().endswith("base64") or not data.isascii():
+                    raise _refused(picture, "is no data URL with base64, such as data:image/png;base64,…")
+                return data.encode(), True
+            case "http" | "https":
+                return await self._download(picture), False
+            case "file":
+                return await asyncio.to_thread(self._read_file, picture), False
+        raise _refused(picture, f"is {shorten(picture.url)}, which is no data URL")
+
+    async def _download(self, picture: Picture) -> bytes:
+        try:
+            return await download(picture.url, self._hosts, MAX_BYTES)
+        except DownloadRefused as error:
+            raise _refused(picture, str(error)) from None
+
+    def _read_file(self, picture: Picture) -> bytes:
+        if self._folder is None:
+            raise _refused(picture, "is a file, and this server reads none; --allowed-media-path names a folder")
+        parts = urlsplit(picture.url)
+        unfound = _refused(picture, "is no file that can be read in the folder of --allowed-media-path")
+        if parts.netloc not in ("", "localhost"):
+            raise unfound
+        try:
+            path = (self._folder / unquote(parts.path)).resolve()
+            if not path.is_relative_to(self._folder.resolve()):
+                raise unfound
+            with open_regular(path) as file:
+                content: bytes = file.read(MAX_BYTES + 1)
+        except (OSError, ValueError):
+            raise unfound from None
+        if len(content) > MAX_BYTES:
+            raise _refused(picture, f"has more than {MAX_BYTES} bytes, the limit")
+        return content
+
+
+def _refused(picture: Picture, reason: str) -> ApiError:
+    return ApiError(f"the picture {picture.path} {reason}", param=picture.path, code="invalid_image")

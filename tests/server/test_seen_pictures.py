@@ -1,0 +1,219 @@
+"""Pictures on their way to an engine that sees, through every API."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from server.media.picture_format import PictureFormat
+from tests.fakes.text_model import FakeTextModel
+from tests.server.conftest import RunningServer, StartServer
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for part in m.content %}{% if part.type == 'image' %}<img>{% else %}{{ part.text }}{% endif %}{% endfor %}"
+    "{% endif %}{{ '\n' }}{% endfor %}assistant:"
+)
+FORM = PictureFormat(
+    height=4,
+    width=6,
+    resample=2,
+    num_tokens=3,
+    most=2,
+    marker="<img>",
+    before="[",
+    token="\x01",
+    token_id=1,
+    behind="]",
+)
+
+
+class SeeingTextModel(FakeTextModel):
+    pictures = FORM
+
+    def __init__(self) -> None:
+        super().__init__(TEMPLATE)
+
+
+def url_of(colour: str) -> str:
+    file = io.BytesIO()
+    Image.new("RGB", (9, 9), colour).save(file, "PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+RED, BLUE, GREEN = map(url_of, ("red", "blue", "lime"))
+
+
+@pytest.fixture
+async def seeing(start_server: StartServer) -> RunningServer:
+    return await start_server(text_model=SeeingTextModel())
+
+
+def parts(*given: str) -> list[dict[str, Any]]:
+    """Parts of a chat's content: addresses and texts."""
+    return [
+        {"type": "image_url", "image_url": {"url": each}} if ":" in each else {"type": "text", "text": each}
+        for each in given
+    ]
+
+
+def seen(server: RunningServer) -> list[tuple[int, list[int]]]:
+    """The starts and the colours of the pictures of the last request."""
+    found = []
+    for picture in server.engine.pictures:
+        assert picture.pixels.shape == (4, 6, 3)
+        assert picture.num_tokens == 3
+        found.append((picture.start, picture.pixels[0, 0].tolist()))
+    return found
+
+
+async def test_pictures_reach_the_engine_at_their_positions(seeing: RunningServer) -> None:
+    body = {"messages": [{"role": "user", "content": parts("a", RED, "b", BLUE, RED)}], "max_tokens": 4}
+    status, answer = await seeing.post("/v1/chat/completions", body)
+    assert status == 200
+    assert seen(seeing) == [(7, [255, 0, 0]), (13, [0, 0, 255]), (18, [255, 0, 0])]
+    first, _, third = seeing.engine.pictures
+    assert first.digest == third.digest
+    prompt = "user:a[\1\1\1]b[\1\1\1][\1\1\1]\nassistant:"
+    assert answer["usage"]["prompt_tokens"] == len(prompt)
+    assert answer["usage"]["prompt_tokens_details"]["image_tokens"] == 9
+    _, told = await seeing.post("/tokenize", {"messages": body["messages"]})
+    assert bytes(told["tokens"]).decode() == prompt
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        (
+            "/v1/responses",
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": RED}]}]},
+        ),
+        (
+            "/v1/messages",
+            {
+                "max_tokens": 4,
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {
+                                "type": "image",
+                                "source": {
+                                    "type": "base64", "media_type": "image/png", "data": RED.partition(",")[2],
+                                },
+                            }
+                        ],
+                    }
+                ],
+            },
+        ),
+        ("/api/generate", {"stream": False, "prompt": "a", "images": [RED.partition(",")[2]]}),
+    ],
+)  # fmt: skip
+async def test_every_api_brings_pictures(seeing: RunningServer, route: str, body: dict[str, Any]) -> None:
+    async with seeing.http.post(seeing.url + route, json={"model": "fake", **body}) as response:
+        assert response.status == 200, await response.text()
+        assert "X-Eagre-Ignored" not in response.headers
+    assert seen(seeing) == [(6, [255, 0, 0])]
+
+
+async def test_a_picture_of_a_tool_is_seen(seeing: RunningServer) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    output = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": RED}]
+    result = {"type": "function_call_output", "call_id": "c", "output": output}
+    _, first = await seeing.post("/v1/responses", {"input": [call, result]})
+    assert [colour for _, colour in seen(seeing)] == [[255, 0, 0]]
+    await seeing.post("/v1/responses", {"input": "b", "previous_response_id": first["id"]})
+    assert [colour for _, colour in seen(seeing)] == [[255, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("data:image/png;base64,AAAA", "is damaged, or not a PNG"),
+        ("data:image/png;base64,", "is empty"),
+        ("data:image/png;base64,%%%%", "is not base64"),
+        ("data:image/png,AAAA", "no data URL with base64"),
+        ("ftp://a/b.png", "which is no data URL"),
+        ("file:///etc/passwd", "--allowed-media-path names a folder"),
+        ("http://127.0.0.1:1/a.png", "which --allowed-media-hosts does not name"),
+        ("https://[::1/a.png", "invalid address"),
+    ],
+)
+async def test_a_picture_that_cannot_be_read_is_refused_by_its_path(
+    seeing: RunningServer, url: str, words: str
+) -> None:
+    status, answer = await seeing.post(
+        "/v1/chat/completions", {"messages": [{"role": "user", "content": parts("x", url)}]}
+    )
+    assert status == 400
+    assert (answer["error"]["param"], answer["error"]["code"]) == ("messages[0].content[1]", "invalid_image")
+    assert words in answer["error"]["message"]
+    assert "messages[0].content[1]" in answer["error"]["message"]
+
+
+async def test_too_many_different_pictures_are_refused(seeing: RunningServer) -> None:
+    content = parts(RED, BLUE, GREEN)
+    status, answer = await seeing.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}]})
+    assert (status, answer["error"]["code"]) == (400, "too_many_images")
+
+
+async def test_a_text_cannot_write_a_place_for_pictures(seeing: RunningServer) -> None:
+    body = {"messages": [{"role": "user", "content": parts("<img>", RED)}]}
+    status, answer = await seeing.post("/v1/chat/completions", body)
+    assert (status, answer["error"]["param"]) == (400, "messages[0].content[1]")
+    assert "1 pictures and 2 places" in answer["error"]["message"]
+    status, answer = await seeing.post("/v1/completions", {"prompt": [97, 1, 1, 1, 98]})
+    assert (status, answer["error"]["param"]) == (400, "prompt")
+
+
+async def test_a_cut_prompt_has_whole_pictures(seeing: RunningServer) -> None:
+    body = {"messages": [{"role": "user", "content": parts("a", RED, "b", BLUE)}], "max_tokens": 4}
+    for most, starts in ((28, [7, 13]), (24, [3, 9]), (21, [0, 6]), (20, [3]), (19, [3]), (12, [])):
+        status, answer = await seeing.post("/v1/chat/completions", {**body, "truncate_prompt_tokens": most})
+        assert status == 200
+        assert [start for start, _ in seen(seeing)] == starts, most
+        assert answer["usage"]["prompt_tokens"] <= most
+
+
+async def test_files_of_the_allowed_folder_are_read(start_server: StartServer, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for folder in (tmp_path, tmp_path / "in"):
+        (folder / "a.png").write_bytes(base64.b64decode(RED.partition(",")[2]))
+    (tmp_path / "in" / "link.png").symlink_to(tmp_path / "a.png")
+    server = await start_server(text_model=SeeingTextModel(), allowed_media_path=str(tmp_path / "in"))
+
+    async def status_of(url: str) -> int:
+        body = {"messages": [{"role": "user", "content": parts(url)}]}
+        return (await server.post("/v1/chat/completions", body))[0]
+
+    assert await status_of(f"file://{tmp_path}/in/a.png") == 200
+    for path in (f"{tmp_path}/a.png", f"{tmp_path}/in/../a.png", f"{tmp_path}/in/link.png", f"{tmp_path}/in", "/none"):
+        assert await status_of(f"file://{path}") == 400
+
+
+async def test_pictures_of_allowed_hosts_are_downloaded(start_server: StartServer, tmp_path: Path) -> None:
+    holder = await start_server()  # it answers with no picture
+    literal = await start_server(text_model=SeeingTextModel(), allowed_media_hosts=("127.0.0.1", "localhost"))
+    port = holder.url.rpartition(":")[2]
+
+    async def refusal(host: str, path: str) -> str:
+        body = {"messages": [{"role": "user", "content": parts(f"http://{host}:{port}{path}")}]}
+        status, answer = await literal.post("/v1/chat/completions", body)
+        assert status == 400
+        return str(answer["error"]["message"])
+
+    assert "is damaged, or not a PNG" in await refusal("127.0.0.1", "/liveness")
+    assert "the status 404" in await refusal("127.0.0.1", "/none")
+    assert "private address" in await refusal("localhost", "/liveness")
+
+
+def test_the_text_of_a_picture() -> None:
+    assert FORM.text == "[\1\1\1]"
+    assert np.array(FORM[:2]).tolist() == [4, 6]
