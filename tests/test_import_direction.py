@@ -33,7 +33,7 @@ ROOMS = (
     "server.http", "server.http.responses", "server.http.streams", "server.http.mcp",
     "server.http.playground",
     "server.http.entry", "server.api.openapi",
-    "server.http.transport", "server.offline",
+    "server.http.transport", "server.http.accepting", "server.offline",
     "server.api.conversations", "server.api.responses", "server.api.anthropic", "server.api.ollama",
     "server.api.llama_cpp",
     "server.api.openai", "server.api", "server.serving",

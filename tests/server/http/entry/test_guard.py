@@ -11,6 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
+from server.cli.listeners import start_sites
 from server.http.app import build_metrics_app, make_runner
 from server.http.entry.guard import GUARD, PUBLIC_ROUTES
 from tests.fakes.engine_client import FakeEngineClient
@@ -265,7 +266,6 @@ async def test_keys_are_never_logged_but_the_tenants_name_is(
 
 
 async def test_metrics_on_a_port_of_their_own_need_no_key_and_are_nowhere_else(start_server: StartServer) -> None:
-    from aiohttp import web
 
     server = await start_server(api_keys=KEYS, metrics_port=0)
     for path in ("/metrics", "/health"):
@@ -273,7 +273,7 @@ async def test_metrics_on_a_port_of_their_own_need_no_key_and_are_nowhere_else(s
     runner = make_runner(build_metrics_app(server.served))
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await start_sites(runner, ["127.0.0.1"], 0)
         own = RunningServer(
             f"http://127.0.0.1:{runner.addresses[0][1]}", server.http, server.engine, server.served, runner.app, runner
         )
