@@ -154,11 +154,11 @@ class Site(web.BaseSite):
     async def start(self) -> None:
         """Raises OSError or UnicodeError where the address is taken or invalid."""
         await super().start()
-        loop, options = asyncio.get_running_loop(), {"start_serving": False}
+        loop = asyncio.get_running_loop()
         if self._sock is not None:
-            server = await loop.create_server(asyncio.Protocol, sock=self._sock, **options)
+            server = await loop.create_server(asyncio.Protocol, sock=self._sock, start_serving=False)
         else:
-            server = await loop.create_server(asyncio.Protocol, self._host, self._port, **options)
+            server = await loop.create_server(asyncio.Protocol, self._host, self._port, start_serving=False)
         self._server = server
         for bound in server.sockets:
             listener = socket.socket(fileno=os.dup(bound.fileno()))  # asyncio's own object has no `accept`

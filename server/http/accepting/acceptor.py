@@ -8,7 +8,7 @@ end.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +24,8 @@ ACCEPTED_AT_ONCE = 32  # connections, in one turn of the loop; each takes about 
 BEGUN_AT_ONCE = 8  # of those whose client has spoken: a transport and what else it needs take ten times as long
 RETRY_S = 1.0  # until the next attempt, where the system has nothing left for another connection
 _LEAST_ACCEPTED = 4
+_EVERY = 4  # one in so many that begin is none of those that go first: whoever likes may send probes
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PEEKED = 2048  # bytes of a request's head, for its path and its key
 
 # Begins to serve a connection, with its place, which may be another's by then, and whether its peer is a trusted proxy.
@@ -37,7 +39,8 @@ class Acceptor:
 
     Args:
         begin: is given each connection that begins.
-        is_first: whether a connection goes before others, by the first bytes that its client has sent.
+        first: whose turn a connection takes that goes before others, by the first bytes that its client has sent: a
+            name, or "" for its address. None where it does not.
     """
 
     def __init__(
@@ -45,12 +48,12 @@ class Acceptor:
         places: ConnectionPlaces,
         proxies: TrustedProxies,
         begin: Begin,
-        is_first: Callable[[bytes], bool],
+        first: Callable[[bytes], str | None],
     ) -> None:
         self._places = places
         self._proxies = proxies
         self._begin = begin
-        self._is_first = is_first
+        self._find_first = first
         self._loop = asyncio.get_running_loop()
         # In the few turns until one has begun, those that come after it must not end it for want of places.
         self._at_once = max(_LEAST_ACCEPTED, min(ACCEPTED_AT_ONCE, places.limit // 64))
@@ -90,7 +93,9 @@ class Acceptor:
                 connection, peer = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # most often there are no descriptors left
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:  # of the connection alone
+                    continue
                 if self._interval.is_due():
                     log.error("accept_failed", reason=str(error))
                 self._loop.remove_reader(listener)
@@ -132,7 +137,8 @@ class Acceptor:
             arrival.end()
             return
         self.forget(arrival)
-        (self._first if self._is_first(head) else self._spoken).put(arrival.place.owner, arrival)
+        first = self._find_first(head)
+        (self._spoken if first is None else self._first).put(first or arrival.place.owner, arrival)
         if not self._is_beginning:
             self._is_beginning = True
             self._loop.call_soon(self._begin_some)
@@ -147,7 +153,7 @@ class Acceptor:
         self._is_beginning = False
         num_begun = 0
         while num_begun < BEGUN_AT_ONCE and (self._first or self._spoken):
-            arrival = self._next()
+            arrival = self._next(for_others=num_begun % _EVERY == _EVERY - 1)
             if arrival.place.is_released:
                 continue
             task = self._loop.create_task(arrival.begin(self._begin))
@@ -158,8 +164,9 @@ class Acceptor:
             self._is_beginning = True
             self._loop.call_soon(self._begin_some)
 
-    def _next(self) -> _Arrival:
-        return (self._first or self._spoken).take()
+    def _next(self, *, for_others: bool = False) -> _Arrival:
+        is_first = bool(self._first) and not (for_others and self._spoken)
+        return (self._first if is_first else self._spoken).take()
 
 
 class _Arrival(asyncio.Protocol):
@@ -187,8 +194,10 @@ class _Arrival(asyncio.Protocol):
         """Makes the connection's transport."""
         self._begin = begin
         self.place.close = _nothing  # asyncio has the socket now
-        with contextlib.suppress(OSError):
+        try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: self, self.connection)
+        except OSError:
+            self.end()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

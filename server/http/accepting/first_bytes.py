@@ -25,11 +25,14 @@ class FirstBytes:
         self._keys = keys
         self._is_encrypted = is_encrypted
 
-    def go_first(self, head: bytes) -> bool:
-        """Whether the connection goes before those of strangers."""
+    def owner(self, head: bytes) -> str | None:
+        """Whose turn the connection takes before those of strangers: a key's, or "" for that of a probe's address. None
+        where it does not go before them.
+        """
         if self._is_encrypted:
-            return False
-        if self._probe.match(head) is not None:
-            return True
+            return None
         shown = None if self._keys is None else _KEY.search(head)
-        return self._keys is not None and shown is not None and self._keys.find(shown[1].decode("ascii")) is not None
+        tenant = None if self._keys is None or shown is None else self._keys.find(shown[1].decode("ascii"))
+        if tenant is not None:
+            return f"key {tenant.name}"
+        return "" if self._probe.match(head) is not None else None

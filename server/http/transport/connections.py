@@ -99,7 +99,7 @@ class GuardedServer(web.Server):
             first_head=settings.keep_alive_timeout,
         )
         first_bytes = FirstBytes(settings.api_prefix, keys, is_encrypted=tls_context is not None)
-        self.acceptor = Acceptor(self.places, self._proxies, self._begin, first_bytes.go_first)
+        self.acceptor = Acceptor(self.places, self._proxies, self._begin, first_bytes.owner)
         self._watching = (
             asyncio.create_task(self._cut_those_who_left()),
             asyncio.create_task(self._end_overdue()),

@@ -58,7 +58,7 @@ class _Search:
             choices = [self._is_finite(part) for part in _list(node.get(key))]
             needed.append(not choices or any(choices))
         reference = node.get("$ref")
-        if is_pointer(reference):
+        if isinstance(reference, str) and is_pointer(reference):
             target = target_of(reference, self._root)
             if isinstance(target, dict):
                 self.references[reference] = target

@@ -60,7 +60,7 @@ async def accepting_server(limit: int = 4096) -> AsyncIterator[Server]:
 
     places = ConnectionPlaces(limit, asyncio.get_running_loop().time)
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    acceptor = Acceptor(places, TrustedProxies(), begin, lambda head: head.startswith(b"probe"))
+    acceptor = Acceptor(places, TrustedProxies(), begin, lambda head: "" if head == b"probe" else None)
     server = Server(places, acceptor, listener.getsockname()[1])
     acceptor.add(listener)
     try:
@@ -102,6 +102,13 @@ async def test_a_probe_begins_before_a_crowd_that_has_come_earlier() -> None:
         server.connect(*[b"crowd"] * 60, b"probe")
         await eventually(lambda: len(server.begun) == 61)
         assert server.begun.index(b"probe") < 3 * BEGUN_AT_ONCE
+
+
+async def test_a_flood_of_probes_does_not_shut_others_out() -> None:
+    async with accepting_server() as server:
+        server.connect(*[b"probe"] * 60, b"other")
+        await eventually(lambda: len(server.begun) == 61)
+        assert server.begun.index(b"other") < 61 - BEGUN_AT_ONCE
 
 
 async def test_those_who_make_room_are_closed_whether_they_have_begun_or_not() -> None:
