@@ -48,6 +48,7 @@ ROOMS = (
     "engine", "engine.multihost", "engine.step", "engine.parallel", "engine.schedule", "engine.schedule.step_time",
     "engine.kv_transfer", "engine.peer_transport", "engine.kv_events",
     "engine.models", "engine.models.architectures.dense", "engine.models.architectures.mixtures",
+    "engine.models.architectures.encoders",
     "engine.models.architectures", "engine.models.parts",
     "engine.backends", "engine.backends.native",
     "engine.backends.xla", "engine.backends.base",

@@ -26,7 +26,8 @@ from server.api.ollama.generating import (
 from server.api.ollama.requests import EmbedOneRequest, EmbedRequest, NamedModel
 from server.api.openai import token_requests
 from server.api.route import BodyRoute, ErrorShape
-from server.http import generating, queries
+from server.http import generating
+from server.http.embedding import embed
 from server.http.entry.access_log import IGNORED
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, in_memory, read_asked
@@ -119,7 +120,7 @@ async def _embeddings(request: web.Request, name: str, texts: Sequence[str], dim
     model = served.find(name)
     query = token_requests.EmbeddingsRequest(model=name, input=list(texts), dimensions=dimensions)
     async with in_memory(served, model):
-        return await queries.embed(query, model, served, request[TENANT])
+        return await embed(query, model, served, request[TENANT])
 
 
 async def _list_models(request: web.Request) -> web.Response:

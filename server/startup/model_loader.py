@@ -82,6 +82,8 @@ def load_with(
     from engine.client import EngineClient
 
     config = configure(tuple(text_model.tokenizer.eos_token_ids))
+    if config.max_model_len is None and text_model.sentences is not None:
+        config = replace(config, max_model_len=text_model.sentences.max_tokens)
     try:
         return LoadedModel(EngineClient.load(path, config, progress), text_model)
     except (MemoryError, RuntimeError) as error:
