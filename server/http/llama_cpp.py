@@ -18,9 +18,9 @@ from server.api.openai.chat import ChatCall
 from server.api.openai.token_requests import EmbeddingsRequest
 from server.api.route import ErrorShape
 from server.http import models
-from server.http.embedding import embed
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, in_memory, read_asked
+from server.http.pooling.embedding import embed
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import unavailable
 from server.serving.served_model import ServedModel

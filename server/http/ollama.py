@@ -27,10 +27,10 @@ from server.api.ollama.requests import EmbedOneRequest, EmbedRequest, NamedModel
 from server.api.openai import token_requests
 from server.api.route import BodyRoute, ErrorShape
 from server.http import generating
-from server.http.embedding import embed
 from server.http.entry.access_log import IGNORED
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, in_memory, read_asked
+from server.http.pooling.embedding import embed
 from server.http.transport.event_stream import EventStreamResponse
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import ApiError

@@ -17,12 +17,17 @@ from server.api.anthropic.messages import conversation_of
 from server.api.anthropic.messages_request import CountTokensRequest
 from server.api.openai.chat import CHAT_COMPLETIONS, ChatCall
 from server.api.openai.token_requests import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
+from server.api.pooling.classify_request import ClassifyRequest
+from server.api.pooling.rerank_request import RerankRequest
+from server.api.pooling.score_request import ScoreRequest
 from server.api.route import ErrorShape
 from server.generation.prompt_sources import MAX_INLINE_CHARS, Conversation
 from server.generation.prompts import MAX_SHORT_CHARS
-from server.http.embedding import embed
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, HasIgnored, in_memory, read_asked
+from server.http.pooling.embedding import embed
+from server.http.pooling.reranking import rerank, rerank_as_cohere
+from server.http.pooling.scoring import classify, score
 from server.http.transport.json_body import json_response, send_whole
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
@@ -87,6 +92,12 @@ def add_routes(app: web.Application) -> None:
     app.router.add_post(COUNT_TOKENS, _make_handler(CountedConversation, _count_tokens))
     app.router.add_post(CHAT_COMPLETIONS.path + "/input_tokens", _make_handler(CountedChat, _count_tokens))
     app.router.add_post("/v1/embeddings", _make_handler(EmbeddingsRequest, embed))
+    for path in ("/v1/rerank", "/rerank"):
+        app.router.add_post(path, _make_handler(RerankRequest, rerank))
+    app.router.add_post("/v2/rerank", _make_handler(RerankRequest, rerank_as_cohere))
+    for path in ("/v1/score", "/score"):
+        app.router.add_post(path, _make_handler(ScoreRequest, score))
+    app.router.add_post("/classify", _make_handler(ClassifyRequest, classify))
 
 
 def _make_handler(kind: type[Asked], answer: Answer[Asked]) -> Handler:
@@ -97,7 +108,7 @@ def _make_handler(kind: type[Asked], answer: Answer[Asked]) -> Handler:
             model = served.find(query.model)
             async with in_memory(served, model):
                 told = await answer(query, model, served, request[TENANT])
-        is_computed = "data" in told  # embeddings, each of many numbers
+        is_computed = "data" in told or "results" in told  # embeddings, each of many numbers, or scores
         is_long = is_computed or any(
             isinstance(value, list) and len(value) > MAX_INLINE_NUMBERS for value in told.values()
         )

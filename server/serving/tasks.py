@@ -44,5 +44,18 @@ def refuse_embeddings(model: ServedModel) -> None:
         raise _refusal(model, f"{_ROUTES[task]} and makes no embeddings")
 
 
+def refuse_pairs(model: ServedModel) -> None:
+    """Raises ApiError where the model has no score of a pair of texts."""
+    if task_of(model) is Task.CLASSIFY:
+        raise _refusal(model, f"{_ROUTES[Task.CLASSIFY]} and has several labels in the place of a score")
+
+
+def refuse_classes(model: ServedModel) -> None:
+    """Raises ApiError where the model has no labels."""
+    task = task_of(model)
+    if task in (Task.GENERATE, Task.EMBED):
+        raise _refusal(model, f"{_ROUTES.get(task, 'generates text')} and has no labels to classify with")
+
+
 def _refusal(model: ServedModel, what: str) -> ApiError:
     return ApiError(f"the model {model.model_name} {what}", param="model", code="unsupported_task")

@@ -17,6 +17,7 @@ from sampling.host.params import InvalidParameter, SamplingParams
 from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.folder_tokenizer import load_folder_tokenizer
 from server.text.infill import Infill, find_infill
+from server.text.label_head import LabelHead, read_label_head
 from server.text.sentence_encoder import SentenceEncoder, read_sentence_encoder, sentence_encoder_of_gguf
 from server.text.tokenization.folder_metadata import FolderMetadata, read_folder_metadata
 from server.text.tokenization.gguf_metadata import GgufMetadata, read_gguf_metadata
@@ -42,6 +43,7 @@ class TextModel:
     sampling_defaults: Mapping[str, Any]  # numbers; fields of SamplingParams, for requests that do not give them
     infill: Infill | None = None  # how the model is shown a gap to fill; None if it has no tokens for that
     sentences: SentenceEncoder | None = None  # how texts become embeddings; None if the files do not say it
+    head: LabelHead | None = None  # of a model that scores or classifies texts; None if the files have none
 
     @classmethod
     def load(
@@ -95,7 +97,8 @@ class TextModel:
         name = Path(os.path.abspath(path)).name  # so "." has a name too, and a link keeps its own
         infill = find_infill(tokenizer.tokens)
         sentences = read_sentence_encoder(folder)
-        return cls(name, path, metadata.context_length, tokenizer, template, metadata.sampling, infill, sentences)
+        head = read_label_head(folder)
+        return cls(name, path, metadata.context_length, tokenizer, template, metadata.sampling, infill, sentences, head)
 
 
 def _chat_template(

@@ -36,23 +36,27 @@ def encode_text(tokenizer: Tokenizer, text: str, most: int, *, is_cut: bool) -> 
     return WholeText([*before, *encode_beginning(tokenizer, text, room), *behind][:most])
 
 
-def encode_pair(tokenizer: Tokenizer, first: str, second: str, most: int, *, is_cut: bool) -> WholeText:
+def encode_part(tokenizer: Tokenizer, text: str, most: int, *, is_cut: bool) -> Sequence[int]:
+    """One text of a pair, for `join_pair`; raises TooManyTokens as `encode_text`."""
+    return encode_beginning(tokenizer, text, most) if is_cut else _encode_all(tokenizer, text, most)
+
+
+def join_pair(
+    tokenizer: Tokenizer, first: Sequence[int], second: Sequence[int], most: int, *, is_cut: bool
+) -> WholeText:
     """A pair of texts; with `is_cut`, the longer one is cut first, as transformers does ("longest_first").
 
-    Raises NoPairs, and TooManyTokens as `encode_text`.
+    Raises NoPairs.
     """
     before, between, behind = tokenizer.prefix_ids, tokenizer.between_ids, tokenizer.suffix_ids
     if between is None:
         raise NoPairs("the model's tokenizer takes no pairs of texts")
     if is_cut:
         room = max(0, most - len(before) - len(between) - len(behind))
-        parts = [encode_beginning(tokenizer, text, room) for text in (first, second)]
-        lengths = _longest_first(*map(len, parts), room)
-        a, b = (part[:length] for part, length in zip(parts, lengths, strict=True))
-    else:
-        a, b = (_encode_all(tokenizer, text, most) for text in (first, second))
-    start = [*before, *a, *between]
-    return WholeText([*start, *b, *behind], len(start))
+        num_first, num_second = _longest_first(len(first), len(second), room)
+        first, second = first[:num_first], second[:num_second]
+    start = [*before, *first, *between]
+    return WholeText([*start, *second, *behind], len(start))
 
 
 def encode_beginning(tokenizer: Tokenizer, text: str, most: int) -> list[int]:

@@ -225,6 +225,59 @@ class Embeddings(Answer):
     usage: EmbeddingUsage
 
 
+class RankedDocument(Answer):
+    text: str
+
+
+class RankedResult(Answer):
+    index: int
+    relevance_score: float
+    document: RankedDocument | None = None
+
+
+class Ranking(Answer):
+    id: str
+    object: Literal["list"]
+    model: str
+    usage: EmbeddingUsage
+    results: list[RankedResult]
+
+
+class PairScore(Answer):
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class PoolingUsage(EmbeddingUsage):
+    completion_tokens: int
+
+
+class Scores(Answer):
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[PairScore]
+    usage: PoolingUsage
+
+
+class TextClass(Answer):
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class Classes(Answer):
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[TextClass]
+    usage: PoolingUsage
+
+
 class InputTokens(Answer):
     """The response of /v1/responses/input_tokens."""
 
