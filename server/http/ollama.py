@@ -36,6 +36,8 @@ from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import ApiError
 from server.serving.model_pulls import ModelPulls, delete_model
 from server.serving.served_model import ServedModel
+from server.serving.tasks import task_of
+from server.startup.model_task import Task
 
 OLLAMA_VERSION = "0.13.0"  # the version of Ollama whose API this is; some clients refuse older ones
 _PATHS = ("tags", "show", "ps", "version", "embed", "embeddings", "pull", "delete")
@@ -161,6 +163,8 @@ async def _show(request: web.Request) -> web.Response:
     parameters = "\n".join(f"{name} {value}" for name, value in sorted(model.sampling_defaults.items()))
     shown: dict[str, Any] = {"details": _details(model), "parameters": parameters, "modelfile": "", "template": ""}
     shown["capabilities"] = ["completion", "tools", "embedding"]
+    if model.is_open and task_of(model) is not Task.GENERATE:
+        shown["capabilities"] = [] if model.engine.model_info.num_labels else ["embedding"]
     if model.answer_format.reasoning is not None:
         shown["capabilities"].append("thinking")
     if model.is_open:

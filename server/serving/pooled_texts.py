@@ -39,6 +39,14 @@ def most_tokens(model: ServedModel) -> int:
     return info.max_model_len if info.is_encoder else info.max_model_len - DECODER_TOKENS
 
 
+def usual_pooling(model: ServedModel) -> Pooling:
+    """How the makers of the model pool a text; of an encoder of which they say nothing, as sentence-transformers."""
+    sentences = model.text_model.sentences
+    if sentences is not None:
+        return sentences.pooling
+    return Pooling.MEAN if model.engine.model_info.is_encoder else Pooling.LAST
+
+
 def check_lengths(texts: Sequence[WholeText], model: ServedModel, param: str) -> None:
     """Raises ContextOverflow where a text is too long."""
     info = model.engine.model_info

@@ -1,26 +1,14 @@
 """What a served model is for, and the refusals of what it is not for."""
 
-from enum import StrEnum
-
 from server.protocol.errors import ApiError
 from server.serving.served_model import ServedModel
-
-
-class Task(StrEnum):
-    """What a model is for; the values are those of the setting and the wire names."""
-
-    GENERATE = "generate"  # and embeddings, as every decoder
-    EMBED = "embed"
-    RERANK = "rerank"  # one score of a pair of texts
-    CLASSIFY = "classify"  # a score for each of several labels
+from server.startup.model_task import Task, tasks_of
 
 
 def task_of(model: ServedModel) -> Task:
-    """The task of a loaded model, by what its files say; raises ApiError as `ServedModel.engine`."""
-    info = model.engine.model_info
-    if info.num_labels:
-        return Task.RERANK if info.num_labels == 1 else Task.CLASSIFY
-    return Task.EMBED if info.is_encoder else Task.GENERATE
+    """The task of a loaded model, by the setting or else by its files; raises ApiError as `ServedModel.engine`."""
+    stated = model.settings.task
+    return tasks_of(model.engine.model_info)[0] if stated is None else Task(stated)
 
 
 _ROUTES = {
@@ -39,22 +27,21 @@ def refuse_generation(model: ServedModel) -> None:
 
 def refuse_embeddings(model: ServedModel) -> None:
     """Raises ApiError where the model makes no embeddings."""
-    task = task_of(model)
-    if task in (Task.RERANK, Task.CLASSIFY):
-        raise _refusal(model, f"{_ROUTES[task]} and makes no embeddings")
+    if model.engine.model_info.num_labels:
+        raise _refusal(model, f"{_ROUTES[task_of(model)]} and makes no embeddings")
 
 
 def refuse_pairs(model: ServedModel) -> None:
     """Raises ApiError where the model has no score of a pair of texts."""
-    if task_of(model) is Task.CLASSIFY:
+    if model.engine.model_info.num_labels > 1:
         raise _refusal(model, f"{_ROUTES[Task.CLASSIFY]} and has several labels in the place of a score")
 
 
 def refuse_classes(model: ServedModel) -> None:
     """Raises ApiError where the model has no labels."""
-    task = task_of(model)
-    if task in (Task.GENERATE, Task.EMBED):
-        raise _refusal(model, f"{_ROUTES.get(task, 'generates text')} and has no labels to classify with")
+    if not model.engine.model_info.num_labels:
+        what = _ROUTES.get(task_of(model), "generates text")
+        raise _refusal(model, f"{what} and has no labels to classify with")
 
 
 def _refusal(model: ServedModel, what: str) -> ApiError:

@@ -52,4 +52,5 @@ class ScoringEncoder(Encoder):
 def _dense(params: Params, leaf: str, vectors: jax.Array) -> jax.Array:
     """float32[num_texts, outputs]; the sums are made in float32, in one order whatever else is in the step."""
     weights, bias = (params[name][0].astype(jnp.float32) for name in (leaf, f"{leaf}_bias"))
-    return jnp.matmul(vectors, weights, precision="highest") + bias
+    scores: jax.Array = jnp.matmul(vectors, weights, precision="highest") + bias
+    return scores

@@ -189,6 +189,7 @@ class ModelCard(BaseModel):
     max_model_len: int | None = None
     dtype: str | None = None
     sampling_defaults: dict[str, float] | None = None
+    task: Literal["embed", "rerank", "classify"] | None = None  # of a model that generates no text
 
 
 class ModelList(Answer):

@@ -11,10 +11,10 @@ from engine.interface.context_overflow import ContextOverflow
 from engine.interface.types import Pooling
 from server.admission.keyring import Tenant
 from server.protocol.errors import ApiError
-from server.serving.pooled_texts import check_lengths, most_tokens, pool_texts, run_on_texts
+from server.serving.pooled_texts import check_lengths, most_tokens, pool_texts, run_on_texts, usual_pooling
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
-from server.serving.tasks import Task, refuse_pairs, task_of
+from server.serving.tasks import refuse_pairs
 from server.text.label_head import LabelHead, usual_activation
 from server.text.tokenization.native_errors import TooManyTokens
 from server.text.whole_texts import NoPairs, WholeText, encode_part, encode_text, join_pair
@@ -42,7 +42,7 @@ async def score_pairs(
 ) -> PairScores:
     """Raises ApiError or InvalidParameter where the model makes no such scores, or a pair is too long."""
     refuse_pairs(model)
-    by_cosine = task_of(model) is not Task.RERANK
+    by_cosine = model.engine.model_info.num_labels == 0
     num_chars = sum(map(len, pairs.first)) + sum(map(len, pairs.second))
 
     def tokenize() -> list[WholeText]:
@@ -58,10 +58,8 @@ async def score_pairs(
     texts = await run_on_texts(served.workers, num_chars, tokenize)
     check_lengths(texts, model, pairs.param)
     num_tokens = sum(len(text.token_ids) for text in texts)
-    sentences = model.text_model.sentences
     if by_cosine:
-        pooling = Pooling.LAST if sentences is None else sentences.pooling
-        vectors = await pool_texts(texts, pooling, model, served, tenant, pairs.param)
+        vectors = await pool_texts(texts, usual_pooling(model), model, served, tenant, pairs.param)
         return PairScores(await served.workers.run(_cosines, vectors, len(pairs.first)), num_tokens)
     vectors = await pool_texts(texts, Pooling.CLS, model, served, tenant, pairs.param)
     head = model.text_model.head or LabelHead(("LABEL_0",), usual_activation(1))
