@@ -47,7 +47,7 @@ def forward_prompt(
 
 def encode(
     params: Params, kv: KVPages, batch: StepBatch, shares: np.ndarray, *,
-    model: Model, backends: Backends,
+    model: Model, backends: Backends, max_num_tiles: int,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """What each tile contributes to the embedding of its text, float32[num_tiles, size], and `kv`, which is donated.
 
@@ -58,7 +58,10 @@ def encode(
     states = model.states(params, hidden, jnp.arange(hidden.shape[0])).reshape(*shares.shape, -1)
     # Padding may be anything: 0 times a NaN is a NaN.
     weighted = jnp.where(shares[..., None] > 0, states.astype(jnp.float32) * shares[..., None], 0)
-    return model.pooled(params, jnp.sum(weighted, axis=1)), kv
+    vectors = jnp.sum(weighted, axis=1)
+    # A head's products have one shape in every step, so that XLA makes their sums in one order.
+    padded = jnp.pad(vectors, ((0, max_num_tiles - len(vectors)), (0, 0)))
+    return model.pooled(params, padded)[: len(vectors)], kv
 
 
 def score_tile(

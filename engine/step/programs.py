@@ -144,7 +144,7 @@ class StepPrograms:
     def _lower_encode(self, shape: StepShape) -> jax.stages.Lowered:
         arrays, batch = self._arrays, self._batch(shape, 1)
         shares = np.zeros((shape.num_tiles, TILE_SIZE), np.float32)
-        program = jax.jit(self._of_model(encode), donate_argnums=1)
+        program = jax.jit(self._of_model(encode, max_num_tiles=self._table.max_num_tiles), donate_argnums=1)
         return program.lower(*map(self._abstract, (arrays.params, arrays.kv, batch, shares)))
 
     def _lower_sample(self, num_rows: int, variant: SamplerVariant) -> jax.stages.Lowered:

@@ -7,8 +7,11 @@ from server.startup.model_task import Task, tasks_of
 
 def task_of(model: ServedModel) -> Task:
     """The task of a loaded model, by the setting or else by its files; raises ApiError as `ServedModel.engine`."""
-    stated = model.settings.task
-    return tasks_of(model.engine.model_info)[0] if stated is None else Task(stated)
+    stated, usual = model.settings.task, tasks_of(model.engine.model_info)[0]
+    if stated is None:
+        is_of_sentences = usual is Task.GENERATE and model.text_model.sentences is not None
+        return Task.EMBED if is_of_sentences else usual
+    return Task(stated)
 
 
 _ROUTES = {

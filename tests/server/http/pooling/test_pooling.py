@@ -223,3 +223,19 @@ async def test_what_a_reranker_refuses(reranker: RunningServer, path: str, body:
 async def test_a_decoder_has_no_classes(server: RunningServer) -> None:
     status, answer = await server.post("/classify", {"input": "a"})
     assert (status, answer["error"]["code"]) == (400, "unsupported_task")
+
+
+async def test_a_decoder_in_a_folder_of_sentence_transformers_embeds_alone(start_server: StartServer) -> None:
+    server = await start_server(text_model=sentences(), task=None)
+    status, answer = await server.post("/v1/completions", {"prompt": "a"})
+    assert (status, answer["error"]["code"]) == (400, "unsupported_task")
+    _, answer = await server.get("/v1/models")
+    assert answer["data"][0]["task"] == "embed"
+    assert answer["models"] == []
+
+
+async def test_the_setting_says_what_a_model_is_for(start_server: StartServer) -> None:
+    server = await start_server(text_model=sentences(), task="generate")
+    assert (await server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}))[0] == 200
+    server = await start_server(task="embed")
+    assert (await server.post("/v1/completions", {"prompt": "a"}))[0] == 400
