@@ -207,6 +207,13 @@ class EngineClient:
         """As `engine.request_limits.check_prompt`, for this model."""
         check_prompt(self.model_info, prompt_token_ids, max_tokens, max_tokens_parameter, num_prompt_output_tokens)
 
+    def check_text(self, token_ids: Sequence[int]) -> None:
+        """Checks that `embed` takes a text; raises InvalidParameter."""
+        if self.model_info.is_encoder:
+            check_text(self.model_info, token_ids)
+        else:
+            self.check_prompt([*token_ids, *token_ids[-1:]], 1)
+
     def stats(self) -> EngineStats:
         """Counters and gauges of this moment."""
         return replace(self._engine.stats(), num_waiting_tokens=self._queue.num_waiting_tokens)

@@ -17,6 +17,7 @@ from server.generation.prompt_sources import MAX_INLINE_CHARS
 from server.generation.prompts import MAX_SHORT_CHARS
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
+from server.text.sentence_encoder import usual_pooling
 from server.text.whole_texts import WholeText
 
 MAX_AT_ONCE = 16  # texts of one request in the engine's queue
@@ -39,12 +40,9 @@ def most_tokens(model: ServedModel) -> int:
     return info.max_model_len if info.is_encoder else info.max_model_len - DECODER_TOKENS
 
 
-def usual_pooling(model: ServedModel) -> Pooling:
-    """How the makers of the model pool a text; of an encoder of which they say nothing, as sentence-transformers."""
-    sentences = model.text_model.sentences
-    if sentences is not None:
-        return sentences.pooling
-    return Pooling.MEAN if model.engine.model_info.is_encoder else Pooling.LAST
+def pooling_of(model: ServedModel) -> Pooling:
+    """How the model pools a text where a request does not say it."""
+    return usual_pooling(model.text_model.sentences, is_encoder=model.engine.model_info.is_encoder)
 
 
 def check_lengths(texts: Sequence[WholeText], model: ServedModel, param: str) -> None:

@@ -58,6 +58,13 @@ class SentenceEncoder:
         return next((self.prompts[name] for name in names if name in self.prompts), "")
 
 
+def usual_pooling(sentences: SentenceEncoder | None, *, is_encoder: bool) -> Pooling:
+    """How the makers of a model pool a text; of an encoder of which they say nothing, as sentence-transformers does."""
+    if sentences is not None:
+        return sentences.pooling
+    return Pooling.MEAN if is_encoder else Pooling.LAST
+
+
 def read_sentence_encoder(folder: ModelFolder) -> SentenceEncoder | None:
     """What a folder says; None where it says nothing, so that no encoder of sentences is meant. Raises ModelError."""
     modules = _modules(folder)

@@ -15,7 +15,7 @@ from server.api.openai.token_requests import EmbeddingsRequest
 from server.generation.prompt_sources import PromptSource
 from server.http.pooling.encoded_inputs import encode_inputs
 from server.protocol.errors import ApiError, shorten
-from server.serving.pooled_texts import pool_texts, usual_pooling
+from server.serving.pooled_texts import pool_texts, pooling_of
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.serving.tasks import refuse_embeddings
@@ -32,7 +32,7 @@ async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedMode
     _check_dimensions(query, model, sentences)
     lead = _prompt_text(query, sentences)
     texts = await encode_inputs(prompts, model, served, cut_at=query.truncate_prompt_tokens, lead=lead)
-    pooling = usual_pooling(model) if query.pooling is None else Pooling(query.pooling)
+    pooling = pooling_of(model) if query.pooling is None else Pooling(query.pooling)
     embeddings = await pool_texts(texts, pooling, model, served, tenant, "input")
     num_tokens = sum(len(text.token_ids) for text in texts)
     return {

@@ -11,7 +11,7 @@ from engine.interface.context_overflow import ContextOverflow
 from engine.interface.types import Pooling
 from server.admission.keyring import Tenant
 from server.protocol.errors import ApiError
-from server.serving.pooled_texts import check_lengths, most_tokens, pool_texts, run_on_texts, usual_pooling
+from server.serving.pooled_texts import check_lengths, most_tokens, pool_texts, pooling_of, run_on_texts
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.serving.tasks import refuse_pairs
@@ -59,7 +59,7 @@ async def score_pairs(
     check_lengths(texts, model, pairs.param)
     num_tokens = sum(len(text.token_ids) for text in texts)
     if by_cosine:
-        vectors = await pool_texts(texts, usual_pooling(model), model, served, tenant, pairs.param)
+        vectors = await pool_texts(texts, pooling_of(model), model, served, tenant, pairs.param)
         return PairScores(await served.workers.run(_cosines, vectors, len(pairs.first)), num_tokens)
     vectors = await pool_texts(texts, Pooling.CLS, model, served, tenant, pairs.param)
     head = model.text_model.head or LabelHead(("LABEL_0",), usual_activation(1))
