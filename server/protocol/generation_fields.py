@@ -217,7 +217,8 @@ class GenerationFields(RequestBody, SamplingFields, StreamFields):
     @classmethod
     def parse(cls, body: Any) -> Self:
         known = with_own_names(body)
-        unlimited = () if not isinstance(known, dict) else [name for name in _LENGTHS if _is_no_limit(known.get(name))]
+        lengths = [name for name in _LENGTHS if name in cls.known_fields()] if isinstance(known, dict) else []
+        unlimited = {name for name in lengths if _is_no_limit(known.get(name))}
         if not unlimited:
             return super().parse(known)
         request = super().parse({name: value for name, value in known.items() if name not in unlimited})

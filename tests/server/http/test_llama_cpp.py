@@ -12,6 +12,7 @@ from server.text.infill import Infill
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 from tests.server.conftest import RunningServer, StartServer
+from tests.server.support.sse_reader import chunks_of
 
 
 def saying(text: str) -> Callable[..., list[int]]:
@@ -288,6 +289,6 @@ async def test_answers_name_the_software_that_has_made_them(server: RunningServe
     messages = [{"role": "user", "content": "x"}]
     for path, body in (("/v1/chat/completions", {"messages": messages}), ("/v1/completions", {"prompt": "x"})):
         _, answer = await server.post(path, body)
-        names = {chunk["system_fingerprint"] for chunk in await chunks(server, path, {**body, "stream": True})}
+        names = {chunk["system_fingerprint"] for chunk in chunks_of(await server.stream_bytes(path, body))}
         assert names == {answer["system_fingerprint"]}
         assert answer["system_fingerprint"].startswith("b")

@@ -102,6 +102,10 @@ async def test_llama_cpps_figures_stand_beside_the_others(start_server: StartSer
         assert int(response.headers["Process-Start-Time-Unix"]) == server.served.started_at
         text = await response.text()
     metrics = await read_metrics(server)
+    metrics |= {
+        name: float(value)
+        for name, value in (line.split() for line in text.splitlines() if line.startswith("llamacpp"))
+    }
     assert metrics["llamacpp:tokens_predicted_total"] == metrics["eagre_generation_tokens_total"] > 3
     assert metrics["llamacpp:n_decode_total"] == metrics["eagre_steps_total"]
     assert metrics["llamacpp:requests_processing"] == 0
