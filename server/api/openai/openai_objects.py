@@ -80,7 +80,9 @@ def stop_reason(matched: str | int | None, stop_token_ids: Collection[int]) -> s
 
 def error_object(error: ApiError, _request_id: str | None = None) -> dict[str, Any]:
     """The body of an error, `{"error": {…}}`. The request's id is in a header, not here."""
-    body = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
+    body: dict[str, Any] = {
+        "message": error.message, "type": error.type, "param": error.param, "code": error.code
+    }  # fmt: skip
     if isinstance(error, ContextLengthExceeded):  # llama.cpp's fields, by which its clients shorten the prompt
         body |= {"n_prompt_tokens": error.num_tokens, "n_ctx": error.limit}
     return {"error": body}
