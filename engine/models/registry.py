@@ -20,6 +20,7 @@ from engine.models.architectures.gemma3 import Gemma3
 from engine.models.architectures.granite import Granite
 from engine.models.architectures.llama import Llama
 from engine.models.architectures.mistral import Ministral, Ministral3, Mistral
+from engine.models.architectures.mixtures.gpt_oss import GptOss
 from engine.models.architectures.mixtures.granite_moe import GraniteMoe
 from engine.models.architectures.mixtures.mixtral import Mixtral
 from engine.models.architectures.mixtures.olmoe import Olmoe
@@ -72,6 +73,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("gemma3", "Gemma3ForConditionalGeneration", Gemma3),
     Architecture("mixtral", "MixtralForCausalLM", Mixtral),
     Architecture("granitemoe", "GraniteMoeForCausalLM", GraniteMoe),
+    Architecture("gpt-oss", "GptOssForCausalLM", GptOss),
     Architecture("qwen2moe", "Qwen2MoeForCausalLM", Qwen2Moe),
     Architecture("qwen3moe", "Qwen3MoeForCausalLM", Qwen3Moe),
     Architecture("olmoe", "OlmoeForCausalLM", Olmoe),

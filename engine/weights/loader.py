@@ -64,7 +64,9 @@ class LeafTensors:
     def _stored_shape(self, leaf: Leaf, part: Part) -> tuple[int, ...]:
         if not self._holds_all_experts(leaf, part):
             return part.shape
-        return (leaf.num_experts, part.stored[self._format].num_outputs or part.shape[0], *part.shape[1:])
+        stored = part.stored[self._format]
+        of_expert = (stored.num_outputs or part.shape[0], *part.shape[1:])
+        return (leaf.num_experts, *(reversed(of_expert) if stored.is_transposed else of_expert))
 
     def _tensor(self, leaf: Leaf, part: Part, layer: int, expert: int) -> ModelTensor:
         stored = self._file.tensor(self._name(part, layer, expert))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from engine.backends.base.backend import Products
-from engine.backends.base.operands import Picks
+from engine.backends.base.operands import Clamp, ExpertBiases, Picks
 from engine.backends.base.token_layout import TokenLayout
 from engine.interface.errors import ModelError
 from engine.models.parts import gguf_config
@@ -32,6 +32,7 @@ class ExpertsConfig(DecoderConfig):
     num_experts: int = 0  # of a layer
     num_picked: int = 0  # of a token
     normalises_shares: bool = False  # whether the shares of the experts that a token picks add up to 1
+    clamp: Clamp | None = None  # of the experts' gates and ups
     shared_size: int = 0  # of the expert that every token goes through, with a gate of its own; 0: there is none
 
     @property
@@ -97,13 +98,14 @@ class ExpertsDecoder(Decoder):
         config = self.config
         norm = self.norm(params, "mlp_norm")
         inputs = x if norm is None else products.norm(x, norm, index, layout)
-        scores = products.norm_product(inputs, None, params["router"], index, layout)
+        scores = products.norm_product(inputs, None, params["router"], index, layout, bias=params.get("router_bias"))
         picks = pick(scores, config.num_picked, normalises=config.normalises_shares)
         if config.residual_scale != 1.0:
             picks = picks._replace(shares=picks.shares * config.residual_scale)
         x = products.add_experts(
-            x, inputs, params["gate_up"], params["down"], picks, index, layout, activation=config.activation
-        )
+            x, inputs, params["gate_up"], params["down"], picks, index, layout,
+            activation=config.activation, clamp=config.clamp, biases=self._biases(params),
+        )  # fmt: skip
         if not config.shared_size:
             return x
         share = jax.nn.sigmoid(products.norm_product(inputs, None, params["shared_share"], index, layout))
@@ -112,6 +114,12 @@ class ExpertsDecoder(Decoder):
         )
         mixed = (mixed * share).astype(x.dtype)
         return products.add_product(x, mixed, params["shared_down"], index, layout, scale=config.residual_scale)
+
+    def _biases(self, params: Params) -> ExpertBiases | None:
+        """Those of the experts, where the architecture has some."""
+        if "gate_up_bias" not in params:
+            return None
+        return ExpertBiases(params["gate_up_bias"], params["down_bias"])
 
 
 def pick(scores: jax.Array, num_picked: int, *, normalises: bool) -> Picks:

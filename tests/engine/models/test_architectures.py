@@ -49,7 +49,7 @@ THROUGH_THE_ENGINE = (
     else [("gemma3", "native"), ("qwen3_moe", "native"), ("qwen3_next", "native")]
 )
 # GGUF files cannot say which layers have a window or do not rotate.
-NOT_IN_GGUF = {"ministral", "qwen2_windows", "smollm3_windows", "qwen3_next_uneven"}
+NOT_IN_GGUF = {"ministral", "qwen2_windows", "smollm3_windows", "qwen3_next_uneven", "gpt_oss_limited"}
 # GGUF files of Qwen3.5 hold the heads of delta-nets in another order, which changes the order of sums.
 REORDERED_IN_GGUF = {"qwen3_5", "qwen3_5_pictures", "qwen3_5_moe", "qwen3_5_moe_pictures"}
 # Tokens of the longest context that is served, where a model computes long contexts in another way.
