@@ -50,8 +50,19 @@ THROUGH_THE_ENGINE = (
 )
 # GGUF files cannot say which layers have a window or do not rotate.
 NOT_IN_GGUF = {"ministral", "qwen2_windows", "smollm3_windows", "qwen3_next_uneven", "gpt_oss_limited"}
+# Nor what bounds time steps, or that norms come before gates.
+NOT_IN_GGUF |= {"granite_hybrid_dense", "falcon_h1_norm_first"}
+NOT_IN_GGUF.add("granite_hybrid_attention")  # it is a file of Granite
 # GGUF files of Qwen3.5 hold the heads of delta-nets in another order, which changes the order of sums.
-REORDERED_IN_GGUF = {"qwen3_5", "qwen3_5_pictures", "qwen3_5_moe", "qwen3_5_moe_pictures"}
+# Those of Falcon-H1 hold weights that are multiplied.
+REORDERED_IN_GGUF = {
+    "falcon_h1",
+    "falcon_h1_norm",
+    "qwen3_5",
+    "qwen3_5_pictures",
+    "qwen3_5_moe",
+    "qwen3_5_moe_pictures",
+}
 # Tokens of the longest context that is served, where a model computes long contexts in another way.
 CONTEXTS = {"phi3_short": 128}
 
