@@ -194,6 +194,7 @@ class ModelCard(BaseModel):
     max_model_len: int | None = None
     dtype: str | None = None
     sampling_defaults: dict[str, float] | None = None
+    task: Literal["embed", "rerank", "classify"] | None = None  # of a model that generates no text
 
 
 class ModelList(Answer):
@@ -253,6 +254,59 @@ class Embeddings(Answer):
     model: str
     data: list[Embedding]
     usage: EmbeddingUsage
+
+
+class RankedDocument(Answer):
+    text: str
+
+
+class RankedResult(Answer):
+    index: int
+    relevance_score: float
+    document: RankedDocument | None = None
+
+
+class Ranking(Answer):
+    id: str
+    object: Literal["list"]
+    model: str
+    usage: EmbeddingUsage
+    results: list[RankedResult]
+
+
+class PairScore(Answer):
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class PoolingUsage(EmbeddingUsage):
+    completion_tokens: int
+
+
+class Scores(Answer):
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[PairScore]
+    usage: PoolingUsage
+
+
+class TextClass(Answer):
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class Classes(Answer):
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[TextClass]
+    usage: PoolingUsage
 
 
 class InputTokens(Answer):
