@@ -60,6 +60,7 @@ class MetricsNames(StrEnum):
     EAGRE = "eagre"
     VLLM = "vllm"
     BOTH = "both"
+    LLAMA_CPP = "llamacpp"  # beside Eagre's, because its figures are of all models together
 
 
 class Api(StrEnum):
@@ -135,7 +136,8 @@ class ServerSettings:
     )
     metrics_names: str = setting(
         MetricsNames.EAGRE.value,
-        "names of the metrics: eagre, vllm (for routers and dashboards made for it) or both",
+        "names of the metrics: eagre, vllm (for routers and dashboards made for it), both, or llamacpp (its figures "
+        "beside Eagre's)",
         limit=_listed(tuple(MetricsNames)),
     )
     ssl_certfile: str | None = setting(
@@ -276,7 +278,10 @@ class ServerSettings:
         False, "refuse every parameter that this server does not know, in the place of ignoring it"
     )
     allowed_origins: tuple[str, ...] = setting(
-        (), "web origins, comma-separated, whose pages may use the server; * for all", metavar="ORIGINS"
+        (),
+        "web origins, comma-separated, whose pages may use the server; localhost for those of this machine at any "
+        "port, * for all",
+        metavar="ORIGINS",
     )
     playground_peers: tuple[str, ...] = setting(
         (), "origins of other servers, comma-separated, that the page may ask too; each must allow this one's origin",

@@ -56,6 +56,7 @@ class Completion(Answer):
     object: Literal["text_completion"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage | None = None
     metrics: Timings | None = None
@@ -99,6 +100,7 @@ class ChatCompletion(Answer):
     object: Literal["chat.completion"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
     metrics: Timings | None = None
@@ -131,6 +133,7 @@ class ChatChunk(Answer):
     object: Literal["chat.completion.chunk"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChunkChoice]
     usage: Usage | None = None
     metrics: Timings | None = None
@@ -143,6 +146,8 @@ class ErrorDetails(Answer):
     type: str
     param: str | None
     code: str | None
+    n_prompt_tokens: int | None = None  # of a prompt that is too long, as is the next
+    n_ctx: int | None = None
 
 
 class Error(Answer):

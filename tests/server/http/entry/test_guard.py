@@ -158,7 +158,7 @@ async def test_cors_for_allowed_origins_alone(start_server: StartServer) -> None
         "Access-Control-Request-Private-Network": "true",
     }
     async with server.http.options(server.url + "/v1/completions", headers={"Origin": friend, **preflight}) as response:
-        assert response.status == 204
+        assert response.status == 200
         assert response.headers["Access-Control-Allow-Origin"] == friend
         assert response.headers["Access-Control-Allow-Headers"] == "authorization,x-sdk"
         assert "DELETE" in response.headers["Access-Control-Allow-Methods"]
@@ -180,6 +180,48 @@ async def test_cors_for_allowed_origins_alone(start_server: StartServer) -> None
     anybodys = await start_server(allowed_origins=("*",))
     async with anybodys.http.get(anybodys.url + "/v1/models", headers={"Origin": "https://x.example"}) as response:
         assert response.headers["Access-Control-Allow-Origin"] == "*"
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_local"),
+    [
+        ("http://localhost", True),
+        ("http://localhost:8080", True),
+        ("https://127.0.0.1:3000", True),
+        ("http://[::1]:3000", True),
+        ("http://notlocalhost", False),
+        ("http://localhost.evil.example", False),
+        ("http://localhost@evil.example", False),
+        ("http://evil.example/localhost", False),
+        ("http://[::1", False),
+        ("null", False),
+    ],
+)
+async def test_pages_of_this_machine_may_be_allowed_at_any_port(
+    start_server: StartServer, origin: str, is_local: bool
+) -> None:
+    server = await start_server(allowed_origins=("localhost",))
+    preflight = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+    async with server.http.options(server.url + "/v1/completions", headers=preflight) as response:
+        assert response.status == (200 if is_local else 403)
+        assert response.headers.get("Access-Control-Allow-Origin") == (origin if is_local else None)
+    async with server.http.post(
+        server.url + "/v1/completions", headers={"Origin": origin}, json={"prompt": "ab"}
+    ) as response:
+        assert response.status == (200 if is_local else 403)
+
+
+@pytest.mark.parametrize(
+    ("headers", "sees_figures"),
+    [({}, False), (bearer("wrong-key-wrong"), False), (bearer(ALICE), True), (bearer(ADMIN), True)],
+)
+async def test_health_needs_no_key_and_its_figures_do(
+    start_server: StartServer, headers: dict[str, str], sees_figures: bool
+) -> None:
+    server = await start_server(api_keys=KEYS, admin_keys=(ADMIN,))
+    status, body = await ask(server, "GET", "/health", headers)
+    assert (status, body["status"]) == (200, "ready")
+    assert ("models" in body, "stats" in body) == (sees_figures, sees_figures)
 
 
 async def test_a_socket_is_opened_by_a_key_in_a_header_or_a_subprotocol(start_server: StartServer) -> None:
