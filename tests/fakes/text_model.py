@@ -8,6 +8,8 @@ from typing import Any, cast
 from server.media.picture_format import PictureFormat
 from server.text.chat_template import ChatTemplate
 from server.text.infill import Infill
+from server.text.label_head import LabelHead
+from server.text.sentence_encoder import SentenceEncoder
 from server.text.text_model import TextModel
 from server.text.tokenization.control_tokens import ControlTokens, ShieldedText
 from server.text.tokenization.native_errors import TooManyTokens
@@ -27,6 +29,8 @@ class FakeTokenizer:
     token_bytes = tuple([bytes([value]) for value in range(256)] + [b""] * 4)
 
     control = ControlTokens({})
+    prefix_ids = suffix_ids = ()
+    between_ids = (EOS,)
 
     def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int | None = None) -> list[int]:
         token_ids = list(text.encode())
@@ -64,6 +68,8 @@ class FakeTokenizer:
 class FakeTextModel:
     name = "fake"
     infill: Infill | None = None
+    sentences: SentenceEncoder | None = None
+    head: LabelHead | None = None
     ignores_media = False
     pictures: PictureFormat | None = None
 

@@ -13,18 +13,17 @@ Array: TypeAlias = jax.Array | np.ndarray
 
 HEAD_MULTIPLE = 16  # the size of a head is a multiple of it
 LARGEST_HEAD = 256  # features
-_OWN = np.zeros(0, np.int32)  # each token sees up to its own position
-
+_OWN = np.zeros(0, np.int32)  # `last_seen` of tokens that see what `is_causal` says
 _NOTHING = np.zeros(0, np.float32)
 
 
 def attention(
     qkv: Array, rotations: Array, tables: Array, windows: Array, q_norm: Array, k_norm: Array,
     rows: Array, page_table: Array, layer: Array, kv: KVPages, *,
-    num_heads: int, num_tiles: int, scale: float, softcap: float = 0.0, epsilon: float, sinks: Array = _NOTHING,
-    last_seen: Array | None = None,
+    num_heads: int, num_tiles: int, scale: float, softcap: float = 0.0, epsilon: float, is_causal: bool = True,
+    sinks: Array = _NOTHING, last_seen: Array | None = None,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
-    """Norms and rotates queries and keys, writes keys and values into their pages, and attends causally.
+    """Norms and rotates queries and keys, writes keys and values into their pages, and attends.
 
     The last `num_tiles` of the rows are tiles. The norm is an RMS norm (Zhang and Sennrich, 2019), the rotation that of
     Su et al., "RoFormer", 2021. An absent norm is an empty array, and so are absent sinks.
@@ -32,6 +31,7 @@ def attention(
     Args:
         qkv: float32[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim].
         rows: int32[num_rows, columns] of a step, whose first two columns are a row's start and its number of tokens.
+        is_causal: whether a token sees those before it alone; else tiles see their whole text, up to the column END.
         page_table: int32[num_rows, max_pages].
         sinks: float32[num_layers, num_heads].
         last_seen: int32[num_tokens], the last position that each token of a tile sees, which never falls within the
@@ -56,6 +56,7 @@ def attention(
         qkv, rotations, tables, windows, q_norm, k_norm, rows, page_table, layer, kv.data, scales,
         sinks, _OWN if last_seen is None else last_seen,
         num_tiles=num_tiles, scale=np.float64(scale), softcap=np.float32(softcap), epsilon=np.float32(epsilon),
+        is_causal=is_causal,
     )  # fmt: skip
     return attended, kv._replace(data=data, scales=None if kv.scales is None else scales)
 

@@ -13,7 +13,7 @@ from jax import lax
 from cache.storage import KVPages
 from engine.backends.base.norms import normed, of_layer
 from engine.backends.base.operands import AttentionConstants, Norm
-from engine.backends.base.token_layout import TokenLayout, pages_per_block
+from engine.backends.base.token_layout import END, TokenLayout, pages_per_block
 
 
 def attend(
@@ -26,17 +26,27 @@ def attend(
     q, k = _normed_heads(q, constants.q_norm, layer), _normed_heads(k, constants.k_norm, layer)
     q, k = _rotate(q, layer, constants), _rotate(k, layer, constants)
     kv = kv.write(layer, layout.write_page, layout.write_offset, k, v)
-    ends = layout.positions if layout.last_seen is None else layout.last_seen
     outputs = []
     if num_decode:
         positions, table = layout.positions[:num_decode, None], layout.page_table[:num_decode]
-        outputs.append(_attend(q[:num_decode, None], positions, ends[:num_decode, None], kv, layer, table, constants))
+        outputs.append(_attend(q[:num_decode, None], positions, positions, kv, layer, table, constants))
     if num_tiles:
         tiles = q[num_decode:].reshape(num_tiles, -1, *q.shape[1:])
         positions, table = layout.positions[num_decode:].reshape(num_tiles, -1), layout.page_table[num_decode:]
-        ends_of_tiles = ends[num_decode:].reshape(num_tiles, -1)
-        outputs.append(_attend(tiles, positions, ends_of_tiles, kv, layer, table, constants))
+        outputs.append(_attend(tiles, positions, _last_seen(layout, constants), kv, layer, table, constants))
     return jnp.concatenate(outputs), kv
+
+
+def _last_seen(layout: TokenLayout, constants: AttentionConstants) -> jax.Array:
+    """The last position that each token of a tile sees: int32[num_tiles, tile_size]."""
+    num_decode, num_tiles = layout.num_decode_rows, layout.num_tiles
+    positions = layout.positions[num_decode:].reshape(num_tiles, -1)
+    if layout.last_seen is not None:
+        return layout.last_seen[num_decode:].reshape(positions.shape)
+    if constants.is_causal:
+        return positions
+    of_text = jnp.maximum(layout.rows[num_decode:, END] - 1, 0)  # 0 in padding
+    return jnp.broadcast_to(of_text[:, None], positions.shape)
 
 
 def _normed_heads(x: jax.Array, norm: Norm | None, layer: jax.Array) -> jax.Array:

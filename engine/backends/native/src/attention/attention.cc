@@ -220,10 +220,10 @@ class Attention {
 
   // The last position that one of an item's tokens sees.
   int64_t last_seen(const Item& item, int64_t token) const {
-    if (in_.last_seen != nullptr && item.row->num_tokens > 1) {
-      return in_.last_seen[item.row->first_token + item.first + token];
-    }
-    return item.row->start + item.first + token;
+    const StepRow& row = *item.row;
+    if (row.num_tokens > 1 && in_.last_seen != nullptr) return in_.last_seen[row.first_token + item.first + token];
+    if (row.num_tokens > 1 && !in_.is_causal) return int64_t{row.end} - 1;
+    return row.start + item.first + token;
   }
 
   // How many keys of a block that begins at `first` a query sees up to a position, were there no window.

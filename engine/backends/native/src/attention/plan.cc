@@ -33,6 +33,7 @@ void Plan::make(const StepRows& step, const AttentionInput& in, const Pages& pag
   table_width_ = in.table_width;
   page_size_ = pages.page_size;
   window_ = in.window;
+  is_causal_ = in.is_causal;
   last_seen_ = in.last_seen;
   num_heads_ = pages.num_heads;
   const int64_t fair = kItemsPerThread * num_threads;
@@ -69,10 +70,16 @@ void Plan::add_prompt(const StepRow& row, int32_t tokens_per_item) {
       const int32_t count = std::min(tokens_per_item, row.num_tokens - first);
       most_tokens_ = std::max(most_tokens_, count);
       const int64_t start = row.start + first;
-      const int64_t end = last_seen_ == nullptr ? start + count : last_seen_[row.first_token + first + count - 1] + 1;
+      const int64_t end = seen_end(row, first + count - 1);
       items_.push_back({&row, 1, head, head + 1, first, count, first_visible(window_, start), end, 0});
     }
   }
+}
+
+// Behind the last key that one of the tokens of a prompt sees.
+int64_t Plan::seen_end(const StepRow& row, int32_t token) const {
+  if (last_seen_ != nullptr) return int64_t{last_seen_[row.first_token + token]} + 1;
+  return is_causal_ ? int64_t{row.start} + token + 1 : row.end;
 }
 
 // Adds neighbouring rows of one token: part after part of their context, and in each those together that share pages.
