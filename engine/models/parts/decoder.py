@@ -1,8 +1,9 @@
 """The family of decoders that descend from Llama: what they share, and the ways in which they differ."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import ClassVar, Self
 
 import jax
@@ -22,6 +23,9 @@ from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Split, Stored
 from engine.weights.tensors import Transform, paired_rows, rows
+
+# From the residual stream before a feed-forward block to that behind it; the index is that of the layer.
+FeedForward = Callable[[jax.Array, Params, jax.Array, TokenLayout, Products], jax.Array]
 
 # Of a tensor: its name in a folder and in a GGUF file, within its layer if it has one, without ".weight".
 Names = tuple[str, str]
@@ -181,7 +185,7 @@ class Decoder(Model):
             k_norm=self.norm(params, "k_norm"),
         )
 
-        def layer(index: jax.Array, carry: Carry) -> Carry:
+        def layer(index: jax.Array, carry: Carry, *, feed_forward: FeedForward) -> Carry:
             x, kv = carry
             norm = self.norm(params, "attention_norm")
             qkv = products.norm_product(x, norm, params["qkv"], index, layout, bias=params.get("qkv_bias"))
@@ -191,10 +195,16 @@ class Decoder(Model):
                 x = self.added(x, attended, "attention_output", params, index, layout, products)
                 return self.added(x, mixed, "down", params, index, layout, products), kv
             x = self.added(x, attended, "attention_output", params, index, layout, products)
-            return self.feed_forward(x, params, index, layout, products), kv
+            return feed_forward(x, params, index, layout, products), kv
 
-        embedded = products.embed(params["embedding"], tokens, layout, scale=config.embedding_scale)
-        return run_layers(layer, config.num_layers, embedded, kv)
+        x = products.embed(params["embedding"], tokens, layout, scale=config.embedding_scale)
+        for layers, feed_forward in self.runs():
+            x, kv = run_layers(partial(layer, feed_forward=feed_forward), len(layers), x, kv, first=layers.start)
+        return x, kv
+
+    def runs(self) -> Sequence[tuple[range, FeedForward]]:
+        """All layers, in runs of neighbours that have the same kind of feed-forward block."""
+        return [(range(self.config.num_layers), self.feed_forward)]
 
     def attention_input(self, qkv: jax.Array, layout: TokenLayout) -> jax.Array:
         """Queries, keys and values for attention, [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]."""

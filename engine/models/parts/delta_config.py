@@ -9,7 +9,7 @@ from typing import Any
 from cache.states import StateArray
 from engine.interface.errors import ModelError
 from engine.models.parts import folder_config, gguf_config
-from engine.models.parts.experts import ExpertsConfig, check_experts
+from engine.models.parts.experts import ExpertsConfig
 from engine.models.parts.rotary_config import (
     read_rotary,
     read_rotary_dim,
@@ -213,11 +213,12 @@ def read_gguf(file: GGUFTensors, *, is_tiled: bool, has_experts: bool) -> DeltaC
 def _with_experts(
     usual: DeltaConfig, *, num_experts: int, num_picked: int, shared_size: int, normalises_shares: bool
 ) -> DeltaConfig:
-    check_experts(num_experts, num_picked)
-    return replace(
+    made = replace(
         usual,
         num_experts=num_experts,
         num_picked=num_picked,
         shared_size=shared_size,
         normalises_shares=normalises_shares,
     )
+    made.check()
+    return made

@@ -210,10 +210,11 @@ class DeltaDecoder(ExpertsDecoder):
         return products.add_product(x, gated, params["attention_output"], attending, layout), kv
 
     def feed_forward(
-        self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products
-    ) -> jax.Array:
+        self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products,
+        num_others: int = 0,
+    ) -> jax.Array:  # fmt: skip
         if self.config.num_experts:
-            return super().feed_forward(x, params, index, layout, products)
+            return super().feed_forward(x, params, index, layout, products, num_others)
         return Decoder.feed_forward(self, x, params, index, layout, products)
 
 
