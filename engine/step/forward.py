@@ -58,13 +58,16 @@ def score_tile(
     return backends.sampler.logprobs(logits, following, nothing_listed)
 
 
-def pool_tile(params: Params, hidden: jax.Array, tokens: jax.Array, shares: jax.Array, *, model: Model) -> jax.Array:
+def pool_tile(
+    params: Params, hidden: jax.Array, tokens: jax.Array, shares: jax.Array, *,
+    model: Model, backends: Backends,
+) -> jax.Array:  # fmt: skip
     """The contribution of a tile to the embedding of its prompt, float32[hidden].
 
     `tokens` are int32[TILE_SIZE], indices into `hidden` of `forward_prompt`, negative in padding, with float32
     `shares`.
     """
-    states = model.states(params, hidden, tokens).astype(jnp.float32)
+    states = model.states(params, hidden, tokens, backends).astype(jnp.float32)
     # Padding may be anything: 0 times a NaN is a NaN.
     return jnp.sum(jnp.where(tokens[:, None] >= 0, states * shares[:, None], 0), axis=0)
 

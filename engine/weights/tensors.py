@@ -136,6 +136,38 @@ class AsMatrix(TensorWrapper):
         return None
 
 
+@dataclass(frozen=True)
+class OnlyRow(TensorWrapper):
+    """A vector that a file holds as a matrix of one row; it is a `Transform`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A tensor of another shape keeps it, so that a check of shapes reports it."""
+        whole = self.stored.shape
+        return whole[1:] if len(whole) == 2 and whole[0] == 1 else whole
+
+    def float32(self) -> np.ndarray:
+        return self.stored.float32().reshape(self.shape)
+
+    def encoded(self) -> EncodedRows | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Transposed(TensorWrapper):
+    """A matrix that a file holds as [inputs, outputs]; it is a `Transform`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.stored.shape[::-1]
+
+    def float32(self) -> np.ndarray:
+        return np.ascontiguousarray(self.stored.float32().T)
+
+    def encoded(self) -> EncodedRows | None:
+        return None
+
+
 def paired_rows(head_dim: int, rotary_dim: int) -> Transform:
     """Reorders rows stored for a rotation of adjacent features: pairs (0, 1), … of a head become halves (0, d/2), ….
 

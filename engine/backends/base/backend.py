@@ -80,7 +80,8 @@ class Attention(Protocol):
         """Norms and rotates queries and keys, writes keys and values into kv's pages, and attends causally.
 
         All keys and values are written before any row attends, because rows may share pages that the step fills. qkv is
-        [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], the result [num_tokens, num_heads * head_dim].
+        [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], the result [num_tokens, num_heads * head_dim]. Where
+        pages have one part, qkv has no values: keys, as they are in the pages, are the values too.
         """
 
 

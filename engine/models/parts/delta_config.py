@@ -176,12 +176,6 @@ def read_gguf(file: GGUFTensors, *, is_tiled: bool, has_experts: bool) -> DeltaC
     fields, sizes = file.fields, gguf_config.read_sizes(file)
     rotary_dim = read_rotary_dim_of_gguf(file, sizes["head_dim"])
     usual = gguf_config.read_decoder(file, rotary=read_rotary_of_gguf(file, rotary_dim, sizes["context_length"]))
-    # Layers behind the others predict several tokens at once; they are left where they are.
-    num_ahead = 0 if fields.value("nextn_predict_layers") == 0 else fields.integer("nextn_predict_layers") or 0
-    num_layers = usual.num_layers - num_ahead
-    if num_layers < 1:
-        raise fields.error("nextn_predict_layers", f"it must be below the {usual.num_layers} layers")
-    usual = replace(usual, num_layers=num_layers, tables=(0,) * num_layers, windows=(0,) * num_layers)
     num_heads = fields.required_integer("ssm.time_step_rank", least=1)
     value_size = fields.required_integer("ssm.inner_size", least=1)
     if value_size % num_heads:
@@ -197,7 +191,7 @@ def read_gguf(file: GGUFTensors, *, is_tiled: bool, has_experts: bool) -> DeltaC
     interval = fields.integer("full_attention_interval") or FULL_INTERVAL
     if has_experts:
         usual = replace(usual, intermediate_size=fields.required_integer("expert_feed_forward_length", least=1))
-    made = DeltaConfig(**vars(usual), delta=delta, is_recurrent=kinds_by_interval(num_layers, interval))
+    made = DeltaConfig(**vars(usual), delta=delta, is_recurrent=kinds_by_interval(usual.num_layers, interval))
     if not has_experts:
         return made
     normalises = fields.flag("expert_weights_norm")

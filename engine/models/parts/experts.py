@@ -169,9 +169,7 @@ class ExpertsDecoder(Decoder):
         mixed = products.norm_product(
             inputs, None, params["dense_gate_up"], place, layout, activation=self.config.activation, is_gated=True
         )
-        return products.add_product(
-            x, mixed, params["dense_down"], place, layout, scale=self.config.residual_scale
-        )
+        return products.add_product(x, mixed, params["dense_down"], place, layout, scale=self.config.residual_scale)
 
 
 def refuse_layers_without_experts(config: JsonFile) -> None:

@@ -62,7 +62,7 @@ class Model(ABC):
         """float32[num_sampled_rows, vocab] of the tokens of `forward` with these indices, negative in padding."""
 
     @abstractmethod
-    def states(self, params: Params, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
+    def states(self, params: Params, hidden: jax.Array, tokens: jax.Array, backends: Backends) -> jax.Array:
         """[num_tokens, hidden] after the last norm, for embeddings, of tokens by their indices, negative in padding."""
 
 

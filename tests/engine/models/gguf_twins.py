@@ -15,6 +15,9 @@ import gguf
 import numpy as np
 from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFWriter, RopeScalingType
 
+from tests.engine.models import gpt_twins, mixture_twins
+from tests.engine.models.mixture_twins import num_experts
+
 # What a transform takes and gives: the name in the folder, the values, and config.json.
 Transform = Callable[[str, np.ndarray, Mapping[str, Any]], np.ndarray]
 Extra = Callable[[GGUFWriter, Mapping[str, Any]], None]
@@ -63,10 +66,6 @@ def add_mixtral(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     add_experts(writer, config)
 
 
-def num_experts(config: Mapping[str, Any]) -> int:
-    return int(config.get("num_experts") or config.get("num_local_experts") or 0)
-
-
 def with_joined_experts(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """One tensor for all experts of a layer where a folder has one for each, by the names that converters give it."""
     joined = dict(tensors)
@@ -77,7 +76,7 @@ def with_joined_experts(tensors: Mapping[str, np.ndarray], config: Mapping[str, 
     for name in [name for name in tensors if ".experts.0." in name]:
         before, behind = name.split(".experts.0.")
         parts = [joined.pop(f"{before}.experts.{number}.{behind}") for number in range(num_experts(config))]
-        if "block_sparse_moe" in before:  # of Mixtral
+        if "block_sparse_moe" in before and config["model_type"] == "mixtral":
             before = before.removeprefix("model.").replace("block_sparse_moe", "feed_forward")
         joined[f"{before}.experts.{behind}"] = np.stack(parts)
     return joined
@@ -291,6 +290,20 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "Qwen3MoeForCausalLM": (MODEL_ARCH.QWEN3MOE, as_stored, add_experts),
     "OlmoeForCausalLM": (MODEL_ARCH.OLMOE, as_stored, add_experts),
     "GemmaForCausalLM": (MODEL_ARCH.GEMMA, norms_with_one, nothing),
+    "Glm4MoeForCausalLM": (MODEL_ARCH.GLM4_MOE, as_stored, mixture_twins.add_glm4_moe),
+    "Dots1ForCausalLM": (MODEL_ARCH.DOTS1, as_stored, mixture_twins.add_routing),
+    "Ernie4_5_MoeForCausalLM": (MODEL_ARCH.ERNIE4_5_MOE, as_stored, mixture_twins.add_routing),
+    "HunYuanDenseV1ForCausalLM": (MODEL_ARCH.HUNYUAN_DENSE, as_stored, nothing),
+    "HunYuanMoEV1ForCausalLM": (MODEL_ARCH.HUNYUAN_MOE, as_stored, mixture_twins.add_routing),
+    "MiniMaxM2ForCausalLM": (MODEL_ARCH.MINIMAXM2, as_stored, mixture_twins.add_routing),
+    "ExaoneMoeForCausalLM": (MODEL_ARCH.EXAONE_MOE, as_stored, mixture_twins.add_exaone_moe),
+    "DeepseekV2ForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
+    "DeepseekV3ForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
+    "Glm4MoeLiteForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
+    "Mistral4ForCausalLM": (MODEL_ARCH.MISTRAL4, as_stored, mixture_twins.add_latents),
+    "GPT2LMHeadModel": (MODEL_ARCH.GPT2, gpt_twins.transposed, nothing),
+    "GPTNeoXForCausalLM": (MODEL_ARCH.GPTNEOX, gpt_twins.ungrouped, gpt_twins.add_parallel_residual),
+    "FalconForCausalLM": (MODEL_ARCH.FALCON, gpt_twins.ungrouped, nothing),
     "Qwen3NextForCausalLM": (MODEL_ARCH.QWEN3NEXT, norms_of_hybrids_with_one, add_delta_nets),
     "Qwen3_5ForCausalLM": (MODEL_ARCH.QWEN35, norms_of_hybrids_with_one, add_delta_nets),
     "Qwen3_5ForConditionalGeneration": (MODEL_ARCH.QWEN35, norms_of_hybrids_with_one, add_delta_nets),
@@ -302,37 +315,55 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
 }
 
 
+def add_rotary_of(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    rotary = config.get("rope_parameters")
+    if rotary is None:
+        return
+    if rotary.get("rope_type") == "dynamic":
+        mixture_twins.without_scaling(writer, config)
+        return
+    rotary = rotary.get("full_attention", rotary)
+    rotary_dim = config.get("qk_rope_head_dim") or int(head_dim(config) * rotary.get("partial_rotary_factor", 1.0))
+    add_rotary(writer, rotary, rotary_dim)
+
+
 def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Path:
     """Writes the model of a folder's `config.json` and tensors; of a model with pictures, the text's."""
     architecture, transform, extra = TWINS[config["architectures"][0]]
     config = config.get("text_config", config)
+    if config["model_type"] in ("gpt2", "gpt_neox", "falcon"):
+        config = gpt_twins.with_usual_names(config)
+    if config["architectures"][0] in mixture_twins.LATENT:
+        tensors = mixture_twins.with_latent_heads(tensors, config)
+    num_ahead = config["architectures"][0] == "Glm4MoeForCausalLM"
     writer = GGUFWriter(path, MODEL_ARCH_NAMES[architecture])
-    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_block_count(config["num_hidden_layers"] + num_ahead)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     if "intermediate_size" in config:
         writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
+    is_latent = architecture in (MODEL_ARCH.DEEPSEEK2, MODEL_ARCH.MISTRAL4)
+    has_one_head = is_latent and not config.get("is_early")
+    writer.add_head_count_kv(1 if has_one_head else config["num_key_value_heads"])
     if "rms_norm_eps" in config:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     else:
         writer.add_layer_norm_eps(next(config[key] for key in LAYER_NORM_EPSILONS if key in config))
-    if "head_dim" in config:
+    if "head_dim" in config and not is_latent:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
-    rotary = config["rope_parameters"]
-    rotary = rotary.get("full_attention", rotary)
-    add_rotary(writer, rotary, int(head_dim(config) * rotary.get("partial_rotary_factor", 1.0)))
+    add_rotary_of(writer, config)
     extra(writer, config)
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
     for name, values in with_delta_nets(with_joined_experts(tensors, config), config).items():
         if name.startswith(OF_PICTURES):
             continue
-        of_text = name.replace("language_model.", "")
+        of_text = name.replace("language_model.", "").replace("e_score_correction_bias", "e_score_correction.bias")
         # The table of names leaves out the output matrix of architectures that are published without one.
         stored = names.get_name(of_text, try_suffixes=(".weight", ".bias")) or OUTPUT.get(of_text)
         assert stored is not None, name
+        values = values[0] if name.endswith("moe_statics.e_score_correction_bias") else values
         writer.add_tensor(stored, np.ascontiguousarray(transform(name, values, config)))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

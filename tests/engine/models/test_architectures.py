@@ -48,8 +48,10 @@ THROUGH_THE_ENGINE = (
     if IS_FULL
     else [("gemma3", "native"), ("qwen3_moe", "native"), ("qwen3_next", "native")]
 )
-# GGUF files cannot say which layers have a window or do not rotate.
-NOT_IN_GGUF = {"ministral", "qwen2_windows", "smollm3_windows", "qwen3_next_uneven"}
+# GGUF files cannot say which layers have a window, do not rotate or have no experts, or that blocks are sequential.
+NOT_IN_GGUF = {
+    "ministral", "qwen2_windows", "smollm3_windows", "qwen3_next_uneven", "ernie4_5_moe_interval", "falcon_sequential",
+}  # fmt: skip
 # GGUF files of Qwen3.5 hold the heads of delta-nets in another order, which changes the order of sums.
 REORDERED_IN_GGUF = {"qwen3_5", "qwen3_5_pictures", "qwen3_5_moe", "qwen3_5_moe_pictures"}
 # Tokens of the longest context that is served, where a model computes long contexts in another way.
