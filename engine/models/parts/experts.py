@@ -125,7 +125,8 @@ class ExpertsDecoder(Decoder):
         return leaves
 
     def runs(self) -> Sequence[tuple[range, FeedForward]]:
-        dense, num_before, made = frozenset(self.config.dense_layers), {True: 0, False: 0}, []
+        dense, num_before = frozenset(self.config.dense_layers), {True: 0, False: 0}
+        made: list[tuple[range, FeedForward]] = []
         for is_dense, neighbours in groupby(range(self.config.num_layers), dense.__contains__):
             layers = tuple(neighbours)
             feed_forward = self._dense_feed_forward if is_dense else self.feed_forward

@@ -54,6 +54,8 @@ NOT_IN_GGUF = {
 }  # fmt: skip
 # GGUF files of Qwen3.5 hold the heads of delta-nets in another order, which changes the order of sums.
 REORDERED_IN_GGUF = {"qwen3_5", "qwen3_5_pictures", "qwen3_5_moe", "qwen3_5_moe_pictures"}
+# Those whose bits are compared in other steps, which compiles twice: in a full run all of them.
+SAME_IN_COMPANY = ("glm4_moe", "hunyuan_dense", "gpt2", "deepseek_v3")
 # Tokens of the longest context that is served, where a model computes long contexts in another way.
 CONTEXTS = {"phi3_short": 128}
 
@@ -97,6 +99,19 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(folders: Path, backe
     assert np.abs(expected).max() > 1
     np.testing.assert_allclose(got[:, : expected.shape[1]], expected, rtol=0, atol=1e-4)
     assert got.argmax(axis=-1).tolist() == [prompt["output_token_ids"] for prompt in prompts]
+
+
+@pytest.mark.parametrize("name", GOLDENS if IS_FULL else SAME_IN_COMPANY)
+def test_a_sequence_has_the_same_bits_alone_and_in_company(folders: Path, native: str, name: str) -> None:
+    """In other chunks, and in steps of another shape."""
+    prompts = GOLDENS[name]["prompts"]
+    num_decoded = len(prompts[0]["output_token_ids"]) - 1
+    config = configuration("native", max_model_len=CONTEXTS.get(name))
+    steps = ForwardSteps.load(folders / name, config, QUICK_TO_COMPILE)
+    sequences = [prompt["prompt_token_ids"] + prompt["output_token_ids"][:-1] for prompt in prompts]
+    together = steps.logits(sequences, num_decoded=num_decoded, chunk=CHUNK, shape=SHAPE, waits=False)
+    alone = steps.logits(sequences[-1:], num_decoded=num_decoded, chunk=33, shape=StepShape(1, 1))
+    np.testing.assert_array_equal(alone[0], together[-1])
 
 
 @pytest.mark.parametrize("name", sorted(REORDERED_IN_GGUF))
