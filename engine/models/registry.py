@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from engine.interface.errors import ModelError
+from engine.models.architectures.dense.apertus import Apertus
 from engine.models.architectures.dense.arcee import Arcee
 from engine.models.architectures.dense.cohere import Cohere, Cohere2
 from engine.models.architectures.dense.ernie4_5 import Ernie45
@@ -71,6 +72,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("ernie4_5", "Ernie4_5ForCausalLM", Ernie45),
     Architecture("glm4", "Glm4ForCausalLM", Glm4),
     Architecture("arcee", "ArceeForCausalLM", Arcee),
+    Architecture("apertus", "ApertusForCausalLM", Apertus),
     Architecture("hunyuan-dense", "HunYuanDenseV1ForCausalLM", Hunyuan),
     Architecture("gpt2", "GPT2LMHeadModel", Gpt2),
     Architecture("gptneox", "GPTNeoXForCausalLM", GptNeoX),

@@ -137,6 +137,18 @@ class AsMatrix(TensorWrapper):
 
 
 @dataclass(frozen=True)
+class AsVector(TensorWrapper):
+    """A vector of one number, which a file may hold without an axis; it is a `Transform`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.stored.shape or (1,)
+
+    def float32(self) -> np.ndarray:
+        return self.stored.float32().reshape(self.shape)
+
+
+@dataclass(frozen=True)
 class OnlyRow(TensorWrapper):
     """A vector that a file holds as a matrix of one row; it is a `Transform`."""
 

@@ -304,6 +304,7 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "GPT2LMHeadModel": (MODEL_ARCH.GPT2, gpt_twins.transposed, nothing),
     "GPTNeoXForCausalLM": (MODEL_ARCH.GPTNEOX, gpt_twins.ungrouped, gpt_twins.add_parallel_residual),
     "FalconForCausalLM": (MODEL_ARCH.FALCON, gpt_twins.ungrouped, nothing),
+    "ApertusForCausalLM": (MODEL_ARCH.APERTUS, as_stored, nothing),
     "Qwen3NextForCausalLM": (MODEL_ARCH.QWEN3NEXT, norms_of_hybrids_with_one, add_delta_nets),
     "Qwen3_5ForCausalLM": (MODEL_ARCH.QWEN35, norms_of_hybrids_with_one, add_delta_nets),
     "Qwen3_5ForConditionalGeneration": (MODEL_ARCH.QWEN35, norms_of_hybrids_with_one, add_delta_nets),
@@ -313,6 +314,18 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "Gemma3ForCausalLM": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
     "Gemma3ForConditionalGeneration": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
 }
+
+
+def add_xielu(writer: GGUFWriter, tensors: Mapping[str, np.ndarray], num_layers: int) -> None:
+    """The constants of Apertus' activation, of all layers in a field."""
+
+    def of_layers(name: str) -> list[float]:
+        return [float(tensors[f"model.layers.{layer}.mlp.act_fn.{name}"].reshape(())) for layer in range(num_layers)]
+
+    writer.add_xielu_alpha_p(of_layers("alpha_p"))
+    writer.add_xielu_alpha_n(of_layers("alpha_n"))
+    writer.add_xielu_beta(of_layers("beta"))
+    writer.add_xielu_eps(of_layers("eps"))
 
 
 def add_rotary_of(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
@@ -355,9 +368,11 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
         writer.add_value_length(config["head_dim"])
     add_rotary_of(writer, config)
     extra(writer, config)
+    if architecture is MODEL_ARCH.APERTUS:
+        add_xielu(writer, tensors, config["num_hidden_layers"])
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
     for name, values in with_delta_nets(with_joined_experts(tensors, config), config).items():
-        if name.startswith(OF_PICTURES):
+        if name.startswith(OF_PICTURES) or ".act_fn." in name:
             continue
         of_text = name.replace("language_model.", "").replace("e_score_correction_bias", "e_score_correction.bias")
         # The table of names leaves out the output matrix of architectures that are published without one.

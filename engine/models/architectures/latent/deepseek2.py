@@ -40,6 +40,8 @@ class Deepseek2(LatentDecoder):
         has_bias = any(name.endswith(".exp_probs_b.bias") for name in file.names)
         scoring = Scoring.SIGMOID if has_bias else Scoring.SOFTMAX
         made = _of_softmax(routed_config.read_gguf(file, usual, scoring=scoring))
+        if file.fields.value("attention.temperature_scale"):  # of Mistral Large 3, which is named alike
+            raise file.fields.error("attention.temperature_scale", "queries that grow are not served here")
         return cls(with_latents(made, sizes), "blk.0.attn_kv_b.weight" in file.names)
 
 
