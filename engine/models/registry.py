@@ -23,10 +23,9 @@ from engine.models.architectures.gpt.falcon import Falcon
 from engine.models.architectures.gpt.gpt2 import Gpt2
 from engine.models.architectures.gpt.gpt_neox import GptNeoX
 from engine.models.architectures.granite import Granite
-from engine.models.architectures.latent.deepseek2 import Deepseek2, DeepseekV3, Glm4MoeLite
-from engine.models.architectures.latent.mistral4 import Mistral4
 from engine.models.architectures.llama import Llama
 from engine.models.architectures.mistral import Ministral, Ministral3, Mistral
+from engine.models.architectures.mixtures.deepseek2 import Deepseek2, DeepseekV3, Glm4MoeLite
 from engine.models.architectures.mixtures.dots1 import Dots1
 from engine.models.architectures.mixtures.ernie4_5_moe import Ernie45Moe
 from engine.models.architectures.mixtures.exaone_moe import ExaoneMoe
@@ -102,7 +101,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("deepseek2", "DeepseekV2ForCausalLM", Deepseek2),
     Architecture("deepseek2", "DeepseekV3ForCausalLM", DeepseekV3),
     Architecture("deepseek2", "Glm4MoeLiteForCausalLM", Glm4MoeLite),
-    Architecture("mistral4", "Mistral4ForCausalLM", Mistral4),
     Architecture("qwen3next", "Qwen3NextForCausalLM", Qwen3Next),
     Architecture("qwen35", "Qwen3_5ForCausalLM", Qwen35),
     Architecture("qwen35", "Qwen3_5ForConditionalGeneration", Qwen35),

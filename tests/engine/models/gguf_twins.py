@@ -300,7 +300,6 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "DeepseekV2ForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
     "DeepseekV3ForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
     "Glm4MoeLiteForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
-    "Mistral4ForCausalLM": (MODEL_ARCH.MISTRAL4, as_stored, mixture_twins.add_latents),
     "GPT2LMHeadModel": (MODEL_ARCH.GPT2, gpt_twins.transposed, nothing),
     "GPTNeoXForCausalLM": (MODEL_ARCH.GPTNEOX, gpt_twins.ungrouped, gpt_twins.add_parallel_residual),
     "FalconForCausalLM": (MODEL_ARCH.FALCON, gpt_twins.ungrouped, nothing),
@@ -356,7 +355,7 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
     if "intermediate_size" in config:
         writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
-    is_latent = architecture in (MODEL_ARCH.DEEPSEEK2, MODEL_ARCH.MISTRAL4)
+    is_latent = architecture is MODEL_ARCH.DEEPSEEK2
     has_one_head = is_latent and not config.get("is_early")
     writer.add_head_count_kv(1 if has_one_head else config["num_key_value_heads"])
     if "rms_norm_eps" in config:

@@ -15,7 +15,7 @@ _GATING = {
     "DeepseekV2ForCausalLM": ExpertGatingFuncType.SOFTMAX,
     "DeepseekV3ForCausalLM": ExpertGatingFuncType.SIGMOID,
 }
-LATENT = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM", "Mistral4ForCausalLM")
+LATENT = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM")
 
 
 def num_experts(config: Mapping[str, Any]) -> int:
@@ -79,8 +79,6 @@ def add_latents(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     rotary = config["rope_parameters"]
     if rotary["rope_type"] == "yarn":
         writer.add_rope_scaling_yarn_log_mul(0.1 * rotary["mscale_all_dim"])
-    if "llama_4_scaling_beta" in rotary:
-        writer.add_attn_temperature_scale(rotary["llama_4_scaling_beta"])
 
 
 def with_latent_heads(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:

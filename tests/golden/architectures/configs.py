@@ -424,16 +424,6 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {**_LATENT, "rope_parameters": {**_LATENT_YARN, "mscale": 1.0, "mscale_all_dim": 1.0}},
     ),
     "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", _LATENT),
-    "mistral4": (
-        "Mistral4ForCausalLM",
-        {
-            **_LATENT,
-            "rope_parameters": {
-                **_LATENT_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5,
-                "original_max_position_embeddings": 32,
-            },
-        },
-    ),
 }  # fmt: skip
 
 # Where transformers chooses by the length of a sequence, all sequences are on the same side.

@@ -2,7 +2,6 @@
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
-from typing import Any
 
 from engine.interface.errors import ModelError
 from engine.models.parts import folder_config, gguf_config
@@ -41,8 +40,6 @@ class LatentConfig(ExpertsConfig):
     """A mixture's, in which `head_dim` is that of the pages, whose one head is the latent."""
 
     latent: LatentSizes
-    query_growth: float = 0.0  # of the logarithm of how many times the original context lies before a query
-    original_context: int = 1  # tokens
 
     @property
     def num_page_parts(self) -> int:
@@ -67,11 +64,8 @@ class LatentConfig(ExpertsConfig):
         return {**queries, "parts of queries": self.num_heads * sizes.nope_dim, "latent": sizes.kv_rank}
 
 
-def read_folder(
-    config: JsonFile, tensor_names: Set[str], model_type: str, **defaults: Any
-) -> tuple[DecoderConfig, LatentSizes]:
+def read_folder(config: JsonFile, tensor_names: Set[str], model_type: str) -> tuple[DecoderConfig, LatentSizes]:
     """The part of a folder's configuration that all these models have; raises ModelError."""
-    config = config.with_defaults(defaults)
     if folder_config.read_flag(config, "attention_bias", False):
         raise config.error("attention_bias", "biases are not served for this architecture")
     is_paired = folder_config.read_flag(config, "rope_interleave", True)
@@ -144,8 +138,8 @@ def _scaled(usual: DecoderConfig, sizes: LatentSizes, magnitude: float) -> Decod
     return replace(usual, attention_scale=scale, has_qkv_bias=False, has_attention_output_bias=False)
 
 
-def with_latents(routed: ExpertsConfig, sizes: LatentSizes, **more: Any) -> LatentConfig:
+def with_latents(routed: ExpertsConfig, sizes: LatentSizes) -> LatentConfig:
     """The configuration of a mixture with latent attention; raises ModelError."""
     if sizes.page_dim > MAX_PAGE_DIM:
         raise ModelError(f"latents have {sizes.page_dim} features; at most {MAX_PAGE_DIM} are served")
-    return LatentConfig(**vars(routed), latent=sizes, **more)
+    return LatentConfig(**vars(routed), latent=sizes)

@@ -110,7 +110,8 @@ class LatentDecoder(RoutedDecoder):
         config, sizes, products = self.config, self.config.latent, backends.products
         num_tokens, heads = x.shape[0], config.num_heads
         made = products.norm_product(x, self.norm(params, "attention_norm"), params["qkv"], index, layout)
-        queries, latent, rotated = jnp.split(made, [-sizes.page_dim, -sizes.rope_dim], axis=1)
+        latent_at, rotated_at = made.shape[1] - sizes.page_dim, made.shape[1] - sizes.rope_dim
+        queries, latent, rotated = jnp.split(made, [latent_at, rotated_at], axis=1)
         if sizes.q_rank:
             norm = self._latent_norm(params, "query_norm")
             queries = products.norm_product(queries, norm, params["queries"], index, layout)
@@ -118,8 +119,7 @@ class LatentDecoder(RoutedDecoder):
         plain, turning = jnp.split(queries, [heads * sizes.nope_dim], axis=1)
         absorbed = self._by_head(plain, params["key_up"], index, layout, products)
         of_heads = jnp.concatenate([turning.reshape(num_tokens, heads, -1), absorbed], axis=-1)
-        grown = self._grown(of_heads, layout).reshape(num_tokens, -1)
-        joined = jnp.concatenate([grown, rotated, latent], axis=1)
+        joined = jnp.concatenate([of_heads.reshape(num_tokens, -1), rotated, latent], axis=1)
         mixed, kv = backends.attention(joined, kv, index, layout, constants)
         latents = mixed.reshape(num_tokens, heads, -1)[..., sizes.rope_dim :].reshape(num_tokens, -1)
         return self._by_head(latents, params["value_up"], index, layout, products).reshape(num_tokens, -1), kv
@@ -136,14 +136,6 @@ class LatentDecoder(RoutedDecoder):
         by_head = jnp.swapaxes(x.reshape(x.shape[0], heads, -1), 0, 1)
         made: jax.Array = lax.map(lambda pair: head(*pair), (jnp.arange(heads, dtype=jnp.int32), by_head))
         return jnp.swapaxes(made, 0, 1)
-
-    def _grown(self, queries: jax.Array, layout: TokenLayout) -> jax.Array:
-        """Queries [num_tokens, num_heads, features], which may grow behind the original context."""
-        config = self.config
-        if config.query_growth == 0.0:
-            return queries
-        growth = 1 + config.query_growth * jnp.log1p((layout.positions // config.original_context).astype(jnp.float32))
-        return queries * growth[:, None, None].astype(queries.dtype)
 
     def _latent_norm(self, params: Params, leaf: str) -> Norm:
         return Norm(params[leaf], LATENT_EPSILON)

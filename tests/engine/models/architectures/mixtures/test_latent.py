@@ -10,8 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from engine.interface.errors import ModelError
-from engine.models.architectures.latent.deepseek2 import Deepseek2, DeepseekV3, Glm4MoeLite
-from engine.models.architectures.latent.mistral4 import Mistral4
+from engine.models.architectures.mixtures.deepseek2 import Deepseek2, DeepseekV3, Glm4MoeLite
 from engine.models.parts.model import Model
 from engine.weights.formats.model_folder import JsonFile
 from tests.engine.models.gguf_twins import write_gguf
@@ -31,7 +30,7 @@ def opened(architecture: type[Model], values: dict[str, Any]) -> Any:
     return architecture.from_folder(JsonFile(Path("config.json"), values), frozenset())
 
 
-@pytest.mark.parametrize("architecture", [Deepseek2, DeepseekV3, Glm4MoeLite, Mistral4])
+@pytest.mark.parametrize("architecture", [Deepseek2, DeepseekV3, Glm4MoeLite])
 def test_a_page_holds_one_vector_of_a_token(architecture: type[Model]) -> None:
     layout = opened(architecture, SIZES).config.kv_layout(7, 16, "bfloat16")
     assert layout.shape == (3, 7, 1, 1, 16, 80)
