@@ -3,7 +3,6 @@
 from collections.abc import Set
 from dataclasses import dataclass, replace
 
-from engine.interface.errors import ModelError
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.experts import ExpertsConfig
@@ -14,7 +13,7 @@ from engine.weights.formats.model_folder import JsonFile
 
 # Of the norms of latents, whatever a file says of the others; source: DeepSeek's code.
 LATENT_EPSILON = 1e-6
-MAX_PAGE_DIM = 1 << 14  # so that a damaged size cannot reach far
+MAX_LATENT = 8192  # features, so that a damaged size cannot reach far
 _GGUF_WEIGHT = 0.1  # converters multiply `mscale_all_dim` by it
 
 
@@ -70,9 +69,9 @@ def read_folder(config: JsonFile, tensor_names: Set[str], model_type: str) -> tu
         raise config.error("attention_bias", "biases are not served for this architecture")
     is_paired = folder_config.read_flag(config, "rope_interleave", True)
     sizes = LatentSizes(
-        kv_rank=config.required_integer("kv_lora_rank", least=1),
+        kv_rank=config.required_integer("kv_lora_rank", least=1, most=MAX_LATENT),
         q_rank=config.integer("q_lora_rank", least=1) or 0,
-        rope_dim=config.required_integer("qk_rope_head_dim", least=2),
+        rope_dim=config.required_integer("qk_rope_head_dim", least=2, most=MAX_LATENT),
         nope_dim=config.required_integer("qk_nope_head_dim", least=1),
         value_dim=config.required_integer("v_head_dim", least=1),
         is_paired_in_folder=is_paired,
@@ -96,7 +95,7 @@ def read_folder(config: JsonFile, tensor_names: Set[str], model_type: str) -> tu
 def read_gguf(file: GGUFTensors) -> tuple[DecoderConfig, LatentSizes]:
     """The same of a GGUF file; raises ModelError."""
     fields = file.fields
-    rope_dim = fields.required_integer("rope.dimension_count", least=2)
+    rope_dim = fields.required_integer("rope.dimension_count", least=2, most=MAX_LATENT)
     # Early converters wrote the sizes of whole heads, as others still do under names of their own.
     key_dim = fields.integer("attention.key_length_mla") or fields.required_integer("attention.key_length", least=1)
     value_dim = fields.integer("attention.value_length_mla") or fields.required_integer(
@@ -105,7 +104,7 @@ def read_gguf(file: GGUFTensors) -> tuple[DecoderConfig, LatentSizes]:
     if rope_dim % 2 or rope_dim >= key_dim:
         raise fields.error("rope.dimension_count", f"it must be even and below {key_dim}")
     sizes = LatentSizes(
-        kv_rank=fields.required_integer("attention.kv_lora_rank", least=1),
+        kv_rank=fields.required_integer("attention.kv_lora_rank", least=1, most=MAX_LATENT),
         q_rank=gguf_config.read_count(file, "attention.q_lora_rank"),
         rope_dim=rope_dim,
         nope_dim=key_dim - rope_dim,
@@ -139,7 +138,5 @@ def _scaled(usual: DecoderConfig, sizes: LatentSizes, magnitude: float) -> Decod
 
 
 def with_latents(routed: ExpertsConfig, sizes: LatentSizes) -> LatentConfig:
-    """The configuration of a mixture with latent attention; raises ModelError."""
-    if sizes.page_dim > MAX_PAGE_DIM:
-        raise ModelError(f"latents have {sizes.page_dim} features; at most {MAX_PAGE_DIM} are served")
+    """The configuration of a mixture with latent attention."""
     return LatentConfig(**vars(routed), latent=sizes)
