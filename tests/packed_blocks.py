@@ -12,12 +12,13 @@ from engine.weights.encodings import Encoding
 from engine.weights.packing import GROUP, TILE, Format, PackedMatrix, Placement, Quantised
 
 _ZERO_POINTS = {Format.INT8: 128, Format.INT4: 8, Format.Q3_K: 4, Format.Q6_K: 32, Format.IQ4_XS: 128}
+_FP4_VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)  # of each code
 _NUM_GROUPS = 8  # of a block of a K format
 _SCALES_OF_A_GROUP = {Format.Q2_K: 2, Format.Q3_K: 2, Format.Q6_K: 2}  # of the other K formats 1
 # Vectors of low bits and of high bits, which are as many as the bits of a number.
 _BITS = {
     Format.INT8: (8, 0), Format.INT8_MIN: (8, 0), Format.INT4: (4, 0), Format.INT4_MIN: (4, 0), Format.Q2_K: (2, 0),
-    Format.INT4_ZERO: (4, 0), Format.INT8_ZERO: (8, 0),
+    Format.INT4_ZERO: (4, 0), Format.INT8_ZERO: (8, 0), Format.MXFP4: (4, 0),
     Format.Q3_K: (2, 1), Format.Q4_K: (4, 0), Format.Q5_K: (4, 1), Format.Q6_K: (4, 2), Format.IQ4_XS: (8, 0),
 }  # fmt: skip
 
@@ -118,6 +119,10 @@ def unpack(tiles: np.ndarray, kind: Format) -> np.ndarray:
 def _unpack_groups(blocks: np.ndarray, kind: Format) -> np.ndarray:
     """Of blocks of one group: scales and minima of float16."""
     tiles, groups, _ = blocks.shape
+    if kind is Format.MXFP4:
+        exponents = blocks[:, :, :TILE].transpose(0, 2, 1).reshape(tiles * TILE, groups)
+        codes = _rows(_numbers(blocks[:, :, TILE:], kind), at_a_time=4)
+        return np.ldexp(_FP4_VALUES[codes], np.repeat(exponents.astype(np.int32) - 127, GROUP, axis=1))
     num_halves = 2 if has_minima(kind) else 1
     halves = _halves(blocks[:, :, : num_halves * 2 * TILE]).reshape(tiles, groups, num_halves, TILE)
     # [num_halves, tiles * 16, inputs]

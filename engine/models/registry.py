@@ -30,6 +30,7 @@ from engine.models.architectures.mixtures.dots1 import Dots1
 from engine.models.architectures.mixtures.ernie4_5_moe import Ernie45Moe
 from engine.models.architectures.mixtures.exaone_moe import ExaoneMoe
 from engine.models.architectures.mixtures.glm4_moe import Glm4Moe
+from engine.models.architectures.mixtures.gpt_oss import GptOss
 from engine.models.architectures.mixtures.granite_moe import GraniteMoe
 from engine.models.architectures.mixtures.hunyuan_moe import HunyuanMoe
 from engine.models.architectures.mixtures.minimax_m2 import MiniMaxM2
@@ -89,6 +90,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("gemma3", "Gemma3ForConditionalGeneration", Gemma3),
     Architecture("mixtral", "MixtralForCausalLM", Mixtral),
     Architecture("granitemoe", "GraniteMoeForCausalLM", GraniteMoe),
+    Architecture("gpt-oss", "GptOssForCausalLM", GptOss),
     Architecture("qwen2moe", "Qwen2MoeForCausalLM", Qwen2Moe),
     Architecture("qwen3moe", "Qwen3MoeForCausalLM", Qwen3Moe),
     Architecture("olmoe", "OlmoeForCausalLM", Olmoe),

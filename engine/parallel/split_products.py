@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from engine.backends.base.backend import Backends
 from engine.backends.base.norms import biased
-from engine.backends.base.operands import Activation, Norm, Picks
+from engine.backends.base.operands import Activation, Clamp, ExpertBiases, Norm, Picks
 from engine.backends.base.token_layout import TokenLayout
 from engine.backends.xla.backend import BACKEND as XLA
 from engine.backends.xla.products import XlaProducts
@@ -61,7 +61,8 @@ class SplitProducts:
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: SplitMatrix, down: SplitMatrix, picks: Picks,
-        layer: jax.Array, layout: TokenLayout, *, activation: Activation,
+        layer: jax.Array, layout: TokenLayout, *, activation: Activation, clamp: Clamp | None = None,
+        biases: ExpertBiases | None = None,
     ) -> jax.Array:  # fmt: skip
         """As `Products.add_experts`: each device computes the tokens routed to its own experts."""
         count = picks.num_experts // lax.axis_size(AXIS)
@@ -69,8 +70,9 @@ class SplitProducts:
         is_own = (place >= 0) & (place < count)
         own = Picks(jnp.where(is_own, place, count), picks.shares, count)  # an expert behind the last computes nothing
         added = self._local.add_experts(
-            jnp.zeros_like(addend), x, gate_up.array, down.array, own, layer, layout, activation=activation
-        )
+            jnp.zeros_like(addend), x, gate_up.array, down.array, own, layer, layout,
+            activation=activation, clamp=clamp, biases=biases,
+        )  # fmt: skip
         return addend + _sum(added)
 
     def head_product(

@@ -49,12 +49,11 @@ _FORMATS = {
     Encoding.F16: Format.FLOAT16,
     Encoding.Q4_0: Format.INT4,
     Encoding.Q4_1: Format.INT4_MIN,
-    # Numbers of five bits, of four with a table and of floats with four bits: integers of eight.
+    # Numbers of five bits, and of four with a table: integers of eight.
     Encoding.Q5_0: Format.INT8,
     Encoding.Q5_1: Format.INT8_MIN,
     Encoding.Q8_0: Format.INT8,
     Encoding.IQ4_NL: Format.INT8,
-    Encoding.MXFP4: Format.INT8,
     Encoding.Q4_ZERO: Format.INT4_ZERO,
     Encoding.Q8_ZERO: Format.INT8_ZERO,
 }

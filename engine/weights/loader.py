@@ -67,7 +67,8 @@ class LeafTensors:
         stored = part.stored[self._format]
         if stored.joined_shape is not None:
             return (leaf.num_experts * stored.joined_shape[0], stored.joined_shape[1])
-        return (leaf.num_experts, stored.num_outputs or part.shape[0], *part.shape[1:])
+        of_expert = (stored.num_outputs or part.shape[0], *part.shape[1:])
+        return (leaf.num_experts, *(reversed(of_expert) if stored.is_transposed else of_expert))
 
     def _tensor(self, leaf: Leaf, part: Part, layer: int, expert: int) -> ModelTensor:
         stored = self._file.tensor(self._name(part, layer, expert))

@@ -39,6 +39,7 @@ class Format(IntEnum):
     # weight = scale * (number - zero point), each group with a zero point of its own.
     INT4_ZERO = 13
     INT8_ZERO = 14
+    MXFP4 = 15  # floats of 4 bits, and a power of two as the scale of each group
 
     @property
     def is_integer(self) -> bool:
@@ -85,6 +86,7 @@ _BLOCK_BYTES = {
     Format.IQ4_XS: 192 + 8 * 512,
     Format.INT4_ZERO: 64 + 256,
     Format.INT8_ZERO: 64 + 512,
+    Format.MXFP4: 16 + 256,
 }
 
 

@@ -122,6 +122,21 @@ class Squeezed(TensorWrapper):
 
 
 @dataclass(frozen=True)
+class Transposed(TensorWrapper):
+    """A matrix that a file holds as [inputs, outputs]; it is a `Transform`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(reversed(self.stored.shape))
+
+    def float32(self) -> np.ndarray:
+        return self.stored.float32().T
+
+    def encoded(self) -> EncodedRows | None:
+        return None
+
+
+@dataclass(frozen=True)
 class AsMatrix(TensorWrapper):
     """A matrix of one output, which a file may hold as a vector; it is a `Transform`."""
 
@@ -165,19 +180,15 @@ class OnlyRow(TensorWrapper):
         return None
 
 
-@dataclass(frozen=True)
-class Transposed(TensorWrapper):
-    """A matrix that a file holds as [inputs, outputs]; it is a `Transform`."""
+def in_turn(*transforms: Transform) -> Transform:
+    """One transform after the other."""
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.stored.shape[::-1]
+    def transformed(tensor: ModelTensor) -> ModelTensor:
+        for transform in transforms:
+            tensor = transform(tensor)
+        return tensor
 
-    def float32(self) -> np.ndarray:
-        return np.ascontiguousarray(self.stored.float32().T)
-
-    def encoded(self) -> EncodedRows | None:
-        return None
+    return transformed
 
 
 def paired_rows(head_dim: int, rotary_dim: int) -> Transform:

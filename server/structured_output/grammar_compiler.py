@@ -127,7 +127,7 @@ class GrammarCompiler:
             job = self._enter(grammar)
             try:
                 # A timeout or a cancelled request does not end the work, because others may wait for it.
-                await asyncio.wait([asyncio.wrap_future(job.future)], timeout=until - time.monotonic())
+                await asyncio.wait([_done(job)], timeout=until - time.monotonic())
             finally:
                 self._leave(grammar, job)
             outcome = _outcome_of(job, grammar, param)
@@ -240,6 +240,13 @@ class GrammarCompiler:
         del self._cache[grammar]
         self._expiries.pop(grammar, None)
         self._num_cached_bytes -= _num_bytes(grammar)
+
+
+def _done(job: _Job) -> asyncio.Future[Outcome | None]:
+    """A future that is done with the job; asyncio does not log its error, which `_outcome_of` raises."""
+    done = asyncio.wrap_future(job.future)
+    done.add_done_callback(lambda future: future.cancelled() or future.exception())
+    return done
 
 
 def _outcome_of(job: _Job, grammar: Grammar, param: str) -> Outcome | None:

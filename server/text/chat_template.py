@@ -154,6 +154,9 @@ class ChatTemplate:
             if not isinstance(messages[-1]["content"], str):
                 raise ChatTemplateError("continue_final_message needs a last message with text")
             messages[-1]["content"] += END_OF_CONTENT
+        if "message.thinking" in self._source:
+            refuses_both = "message.content and message.thinking" in self._source
+            messages = [_with_thinking(message, refuses_both=refuses_both) for message in messages]
         variables = {**self._tokens, **self._old_variables(kwargs.get("tools")), **kwargs}
         text = self._render(variables, messages, add_generation_prompt)
         if not continue_final_message:
@@ -224,6 +227,21 @@ def _with_texts(messages: Sequence[Message]) -> list[dict[str, Any]]:
         content = message.get("content")
         flat.append({**message, "content": content if isinstance(content, str) else _text_of(content)})
     return flat
+
+
+def _with_thinking(message: dict[str, Any], *, refuses_both: bool) -> dict[str, Any]:
+    """The message with its reasoning under the name that some templates read.
+
+    `refuses_both` says that calls may not have a text beside their reasoning, which is then the end of it, as in the
+    template of gpt-oss.
+    """
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if not isinstance(reasoning, str) or "thinking" in message:
+        return message
+    content = message["content"]
+    if refuses_both and message.get("tool_calls") and isinstance(content, str) and content:
+        return {**message, "thinking": f"{reasoning}\n{content}", "content": ""}
+    return {**message, "thinking": reasoning}
 
 
 def _text_of(content: object) -> str | None:

@@ -9,7 +9,15 @@ import jax
 from cache.storage import KVPages
 from engine.backends.base.empty_arrays import EmptyArrays
 from engine.backends.base.model_config import ModelConfig
-from engine.backends.base.operands import Activation, AttentionConstants, GatedDelta, Norm, Picks
+from engine.backends.base.operands import (
+    Activation,
+    AttentionConstants,
+    Clamp,
+    ExpertBiases,
+    GatedDelta,
+    Norm,
+    Picks,
+)
 from engine.backends.base.token_layout import TokenLayout
 from engine.weights.layout import Matrix, WeightsLayout
 from sampling.sampler import SamplerBackend
@@ -50,9 +58,11 @@ class Products(Protocol):
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: Matrix, down: Matrix, picks: Picks, layer: jax.Array,
-        layout: TokenLayout, *, activation: Activation,
+        layout: TokenLayout, *, activation: Activation, clamp: Clamp | None = None, biases: ExpertBiases | None = None,
     ) -> jax.Array:  # fmt: skip
         """addend + the sum over each token's experts of share * ((activation(x @ gate) * (x @ up)) @ down).
+
+        Biases are added to each of the three products, and a clamp stands for the activation.
 
         Only experts with tokens are read, and each computes those tokens alone (Shazeer et al., 2017). The addend may
         be overwritten; gate_up and down are stacks of all experts of all layers.

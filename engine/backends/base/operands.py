@@ -25,6 +25,23 @@ class Activation(IntEnum):
     GELU_ERF = 3  # their exact function
 
 
+class Clamp(NamedTuple):
+    """What a gated product does instead of its activation, in gpt-oss (OpenAI, "gpt-oss model card", 2025).
+
+    z * sigmoid(alpha * z) of z = min(gate, limit) is multiplied with up, clamped to ±limit, plus 1.
+    """
+
+    alpha: float
+    limit: float
+
+
+class ExpertBiases(NamedTuple):
+    """Of a stack of experts, as their matrices are stacked."""
+
+    gate_up: jax.Array  # [num_layers * num_experts, 2 * inner], the gate's first
+    down: jax.Array  # [num_layers * num_experts, hidden]
+
+
 @dataclass(frozen=True)
 class Norm:
     """A norm over the last axis, in every layer."""
@@ -59,6 +76,9 @@ class AttentionConstants:
     tables: np.ndarray  # int32[num_layers]: which of the rotations a layer uses; -1: it does not rotate
     windows: np.ndarray  # int32[num_layers]: tokens that a query sees, up to and with its own; 0: all
     softcap: float = 0.0  # above 0, scores become softcap * tanh(scores / softcap)
+    # [num_layers, num_heads]: a score in each softmax that has no value, so that the weights add up to less than 1
+    # (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023).
+    sinks: jax.Array | None = None
     # RMS norms of queries and keys before they are rotated: [num_layers, head_dim], each head by itself,
     # or [num_layers, num_heads * head_dim], over all heads at once.
     q_norm: Norm | None = None

@@ -14,21 +14,25 @@ Array: TypeAlias = jax.Array | np.ndarray
 HEAD_MULTIPLE = 16  # the size of a head is a multiple of it
 LARGEST_HEAD = 640  # features
 
+_NOTHING = np.zeros(0, np.float32)
+
 
 def attention(
     qkv: Array, rotations: Array, tables: Array, windows: Array, q_norm: Array, k_norm: Array,
     rows: Array, page_table: Array, layer: Array, kv: KVPages, *,
     num_heads: int, num_tiles: int, scale: float, softcap: float = 0.0, epsilon: float,
+    sinks: Array = _NOTHING,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """Norms and rotates queries and keys, writes keys and values into their pages, and attends causally.
 
     The last `num_tiles` of the rows are tiles. The norm is an RMS norm (Zhang and Sennrich, 2019), the rotation that of
-    Su et al., "RoFormer", 2021. An absent norm is an empty array.
+    Su et al., "RoFormer", 2021. An absent norm is an empty array, and so are absent sinks.
 
     Args:
         qkv: float32[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], or where keys are values, 1 instead of 2.
         rows: int32[num_rows, columns] of a step, whose first two columns are a row's start and its number of tokens.
         page_table: int32[num_rows, max_pages].
+        sinks: float32[num_layers, num_heads].
 
     Raises ValueError where a size does not fit: heads have 16, 32, ... 640 features, an even number of them rotated.
     """
@@ -39,12 +43,15 @@ def attention(
     for name, constants in (("tables", tables), ("windows", windows)):
         if constants.shape != (num_layers,):
             raise ValueError(f"{name} has the shape {constants.shape}; it is ({num_layers},), one for each layer")
+    if sinks.size and sinks.shape != (num_layers, num_heads):
+        raise ValueError(f"sinks have the shape {sinks.shape}; it is ({num_layers}, {num_heads}) or empty")
     scales = jnp.zeros(0, jnp.float32) if kv.scales is None else kv.scales
     out = jax.ShapeDtypeStruct((qkv.shape[0], num_heads * head_dim), jnp.float32)
     pages = jax.ShapeDtypeStruct(kv.data.shape, kv.data.dtype), jax.ShapeDtypeStruct(scales.shape, scales.dtype)
     call = jax.ffi.ffi_call(target("attention"), (out, *pages), input_output_aliases={9: 1, 10: 2})
     attended, data, scales = call(
         qkv, rotations, tables, windows, q_norm, k_norm, rows, page_table, layer, kv.data, scales,
+        sinks,
         num_tiles=num_tiles, scale=np.float64(scale), softcap=np.float32(softcap), epsilon=np.float32(epsilon),
     )  # fmt: skip
     return attended, kv._replace(data=data, scales=None if kv.scales is None else scales)

@@ -8,7 +8,16 @@ from cache.storage import KVPages
 from engine.backends.base.backend import Backend
 from engine.backends.base.empty_arrays import EmptyArrays
 from engine.backends.base.model_config import ModelConfig
-from engine.backends.base.operands import Activation, AttentionConstants, GatedDelta, Norm, NormKind, Picks
+from engine.backends.base.operands import (
+    Activation,
+    AttentionConstants,
+    Clamp,
+    ExpertBiases,
+    GatedDelta,
+    Norm,
+    NormKind,
+    Picks,
+)
 from engine.backends.base.token_layout import TokenLayout
 from engine.backends.native import library, products, recurrence
 from engine.backends.native.attention import HEAD_MULTIPLE, LARGEST_HEAD, attention
@@ -53,10 +62,13 @@ class NativeProducts:
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: PackedMatrix, down: PackedMatrix, picks: Picks,
-        layer: jax.Array, layout: TokenLayout, *, activation: Activation,
+        layer: jax.Array, layout: TokenLayout, *, activation: Activation, clamp: Clamp | None = None,
+        biases: ExpertBiases | None = None,
     ) -> jax.Array:  # fmt: skip
         """As `Products.add_experts`, in place."""
-        return add_experts(addend, x, gate_up, down, picks, layer, layout, activation=activation)
+        return add_experts(
+            addend, x, gate_up, down, picks, layer, layout, activation=activation, clamp=clamp, biases=biases
+        )
 
     def head_product(
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: PackedMatrix, *,
@@ -78,7 +90,7 @@ def attend(
     attended, kv = attention(
         qkv.astype(jnp.float32), constants.rotations, constants.tables, constants.windows, q_norm, k_norm,
         layout.rows, layout.page_table, layer, kv,
-        num_heads=constants.num_heads, num_tiles=layout.num_tiles,
+        num_heads=constants.num_heads, num_tiles=layout.num_tiles, sinks=_or_nothing(constants.sinks),
         scale=constants.scale, softcap=constants.softcap, epsilon=max(q_epsilon, k_epsilon),
     )  # fmt: skip
     return attended.astype(qkv.dtype), kv

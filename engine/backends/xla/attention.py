@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from cache.storage import KVPages
-from engine.backends.base.norms import normed
+from engine.backends.base.norms import normed, of_layer
 from engine.backends.base.operands import AttentionConstants, Norm
 from engine.backends.base.token_layout import TokenLayout, pages_per_block
 
@@ -113,7 +113,13 @@ def _attend(
     )
     num_blocks = jnp.max(positions) // block_size + 1
     first_block = 0 if first_seen is None else jnp.maximum(jnp.min(first_seen), 0) // block_size
-    _, total, acc = lax.fori_loop(first_block, num_blocks, block, start)
+    best, total, acc = lax.fori_loop(first_block, num_blocks, block, start)
+    if constants.sinks is not None:
+        of_heads = of_layer(constants.sinks, layer).astype(jnp.float32).reshape(num_kv_heads, group)
+        sinks = jnp.repeat(of_heads, width, axis=1)[None, :, :, None]
+        most = jnp.maximum(best, sinks)
+        kept = jnp.exp(best - most)
+        total, acc = total * kept + jnp.exp(sinks - most), acc * kept
     mixed: jax.Array = (acc / total).astype(q.dtype).reshape(num_rows, num_kv_heads, group, width, head_dim)
     return mixed.transpose(0, 3, 1, 2, 4).reshape(num_rows * width, num_heads * head_dim)
 

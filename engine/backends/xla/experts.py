@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from cache.page import NULL_PAGE_ID
-from engine.backends.base.norms import of_layer
-from engine.backends.base.operands import Picks
+from engine.backends.base.norms import biased, of_layer
+from engine.backends.base.operands import ExpertBiases, Picks
 from engine.backends.base.token_layout import TokenLayout
 
 MAX_BLOCK_ROWS = 32
@@ -20,7 +20,7 @@ MAX_BLOCK_ROWS = 32
 
 def add_experts(
     addend: jax.Array, x: jax.Array, gate_up: jax.Array, down: jax.Array, picks: Picks, layer: jax.Array,
-    layout: TokenLayout, gated: Callable[[jax.Array], jax.Array],
+    layout: TokenLayout, gated: Callable[[jax.Array], jax.Array], biases: ExpertBiases | None = None,
 ) -> jax.Array:  # fmt: skip
     """As `Products.add_experts`; `gated` makes [rows, inner] of a block's gates and ups."""
     num_tokens, num_picked = picks.experts.shape
@@ -44,11 +44,16 @@ def add_experts(
         place = end_pairs[expert] - counts[expert] + number * num_rows + jnp.arange(num_rows)
         pair = jnp.where(place < end_pairs[expert], order[place], num_pairs)  # beyond all where it is empty
         token, stacked = pair // num_picked, layer * num_experts + expert
-        inner = gated(x[token] @ of_layer(gate_up, stacked))
+        inner = gated(
+            biased(x[token] @ of_layer(gate_up, stacked), None if biases is None else biases.gate_up, stacked)
+        )
         # A share may multiply what goes into a product as well as what comes out of it.
         weighed = (inner * shares[pair]).astype(inner.dtype)
+        made = weighed @ of_layer(down, stacked)
+        if biases is not None:
+            made = made + (of_layer(biases.down, stacked) * shares[pair]).astype(made.dtype)
         # No block has two pairs of one token.
-        return total.at[token].add((weighed @ of_layer(down, stacked)).astype(total.dtype), mode="drop")
+        return total.at[token].add(made.astype(total.dtype), mode="drop")
 
     added: jax.Array = lax.fori_loop(0, end_blocks[-1], block, addend)
     return added

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from engine.backends.base.norms import biased, normed, of_layer
-from engine.backends.base.operands import Activation, Norm, Picks
+from engine.backends.base.operands import Activation, Clamp, ExpertBiases, Norm, Picks
 from engine.backends.base.token_layout import TokenLayout
 from engine.backends.xla.experts import add_experts
 
@@ -43,10 +43,13 @@ class XlaProducts:
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: jax.Array, down: jax.Array, picks: Picks, layer: jax.Array,
-        layout: TokenLayout, *, activation: Activation,
+        layout: TokenLayout, *, activation: Activation, clamp: Clamp | None = None, biases: ExpertBiases | None = None,
     ) -> jax.Array:  # fmt: skip
-        gated = partial(_finished, activation=activation, is_gated=True)
-        return add_experts(addend, x, gate_up, down, picks, layer, layout, gated)
+        if clamp is None:
+            gated = partial(_finished, activation=activation, is_gated=True)
+        else:
+            gated = partial(_clamped, clamp=clamp)
+        return add_experts(addend, x, gate_up, down, picks, layer, layout, gated, biases)
 
     def head_product(
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: jax.Array, *,
@@ -73,3 +76,10 @@ def _finished(product: jax.Array, activation: Activation, is_gated: bool) -> jax
 
 def _activated(x: jax.Array, activation: Activation) -> jax.Array:
     return x if activation is Activation.NONE else _ACTIVATIONS[activation](x)
+
+
+def _clamped(product: jax.Array, clamp: Clamp) -> jax.Array:
+    """The result of a gated product with a clamp, of its gates and then its ups."""
+    gate, up = jnp.split(product, 2, axis=-1)
+    gate = jnp.minimum(gate, clamp.limit)
+    return (jnp.clip(up, -clamp.limit, clamp.limit) + 1) * gate * jax.nn.sigmoid(clamp.alpha * gate)

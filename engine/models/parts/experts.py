@@ -11,6 +11,7 @@ import jax
 
 from engine.backends.base.backend import Products
 from engine.backends.base.norms import of_layer
+from engine.backends.base.operands import Clamp, ExpertBiases
 from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts import gguf_config
 from engine.models.parts.decoder import Decoder, FeedForward, Names, in_layers
@@ -27,6 +28,7 @@ from engine.weights.tensors import AsMatrix
 class ExpertsConfig(DecoderConfig, Routing):
     """A decoder's, in which `intermediate_size` is that of each expert."""
 
+    clamp: Clamp | None = None  # of the experts' gates and ups
     shared_size: int = 0  # of what every token goes through beside its experts; 0: there is none
     has_shared_gate: bool = True  # which gives each token a share of that; else the share is 1
     dense_layers: tuple[int, ...] = ()  # whose feed-forward blocks have no experts
@@ -143,13 +145,15 @@ class ExpertsDecoder(Decoder):
         config, place = self.config, index - num_others
         norm = self.norm(params, "mlp_norm")
         inputs = x if norm is None else products.norm(x, norm, index, layout)
-        scores = products.norm_product(inputs, None, params["router"], place, layout)
+        bias = params.get("router_bias")
+        scores = products.norm_product(inputs, None, params["router"], place, layout, bias=bias)
         picks = pick(scores, config, of_layer(params["choice_bias"], place) if config.has_choice_bias else None)
         if config.residual_scale != 1.0:
             picks = picks._replace(shares=picks.shares * config.residual_scale)
         x = products.add_experts(
-            x, inputs, params["gate_up"], params["down"], picks, place, layout, activation=config.activation
-        )
+            x, inputs, params["gate_up"], params["down"], picks, place, layout,
+            activation=config.activation, clamp=config.clamp, biases=self._biases(params),
+        )  # fmt: skip
         if not config.shared_size:
             return x
         mixed = products.norm_product(
@@ -159,6 +163,12 @@ class ExpertsDecoder(Decoder):
             share = jax.nn.sigmoid(products.norm_product(inputs, None, params["shared_share"], place, layout))
             mixed = (mixed * share).astype(x.dtype)
         return products.add_product(x, mixed, params["shared_down"], place, layout, scale=config.residual_scale)
+
+    def _biases(self, params: Params) -> ExpertBiases | None:
+        """Those of the experts, where the architecture has some."""
+        if "gate_up_bias" not in params:
+            return None
+        return ExpertBiases(params["gate_up_bias"], params["down_bias"])
 
     def _dense_feed_forward(
         self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products,

@@ -98,9 +98,13 @@ def stretched_context(config: JsonFile) -> int:
 
 
 def read_rotary_of_gguf(
-    file: GGUFTensors, rotary_dim: int, context_length: int, *, base_key: str = "rope.freq_base"
-) -> Rotary:
-    """The rotary embedding, stretched as the fields of `rope.scaling` say; raises ModelError."""
+    file: GGUFTensors, rotary_dim: int, context_length: int, *, base_key: str = "rope.freq_base",
+    is_truncated: bool = True,
+) -> Rotary:  # fmt: skip
+    """The rotary embedding, stretched as the fields of `rope.scaling` say; raises ModelError.
+
+    `is_truncated` is that of YaRN's ramp, which files do not state.
+    """
     fields = file.fields
     theta = fields.positive_number(base_key) or 10000.0
     kind = fields.text("rope.scaling.type") or "none"
@@ -115,7 +119,7 @@ def read_rotary_of_gguf(
         case "linear":
             return rotary.divided(rotary_dim, theta, factor)
         case "yarn":
-            return _read_yarn_of_gguf(file, rotary_dim, theta, factor, context_length)
+            return _read_yarn_of_gguf(file, rotary_dim, theta, factor, context_length, is_truncated=is_truncated)
         case _:
             raise ModelError(f"rotary scaling of type {kind!r} is not served")
 
@@ -181,8 +185,8 @@ def _read_yarn(fields: JsonFile, rotary_dim: int, theta: float, context_length: 
 
 
 def _read_yarn_of_gguf(
-    file: GGUFTensors, rotary_dim: int, theta: float, factor: float, context_length: int
-) -> Rotary:  # fmt: skip
+    file: GGUFTensors, rotary_dim: int, theta: float, factor: float, context_length: int, *, is_truncated: bool
+) -> Rotary:
     """The magnitude is as llama.cpp computes it from these fields."""
     fields = file.fields
     if theta <= 1:
@@ -195,6 +199,6 @@ def _read_yarn_of_gguf(
         rotary_dim, theta, factor=factor,
         original_context=fields.integer("rope.scaling.original_context_length") or context_length,
         beta_fast=fields.positive_number("rope.scaling.yarn_beta_fast") or 32.0,
-        beta_slow=fields.positive_number("rope.scaling.yarn_beta_slow") or 1.0,
+        beta_slow=fields.positive_number("rope.scaling.yarn_beta_slow") or 1.0, is_truncated=is_truncated,
         magnitude=magnitude * (fields.positive_number("rope.scaling.attn_factor") or 1.0),
     )  # fmt: skip

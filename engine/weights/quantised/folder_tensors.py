@@ -7,6 +7,7 @@ import numpy as np
 from engine.interface.errors import ModelError
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.formats.safetensors_files import STORED_TYPES, SafetensorsFiles
+from engine.weights.quantised import mxfp4
 from engine.weights.quantised.parts import Parts
 from engine.weights.quantised.schemes import Kind, Scheme, read_scheme
 from engine.weights.tensors import FileTensor
@@ -27,14 +28,19 @@ class FolderTensors:
         self._files = files
         scheme = read_scheme(config)
         self._quantised = {} if scheme is None else dict(_quantised_modules(files, scheme))
-        if scheme is not None and not self._quantised:
+        self._mxfp4 = mxfp4.names_of_blocks(files.names) if scheme is not None and scheme.has_mxfp4 else frozenset()
+        if scheme is not None and not self._quantised and not self._mxfp4:
             raise ModelError(f"{config.path} says that the model is quantised ({scheme.label}), but no tensor is")
         self.quantization = None if scheme is None else scheme.label
-        parts = {f"{module}.{name}" for module, kind in self._quantised.items() for name in kind.names}
+        parts = mxfp4.names_of_scales(self._mxfp4) | {
+            f"{module}.{name}" for module, kind in self._quantised.items() for name in kind.names
+        }
         self.names = (files.names - parts) | {f"{module}.{WEIGHT}" for module in self._quantised}
 
     def tensor(self, name: str) -> FileTensor | None:
         """A tensor by its name, or None; raises ModelError if it, or a part of it, is not as it should be."""
+        if name in self._mxfp4:
+            return mxfp4.read_tensor(self._files, name)
         module, _, part = name.rpartition(".")
         if part == WEIGHT and module in self._quantised:
             return self._quantised[module].make(Parts(self._files, module))

@@ -33,6 +33,7 @@ class Scheme:
 
     label: str  # such as "gptq int4 g128"
     kinds: tuple[Kind, ...]
+    has_mxfp4: bool = False  # whether tensors are stored as in quantised/mxfp4.py
 
 
 def read_scheme(config: JsonFile) -> Scheme | None:
@@ -43,6 +44,7 @@ def read_scheme(config: JsonFile) -> Scheme | None:
         return None
     readers = {
         "awq": _read_awq, "gptq": _read_gptq, "fp8": _read_fp8, "compressed-tensors": _read_compressed,
+        "mxfp4": _read_mxfp4,
     }  # fmt: skip
     # The first releases of compressed-tensors left its name out.
     method = table.text("quant_method") or ("compressed-tensors" if table.value("config_groups") else None)
@@ -88,6 +90,10 @@ def _read_fp8(table: JsonFile) -> Scheme:
     block = _block(table, "weight_block_size")
     label = "fp8" + ("" if not block else f" {block[0]}x{block[1]}")
     return Scheme(label, _float8_kinds(block))
+
+
+def _read_mxfp4(table: JsonFile) -> Scheme:
+    return Scheme("mxfp4", (), has_mxfp4=True)
 
 
 def _read_compressed(table: JsonFile) -> Scheme:

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from engine.backends.base.backend import Backend
-from engine.backends.base.operands import Activation, Picks
+from engine.backends.base.operands import Activation, Clamp, ExpertBiases, Picks
 from engine.backends.base.token_layout import token_layout
 from engine.weights.formats.model_folder import ModelFolder
 from engine.weights.formats.safetensors_files import SafetensorsFiles
@@ -77,6 +77,35 @@ def leaves(backend: Backend, arrays: dict[str, np.ndarray], tmp_path: Path) -> d
     ]
     tensors = LeafTensors(declared, NUM_LAYERS, SafetensorsFiles(ModelFolder(tmp_path)), "safetensors")
     return load_weights(tensors, backend.weights, Precision("float32", None), lambda *step: None).params
+
+
+def test_biases_are_added_and_a_clamp_stands_for_the_activation(
+    backend: Backend, arrays: dict[str, np.ndarray], leaves: dict[str, Any]
+) -> None:
+    random, clamp = np.random.default_rng(1), Clamp(alpha=2.5, limit=0.75)
+    gate_up_bias, down_bias = (
+        random.standard_normal((NUM_LAYERS * NUM_EXPERTS, size)).astype(np.float32) for size in (2 * INNER, HIDDEN)
+    )
+
+    @jax.jit
+    def added(addend: jax.Array, x: jax.Array, gate_up: Any, down: Any, biases: Any, picked: Any) -> jax.Array:
+        return backend.products.add_experts(
+            addend, x, gate_up, down, Picks(*picked, NUM_EXPERTS), jnp.int32(LAYER), layout(),
+            activation=Activation.SILU, clamp=clamp, biases=ExpertBiases(*biases),
+        )  # fmt: skip
+
+    picked = arrays["experts"], arrays["shares"]
+    biases = gate_up_bias, down_bias
+    got = np.asarray(added(arrays["addend"], arrays["x"], leaves["gate_up"], leaves["down"], biases, picked))
+    for token in REAL:
+        x, expected = arrays["x"][token].astype(np.float64), arrays["addend"][token].astype(np.float64)
+        for share, expert in zip(arrays["shares"][token], arrays["experts"][token], strict=True):
+            place = LAYER * NUM_EXPERTS + expert
+            gate = np.minimum(arrays["gate"][place] @ x + gate_up_bias[place, :INNER], clamp.limit)
+            up = np.clip(arrays["up"][place] @ x + gate_up_bias[place, INNER:], -clamp.limit, clamp.limit)
+            inner = (up + 1) * gate / (1 + np.exp(-clamp.alpha * gate))
+            expected += share * (arrays["down"][place] @ inner + down_bias[place])
+        np.testing.assert_allclose(got[token], expected, rtol=1e-4, atol=1e-5)
 
 
 def layout() -> Any:

@@ -7,7 +7,7 @@ its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,12 @@ def add_experts(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
 
 
+def add_gpt_oss(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_window(writer, config)
+    add_experts(writer, config)
+    writer.add_expert_feed_forward_length(config["intermediate_size"])
+
+
 def add_mixtral(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     add_window(writer, config)
     add_experts(writer, config)
@@ -69,6 +75,8 @@ def add_mixtral(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
 def with_joined_experts(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """One tensor for all experts of a layer where a folder has one for each, by the names that converters give it."""
     joined = dict(tensors)
+    if config["model_type"] == "gpt_oss":
+        return dict(pair for name, values in tensors.items() for pair in of_gpt_oss(name, values))
     for name in [name for name in tensors if ".input_linear." in name]:  # of Granite
         gate_up = joined.pop(name)
         for kind, values in zip(("gate", "up"), np.split(gate_up, 2, axis=1), strict=True):
@@ -80,6 +88,24 @@ def with_joined_experts(tensors: Mapping[str, np.ndarray], config: Mapping[str, 
             before = before.removeprefix("model.").replace("block_sparse_moe", "feed_forward")
         joined[f"{before}.experts.{behind}"] = np.stack(parts)
     return joined
+
+
+def of_gpt_oss(name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """A tensor of gpt-oss by the names of other models: gates and ups apart, and matrices turned."""
+    if name.endswith("sinks"):
+        yield f"{name}.weight", values
+        return
+    if ".experts." not in name:
+        yield name, values
+        return
+    suffix = "bias" if name.endswith("_bias") else "weight"
+    values = values if suffix == "bias" else values.swapaxes(1, 2)
+    name = name.removesuffix("_bias")
+    if name.endswith("gate_up_proj"):
+        for index, kind in enumerate(("gate_proj", "up_proj")):
+            yield f"{name.replace('gate_up_proj', kind)}.{suffix}", values[:, index::2]
+    else:
+        yield f"{name}.{suffix}", values
 
 
 def with_delta_nets(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -286,6 +312,7 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "Phi3ForCausalLM": (MODEL_ARCH.PHI3, as_stored, add_phi3),
     "MixtralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_mixtral),
     "GraniteMoeForCausalLM": (MODEL_ARCH.GRANITE_MOE, adjacent_pairs, add_granite_moe),
+    "GptOssForCausalLM": (MODEL_ARCH.GPT_OSS, as_stored, add_gpt_oss),
     "Qwen2MoeForCausalLM": (MODEL_ARCH.QWEN2MOE, vectors_of_shares, add_qwen2_moe),
     "Qwen3MoeForCausalLM": (MODEL_ARCH.QWEN3MOE, as_stored, add_experts),
     "OlmoeForCausalLM": (MODEL_ARCH.OLMOE, as_stored, add_experts),

@@ -51,6 +51,7 @@ THROUGH_THE_ENGINE = (
 # GGUF files cannot say which layers have a window, do not rotate or have no experts, or that blocks are sequential.
 NOT_IN_GGUF = {
     "ministral", "qwen2_windows", "smollm3_windows", "qwen3_next_uneven", "ernie4_5_moe_interval", "falcon_sequential",
+    "gpt_oss_limited",
 }  # fmt: skip
 # GGUF files of Qwen3.5 hold the heads of delta-nets in another order, which changes the order of sums.
 REORDERED_IN_GGUF = {"qwen3_5", "qwen3_5_pictures", "qwen3_5_moe", "qwen3_5_moe_pictures"}

@@ -92,6 +92,14 @@ _PICTURE_TOKENS = {
     "image_token_id": 250, "video_token_id": 251, "vision_start_token_id": 252, "vision_end_token_id": 253,
 }  # fmt: skip
 
+_GPT_OSS: dict[str, Any] = {  # prompts on both sides of the window
+    **_LLAMA, "num_hidden_layers": 4, "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 30,
+    "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 64,
+        "beta_fast": 16.0, "beta_slow": 0.5, "truncate": False,
+    },
+}  # fmt: skip
+
 # By the name of the golden's file: transformers' class, and its configuration.
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": (
@@ -424,6 +432,14 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {**_LATENT, "rope_parameters": {**_LATENT_YARN, "mscale": 1.0, "mscale_all_dim": 1.0}},
     ),
     "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", _LATENT),
+    "gpt_oss": ("GptOssForCausalLM", _GPT_OSS),
+    "gpt_oss_limited": (  # gates and ups beyond a limit that no GGUF file states, windows in other layers
+        "GptOssForCausalLM",
+        {
+            **_GPT_OSS, "swiglu_limit": 0.75, "swiglu_alpha": 2.5, "attention_bias": False,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        },
+    ),
 }  # fmt: skip
 
 # Where transformers chooses by the length of a sequence, all sequences are on the same side.

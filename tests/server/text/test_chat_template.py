@@ -163,3 +163,22 @@ def test_no_messages_are_refused() -> None:
 def test_a_template_beyond_pythons_limits_is_refused(source: str) -> None:
     with pytest.raises(ChatTemplateError, match=r"the chat template (cannot be compiled|is broken)"):
         ChatTemplate(source)
+
+
+def test_reasoning_has_the_name_that_the_template_reads() -> None:
+    """Whatever a client calls it; gpt-oss's template takes no text beside the reasoning of a call."""
+    source = (
+        "{% for message in messages %}"
+        "{% if message.content and message.thinking and message.tool_calls %}{{ raise_exception('both') }}{% endif %}"
+        "({{ message.thinking }}|{{ message.content }})"
+        "{% endfor %}"
+    )
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {}}}
+    messages = [
+        {"role": "assistant", "reasoning_content": "a", "content": "b"},
+        {"role": "assistant", "reasoning": "c", "content": None, "tool_calls": [call]},
+        {"role": "assistant", "reasoning_content": "d", "content": "e", "tool_calls": [call]},
+        {"role": "assistant", "thinking": "f", "reasoning_content": "g", "content": "h"},
+        {"role": "assistant", "content": "i"},
+    ]
+    assert ChatTemplate(source).render(messages) == "(a|b)(c|None)(d\ne|)(f|h)(|i)"

@@ -15,7 +15,7 @@ from engine.models.parts.routed.decoder import RoutedDecoder
 from engine.models.parts.routed.latent_config import LATENT_EPSILON, LatentConfig
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Split, Stored
-from engine.weights.tensors import ModelTensor, Transform, Transposed, interleaved, paired_rows, rows
+from engine.weights.tensors import Transform, Transposed, in_turn, interleaved, paired_rows, rows
 
 _KV_NAMES: Names = ("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa")
 
@@ -76,7 +76,7 @@ class LatentDecoder(RoutedDecoder):
     def _rotated_part(self, shape: tuple[int, int], names: Names, take: Transform) -> Part:
         """Rows for a rotation of halves, of a tensor that may have them for one of adjacent features."""
         sizes = self.config.latent
-        paired = _then(take, paired_rows(sizes.rope_dim, sizes.rope_dim))
+        paired = in_turn(take, paired_rows(sizes.rope_dim, sizes.rope_dim))
         return in_layers(
             shape, names, folder_transform=paired if sizes.is_paired_in_folder else take, gguf_transform=paired
         )
@@ -85,7 +85,7 @@ class LatentDecoder(RoutedDecoder):
         """From the features of a head's query to those of the latent."""
         sizes = self.config.latent
         shape = (sizes.nope_dim + sizes.value_dim, sizes.kv_rank)
-        take = _then(rows(0, sizes.nope_dim, shape[0]), Transposed)
+        take = in_turn(rows(0, sizes.nope_dim, shape[0]), Transposed)
         return self._head_part((sizes.kv_rank, sizes.nope_dim), "attn_k_b", take, shape)
 
     def _value_part(self) -> Part:
@@ -139,12 +139,3 @@ class LatentDecoder(RoutedDecoder):
 
     def _latent_norm(self, params: Params, leaf: str) -> Norm:
         return Norm(params[leaf], LATENT_EPSILON)
-
-
-def _then(first: Transform, second: Transform) -> Transform:
-    """One transform behind the other."""
-
-    def transform(tensor: ModelTensor) -> ModelTensor:
-        return second(first(tensor))
-
-    return transform

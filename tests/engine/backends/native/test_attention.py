@@ -34,7 +34,7 @@ from tests.engine.backends.native.support.steps import Step, make_step
 KINDS = ("float32", "bfloat16", "int8")
 PLAIN = Shape(group=3, head_dim=64)
 WINDOW = replace(PLAIN, window=600)
-EVERYTHING = Shape(group=3, head_dim=64, window=600, rotary_dim=24, scale=0.2, softcap=3.0, norm="all")
+EVERYTHING = Shape(group=3, head_dim=64, window=600, rotary_dim=24, scale=0.2, softcap=3.0, norm="all", has_sinks=True)
 SHAPES = [
     Shape(),
     Shape(group=1, head_dim=16, page_size=32),
@@ -44,6 +44,7 @@ SHAPES = [
     Shape(group=1, head_dim=80, page_size=5, window=700),
     Shape(scale=0.25),
     Shape(softcap=1.5),
+    Shape(has_sinks=True),
     Shape(rotary_dim=8),
     Shape(group=2, head_dim=80, rotary_dim=50),
     Shape(is_rotated=False),

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from engine.backends.base.operands import Activation, Picks
+from engine.backends.base.operands import Activation, Clamp, ExpertBiases, Picks
 from engine.backends.base.token_layout import token_layout
 from engine.backends.native.products import add_experts
 from engine.weights.packing import Format
@@ -20,23 +20,29 @@ def run(arrays, rows, num_tiles, experts=None):
     picks = Picks(jnp.asarray(arrays["experts"] if experts is None else experts), arrays["shares"], NUM_EXPERTS)
     added = add_experts(
         jnp.asarray(arrays["addend"]), arrays["x"], arrays["gate_up"].packed, arrays["down"].packed, picks,
-        jnp.int32(0), layout, activation=Activation.SILU,
+        jnp.int32(0), layout, activation=Activation.SILU, clamp=arrays["clamp"], biases=arrays["biases"],
     )  # fmt: skip
     return np.asarray(added)
 
 
-@pytest.fixture(scope="module")
-def arrays():
+@pytest.fixture(scope="module", params=[(Format.INT4_ZERO, Format.INT8), (Format.MXFP4, Format.MXFP4)], ids=str)
+def arrays(request):
+    """Those of MXFP4 with biases and a clamp."""
+    of_gate_up, of_down = request.param
     random = np.random.default_rng(0)
     num_tokens = TILES * TILE
+    biases = [random.standard_normal((NUM_EXPERTS, size)).astype(np.float32) for size in (2 * INNER, HIDDEN)]
+    is_of_gpt_oss = of_gate_up is Format.MXFP4
     picked = [random.permutation(NUM_EXPERTS)[:NUM_PICKED] for _ in range(num_tokens)]
     return {
+        "clamp": Clamp(alpha=1.7, limit=7.0) if is_of_gpt_oss else None,
+        "biases": ExpertBiases(*biases) if is_of_gpt_oss else None,
         "x": jnp.asarray(random.standard_normal((num_tokens, HIDDEN)), jnp.float32),
         "addend": random.standard_normal((num_tokens, HIDDEN)).astype(np.float32),
         "experts": np.stack(picked).astype(np.int32),
         "shares": jnp.asarray(random.uniform(0.1, 1, (num_tokens, NUM_PICKED)), jnp.float32),
-        "gate_up": make_matrix(random, Format.INT4_ZERO, NUM_EXPERTS, 2 * INNER, HIDDEN, is_gated=True),
-        "down": make_matrix(random, Format.INT8, NUM_EXPERTS, HIDDEN, INNER),
+        "gate_up": make_matrix(random, of_gate_up, NUM_EXPERTS, 2 * INNER, HIDDEN, is_gated=True),
+        "down": make_matrix(random, of_down, NUM_EXPERTS, HIDDEN, INNER),
     }
 
 
@@ -62,8 +68,15 @@ def test_the_sum_is_that_of_the_experts(variant, arrays):
         x, expected = np.asarray(arrays["x"][token], np.float64), arrays["addend"][token].astype(np.float64)
         size = 0.0
         for expert, share in zip(arrays["experts"][token], np.asarray(arrays["shares"][token]), strict=True):
-            gate, up = np.split(gate_up[expert] @ x, 2)
-            added = down[expert] @ (share * gate / (1 + np.exp(-gate)) * up)
+            if arrays["clamp"] is None:
+                gate, up = np.split(gate_up[expert] @ x, 2)
+                added = down[expert] @ (share * gate / (1 + np.exp(-gate)) * up)
+            else:
+                clamp, biases = arrays["clamp"], arrays["biases"]
+                gate, up = np.split(gate_up[expert] @ x + biases.gate_up[expert], 2)
+                gate, up = np.minimum(gate, clamp.limit), np.clip(up, -clamp.limit, clamp.limit)
+                inner = (up + 1) * gate / (1 + np.exp(-clamp.alpha * gate))
+                added = share * (down[expert] @ inner + biases.down[expert])
             expected, size = expected + added, size + np.abs(added).max()
         # Activations are rounded to 8 bits twice.
         assert np.abs(got[token] - expected).max() < 0.03 * size

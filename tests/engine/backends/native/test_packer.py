@@ -115,15 +115,15 @@ def test_scales_that_are_no_numbers_are_refused(variant, encoding, at, bad):
         pack(encoding, rows, encoding.format, 256)
 
 
-def test_powers_of_two_of_mxfp4_are_those_of_float16(variant):
-    rows = np.full((40, 17), 0x11, np.uint8)  # the number 1/2, which is packed as 1
-    rows[:, 0] = np.arange(104, 144)
-    expected = dequantize(rows, Kind.MXFP4)
-    back = unpack(pack(Encoding.MXFP4, rows, Format.INT8, GROUP), Format.INT8)
-    np.testing.assert_array_equal(back[:40], expected)
-    rows[0, 0] = 144
-    with pytest.raises(PackingError, match="too large for float16"):
-        pack(Encoding.MXFP4, rows, Format.INT8, GROUP)
+def test_powers_of_two_of_mxfp4_stay_exponents(variant):
+    rows = np.full((250, 17), 0x9F, np.uint8)  # -6 and -1/2
+    rows[:, 0] = np.arange(250)
+    back = unpack(pack(Encoding.MXFP4, rows, Format.MXFP4, GROUP), Format.MXFP4)[:250]
+    np.testing.assert_array_equal(back[1:], dequantize(rows, Kind.MXFP4)[1:])
+    np.testing.assert_array_equal(back[:, :: GROUP // 2], np.ldexp([[-6.0, -0.5]], rows[:, :1].astype(int) - 127))
+    rows[17, 0] = 255  # no number
+    with pytest.raises(PackingError, match="scales that are not finite"):
+        pack(Encoding.MXFP4, rows, Format.MXFP4, GROUP)
 
 
 def test_the_sizes_of_tiles_are_those_of_the_kernels(variant):

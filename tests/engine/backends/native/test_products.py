@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 
 from engine.backends.base.operands import Activation, NormKind
 from engine.backends.native import products
+from engine.weights.encodings import Encoding
 from engine.weights.packing import GROUP, TILE, Format, PackedMatrix, Place, Quantised, pack_quantised, quantise
 from tests.engine.backends.native.support.calls import EPSILON, NOTHING, add_product, head_product, norm_product
 from tests.engine.backends.native.support.matrices import Matrices, fitted, make_matrix
 from tests.engine.backends.native.support.steps import make_step, random_step
-from tests.packed_blocks import has_minima, pack_stack
+from tests.packed_blocks import has_minima, pack, pack_stack
 
 FLOAT32_UNIT = 2.0**-24  # half the distance of 1 to the next float32: what rounding does at most, relatively
 BFLOAT16_UNIT = 2.0**-8
@@ -186,8 +187,13 @@ def test_the_largest_numbers_do_not_saturate(variant, kind, byte, sign):
     numbers = np.full((*shape, GROUP // 2 if kind.is_nibbles else GROUP), byte, np.uint8)  # a nibble is 0 or 15
     number = (byte & 15 if kind.is_nibbles else byte) - (0 if has_minima(kind) else 8 if kind.is_nibbles else 128)
     minima = np.full(shape, 0.5, np.float32) if has_minima(kind) else None
-    matrix = Quantised(kind, np.full(shape, 0.25, np.float32), minima, numbers)
-    packed = pack_stack([pack_quantised(matrix)], kind, outputs)
+    if kind is Format.MXFP4:
+        number = -6 if byte else 6
+        row = [125, *[0xFF if byte else 0x77] * (GROUP // 2)] * (inputs // GROUP)  # 1/4 as the scale
+        tiles = pack(Encoding.MXFP4, np.array([row] * outputs, np.uint8), kind, inputs)
+    else:
+        tiles = pack_quantised(Quantised(kind, np.full(shape, 0.25, np.float32), minima, numbers))
+    packed = pack_stack([tiles], kind, outputs)
     # A zero point counts in steps of the scale.
     minimum = 0.5 * (0.25 if kind.has_zero_points else 1.0) if has_minima(kind) else 0.0
     weight = 0.25 * number + minimum

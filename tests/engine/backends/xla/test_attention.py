@@ -187,6 +187,8 @@ FAMILIES = {
     "a window of one token": {"windows": [1, 0]},
     "a window in another layer": {"windows": [0, 40]},
     "a soft cap and a scale": {"softcap": 3.0, "scale": 0.7},
+    "sinks": {"sinks": True},
+    "sinks and a window of one token": {"sinks": True, "windows": [1, 0]},
     "norms of each head": {"norms": "each"},
     "norms over all heads": {"norms": "all"},
     "rotation of a part": {"rotary_dim": 8},
@@ -195,7 +197,7 @@ FAMILIES = {
     "a table of its own": {"tables": [1, 0], "num_tables": 2},
     "all at once": {
         "windows": [40, 0], "softcap": 3.0, "scale": 0.7, "norms": "each", "rotary_dim": 8, "tables": [1, -1],
-        "num_tables": 2,
+        "num_tables": 2, "sinks": True,
     },
 }  # fmt: skip
 
@@ -217,6 +219,7 @@ def test_what_families_of_models_need(family, backend):
         "windows": np.array(wanted.get("windows", [0, 0]), np.int32),
         "softcap": wanted.get("softcap", 0.0),
         "scale": wanted.get("scale", HEAD_DIM**-0.5),
+        "sinks": jnp.asarray([[-2.0, 0.5, 3.0, 90.0], [0.0] * 4]) if "sinks" in wanted else None,
         "q_norm": Norm(jnp.asarray(q_weight), 1e-5) if norms else None,
         "k_norm": Norm(jnp.asarray(k_weight), 1e-5) if norms else None,
     }
@@ -265,7 +268,9 @@ def test_what_families_of_models_need(family, backend):
         scores = options["softcap"] * np.tanh(scores / options["softcap"])
     distance = np.arange(length)[:, None] - np.arange(length)
     scores = np.where((distance >= 0) & (distance < (options["windows"][0] or length)), scores, -np.inf)
+    sinks = np.full((num_heads, 1, 1), -np.inf) if options["sinks"] is None else np.asarray(options["sinks"])[0]
+    scores = np.concatenate([scores, np.broadcast_to(sinks.reshape(-1, 1, 1), (num_heads, length, 1))], axis=2)
     shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    shares /= shares.sum(axis=-1, keepdims=True)
+    shares = (shares / shares.sum(axis=-1, keepdims=True))[:, :, :-1]
     expected = np.einsum("hqk,khd->qhd", shares, np.repeat(v, group, axis=1)).reshape(length, -1)
     np.testing.assert_allclose(np.concatenate(outputs), expected, rtol=5e-5, atol=5e-5)

@@ -9,6 +9,7 @@
 #include "isa/isa.h"
 #include "pages/key_block.h"
 #include "runtime/scratch.h"
+#include "vectors/elementary.h"
 
 namespace eagre {
 namespace {
@@ -250,8 +251,15 @@ class Attention {
     for (int64_t r = 0; r < num_tokens * group_; ++r) {
       const int64_t token = row.first_token + first + r / group_, head = key_head * group_ + r % group_;
       float* to = output_ + (token * in_.num_heads + head) * d;
-      const Floats total = broadcast(sum(load(state.total + r * kLanes)));
-      for (int64_t i = 0; i < d; i += kLanes) store(to + i, div(load(state.mix + r * d + i), total));
+      Floats total = broadcast(sum(load(state.total + r * kLanes)));
+      if (in_.sinks == nullptr) {
+        for (int64_t i = 0; i < d; i += kLanes) store(to + i, div(load(state.mix + r * d + i), total));
+        continue;
+      }
+      const Floats sink = broadcast(in_.sinks[head] * kLog2E), best = broadcast(state.best[r]), most = max(sink, best);
+      const Floats kept = exp2(sub(best, most));
+      total = fma(total, kept, exp2(sub(sink, most)));
+      for (int64_t i = 0; i < d; i += kLanes) store(to + i, div(mul(load(state.mix + r * d + i), kept), total));
     }
   }
 

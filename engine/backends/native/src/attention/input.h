@@ -23,6 +23,7 @@ struct AttentionInput {
   float query_scale;  // what queries are multiplied with, so that a softmax of powers of two is that of the scores
   float softcap;      // of the scores; 0: none
   int64_t window;     // a query sees so many tokens up to and with its own; 0: all
+  const float* sinks;  // [num_heads], scores that take a part of the weights, without a value; or null
 };
 
 }  // namespace eagre

@@ -73,8 +73,17 @@ ffi::Error read_norm(const F32& norm, int64_t layer, int64_t num_heads, int64_t 
   return ffi::Error::Success();
 }
 
+// The layer's sinks of float32[layers][num_heads], or of a buffer without elements.
+ffi::Error read_sinks(const F32& sinks, int64_t layer, int64_t num_heads, const float*& of_heads) {
+  if (sinks.element_count() == 0) return ffi::Error::Success();
+  const auto shape = sinks.dimensions();
+  if (shape.size() != 2 || layer >= shape[0] || shape[1] != num_heads) return invalid("sinks have another shape");
+  of_heads = sinks.typed_data() + layer * num_heads;
+  return ffi::Error::Success();
+}
+
 ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm, F32 k_norm, S32 rows, S32 page_table,
-                     S32 layer, ffi::AnyBuffer data, ffi::AnyBuffer scales, F32Result y,
+                     S32 layer, ffi::AnyBuffer data, ffi::AnyBuffer scales, F32 sinks, F32Result y,
                      ffi::Result<ffi::AnyBuffer> data_out, ffi::Result<ffi::AnyBuffer> scales_out, int64_t num_tiles,
                      double scale, float softcap, float epsilon) {
   if (data.untyped_data() != data_out->untyped_data() || scales.untyped_data() != scales_out->untyped_data()) {
@@ -101,6 +110,7 @@ ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm
   if (ffi::Error error = read_norm(k_norm, index, pages.num_heads, pages.head_dim, in.k_norm); error.failure()) {
     return error;
   }
+  if (ffi::Error error = read_sinks(sinks, index, in.num_heads, in.sinks); error.failure()) return error;
   in.epsilon = epsilon;
   // The scale is nearly always the inverse of a root. As a divisor, the root is rounded to float32 only once, and not at
   // all where it is a whole number.

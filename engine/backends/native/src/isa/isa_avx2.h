@@ -180,6 +180,21 @@ inline Words shifted_bits(Words x, int mask) {
   };
   return {half(x.low), half(x.high)};
 }
+// Of each byte, which is below 16, the one that it is the index of.
+inline Words looked_up(Words x, const uint8_t (&table)[16]) {
+  const __m256i all = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  return {_mm256_shuffle_epi8(all, x.low), _mm256_shuffle_epi8(all, x.high)};
+}
+// 2^(byte - 128) of 16 bytes; below 2, the bits of numbers that are not normal.
+inline Floats half_powers_of_two(const void* p) {
+  const __m128i bytes = _mm_loadu_si128(static_cast<const __m128i*>(p));
+  const auto half = [](__m256i e) {
+    const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), e);
+    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(small, normal, _mm256_cmpgt_epi32(e, _mm256_set1_epi32(1))));
+  };
+  return {half(_mm256_cvtepu8_epi32(bytes)), half(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)))};
+}
 inline Words either(Words a, Words b) { return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)}; }
 
 inline int32_t word_at(const void* p) {

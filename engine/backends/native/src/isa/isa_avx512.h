@@ -121,6 +121,17 @@ inline Words shifted_bits(Words x, int mask) {
   const Words moved = kLeft >= 0 ? _mm512_slli_epi16(x, kLeft >= 0 ? kLeft : 0) : _mm512_srli_epi16(x, kLeft < 0 ? -kLeft : 0);
   return _mm512_and_si512(moved, _mm512_set1_epi8(static_cast<char>(mask)));
 }
+// Of each byte, which is below 16, the one that it is the index of.
+inline Words looked_up(Words x, const uint8_t (&table)[16]) {
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))), x);
+}
+// 2^(byte - 128) of 16 bytes; below 2, the bits of numbers that are not normal.
+inline Floats half_powers_of_two(const void* p) {
+  const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  const __m512i small = _mm512_sllv_epi32(_mm512_set1_epi32(0x200000), e);
+  const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+  return _mm512_castsi512_ps(_mm512_mask_blend_epi32(_mm512_cmpgt_epi32_mask(e, _mm512_set1_epi32(1)), small, normal));
+}
 inline Words either(Words a, Words b) { return _mm512_or_si512(a, b); }
 
 // A word in memory that may belong to an object of another type. It is read through a pointer, so that the instruction

@@ -200,6 +200,24 @@ inline Words shifted_bits(const Words& x, int mask) {
   const int32x4_t left = vdupq_n_s32(kLeft);  // the instruction shifts by negative counts, too
   return parts<Words>([&](int i) { return vandq_u32(vshlq_u32(x.part[i], left), chosen); });
 }
+// Of each byte, which is below 16, the one that it is the index of.
+inline Words looked_up(const Words& x, const uint8_t (&table)[16]) {
+  const uint8x16_t all = vld1q_u8(table);
+  return parts<Words>([&](int i) {
+    return vreinterpretq_u32_u8(vqtbl1q_u8(all, vreinterpretq_u8_u32(x.part[i])));
+  });
+}
+// 2^(byte - 128) of 16 bytes; below 2, the bits of numbers that are not normal.
+inline Floats half_powers_of_two(const void* p) {
+  uint8_t bytes[16];
+  std::memcpy(bytes, p, sizeof bytes);
+  float powers[16];
+  for (int i = 0; i < 16; ++i) {
+    const uint32_t bits = bytes[i] < 2 ? uint32_t{0x200000} << bytes[i] : (bytes[i] - uint32_t{1}) << 23;
+    std::memcpy(&powers[i], &bits, sizeof bits);
+  }
+  return load(powers);
+}
 inline Words either(const Words& a, const Words& b) {
   return parts<Words>([&](int i) { return vorrq_u32(a.part[i], b.part[i]); });
 }

@@ -211,6 +211,22 @@ inline Words shifted_bits(const Words& x, int mask) {
     return (kLeft >= 0 ? x.lane[i] << (kLeft >= 0 ? kLeft : 0) : x.lane[i] >> (kLeft < 0 ? -kLeft : 0)) & chosen;
   });
 }
+// Of each byte, which is below 16, the one that it is the index of.
+[[gnu::noinline]] inline Words looked_up(const Words& x, const uint8_t (&table)[16]) {
+  return lanes<Words>([&](int i) {
+    uint32_t word = 0;
+    for (int byte = 0; byte < 4; ++byte) word |= uint32_t{table[x.lane[i] >> 8 * byte & 15u]} << 8 * byte;
+    return word;
+  });
+}
+// 2^(byte - 128) of 16 bytes; below 2, the bits of numbers that are not normal.
+inline Floats half_powers_of_two(const void* p) {
+  uint8_t bytes[16];
+  std::memcpy(bytes, p, sizeof bytes);
+  return lanes<Floats>([&](int i) {
+    return same_bits<float>(bytes[i] < 2 ? uint32_t{0x200000} << bytes[i] : (bytes[i] - uint32_t{1}) << 23);
+  });
+}
 inline Words either(const Words& a, const Words& b) {
   return lanes<Words>([&](int i) { return a.lane[i] | b.lane[i]; });
 }

@@ -2,7 +2,7 @@
 //
 // A tile is 16 outputs, and a group is 32 inputs. A tile is a row of blocks of one group or, of the K formats, of eight,
 // so that a product with few rows reads memory in one stream. A block holds, for the 16 outputs:
-//   scales   float16[16], then minima float16[16] where the format has them. Formats of zero points have those in the
+//   scales   float16[16], or of MXFP4 the exponents of powers of two, uint8[16]; then minima float16[16] where the format has them. Formats of zero points have those in the
 //            minima's place, negated, because scale * zero point is rarely a float16. In a K format these are factors
 //            for the whole block, and behind them stand int8[16] scales, and then minima, for each part of each group,
 //            in the order of inputs; the bytes are filled up to a multiple of 64
@@ -10,7 +10,8 @@
 //            a time for all 16 outputs, which is what one vector instruction takes: a group of bytes is 8 vectors. Of
 //            numbers of fewer bits, field f of each byte in vector v is that of vector v + f * vectors: of nibbles,
 //            inputs 0 to 15 of the group are the low halves and 16 to 31 the high ones. The high bits that some
-//            formats have stand behind the low ones in vectors of their own, packed in the same way
+//            formats have stand behind the low ones in vectors of their own, packed in the same way. Those of MXFP4
+//            are codes, each of which stands for a number
 // The weight is scale * number + minimum, or scale * (number - zero point) without minima or with zero points.
 #pragma once
 
@@ -39,8 +40,9 @@ enum class Format : int64_t {
   kIq4Xs = 12,
   kInt4Zero = 13,
   kInt8Zero = 14,
+  kMxfp4 = 15,
 };
-constexpr int64_t kNumFormats = 15;
+constexpr int64_t kNumFormats = 16;
 
 // What rows of activations are rounded to before they are multiplied.
 enum class Activations { kFloat32, kBfloat16, kInt8 };
@@ -48,8 +50,8 @@ constexpr int kNumActivations = 3;
 
 // What the integer kernels take of the sums of a row's int8 values, over a group or over each half of it: times the
 // row's scale for minima, or times minus the zero point.
-enum class Sums { kScaled, kZero8, kZero128, kHalvesScaled, kHalvesZero4, kHalvesZero32 };
-constexpr int kNumSums = 6;
+enum class Sums { kScaled, kZero8, kZero12, kZero128, kHalvesScaled, kHalvesZero4, kHalvesZero32 };
+constexpr int kNumSums = 7;
 
 struct Layout {
   Activations activations;
@@ -62,6 +64,7 @@ struct Layout {
   int zero_point;  // where there are no minima
   Sums sums;
   bool has_zero_points = false;  // in place of minima, which follow from them
+  bool has_codes = false;  // numbers are looked up, and scales are powers of two
 };
 
 constexpr Layout layout_of(Format format) {
@@ -82,6 +85,7 @@ constexpr Layout layout_of(Format format) {
     case Format::kIq4Xs: return {kInt8, 8, 0, 8, 1, false, 128, Sums::kZero128};
     case Format::kInt4Zero: return {kInt8, 4, 0, 1, 1, true, 0, Sums::kScaled, true};
     case Format::kInt8Zero: return {kInt8, 8, 0, 1, 1, true, 0, Sums::kScaled, true};
+    case Format::kMxfp4: return {kInt8, 4, 0, 1, 1, false, 12, Sums::kZero12, false, true};
   }
   return {};
 }
@@ -94,8 +98,16 @@ constexpr bool is_of_halves(Sums sums) { return sums >= Sums::kHalvesScaled; }
 
 constexpr size_t kHalves = kTile * sizeof(uint16_t);  // bytes of float16[16]
 
+// What the codes of MXFP4 stand for, doubled, plus the zero point.
+constexpr uint8_t kFp4Numbers[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
+// Bits of a number that is multiplied.
+constexpr int bits_of_number(Format f) { return layout_of(f).has_codes ? 5 : layout_of(f).low_bits + layout_of(f).high_bits; }
+
 // Where the int8 scales of a K format begin in a block, and where its minima do.
-constexpr size_t scales_offset(Format f) { return has_minima(f) ? 2 * kHalves : kHalves; }
+constexpr size_t scales_offset(Format f) {
+  return layout_of(f).has_codes ? size_t{kTile} : has_minima(f) ? 2 * kHalves : kHalves;
+}
 constexpr size_t minima_offset(Format f) {
   return scales_offset(f) + size_t{kTile} * layout_of(f).parts * layout_of(f).block_groups;
 }

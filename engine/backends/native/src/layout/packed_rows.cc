@@ -226,6 +226,7 @@ void RowPacker::put_sums(const Lanes& lanes, Floats scale, Floats total, Floats 
   };
   if (int32_t* sums = asked(Sums::kScaled)) put<kRows>(lanes, 1, 0, mul(scale, total), sums);
   if (int32_t* sums = asked(Sums::kZero8)) put<kRows>(lanes, 1, 0, zeros_of(total, 8.0f), sums);
+  if (int32_t* sums = asked(Sums::kZero12)) put<kRows>(lanes, 1, 0, zeros_of(total, 12.0f), sums);
   if (int32_t* sums = asked(Sums::kZero128)) put<kRows>(lanes, 1, 0, zeros_of(total, 128.0f), sums);
   if (int32_t* sums = asked(Sums::kHalvesScaled)) {
     put<kRows>(lanes, 2, 0, mul(scale, first), sums);

@@ -167,20 +167,10 @@ void iq4_xs(const uint8_t* block, RowBlock& to) {
   }
 }
 
-// What the nibbles of MXFP4 stand for, doubled, plus 128.
-constexpr uint8_t kFp4Values[16] = {128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116};
-
+// The scale is an exponent, which the format holds as it is.
 void mxfp4(const uint8_t* block, RowBlock& to) {
-  const int exponent = block[0] - 128;  // of the scale, less one for the doubled numbers
-  if (exponent > 15) {
-    to.scale = 0x7c00;  // which is refused, as what float16 cannot hold
-  } else if (exponent >= -14) {
-    to.scale = static_cast<uint16_t>((exponent + 15) << 10);
-  } else {
-    to.scale = exponent >= -24 ? static_cast<uint16_t>(1 << (exponent + 24)) : uint16_t{0};
-  }
+  to.scale = block[0] == 255 ? uint16_t{0x7c00} : block[0];  // 255 is no number, and refused as such a float16 is
   nibbles(block + 1, to.numbers);
-  looked_up(kFp4Values, to.numbers);
 }
 
 }  // namespace
@@ -199,7 +189,7 @@ IntegerEncoding integer_encoding(Encoding encoding) {
     case Encoding::kQ6K: return {Format::kQ6K, 210, q6_k};
     case Encoding::kIq4Nl: return {Format::kInt8, 18, iq4_nl};
     case Encoding::kIq4Xs: return {Format::kIq4Xs, 136, iq4_xs};
-    case Encoding::kMxfp4: return {Format::kInt8, 17, mxfp4};
+    case Encoding::kMxfp4: return {Format::kMxfp4, 17, mxfp4};
     case Encoding::kQ4Zero: return {Format::kInt4Zero, 20, q4_1};
     case Encoding::kQ8Zero: return {Format::kInt8Zero, 36, q8_1};
     default: return {Format::kFloat32, 0, nullptr};

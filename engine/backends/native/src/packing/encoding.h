@@ -35,7 +35,7 @@ enum class Encoding : int32_t {
 // What a block of a packed matrix takes of one row: up to eight groups. Scales and minima are those of format.h.
 struct RowBlock {
   uint8_t numbers[8 * kGroup];
-  uint16_t scale, minimum;  // float16
+  uint16_t scale, minimum;  // float16; of MXFP4 the exponent
   int8_t scales[16], minima[16];  // of K formats
 };
 

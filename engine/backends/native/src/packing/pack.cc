@@ -33,6 +33,10 @@ void write_block(const RowBlock (&rows)[kTile], Format format, std::byte* block)
   const size_t numbers_at = numbers_offset(format);
   std::fill_n(block, numbers_at, std::byte{0});
   for (int lane = 0; lane < kTile; ++lane) {
+    if (layout.has_codes) {
+      block[lane] = static_cast<std::byte>(rows[lane].scale);
+      continue;
+    }
     std::memcpy(block + 2 * lane, &rows[lane].scale, 2);
     if (layout.has_minima) std::memcpy(block + kHalves + 2 * lane, &rows[lane].minimum, 2);
     if (!is_k(format)) continue;

@@ -78,6 +78,7 @@ UnpackBlocks unpack_blocks_of(Format format) {
     case Format::kIq4Xs: return unpack_blocks<Format::kIq4Xs>;
     case Format::kInt4Zero: return unpack_blocks<Format::kInt4Zero>;
     case Format::kInt8Zero: return unpack_blocks<Format::kInt8Zero>;
+    case Format::kMxfp4: return unpack_blocks<Format::kMxfp4>;
   }
   return unpack_blocks<Format::kFloat32>;
 }

@@ -118,20 +118,29 @@ class Wave {
     float* totals = memory_.totals.take<float>(threads * largest);
     pool_.run(static_cast<int64_t>(tasks_.size()), [&](int64_t index, int thread) {
       const Task& task = tasks_[index];
-      const Output y{values, order(task.slot), num_outputs, nullptr, finish, 1.0f, 0.0f, is_gated, nullptr};
+      const float* const bias = is_gated ? experts_[task.slot]->gate_up_bias : nullptr;
+      const Output y{values, order(task.slot), num_outputs, bias, finish, rows_.scale, rows_.softcap, is_gated, nullptr};
       multiply_tiles(memory_.packed[task.slot], experts_[task.slot]->*matrix, y, task.begin, task.end,
                      unpacked + thread * kChunkGroups, totals + thread * largest);
     });
   }
 
-  // Pairs are in the order of experts, and so is each token's sum.
+  // Pairs are in the order of experts, and so is each token's sum. The results have their shares already, biases do not.
   void add_up(const float* results) {
     pool_.run((rows_.hidden + kColumns - 1) / kColumns, [&](int64_t task, int) {
       const int64_t begin = task * kColumns, end = std::min(rows_.hidden, begin + kColumns);
-      for (int64_t pair = 0; pair < num_pairs_; ++pair) {
-        float* to = rows_.y + memory_.pairs.tokens[first_pair_ + pair] * rows_.hidden;
-        const float* from = results + pair * rows_.hidden;
-        for (int64_t i = begin; i < end; i += kTile) store(to + i, add(load(from + i), load(to + i)));
+      for (int slot = 0; slot < num_experts_; ++slot) {
+        const float* const bias = experts_[slot]->down_bias;
+        for (int64_t pair = starts_[slot]; pair < starts_[slot + 1]; ++pair) {
+          float* to = rows_.y + memory_.pairs.tokens[first_pair_ + pair] * rows_.hidden;
+          const float* from = results + pair * rows_.hidden;
+          const Floats share = broadcast(memory_.pairs.shares[first_pair_ + pair]);
+          for (int64_t i = begin; i < end; i += kTile) {
+            Floats result = load(from + i);
+            if (bias != nullptr) result = fma(load(bias + i), share, result);
+            store(to + i, add(result, load(to + i)));
+          }
+        }
       }
     });
   }

@@ -10,9 +10,11 @@
 
 namespace eagre {
 
-// What one expert does to a row: down @ (share * finish(gate @ x) * (up @ x)).
+// What one expert does to a row: share * (down @ (finish(gate @ x + bias) * (up @ x + bias)) + bias).
 struct Expert {
   Matrix gate_up, down;
+  const float* gate_up_bias;  // [2 * inner], the gate's first; or null
+  const float* down_bias;     // [hidden], or null
 };
 
 struct ExpertRows {
@@ -24,6 +26,7 @@ struct ExpertRows {
   const float* shares;                 // [tokens][num_picked]
   int num_picked;
   Finish finish;
+  float scale, softcap;  // of the finish, where it has them
 };
 
 // experts: by number; those that no token picks are not looked at. A row's result is the same bit for bit whichever rows

@@ -8,14 +8,16 @@
 
 namespace eagre {
 
-// The values of the first four are those of Activation in engine/backends/base/operands.py.
+// The values of the first four are those of Activation in engine/backends/base/operands.py, and the fifth is that of a
+// gated product with a Clamp.
 enum class Finish : int64_t {
   kNone = 0,
   kSilu = 1,
   kGeluTanh = 2,
   kGeluErf = 3,
-  kScaled = 4,  // scale * x
-  kCapped = 5,  // softcap * tanh(scale * x / softcap)
+  kClamped = 4,  // z * logistic(scale * z) of z = min(x, softcap), whose partner is clamped to +-softcap, plus 1
+  kScaled = 5,   // scale * x
+  kCapped = 6,   // softcap * tanh(scale * x / softcap)
 };
 
 // x * logistic(z) for an x of z's sign and e = e^(-|z|), which is never larger than 1 and so cannot overflow.
@@ -45,10 +47,23 @@ inline Floats finish(Floats x, float scale, float softcap) {
   if constexpr (F == Finish::kSilu) return silu(x);
   if constexpr (F == Finish::kGeluTanh) return gelu_tanh(x);
   if constexpr (F == Finish::kGeluErf) return gelu_erf(x);
+  if constexpr (F == Finish::kClamped) {
+    const Floats z = min(broadcast(softcap), x);  // of a NaN, min gives its second operand
+    return times_logistic(z, exp2(mul(abs(mul(z, broadcast(scale))), broadcast(-kLog2E))));
+  }
   if constexpr (F == Finish::kScaled) return mul(x, broadcast(scale));
   if constexpr (F == Finish::kCapped) {
     const Floats cap = broadcast(softcap);
     return mul(cap, tanh(div(mul(x, broadcast(scale)), cap)));
+  }
+  return x;
+}
+
+// What a finished gate is multiplied with.
+template <Finish F>
+inline Floats finish_partner(Floats x, float softcap) {
+  if constexpr (F == Finish::kClamped) {
+    return add(max(broadcast(-softcap), min(broadcast(softcap), x)), broadcast(1.0f));
   }
   return x;
 }

@@ -37,7 +37,7 @@ void store_tiles(const PackedRows& x, const Output& y, int64_t first, int count,
       const int64_t column = (first + i) * kTile;
       const size_t from = i * totals_size + size_t{1} * row * kTile;
       Floats value = finish<F>(load(totals + from), y.scale, y.softcap);
-      if (partners != nullptr) value = mul(value, load(partners + from));
+      if (partners != nullptr) value = mul(value, finish_partner<F>(load(partners + from), y.softcap));
       const int64_t at = y.index[row] * y.num_outputs + column;
       const int width = static_cast<int>(std::min<int64_t>(kTile, y.num_outputs - column));
       if (width == kTile) {
@@ -60,6 +60,7 @@ StoreTiles store_tiles_of(Finish finish) {
     case Finish::kSilu: return store_tiles<Finish::kSilu>;
     case Finish::kGeluTanh: return store_tiles<Finish::kGeluTanh>;
     case Finish::kGeluErf: return store_tiles<Finish::kGeluErf>;
+    case Finish::kClamped: return store_tiles<Finish::kClamped>;
     case Finish::kScaled: return store_tiles<Finish::kScaled>;
     case Finish::kCapped: return store_tiles<Finish::kCapped>;
   }

@@ -27,6 +27,7 @@ Kernel kernel_of_integers(Format format, const Of& of) {
     case Format::kQ5K: return of(std::integral_constant<Format, Format::kQ5K>());
     case Format::kQ6K: return of(std::integral_constant<Format, Format::kQ6K>());
     case Format::kIq4Xs: return of(std::integral_constant<Format, Format::kIq4Xs>());
+    case Format::kMxfp4: return of(std::integral_constant<Format, Format::kMxfp4>());
     case Format::kFloat32:
     case Format::kBfloat16:
     case Format::kFloat16: break;
@@ -45,7 +46,7 @@ struct Shape {
 
 constexpr Shape shape_of(Format f) {
   const Layout layout = layout_of(f);
-  return {layout.parts, layout.has_minima, layout.low_bits + layout.high_bits < 8};
+  return {layout.parts, layout.has_minima, bits_of_number(f) < 8};
 }
 
 // A group in memory, as the matrix unit takes it.
@@ -77,7 +78,8 @@ class BlockReader {
   static constexpr Layout kLayout = layout_of(F);
   using Group = IntegerGroup<kLayout.parts, kLayout.has_minima>;
 
-  explicit BlockReader(const std::byte* block) : block_(block), scale_(load_halves(block)) {
+  explicit BlockReader(const std::byte* block)
+      : block_(block), scale_(kLayout.has_codes ? half_powers_of_two(block) : load_halves(block)) {
     if constexpr (kLayout.has_minima) minimum_ = load_halves(block + kHalves);
     // Exact: a float16 and a zero point of 9 bits have fewer digits together than a float32.
     if constexpr (kLayout.has_zero_points) minimum_ = mul(scale_, minimum_);
@@ -114,6 +116,7 @@ class BlockReader {
     } else {
       const Words low = load_words(from + 64 * (kVector % kLow));
       group.numbers[kVector] = shifted_bits<-kLow*(kVector / kLow)>(low, (1 << kLow) - 1);
+      if constexpr (kLayout.has_codes) group.numbers[kVector] = looked_up(group.numbers[kVector], kFp4Numbers);
       if constexpr (kHigh > 0) {
         const Words high = load_words(from + 64 * (kLow + kVector % kHigh));
         const Words on_top = shifted_bits<kLow - kHigh*(kVector / kHigh)>(high, ((1 << kHigh) - 1) << kLow);

@@ -26,7 +26,7 @@ namespace eagre {
 template <Format F>
 struct QuadKind {
   static constexpr Layout kLayout = layout_of(F);
-  static constexpr int kBits = kLayout.low_bits + kLayout.high_bits;
+  static constexpr int kBits = bits_of_number(F);
   static constexpr bool kIsSigned = kBits == 8 && !kLayout.has_minima && kLayout.zero_point == 128;
   static constexpr bool kIsHere = kBits < 8 || kIsSigned;
   static constexpr int kVectors = kVectorsOfBytes / kLayout.parts;  // of a part

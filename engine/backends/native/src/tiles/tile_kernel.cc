@@ -20,6 +20,7 @@ TileKernel kernel_of(Format format) {
     case Format::kQ4K: return multiply_on_matrix_unit<Format::kQ4K>;
     case Format::kQ5K: return multiply_on_matrix_unit<Format::kQ5K>;
     case Format::kIq4Xs: return multiply_on_matrix_unit<Format::kIq4Xs>;
+    case Format::kMxfp4: return multiply_on_matrix_unit<Format::kMxfp4>;
     default: break;
   }
 #endif

@@ -38,6 +38,7 @@ class Shape:
     is_rotated: bool = True
     scale: float | None = None  # None: the inverse root of head_dim
     softcap: float = 0.0
+    has_sinks: bool = False
     norm: str | None = None  # of queries and keys: "each" head by itself, "all" heads as one vector
 
     @property
@@ -67,6 +68,13 @@ def norm_weights(num_heads: int, shape: Shape) -> np.ndarray:
     """The norm of so many heads in the layer of the constants: float32[num_heads * head_dim], [head_dim] or [0]."""
     size = {None: 0, "each": shape.head_dim, "all": num_heads * shape.head_dim}[shape.norm]
     return np.random.default_rng(num_heads).uniform(0.5, 1.5, size).astype(np.float32)
+
+
+def sinks_of(shape: Shape) -> np.ndarray:
+    """The sinks of the layer of the constants, float32[num_heads], some of them above all scores, or [0]."""
+    if not shape.has_sinks:
+        return np.zeros(0, np.float32)
+    return np.random.default_rng(shape.num_heads).uniform(-6.0, 20.0, shape.num_heads).astype(np.float32)
 
 
 def normed(x: np.ndarray, shape: Shape) -> np.ndarray:
@@ -189,8 +197,10 @@ def attend(q: np.ndarray, start: int, keys: np.ndarray, values: np.ndarray, shap
     if shape.softcap:
         scores = shape.softcap * np.tanh(scores / shape.softcap)
     scores = np.where(is_visible, scores, -np.inf)
-    weights = np.exp(scores - scores.max(axis=2, keepdims=True))
-    weights /= weights.sum(axis=2, keepdims=True)
+    sinks = sinks_of(shape).astype(np.float64)[:, None, None] if shape.has_sinks else np.float64(-np.inf)
+    most = np.maximum(scores.max(axis=2, keepdims=True), sinks)
+    weights = np.exp(scores - most)
+    weights /= weights.sum(axis=2, keepdims=True) + np.exp(sinks - most)
     terms = np.where(is_visible, np.abs(queries) @ np.abs(keys), 0.0).max(axis=2, keepdims=True)
     relative = np.expm1(2 * terms * shape.head_dim * 2.0**-23) + keys.shape[2] * 2.0**-23 + 2.0**-20
     relative += shape.softcap * 2.0**-20  # a cap bends scores, and so lessens the errors above, but adds its own
@@ -229,6 +239,7 @@ def run(shape: Shape, qkv, rotations, step: Step, table, layer: int, kv: KVPages
         scale=shape.score_scale,
         softcap=shape.softcap,
         epsilon=EPSILON,
+        sinks=of_layers(sinks_of(shape), layer),
     )
     out = np.asarray(out).reshape(len(qkv), shape.num_heads, shape.head_dim)
     return out, KVPages(np.asarray(kv.data), None if kv.scales is None else np.asarray(kv.scales))
