@@ -102,7 +102,7 @@ class FieldTensor:
 
 
 def field_name(key: str) -> str:
-    """A name of a tensor in each layer for the numbers that a field of the file's architecture lists."""
+    """A name of a tensor in each layer for the numbers that a field of the file lists, given by its whole key."""
     return f"field {key} {{layer}}"
 
 
@@ -174,10 +174,10 @@ class GGUFTensors:
 
     def _number(self, key: str, layer: int) -> FieldTensor:
         """A layer's number of a field that lists one for each, or has one for all; raises ModelError."""
-        value = self.fields.value(key)
+        value = self._file.value(key)
         if value is None:
-            raise self.fields.missing(key)
-        numbers = value if isinstance(value, list) else [value] * (layer + 1)
+            raise ModelError(f"the file has no field {key!r}")
+        numbers: list[Any] = value if isinstance(value, list) else [value] * (layer + 1)
         if layer >= len(numbers) or not isinstance(numbers[layer], int | float) or not math.isfinite(numbers[layer]):
-            raise self.fields.error(key, "it must list a number for each layer")
+            raise ModelError(f"the field {key!r} must list a number for each layer")
         return FieldTensor(f"{key} of layer {layer}", float(numbers[layer]))
