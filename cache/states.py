@@ -48,10 +48,13 @@ LONGEST_INTERVAL = 448  # tokens between two snapshots of a prompt: with a tile,
 def snapshot_interval(state_bytes: int, bytes_per_page: int, page_size: int, tile_size: int) -> int:
     """Pages between two snapshots: so many that a snapshot takes no more memory than they do, within bounds.
 
-    It is at least a tile, because a row of a step saves one snapshot at most.
+    Where no layer has keys and values, pages take no memory. The interval is at least a tile, because a row of a step
+    saves one snapshot at most.
     """
     least = -(-tile_size // page_size)
     most = max(least, LONGEST_INTERVAL // page_size)
+    if not bytes_per_page:
+        return most
     return min(max(-(-state_bytes // bytes_per_page), least), most)
 
 
@@ -75,7 +78,8 @@ def pages_beside_states(
             f"the cache may take {budget} bytes, of which {of_slots} are states of requests; a snapshot of a state and "
             f"the {interval} pages before it do not fit: raise memory_utilization or kv_cache_bytes"
         )
-    return min(num_snapshots * interval + 1, num_useful), min(num_snapshots, num_snapshots_for(num_useful, interval))
+    num_pages = min(num_snapshots * interval + 1, num_useful) if bytes_per_page else num_useful
+    return num_pages, min(num_snapshots, num_snapshots_for(num_useful, interval))
 
 
 def num_snapshots_for(num_pages: int, interval: int) -> int:

@@ -23,6 +23,11 @@ from engine.models.architectures.gpt.falcon import Falcon
 from engine.models.architectures.gpt.gpt2 import Gpt2
 from engine.models.architectures.gpt.gpt_neox import GptNeoX
 from engine.models.architectures.granite import Granite
+from engine.models.architectures.hybrids.falcon_h1 import FalconH1
+from engine.models.architectures.hybrids.granite_hybrid import GraniteHybrid
+from engine.models.architectures.hybrids.jamba import Jamba
+from engine.models.architectures.hybrids.mamba2 import Mamba2
+from engine.models.architectures.hybrids.nemotron_h import NemotronH
 from engine.models.architectures.llama import Llama
 from engine.models.architectures.mistral import Ministral, Ministral3, Mistral
 from engine.models.architectures.mixtures.deepseek2 import Deepseek2, DeepseekV3, Glm4MoeLite
@@ -108,6 +113,11 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("qwen35", "Qwen3_5ForConditionalGeneration", Qwen35),
     Architecture("qwen35moe", "Qwen3_5MoeForCausalLM", Qwen35Moe),
     Architecture("qwen35moe", "Qwen3_5MoeForConditionalGeneration", Qwen35Moe),
+    Architecture("granitehybrid", "GraniteMoeHybridForCausalLM", GraniteHybrid),
+    Architecture("falcon-h1", "FalconH1ForCausalLM", FalconH1),
+    Architecture("nemotron_h", "NemotronHForCausalLM", NemotronH),
+    Architecture("mamba2", "Mamba2ForCausalLM", Mamba2),
+    Architecture("jamba", "JambaForCausalLM", Jamba),
 )
 
 

@@ -79,7 +79,8 @@ class DeviceArrays:
 
     def start(self, wait: Callable[[], object]) -> None:
         """Starts the thread that populates a CPU's page memory, once `wait` returns; nothing may be in flight."""
-        has_pages = not self.kv.data.is_deleted()  # they are while the engine sleeps
+        # They are deleted while the engine sleeps, and take no memory where no layer attends.
+        has_pages = not self.kv.data.is_deleted() and self.kv.data.size > 0
         is_on_host = jax.default_backend() == "cpu" and not isinstance(self.placement, OverMesh)
         if self._page_memory is None and has_pages and is_on_host:
             self._page_memory = PageMemory(self.kv, wait)

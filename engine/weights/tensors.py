@@ -1,5 +1,6 @@
 """The interface of a model file's tensors, and transforms of tensors while they are loaded."""
 
+import math
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
@@ -153,14 +154,17 @@ class AsMatrix(TensorWrapper):
 
 @dataclass(frozen=True)
 class AsVector(TensorWrapper):
-    """A vector of one number, which a file may hold without an axis; it is a `Transform`."""
+    """A vector, which a file may hold as a matrix or without an axis; it is a `Transform`."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.stored.shape or (1,)
+        return (math.prod(self.stored.shape),)
 
     def float32(self) -> np.ndarray:
         return self.stored.float32().reshape(self.shape)
+
+    def encoded(self) -> EncodedRows | None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,24 @@ class OnlyRow(TensorWrapper):
 
     def float32(self) -> np.ndarray:
         return self.stored.float32().reshape(self.shape)
+
+    def encoded(self) -> EncodedRows | None:
+        return None
+
+
+def scaled(*parts: tuple[int, float]) -> Transform:
+    """Multiplies the outputs of a tensor, so many of them by each factor."""
+    return partial(_Scaled, parts=parts)
+
+
+@dataclass(frozen=True)
+class _Scaled(TensorWrapper):
+    parts: tuple[tuple[int, float], ...]
+
+    def float32(self) -> np.ndarray:
+        factors = np.concatenate([np.full(count, factor, np.float32) for count, factor in self.parts])
+        product: np.ndarray = (self.stored.float32().T * factors).T
+        return product
 
     def encoded(self) -> EncodedRows | None:
         return None

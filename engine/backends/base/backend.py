@@ -13,10 +13,12 @@ from engine.backends.base.operands import (
     Activation,
     AttentionConstants,
     Clamp,
+    Convolution,
     ExpertBiases,
     GatedDelta,
     Norm,
     Picks,
+    StateSpace,
 )
 from engine.backends.base.token_layout import TokenLayout
 from engine.weights.layout import Matrix, WeightsLayout
@@ -116,6 +118,36 @@ class Recurrence(Protocol):
         """
 
 
+class StateConvolution(Protocol):
+    """A short convolution over the step's tokens and the tokens of their sequences before them, and silu."""
+
+    def __call__(
+        self, x: jax.Array, kv: KVPages, layer: jax.Array, layout: TokenLayout, constants: Convolution
+    ) -> tuple[jax.Array, KVPages]:
+        """[num_tokens, num_channels] of x [num_tokens, size], and kv, whose first state are the last inputs.
+
+        Token by token as `Recurrence`.
+        """
+
+
+class StateSpaceScan(Protocol):
+    """A selective state space over the step's tokens and the states of their sequences."""
+
+    def __call__(
+        self, mixed: jax.Array, gates: jax.Array, time_steps: jax.Array, kv: KVPages, layer: jax.Array,
+        layout: TokenLayout, constants: StateSpace,
+    ) -> tuple[jax.Array, KVPages]:  # fmt: skip
+        """The gated output, [num_tokens, value_size], and kv, whose second state are the matrices.
+
+        Token by token as `Recurrence`.
+
+        Args:
+            mixed: [num_tokens, value_size + 2 * num_groups * state_size]: values, B and C.
+            gates: [num_tokens, size], those of the output from column `first_gate` on.
+            time_steps: [num_tokens, num_heads], or by channel [num_tokens, value_size], before bias and softplus.
+        """
+
+
 @dataclass(frozen=True)
 class Backend:
     """One implementation of every heavy part of a step."""
@@ -130,6 +162,8 @@ class Backend:
     sampler: SamplerBackend
     attention: Attention
     recurrence: Recurrence
+    convolution: StateConvolution
+    state_space: StateSpaceScan
     kv_dtype: str  # of the pages, where the configuration leaves it open
     is_opaque_to_xla: bool  # XLA cannot estimate the arithmetic of its kernels, and counts them for nothing
     empty: EmptyArrays
@@ -139,7 +173,7 @@ class Backend:
 class Backends:
     """The backends of one engine, chosen once at its start.
 
-    The sampler belongs to the backend of the products; the recurrence to that of attention, which allocates pages and
+    The sampler belongs to the backend of the products; recurrent layers to that of attention, which allocates pages and
     states.
     """
 
@@ -171,6 +205,14 @@ class Backends:
     @property
     def recurrence(self) -> Recurrence:
         return self.for_attention.recurrence
+
+    @property
+    def convolution(self) -> StateConvolution:
+        return self.for_attention.convolution
+
+    @property
+    def state_space(self) -> StateSpaceScan:
+        return self.for_attention.state_space
 
     @property
     def empty(self) -> EmptyArrays:

@@ -1,5 +1,6 @@
 """What a model passes to a backend besides weights and activations: norms, activations, constants of attention."""
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -121,3 +122,43 @@ class GatedDelta:
     @property
     def num_channels(self) -> int:
         return 2 * self.key_size + self.value_size
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """The short convolutions of recurrent layers, each channel by itself; the state is the last inputs of each."""
+
+    weights: jax.Array  # float32[num_layers, kernel, channels]
+    bias: jax.Array | None = None  # float32[num_layers, channels]
+    first: int = 0  # the column of the first channel
+
+    @property
+    def num_channels(self) -> int:
+        return self.weights.shape[2]
+
+
+@dataclass(frozen=True)
+class StateSpace:
+    """The sizes and weights of selective state spaces.
+
+    Those of Mamba-2 (Dao and Gu, "Transformers are SSMs", 2024), or of Mamba (Gu and Dao, "Mamba", 2023), where each
+    channel has a time step and decays of its own. The state of a sequence is a matrix [state_size, head_dim] for each
+    head.
+    """
+
+    num_heads: int
+    head_dim: int
+    num_groups: int  # of heads that share B and C, and of the norm
+    state_size: int
+    decay: jax.Array  # float32[num_layers, num_heads], or by channel [num_layers, state_size, value_size]; below 0
+    time_bias: jax.Array  # float32[num_layers, num_heads], or by channel [num_layers, value_size]
+    skip: jax.Array  # the same: the share of a value that goes past the state
+    is_by_channel: bool = False
+    time_limits: tuple[float, float] = (0.0, math.inf)
+    norm: Norm | None = None  # of the output, over each group: [num_layers, value_size]
+    norms_first: bool = False  # before the output is gated, not behind
+    first_gate: int = 0  # the column of the first gate
+
+    @property
+    def value_size(self) -> int:
+        return self.num_heads * self.head_dim

@@ -24,6 +24,7 @@ from engine.backends.native.attention import HEAD_MULTIPLE, LARGEST_HEAD, attent
 from engine.backends.native.matrices import PackedLayout
 from engine.backends.native.products import add_experts
 from engine.backends.native.sampler import NATIVE
+from engine.backends.native.state_space import convolution, state_space
 from engine.weights.packing import GROUP, TILE, PackedMatrix
 
 _NOTHING = np.zeros(0, np.float32)  # in place of a norm or a bias
@@ -149,7 +150,7 @@ def attention_unsupported_reason(model: ModelConfig) -> str | None:
                 f"the native recurrence takes heads of up to {recurrence.LARGEST_HEAD} features in multiples of "
                 f"{recurrence.HEAD_MULTIPLE}; the model's {name} have {size}"
             )
-    if model.head_dim % HEAD_MULTIPLE == 0 and model.head_dim <= LARGEST_HEAD:
+    if not model.num_paged_layers or (model.head_dim % HEAD_MULTIPLE == 0 and model.head_dim <= LARGEST_HEAD):
         return None
     return (
         f"native attention takes heads of up to {LARGEST_HEAD} features in multiples of {HEAD_MULTIPLE}; "
@@ -167,6 +168,8 @@ BACKEND = Backend(
     sampler=NATIVE,
     attention=attend,
     recurrence=gated_delta,
+    convolution=convolution,
+    state_space=state_space,
     kv_dtype="bfloat16",
     is_opaque_to_xla=True,
     empty=EmptyArrays(_uninitialised),

@@ -20,7 +20,8 @@ VARIANTS = variants_of(platform.machine())
 VARIANTS |= {name: variant for other in MACHINES.values() for name, variant in other.items() if name not in VARIANTS}
 TARGETS = (
     "norm_product", "add_product", "add_experts", "head_product", "embed", "attention", "argmax", "empty",
-    "sample_random", "sample_full", "logprobs", "gated_delta", "norm",
+    "sample_random", "sample_full", "logprobs", "gated_delta", "convolution", "state_space",
+    "norm",
 )  # fmt: skip
 
 # Of `eagre_pack` in src/ffi/packing_calls.cc; what it returns is an int.

@@ -9,6 +9,7 @@ from engine.backends.xla.attention import attend
 from engine.backends.xla.matrices import ArrayLayout
 from engine.backends.xla.products import XlaProducts
 from engine.backends.xla.recurrence import gated_delta
+from engine.backends.xla.state_space import convolution, state_space
 from sampling.sampler import PORTABLE
 
 
@@ -32,6 +33,8 @@ BACKEND = Backend(
     sampler=PORTABLE,
     attention=attend,
     recurrence=gated_delta,
+    convolution=convolution,
+    state_space=state_space,
     kv_dtype="float32",
     is_opaque_to_xla=False,
     empty=EmptyArrays(lambda shape: jnp.zeros(shape.shape, shape.dtype)),

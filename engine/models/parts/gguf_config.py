@@ -7,6 +7,7 @@ from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.folder_config import Sizes
 from engine.models.parts.rotary import MAX_HEAD_DIM, Rotary
 from engine.models.parts.rotary_config import read_rotary_dim_of_gguf, read_rotary_of_gguf
+from engine.weights.formats.fields import MAX_INTEGER
 from engine.weights.formats.gguf_tensors import GGUFTensors
 
 EMBEDDING = "token_embd.weight"  # [vocab, hidden]
@@ -17,8 +18,10 @@ def read_sizes(file: GGUFTensors) -> Sizes:
     """The sizes, of which the vocabulary's is that of the embedding; raises ModelError."""
     fields = file.fields
     hidden_size = fields.required_integer("embedding_length", least=1)
-    num_heads = fields.required_integer("attention.head_count", least=1)
-    num_kv_heads = fields.integer("attention.head_count_kv") or num_heads
+    num_heads = read_of_layers(file, "attention.head_count")
+    if num_heads is None:
+        raise fields.missing("attention.head_count")
+    num_kv_heads = read_of_layers(file, "attention.head_count_kv") or num_heads
     if num_heads % num_kv_heads:
         raise ModelError(f"{num_heads} heads cannot share {num_kv_heads} heads of keys evenly")
     head_dim = fields.integer("attention.key_length") or hidden_size // num_heads
@@ -43,7 +46,7 @@ def read_sizes(file: GGUFTensors) -> Sizes:
     return Sizes(
         vocab_size=embedding.shape[0],
         hidden_size=hidden_size,
-        intermediate_size=fields.integer("feed_forward_length")
+        intermediate_size=read_of_layers(file, "feed_forward_length")
         or fields.integer("expert_feed_forward_length")
         or fields.required_integer("feed_forward_length", least=1),
         num_layers=num_layers - num_ahead,
@@ -59,6 +62,29 @@ def read_count(file: GGUFTensors, key: str) -> int:
     return 0 if file.fields.value(key) == 0 else file.fields.integer(key) or 0
 
 
+def read_of_layers(file: GGUFTensors, key: str) -> int | None:
+    """A size that a file may state for each layer, with 0 for those that have no such thing; raises ModelError."""
+    value = file.fields.value(key)
+    if not isinstance(value, list):
+        return file.fields.integer(key)
+    found = {each for each in value if each != 0}
+    if len(found) > 1 or any(not isinstance(each, int) or not 0 < each <= MAX_INTEGER for each in found):
+        raise file.fields.error(key, "layers of different sizes are not served")
+    return next(iter(found), None)
+
+
+def has_of_layers(file: GGUFTensors, key: str, num_layers: int) -> tuple[bool, ...]:
+    """Of each layer, whether a size of it that a file states for each is above 0; raises ModelError."""
+    value = file.fields.value(key)
+    if num_layers > len(file.names):
+        raise ModelError(f"the file has {len(file.names)} tensors, too few for {num_layers} layers")
+    if not isinstance(value, list):
+        return (file.fields.integer(key) is not None,) * num_layers
+    if len(value) != num_layers:
+        raise file.fields.error(key, f"it must list {num_layers} layers")
+    return tuple(each != 0 for each in value)
+
+
 def read_epsilon(file: GGUFTensors, key: str) -> float:
     """The epsilon of a norm; it is stored as a float32, from which 1e-5 comes back as 9.99999974e-06."""
     return float(f"{file.fields.required_positive_number(key):.6g}")
@@ -72,9 +98,12 @@ def read_multiplier(file: GGUFTensors, key: str, default: float = 1.0) -> float:
 
 def read_decoder(
     file: GGUFTensors, *, rotary: Rotary | None = None, rotates_a_part: bool = False,
-    epsilon_key: str = "attention.layer_norm_rms_epsilon",
+    epsilon_key: str = "attention.layer_norm_rms_epsilon", bias_layer: int = 0,
 ) -> DecoderConfig:  # fmt: skip
-    """The configuration of most models of the family, whose layers are all alike; raises ModelError."""
+    """The configuration of most models of the family, whose layers are all alike; raises ModelError.
+
+    `bias_layer` is the layer whose tensors show which biases there are.
+    """
     sizes = read_sizes(file)
     num_layers, head_dim = sizes["num_layers"], sizes["head_dim"]
     if rotary is None:
@@ -90,9 +119,9 @@ def read_decoder(
         windows=(read_window(file),) * num_layers,
         attention_scale=head_dim**-0.5,
         has_output=OUTPUT in file.names,
-        has_qkv_bias="blk.0.attn_q.bias" in file.names,
-        has_attention_output_bias="blk.0.attn_output.bias" in file.names,
-        has_mlp_bias="blk.0.ffn_down.bias" in file.names,
+        has_qkv_bias=f"blk.{bias_layer}.attn_q.bias" in file.names,
+        has_attention_output_bias=f"blk.{bias_layer}.attn_output.bias" in file.names,
+        has_mlp_bias=f"blk.{bias_layer}.ffn_down.bias" in file.names,
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -16,37 +14,20 @@ from cache.storage import KVPages
 from engine.backends.backends import BACKENDS
 from engine.backends.base.backend import Backend
 from engine.backends.base.operands import GatedDelta, Norm
-from engine.backends.base.token_layout import (
-    LOAD,
-    NUM_ROW_INTS,
-    NUM_TOKENS,
-    SAVE,
-    SAVE_END,
-    SLOT,
-    START,
-    token_layout,
+from engine.backends.base.token_layout import token_layout
+from tests.engine.backends.recurrent_steps import (
+    LAYER,
+    NUM_ENTRIES,
+    NUM_LAYERS,
+    NUM_SLOTS,
+    NUM_TILES,
+    TILE,
+    Program,
+    Row,
+    Steps,
 )
 
-NUM_LAYERS = 2
-LAYER = 1
-NUM_SLOTS = 3
-NUM_ENTRIES = 6  # three of snapshots
-TILE = 64
-NUM_DECODE = 4  # rows of each step, so that one program is compiled for each case
-NUM_TILES = 8
 EPSILON = 1e-3
-
-
-@dataclass(frozen=True)
-class Row:
-    """Of a step: tokens `start` to `end` of the sequence in a slot."""
-
-    slot: int
-    start: int
-    end: int
-    load: int = 0
-    save: int = 0
-    save_end: int = 0
 
 
 class Case:
@@ -120,7 +101,7 @@ every_case = pytest.mark.parametrize("name", CASES)
 
 
 @cache
-def program(name: str, backend_name: str) -> Callable[..., tuple[jax.Array, tuple[jax.Array, ...]]]:
+def program(name: str, backend_name: str) -> Program:
     """A step of a case, in which the states are donated."""
     backend = next(backend for backend in BACKENDS if backend.name == backend_name)
     constants = case_of(name).constants
@@ -137,57 +118,14 @@ def program(name: str, backend_name: str) -> Callable[..., tuple[jax.Array, tupl
     return jax.jit(step, donate_argnums=3)
 
 
-class Steps:
-    """Steps of one case with one backend, and the states between them."""
-
-    def __init__(self, name: str, backend: Backend) -> None:
-        self.case = case_of(name)
-        self.states = tuple(jnp.asarray(state) for state in self.case.states)
-        self.slots: dict[int, int] = {}  # whose tokens are those of another slot
-        self._step = program(name, backend.name)
-
-    def run(self, *parts: Row, is_at_the_end: bool = False) -> list[np.ndarray]:
-        """The outputs of each part; parts of one token come first. Padding is behind the rows, or in front of them."""
-        singles = [part for part in parts if part.end - part.start == 1]
-        tiles = [
-            replace(part, start=at, end=min(at + TILE, part.end), load=part.load if at == part.start else 0)
-            for part in parts
-            if part.end - part.start > 1
-            for at in range(part.start, part.end, TILE)
-        ]
-        num_decode, num_tiles = NUM_DECODE, NUM_TILES
-        first_single = NUM_DECODE - len(singles) if is_at_the_end else 0
-        first_tile = NUM_DECODE + (NUM_TILES - len(tiles) if is_at_the_end else 0)
-        num_tokens = num_decode + num_tiles * TILE
-        width = self.case.sequences[0][0].shape[1]
-        sizes = (width, *[self.case.constants.num_heads] * 2)
-        inputs = [np.full((num_tokens, size), np.nan, np.float32) for size in sizes]
-        rows = np.zeros((num_decode + num_tiles, NUM_ROW_INTS), np.int32)
-        places: dict[Row, list[tuple[int, int]]] = {part: [] for part in parts}
-        for index, row in [*enumerate(singles, first_single), *enumerate(tiles, first_tile)]:
-            first = index if index < num_decode else num_decode + (index - num_decode) * TILE
-            count = row.end - row.start
-            rows[index, [START, NUM_TOKENS, SLOT, LOAD]] = row.start, count, row.slot, row.load
-            if row.start < row.save_end <= row.end:
-                rows[index, [SAVE, SAVE_END]] = row.save, row.save_end
-            for array, whole in zip(inputs, self.case.sequences[self.slots.get(row.slot, row.slot)], strict=True):
-                array[first : first + count] = whole[row.start : row.end]
-            owner = next(p for p in parts if p.slot == row.slot and p.start <= row.start and row.end <= p.end)
-            places[owner].append((first, count))
-        table = np.zeros((len(rows), 8), np.int32)
-        table[:, :] = 1 + np.arange(8)  # none is the null page, which marks padding
-        out, self.states = self._step(*inputs, self.states, rows, table)
-        made = np.asarray(out)
-        return [np.concatenate([made[at : at + count] for at, count in places[part]]) for part in parts]
-
-    def entry(self, index: int) -> list[np.ndarray]:
-        """What is held of a slot or a snapshot in the layer."""
-        return [np.asarray(state[LAYER, index]) for state in self.states]
+def steps_of(name: str, backend: Backend) -> Steps:
+    case = case_of(name)
+    return Steps(program(name, backend.name), case.sequences, case.states)
 
 
 @every_case
 def test_outputs_are_those_of_the_plain_recurrence(name: str, backend: Backend) -> None:
-    outputs = Steps(name, backend).run(Row(0, 0, 150), Row(1, 0, 90), Row(2, 0, 70))
+    outputs = steps_of(name, backend).run(Row(0, 0, 150), Row(1, 0, 90), Row(2, 0, 70))
     for slot, output in enumerate(outputs):
         expected = case_of(name).reference(slot)
         assert np.abs(expected).max() > 0.5
@@ -196,8 +134,8 @@ def test_outputs_are_those_of_the_plain_recurrence(name: str, backend: Backend) 
 
 @every_case
 def test_chunks_decode_rows_and_neighbours_change_no_bit(name: str, backend: Backend) -> None:
-    whole, steps = Steps(name, backend), Steps(name, backend)
-    expected = [whole.run(Row(slot, 0, len(steps.case.sequences[slot][0])))[0] for slot in range(NUM_SLOTS)]
+    whole, steps = steps_of(name, backend), steps_of(name, backend)
+    expected = [whole.run(Row(slot, 0, len(steps.sequences[slot][0])))[0] for slot in range(NUM_SLOTS)]
     got: list[list[np.ndarray]] = [[], [], []]
     for parts in (
         (Row(0, 0, 3), Row(1, 0, 65)),
@@ -219,7 +157,7 @@ def test_chunks_decode_rows_and_neighbours_change_no_bit(name: str, backend: Bac
 def test_a_snapshot_is_the_state_at_its_place_and_another_sequence_goes_on_from_it(
     name: str, backend: Backend, end: int
 ) -> None:
-    steps, alone = Steps(name, backend), Steps(name, backend)
+    steps, alone = steps_of(name, backend), steps_of(name, backend)
     [expected] = steps.run(Row(0, 0, 150, save=4, save_end=end))
     alone.run(Row(0, 0, end))
     saved = alone.entry(0)
@@ -235,7 +173,7 @@ def test_a_snapshot_is_the_state_at_its_place_and_another_sequence_goes_on_from_
 
 @every_case
 def test_other_layers_and_entries_are_left_alone(name: str, backend: Backend) -> None:
-    steps = Steps(name, backend)
+    steps = steps_of(name, backend)
     steps.run(Row(0, 0, 90, save=5, save_end=32))
     for state in map(np.asarray, steps.states):
         assert np.isnan(state[1 - LAYER]).all()

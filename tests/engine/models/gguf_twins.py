@@ -158,6 +158,56 @@ def with_delta_nets(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
     return changed
 
 
+def with_state_spaces(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The tensors of state spaces, and Granite's joined ones, by the names and shapes that converters give them."""
+    changed: dict[str, np.ndarray] = {}
+    for name, values in tensors.items():
+        before, _, kind = name.rpartition(".mixer." if ".mixer." in name else ".mamba.")
+        match kind.removesuffix(".weight"):
+            case "A_log":
+                values = -np.exp(values)
+                values = values[:, None] if values.ndim == 1 else values
+            case "D" if ".mixer." in name or "mamba_n_heads" in config:
+                values = values[:, None]
+            case "dt_bias":
+                name = name.replace("dt_bias", "dt_proj.bias")
+            case "conv1d":
+                values = values[:, 0]
+            case "norm" if "mamba" in name or ".mixer." in name:
+                values = values.reshape(config.get("mamba_n_groups") or config["n_groups"], -1)
+        if config["model_type"] == "nemotron_h":
+            name = name.replace("model.", "backbone.")
+        if ".shared_mlp." in name:
+            before, _ = name.split(".shared_mlp.")
+            shared = "shared_expert." if config["num_local_experts"] else ""
+            if ".input_linear." in name:
+                for part, half in zip(("gate", "up"), np.split(values, 2), strict=True):
+                    changed[f"{before}.mlp.{shared}{part}_proj.weight"] = half
+                continue
+            name = f"{before}.mlp.{shared}down_proj.weight"
+        changed[name] = values
+    return changed
+
+
+def with_multipliers_of_falcon(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    """The weights times the multipliers, which files do not have."""
+    inputs = config["attention_in_multiplier"]
+    factors = {
+        "down_proj": config["mlp_multipliers"][1], "gate_proj": config["mlp_multipliers"][0],
+        "k_proj": inputs * config["key_multiplier"], "q_proj": inputs, "v_proj": inputs,
+        "o_proj": config["attention_out_multiplier"], "out_proj": config["ssm_out_multiplier"],
+        "lm_head": config["lm_head_multiplier"], "embed_tokens": config["embedding_multiplier"],
+    }  # fmt: skip
+    kind = name.split(".")[-2]
+    if kind == "in_proj":
+        size, states = config["mamba_d_ssm"], config["mamba_n_groups"] * config["mamba_d_state"]
+        widths = (size, size, states, states, config["mamba_n_heads"])
+        return (values.T * np.repeat(config["ssm_multipliers"], widths)).T.astype(np.float32) * np.float32(
+            config["ssm_in_multiplier"]
+        )
+    return values * np.float32(factors.get(kind, 1.0))
+
+
 def norms_of_hybrids_with_one(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
     """As `norms_with_one`, but for the norm in a delta-net."""
     return values if name.endswith("linear_attn.norm.weight") else norms_with_one(name, values, config)
@@ -173,6 +223,65 @@ def add_delta_nets(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     if "num_experts" in config:
         add_experts(writer, config)
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+
+
+def add_state_spaces(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Of Granite and Falcon."""
+    writer.add_ssm_conv_kernel(config["mamba_d_conv"])
+    writer.add_ssm_state_size(config["mamba_d_state"])
+    writer.add_ssm_group_count(config["mamba_n_groups"])
+    writer.add_ssm_time_step_rank(config["mamba_n_heads"])
+    writer.add_ssm_inner_size(config["mamba_n_heads"] * config["mamba_d_head"])
+
+
+def add_granite_hybrid(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_multipliers(writer, config)
+    add_state_spaces(writer, config)
+    writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
+    writer.add_rope_scaling_finetuned(config["position_embedding_type"] == "rope")
+    if config["num_local_experts"]:
+        add_experts(writer, config)
+
+
+def add_mamba2(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Also of Nemotron-H."""
+    num_heads, head_dim = (
+        (config["mamba_num_heads"], config["mamba_head_dim"])
+        if "mamba_num_heads" in config
+        else (config["num_heads"], config["head_dim"])
+    )
+    writer.add_layer_norm_rms_eps(config["layer_norm_epsilon"])
+    writer.add_ssm_conv_kernel(config["conv_kernel"])
+    writer.add_ssm_state_size(config.get("state_size") or config["ssm_state_size"])
+    writer.add_ssm_group_count(config["n_groups"])
+    writer.add_ssm_time_step_rank(num_heads)
+    writer.add_ssm_inner_size(num_heads * head_dim)
+
+
+def add_jamba(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_ssm_conv_kernel(config["mamba_d_conv"])
+    writer.add_ssm_state_size(config["mamba_d_state"])
+    writer.add_ssm_time_step_rank(config["mamba_dt_rank"])
+    writer.add_ssm_inner_size(config["mamba_expand"] * config["hidden_size"])
+    add_experts(writer, config)
+
+
+def of_attending_layers(config: Mapping[str, Any], size: int) -> int | list[int]:
+    """A size, or where few layers attend, 0 for those that do not."""
+    if "attn_layer_period" in config:  # of Jamba
+        period, offset = config["attn_layer_period"], config["attn_layer_offset"]
+        return [size if layer % period == offset else 0 for layer in range(config["num_hidden_layers"])]
+    if "mamba_n_heads" in config or "mamba_num_heads" in config:
+        kinds = config.get("layers_block_type") or config.get("layer_types")
+        return size if kinds is None else [size if kind in ("full_attention", "hybrid") else 0 for kind in kinds]
+    return size
+
+
+def of_feeding_layers(config: Mapping[str, Any], size: int) -> int | list[int]:
+    """A size, or of Nemotron-H, 0 for layers without a feed-forward block."""
+    if config["model_type"] != "nemotron_h":
+        return size
+    return [size if kind in ("mlp", "moe") else 0 for kind in config["layers_block_type"]]
 
 
 def nothing(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
@@ -336,6 +445,11 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "Qwen3_5ForConditionalGeneration": (MODEL_ARCH.QWEN35, norms_of_hybrids_with_one, add_delta_nets),
     "Qwen3_5MoeForCausalLM": (MODEL_ARCH.QWEN35MOE, norms_of_hybrids_with_one, add_delta_nets),
     "Qwen3_5MoeForConditionalGeneration": (MODEL_ARCH.QWEN35MOE, norms_of_hybrids_with_one, add_delta_nets),
+    "GraniteMoeHybridForCausalLM": (MODEL_ARCH.GRANITE_HYBRID, adjacent_pairs, add_granite_hybrid),
+    "FalconH1ForCausalLM": (MODEL_ARCH.FALCON_H1, with_multipliers_of_falcon, add_state_spaces),
+    "NemotronHForCausalLM": (MODEL_ARCH.NEMOTRON_H, as_stored, add_mamba2),
+    "Mamba2ForCausalLM": (MODEL_ARCH.MAMBA2, as_stored, add_mamba2),
+    "JambaForCausalLM": (MODEL_ARCH.JAMBA, as_stored, add_jamba),
     "Gemma2ForCausalLM": (MODEL_ARCH.GEMMA2, norms_with_one, add_gemma2),
     "Gemma3ForCausalLM": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
     "Gemma3ForConditionalGeneration": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
@@ -366,6 +480,16 @@ def add_rotary_of(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     add_rotary(writer, rotary, rotary_dim)
 
 
+def with_gguf_names(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The tensors as converters rename, join and cut them before the table of names."""
+    if config["model_type"] in STATE_SPACES:
+        tensors = with_state_spaces(tensors, config)
+    return with_delta_nets(with_joined_experts(tensors, config), config)
+
+
+STATE_SPACES = {"granitemoehybrid", "falcon_h1", "nemotron_h", "mamba2", "jamba"}  # model types
+
+
 def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Path:
     """Writes the model of a folder's `config.json` and tensors; of a model with pictures, the text's."""
     architecture, transform, extra = TWINS[config["architectures"][0]]
@@ -376,20 +500,26 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
         tensors = mixture_twins.with_latent_heads(tensors, config)
     num_ahead = config["architectures"][0] == "Glm4MoeForCausalLM"
     writer = GGUFWriter(path, MODEL_ARCH_NAMES[architecture])
+    if "layers_block_type" in config:
+        config = {**config, "num_hidden_layers": len(config["layers_block_type"])}
     writer.add_block_count(config["num_hidden_layers"] + num_ahead)
-    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_context_length(config.get("max_position_embeddings", 1 << 20))
     writer.add_embedding_length(config["hidden_size"])
-    if "intermediate_size" in config:
-        writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
+    if not config.get("num_local_experts") and "shared_intermediate_size" in config:  # of Granite without experts
+        writer.add_feed_forward_length(config["shared_intermediate_size"])
+    elif "intermediate_size" in config:
+        writer.add_feed_forward_length(of_feeding_layers(config, config["intermediate_size"]))
+    writer.add_head_count(config.get("num_attention_heads", 0))
     is_latent = architecture is MODEL_ARCH.DEEPSEEK2
     has_one_head = is_latent and not config.get("is_early")
-    writer.add_head_count_kv(1 if has_one_head else config["num_key_value_heads"])
+    if "num_key_value_heads" in config:
+        num_kv_heads = 1 if has_one_head else config["num_key_value_heads"]
+        writer.add_head_count_kv(of_attending_layers(config, num_kv_heads))
     if "rms_norm_eps" in config:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    else:
+    elif any(key in config for key in LAYER_NORM_EPSILONS):
         writer.add_layer_norm_eps(next(config[key] for key in LAYER_NORM_EPSILONS if key in config))
-    if "head_dim" in config and not is_latent:
+    if "head_dim" in config and "num_attention_heads" in config and not is_latent:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
     add_rotary_of(writer, config)
@@ -397,7 +527,7 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
     if architecture is MODEL_ARCH.APERTUS:
         add_xielu(writer, tensors, config["num_hidden_layers"])
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
-    for name, values in with_delta_nets(with_joined_experts(tensors, config), config).items():
+    for name, values in with_gguf_names(tensors, config).items():
         if name.startswith(OF_PICTURES) or ".act_fn." in name:
             continue
         of_text = name.replace("language_model.", "").replace("e_score_correction_bias", "e_score_correction.bias")

@@ -53,8 +53,19 @@ NOT_IN_GGUF = {
     "ministral", "qwen2_windows", "smollm3_windows", "qwen3_next_uneven", "ernie4_5_moe_interval", "falcon_sequential",
     "gpt_oss_limited",
 }  # fmt: skip
+# Nor what bounds time steps, or that norms come before gates.
+NOT_IN_GGUF |= {"granite_hybrid_dense", "falcon_h1_norm_first"}
+NOT_IN_GGUF.add("granite_hybrid_attention")  # it is a file of Granite
 # GGUF files of Qwen3.5 hold the heads of delta-nets in another order, which changes the order of sums.
-REORDERED_IN_GGUF = {"qwen3_5", "qwen3_5_pictures", "qwen3_5_moe", "qwen3_5_moe_pictures"}
+# Those of Falcon-H1 hold weights that are multiplied.
+REORDERED_IN_GGUF = {
+    "falcon_h1",
+    "falcon_h1_norm",
+    "qwen3_5",
+    "qwen3_5_pictures",
+    "qwen3_5_moe",
+    "qwen3_5_moe_pictures",
+}
 # Those whose bits are compared in other steps, which compiles twice: in a full run all of them.
 SAME_IN_COMPANY = ("glm4_moe", "hunyuan_dense", "gpt2", "deepseek_v3")
 # Tokens of the longest context that is served, where a model computes long contexts in another way.

@@ -92,6 +92,25 @@ _PICTURE_TOKENS = {
     "image_token_id": 250, "video_token_id": 251, "vision_start_token_id": 252, "vision_end_token_id": 253,
 }  # fmt: skip
 
+_MAMBA: dict[str, Any] = {
+    "num_hidden_layers": 5, "mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 16, "mamba_d_head": 32,
+}  # fmt: skip
+_GRANITE_HYBRID: dict[str, Any] = {
+    **_SIZES, **_MAMBA, "embedding_multiplier": 3.0, "attention_multiplier": 0.125, "residual_multiplier": 0.22,
+    "logits_scaling": 0.5, "shared_intermediate_size": 64,
+    "layer_types": ["linear_attention", "full_attention"] * 2 + ["linear_attention"],
+}  # fmt: skip
+_FALCON_H1: dict[str, Any] = {
+    **_LLAMA, **_MAMBA, "mamba_d_ssm": 128, "num_hidden_layers": 3, "rope_parameters": _PLAIN,
+    "embedding_multiplier": 3.0, "lm_head_multiplier": 0.75, "mlp_multipliers": [0.9, 0.6], "key_multiplier": 0.7,
+    "attention_in_multiplier": 1.1, "attention_out_multiplier": 0.8, "ssm_in_multiplier": 1.2,
+    "ssm_out_multiplier": 0.6, "ssm_multipliers": [0.9, 1.1, 0.8, 1.3, 0.7],
+}  # fmt: skip
+_NEMOTRON_H: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 512, "mamba_num_heads": 4,
+    "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 2, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
 _GPT_OSS: dict[str, Any] = {  # prompts on both sides of the window
     **_LLAMA, "num_hidden_layers": 4, "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 30,
     "rope_parameters": {
@@ -432,6 +451,56 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {**_LATENT, "rope_parameters": {**_LATENT_YARN, "mscale": 1.0, "mscale_all_dim": 1.0}},
     ),
     "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", _LATENT),
+    "granite_hybrid": (  # without rotation
+        "GraniteMoeHybridForCausalLM",
+        {**_GRANITE_HYBRID, "num_local_experts": 6, "num_experts_per_tok": 3},
+    ),
+    "granite_hybrid_dense": (
+        "GraniteMoeHybridForCausalLM",
+        {
+            **_GRANITE_HYBRID, "num_local_experts": 0, "position_embedding_type": "rope", "rope_parameters": _PLAIN,
+            "layer_types": ["linear_attention"] * 2 + ["full_attention"] * 2 + ["linear_attention"],
+            "mamba_n_groups": 1, "mamba_d_conv": 3, "mamba_conv_bias": False, "mamba_proj_bias": True,
+            "time_step_limit": [0.015, 0.02],
+        },
+    ),
+    "granite_hybrid_attention": (  # the smallest ones have no state spaces
+        "GraniteMoeHybridForCausalLM",
+        {
+            **_GRANITE_HYBRID, "num_local_experts": 0, "position_embedding_type": "rope", "rope_parameters": _PLAIN,
+            "num_hidden_layers": 3, "layer_types": ["full_attention"] * 3,
+        },
+    ),
+    "falcon_h1": ("FalconH1ForCausalLM", _FALCON_H1),
+    "falcon_h1_norm": (
+        "FalconH1ForCausalLM",
+        {**_FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False},
+    ),
+    "falcon_h1_norm_first": (
+        "FalconH1ForCausalLM", {**_FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": True},
+    ),
+    "nemotron_h": (
+        "NemotronHForCausalLM",
+        {
+            **_NEMOTRON_H,
+            "layers_block_type": ["linear_attention", "mlp"] * 2 + ["linear_attention", "full_attention", "mlp"],
+        },
+    ),
+    "mamba2": (
+        "Mamba2ForCausalLM",
+        {
+            "vocab_size": VOCAB_SIZE, "hidden_size": 64, "num_hidden_layers": 3, "num_heads": 4, "head_dim": 32,
+            "n_groups": 2, "state_size": 16, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+        },
+    ),
+    "jamba": (
+        "JambaForCausalLM",
+        {
+            **_SIZES, "num_hidden_layers": 6, "attn_layer_period": 3, "attn_layer_offset": 1, "expert_layer_period": 2,
+            "expert_layer_offset": 1, "num_experts": 6, "num_experts_per_tok": 3, "mamba_d_state": 16,
+            "mamba_dt_rank": 32,
+        },
+    ),
     "gpt_oss": ("GptOssForCausalLM", _GPT_OSS),
     "gpt_oss_limited": (  # gates and ups beyond a limit that no GGUF file states, windows in other layers
         "GptOssForCausalLM",

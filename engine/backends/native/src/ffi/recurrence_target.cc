@@ -3,42 +3,13 @@
 #include <vector>
 
 #include "ffi/handler.h"
+#include "ffi/recurrent_layer.h"
 #include "ffi/step.h"
+#include "recurrence/convolution.h"
 #include "recurrence/gated_delta.h"
 
 namespace eagre {
 namespace {
-
-constexpr int64_t kSlot = 2, kLoad = 4, kSave = 5, kSaveEnd = 6, kNumColumns = 7;  // as base/token_layout.py has them
-
-// The real rows of a step, with the entries of their states.
-ffi::Error read_rows(const S32& rows, const StepRows& step, int64_t num_entries, std::vector<DeltaRow>& found) {
-  const int64_t stride = rows.dimensions()[1];
-  found.clear();
-  for (const StepRow& row : step.rows()) {
-    const int32_t* columns = rows.typed_data() + row.row * stride;
-    const DeltaRow of_row{row.first_token, row.num_tokens,   row.start,
-                          columns[kSlot],  columns[kLoad], columns[kSave], columns[kSaveEnd] - row.start};
-    for (const int32_t entry : {of_row.slot, of_row.load, of_row.save}) {
-      if (entry < 0 || entry >= num_entries) return invalid("there is no such entry of states");
-    }
-    if (of_row.save > 0 && (of_row.num_before_save < 1 || of_row.num_before_save > of_row.num_tokens)) {
-      return invalid("a row saves its states outside its tokens");
-    }
-    found.push_back(of_row);
-  }
-  return ffi::Error::Success();
-}
-
-// The layer's part of float32[layers][...].
-ffi::Error of_layer(const F32& stack, int64_t layer, int64_t size, const float*& part) {
-  const auto shape = stack.dimensions();
-  if (shape.size() < 2 || layer >= shape[0] || static_cast<int64_t>(stack.element_count()) != shape[0] * size) {
-    return invalid("weights of a recurrence have another shape");
-  }
-  part = stack.typed_data() + layer * size;
-  return ffi::Error::Success();
-}
 
 ffi::Error gated_delta(F32 qkvz, F32 beta, F32 alpha, S32 rows, S32 layer, F32 convolution, F32 decay, F32 time_bias,
                        F32 norm, F32 inputs, F32 matrices, F32Result y, F32Result inputs_out, F32Result matrices_out,
@@ -92,10 +63,9 @@ ffi::Error gated_delta(F32 qkvz, F32 beta, F32 alpha, S32 rows, S32 layer, F32 c
   in.is_tiled = is_tiled;
   in.inputs = inputs.typed_data() + index * kept[1] * kept[2] * kept[3];
   in.matrices = matrices.typed_data() + index * shape[1] * in.num_heads * in.key_dim * in.value_dim;
-  if (rows.dimensions().size() != 2 || rows.dimensions()[1] < kNumColumns) return invalid("rows have another shape");
   StepCall step;
   if (ffi::Error error = step.read(rows, num_tiles, in.num_tokens); error.failure()) return error;
-  static std::vector<DeltaRow>& found = *new std::vector<DeltaRow>;  // the caller holds the pool
+  static std::vector<RecurrentRow>& found = *new std::vector<RecurrentRow>;  // the caller holds the pool
   if (ffi::Error error = read_rows(rows, step.rows(), shape[1], found); error.failure()) return error;
   run_gated_delta(step.pool(), found, in, y->typed_data());
   return ffi::Error::Success();

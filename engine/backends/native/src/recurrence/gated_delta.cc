@@ -6,61 +6,15 @@
 
 #include "isa/isa.h"
 #include "products/finish.h"
+#include "recurrence/convolution.h"
 #include "runtime/scratch.h"
 
 namespace eagre {
 namespace {
 
 constexpr int64_t kLanes = 16;
-constexpr int64_t kChannelBlock = 256;  // channels of a task of the convolution
 constexpr int64_t kTokenBlock = 64;     // tokens whose queries and keys are prepared together
 constexpr float kUnitEpsilon = 1e-6f;   // of the lengths of queries and keys
-
-// The rows of one slot, from the first to the end.
-struct Sequence {
-  size_t first, end;
-};
-
-std::vector<Sequence>& sequences_of(const std::vector<DeltaRow>& rows) {
-  static std::vector<Sequence>& sequences = *new std::vector<Sequence>;  // the caller holds the pool
-  sequences.clear();
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (i > 0 && rows[i].slot == rows[i - 1].slot) {
-      sequences.back().end = i + 1;
-    } else {
-      sequences.push_back({i, i + 1});
-    }
-  }
-  return sequences;
-}
-
-// Sixteen channels of the convolution over the rows of a sequence. The window are the inputs before the next token.
-void convolve(const GatedDelta& layer, const DeltaRow* rows, size_t num_rows, int64_t channel, float* mixed) {
-  const int64_t channels = layer.num_channels(), width = channels + layer.value_size(), before = layer.kernel - 1;
-  Floats window[kLargestKernel - 1];
-  const auto entry = [&](int32_t index) { return layer.inputs + index * before * channels + channel; };
-  const auto keep = [&](int32_t index) {
-    for (int64_t i = 0; i < before; ++i) store(entry(index) + i * channels, window[i]);
-  };
-  const DeltaRow& first = rows[0];
-  const float* begin = entry(first.load > 0 ? first.load : first.slot);
-  for (int64_t i = 0; i < before; ++i) window[i] = first.start == 0 ? zeros() : load(begin + i * channels);
-  for (size_t row = 0; row < num_rows; ++row) {
-    const DeltaRow& of_row = rows[row];
-    for (int32_t i = 0; i < of_row.num_tokens; ++i) {
-      const int64_t token = of_row.first_token + i;
-      const Floats x = load(layer.qkvz + token * width + channel);
-      const float* weights = layer.convolution + channel;
-      Floats sum = mul(x, load(weights + before * channels));
-      for (int64_t j = 0; j < before; ++j) sum = fma(window[j], load(weights + j * channels), sum);
-      store(mixed + token * channels + channel, silu(sum));
-      for (int64_t j = 0; j + 1 < before; ++j) window[j] = window[j + 1];
-      window[before - 1] = x;
-      if (of_row.save > 0 && i + 1 == of_row.num_before_save) keep(of_row.save);
-    }
-  }
-  keep(first.slot);
-}
 
 // x scaled to unit length and by `scale`, of `size` features.
 void to_unit(const float* x, int64_t size, float scale, float* unit) {
@@ -161,7 +115,7 @@ void finish(const GatedDelta& layer, const float* made, const float* gates, floa
 }
 
 // One head over the tokens of a row, kTokenBlock at most, from offset `first` to `end`.
-void run_tokens(const GatedDelta& layer, const DeltaRow& row, int64_t head, const float* mixed, HeadTokens& tokens,
+void run_tokens(const GatedDelta& layer, const RecurrentRow& row, int64_t head, const float* mixed, HeadTokens& tokens,
                 float* matrix, float* save, int64_t first, int64_t end, float* output) {
   const int64_t channels = layer.num_channels(), width = channels + layer.value_size(), count = end - first;
   const int64_t key_size = layer.num_key_heads * layer.key_dim, key = layer.key_head(head) * layer.key_dim;
@@ -189,7 +143,7 @@ void run_tokens(const GatedDelta& layer, const DeltaRow& row, int64_t head, cons
 }
 
 // One head over the rows of a sequence.
-void run_head(const GatedDelta& layer, const DeltaRow* rows, size_t num_rows, int64_t head, const float* mixed,
+void run_head(const GatedDelta& layer, const RecurrentRow* rows, size_t num_rows, int64_t head, const float* mixed,
               HeadTokens& tokens, float* output) {
   const int64_t size = layer.key_dim * layer.value_dim;
   const auto entry = [&](int32_t index) { return layer.matrices + (index * layer.num_heads + head) * size; };
@@ -200,7 +154,7 @@ void run_head(const GatedDelta& layer, const DeltaRow* rows, size_t num_rows, in
     std::memcpy(matrix, entry(rows[0].load), size * sizeof(float));
   }
   for (size_t i = 0; i < num_rows; ++i) {
-    const DeltaRow& row = rows[i];
+    const RecurrentRow& row = rows[i];
     for (int64_t first = 0; first < row.num_tokens; first += kTokenBlock) {
       const int64_t end = std::min<int64_t>(first + kTokenBlock, row.num_tokens);
       const bool saves = row.save > 0 && first < row.num_before_save && row.num_before_save <= end;
@@ -211,21 +165,17 @@ void run_head(const GatedDelta& layer, const DeltaRow* rows, size_t num_rows, in
 
 }  // namespace
 
-void run_gated_delta(Pool& pool, const std::vector<DeltaRow>& rows, const GatedDelta& layer, float* output) {
+void run_gated_delta(Pool& pool, const std::vector<RecurrentRow>& rows, const GatedDelta& layer, float* output) {
   static Scratch& convolved = *new Scratch;  // the caller holds the pool
   static Scratch& of_threads = *new Scratch;
   const std::vector<Sequence>& sequences = sequences_of(rows);
   const int64_t num_sequences = static_cast<int64_t>(sequences.size()), channels = layer.num_channels();
   float* mixed = convolved.take<float>(layer.num_tokens * channels);
   HeadTokens* tokens = of_threads.take<HeadTokens>(pool.num_threads());
-  const int64_t num_blocks = (channels + kChannelBlock - 1) / kChannelBlock;
-  pool.run(num_sequences * num_blocks, [&](int64_t task, int) {
-    const Sequence& sequence = sequences[task / num_blocks];
-    const int64_t begin = task % num_blocks * kChannelBlock, end = std::min(begin + kChannelBlock, channels);
-    for (int64_t channel = begin; channel < end; channel += kLanes) {
-      convolve(layer, &rows[sequence.first], sequence.end - sequence.first, channel, mixed);
-    }
-  });
+  run_convolution(pool, rows, sequences,
+                  {layer.qkvz, channels + layer.value_size(), 0, channels, layer.kernel, layer.convolution, nullptr,
+                   layer.inputs},
+                  mixed);
   pool.run(num_sequences * layer.num_heads, [&](int64_t task, int thread) {
     const Sequence& sequence = sequences[task / layer.num_heads];
     run_head(layer, &rows[sequence.first], sequence.end - sequence.first, task % layer.num_heads, mixed, tokens[thread],

@@ -5,23 +5,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "recurrence/rows.h"
 #include "runtime/pool.h"
 
 namespace eagre {
 
 constexpr int64_t kDeltaHeadMultiple = 16, kLargestDeltaHead = 256;  // features of a head
-constexpr int64_t kLargestKernel = 64;  // tokens that a convolution sees
-
-// A row of a step, with the entries of its states.
-struct DeltaRow {
-  int32_t first_token;  // among the step's tokens
-  int32_t num_tokens;
-  int32_t start;  // position in the sequence; at 0 the states are zeros
-  int32_t slot;   // the entry of its states
-  int32_t load;   // the entry to begin with, instead; 0: none
-  int32_t save;   // the entry that gets a copy; 0: none
-  int32_t num_before_save;  // tokens of the row
-};
 
 struct GatedDelta {
   const float* qkvz;   // [tokens][num_channels + value_size]: queries, keys, values, gates
@@ -46,6 +35,6 @@ struct GatedDelta {
 // output: [tokens][value_size]; only rows of real tokens are written. Rows of one slot stand behind one another, in the
 // order of the text. The arithmetic of a token depends on its sequence alone: not on the rows that it came in, nor on
 // its neighbours, nor on the number of threads.
-void run_gated_delta(Pool& pool, const std::vector<DeltaRow>& rows, const GatedDelta& layer, float* output);
+void run_gated_delta(Pool& pool, const std::vector<RecurrentRow>& rows, const GatedDelta& layer, float* output);
 
 }  // namespace eagre
