@@ -55,7 +55,7 @@ def encode(
     """
     tokens = jnp.asarray(batch.tile_tokens).reshape(-1)
     hidden, kv = _hidden_of(params, kv, tokens, batch, model, backends)
-    states = model.states(params, hidden, jnp.arange(hidden.shape[0])).reshape(*shares.shape, -1)
+    states = model.states(params, hidden, jnp.arange(hidden.shape[0]), backends).reshape(*shares.shape, -1)
     # Padding may be anything: 0 times a NaN is a NaN.
     weighted = jnp.where(shares[..., None] > 0, states.astype(jnp.float32) * shares[..., None], 0)
     vectors = jnp.sum(weighted, axis=1)
