@@ -21,6 +21,7 @@ from engine.models.architectures.granite import Granite
 from engine.models.architectures.hybrids.falcon_h1 import FalconH1
 from engine.models.architectures.hybrids.granite_hybrid import GraniteHybrid
 from engine.models.architectures.hybrids.jamba import Jamba
+from engine.models.architectures.hybrids.lfm2 import Lfm2
 from engine.models.architectures.hybrids.mamba2 import Mamba2
 from engine.models.architectures.hybrids.nemotron_h import NemotronH
 from engine.models.architectures.llama import Llama
@@ -82,6 +83,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("qwen2moe", "Qwen2MoeForCausalLM", Qwen2Moe),
     Architecture("qwen3moe", "Qwen3MoeForCausalLM", Qwen3Moe),
     Architecture("olmoe", "OlmoeForCausalLM", Olmoe),
+    Architecture("lfm2", "Lfm2ForCausalLM", Lfm2),
     Architecture("qwen3next", "Qwen3NextForCausalLM", Qwen3Next),
     Architecture("qwen35", "Qwen3_5ForCausalLM", Qwen35),
     Architecture("qwen35", "Qwen3_5ForConditionalGeneration", Qwen35),

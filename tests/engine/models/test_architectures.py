@@ -49,7 +49,7 @@ THROUGH_THE_ENGINE = (
     else [("gemma3", "native"), ("qwen3_moe", "native"), ("qwen3_next", "native")]
 )
 # GGUF files cannot say which layers have a window or do not rotate.
-NOT_IN_GGUF = {"ministral", "qwen2_windows", "smollm3_windows", "qwen3_next_uneven", "gpt_oss_limited"}
+NOT_IN_GGUF = {"ministral", "qwen2_windows", "smollm3_windows", "qwen3_next_uneven", "gpt_oss_limited", "lfm2_biases"}
 # Nor what bounds time steps, or that norms come before gates.
 NOT_IN_GGUF |= {"granite_hybrid_dense", "falcon_h1_norm_first"}
 NOT_IN_GGUF.add("granite_hybrid_attention")  # it is a file of Granite

@@ -18,10 +18,11 @@ struct Convolution {
   int64_t kernel;        // tokens that it sees
   const float* weights;  // [kernel][channels]
   const float* bias;     // [channels], or null
+  bool has_silu;         // of the sums
   float* inputs;         // [entries][kernel - 1][channels], of the layer
 };
 
-// output: [tokens][channels], silu of the sums; only rows of real tokens are written.
+// output: [tokens][channels], the sums or silu of them; only rows of real tokens are written.
 void run_convolution(Pool& pool, const std::vector<RecurrentRow>& rows, const std::vector<Sequence>& sequences,
                      const Convolution& layer, float* output);
 
