@@ -127,6 +127,7 @@ async def _set_up(page: Page, view: str, options: argparse.Namespace) -> None:
         await page.click("#tab-chat")
         return
     await page.click("#tab-tokens")
+    await page.wait_for("!document.querySelector('#tokens').hidden")
     await page.click(f"#tokens-views [data-view={view}]")
 
 

@@ -7,8 +7,9 @@ The guard requires an administrator's key, and answers 404 where there is none.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import orjson
 from aiohttp import web
@@ -19,13 +20,21 @@ from engine.interface.errors import ModelError
 from engine.interface.types import EngineBusy
 from server.http.entry.guard import ADMIN_PREFIX
 from server.http.entry.served import SERVED, read_body
+from server.http.ollama import PULLS
 from server.http.transport.json_body import json_response
-from server.protocol.admin_requests import AbortBody, ModelBody, SleepBody, UpdateWeightsBody
+from server.model_sources.available_models import AvailableModel, all_models
+from server.model_sources.builtin_models import BUILTIN_MODELS
+from server.model_sources.builtin_store import received_bytes
+from server.model_sources.cache_folder import ModelStoreError
+from server.model_sources.model_store import resolve_model
+from server.protocol.admin_requests import AbortBody, ModelBody, ServeBody, SleepBody, UpdateWeightsBody
 from server.protocol.errors import ApiError, invalid_value, shorten
 from server.protocol.json_limits import parse_json
+from server.serving.model_pulls import fetched_name
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.startup.logs import log
+from server.startup.settings import SettingsError
 
 Body = TypeVar("Body", bound=BaseModel)
 Change: TypeAlias = Callable[[ServedModels, ServedModel], Awaitable[None]]
@@ -34,7 +43,7 @@ MAX_TRACE_STEPS = 4096
 
 
 def add_routes(app: web.Application) -> None:
-    """Adds POST /admin/…, and GET /admin/trace."""
+    """Adds POST /admin/…, GET /admin/trace, and GET /admin/models."""
 
     def add(name: str, handler: Handler) -> None:
         app.router.add_post(ADMIN_PREFIX + name, handler)
@@ -47,6 +56,8 @@ def add_routes(app: web.Application) -> None:
     add("update_weights", update_weights)
     add("abort", abort)
     app.router.add_get(ADMIN_PREFIX + "trace", trace)
+    app.router.add_get(ADMIN_PREFIX + "models", list_models)
+    add("models", serve_model)
 
 
 def _changing_state(change: Change) -> Handler:
@@ -120,6 +131,53 @@ async def trace(request: web.Request) -> web.Response:
     body = await asyncio.to_thread(encode)
     headers = {"Content-Disposition": 'attachment; filename="eagre-trace.json"'}
     return web.Response(body=body, content_type="application/json", headers=headers)
+
+
+async def list_models(request: web.Request) -> web.Response:
+    """The models that this machine has from the Hub, and the built-in ones, which can be fetched."""
+    served, pulls = request.app[SERVED], request.app[PULLS]
+    values = {str(value) for model in served.all for value in (model.model_name, model.settings.model)}
+    listed = await served.workers.run_long(lambda: [_listed(model) for model in all_models(()) if model.error is None])
+    for entry in listed:
+        pull = pulls.progress_of(entry["id"])
+        entry |= {"is_served": entry["id"] in values, "pull": None if pull is None else pull._asdict()}
+    return json_response({"object": "list", "data": listed})
+
+
+def _listed(model: AvailableModel) -> dict[str, Any]:
+    builtin = BUILTIN_MODELS.get(model.name)
+    return {
+        "id": model.name,
+        "object": "model",
+        "source": model.source,
+        "is_here": model.path is not None,
+        "size": None if builtin is None else builtin.size,
+        "received": received_bytes(model.name),
+        "license": model.license,
+        "summary": model.summary,
+        "memory_bytes": model.memory_bytes,
+    }
+
+
+async def serve_model(request: web.Request) -> web.Response:
+    """Serves a fetched model beside the others, until the server ends; the first request for it loads it."""
+    name = fetched_name((await _read(request, ServeBody)).model)
+    served = request.app[SERVED]
+    try:
+        path = await served.workers.run_long(partial(resolve_model, name))
+    except ModelStoreError as error:
+        raise ApiError(f"{name} cannot be served: {error}", status=409, code="model_not_served") from error
+    if path is None:
+        raise ApiError(
+            f"{name} is not here; POST /api/pull fetches it", status=404, param="model", code="model_not_found"
+        )
+    if name not in served.names:
+        try:
+            served.add(name)
+        except SettingsError as error:
+            raise ApiError(f"{name} cannot be served: {error}", status=409, code="model_not_served") from error
+        log.info("admin", action="serve_model", model=name)
+    return json_response({"model": name, "state": served.find(name).state})
 
 
 def _model_of(request: web.Request, body: ModelBody) -> ServedModel:

@@ -26,6 +26,7 @@ class BuiltinModel:
         return sum(part.size for part in self.parts)
 
 
+# Of generation_config.json of Qwen's Instruct models of 0.5 and 1.5 billion parameters; the GGUF files state none.
 _QWEN_SAMPLING: Mapping[str, int | float] = MappingProxyType(
     {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.1}
 )

@@ -37,6 +37,14 @@ def builtin_file(name: str) -> Path:
     return cache_folder() / "models" / f"{name}.gguf"
 
 
+def received_bytes(name: str) -> int:
+    """How much of a built-in model an interrupted pull has left; 0 of any other model."""
+    try:
+        return builtin_file(name).with_suffix(".partial").stat().st_size if name in builtin_models.BUILTIN_MODELS else 0
+    except OSError:
+        return 0
+
+
 def find_builtin(name: str) -> Path | None:
     """The file of a built-in model, or None where it is not pulled yet or has another hash."""
     path = builtin_file(name)

@@ -15,6 +15,12 @@ class SleepBody(ModelBody):
     drop_weights: bool = False  # whether the device gives back the memory of the weights too
 
 
+class ServeBody(StrictModel):
+    """The body of POST /admin/models."""
+
+    model: str  # the name of a built-in model or one of the Hub that has been fetched
+
+
 class UpdateWeightsBody(ModelBody):
     """The body of /admin/update_weights."""
 

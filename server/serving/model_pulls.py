@@ -28,6 +28,9 @@ class PullProgress(NamedTuple):
     total: int
 
 
+_BEGUN = PullProgress("pulling manifest", 0, 0)
+
+
 class ModelPulls:
     """The pulls of a server, of which one runs at a time.
 
@@ -36,6 +39,11 @@ class ModelPulls:
 
     def __init__(self) -> None:
         self._running: str | None = None
+        self._latest = _BEGUN
+
+    def progress_of(self, name: str) -> PullProgress | None:
+        """How far the pull of a model is; None where none runs."""
+        return self._latest if name == self._running else None
 
     async def pull(self, name: str) -> AsyncIterator[PullProgress]:
         """Fetches a built-in model or one of the Hub, and tells how far it is a few times a second.
@@ -47,8 +55,11 @@ class ModelPulls:
         if self._running is not None:
             raise ApiError(f"{self._running} is being pulled; try again later", status=409, code="pull_running")
         loop, done = asyncio.get_running_loop(), asyncio.Event()
-        latest, failures = [PullProgress("pulling manifest", 0, 0)], list[Exception]()
-        self._running = name
+        failures = list[Exception]()
+        self._running, self._latest = name, _BEGUN
+
+        def note(stage: str, completed: int, total: int) -> None:
+            self._latest = PullProgress(stage, completed, total)
 
         def finish() -> None:
             self._running = None
@@ -56,7 +67,7 @@ class ModelPulls:
 
         def work() -> None:
             try:
-                pull_model(name, lambda *progress: latest.__setitem__(0, PullProgress(*progress)))
+                pull_model(name, note)
             except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
                 failures.append(error)
             try:
@@ -68,8 +79,8 @@ class ModelPulls:
         threading.Thread(target=work, name="pull", daemon=True).start()
         told: PullProgress | None = None
         while not done.is_set():
-            if latest[0] != told:
-                told = latest[0]
+            if self._running == name and self._latest != told:
+                told = self._latest
                 yield told
             try:
                 await asyncio.wait_for(done.wait(), INTERVAL_S)

@@ -51,6 +51,11 @@ class Residency:
         self._bring: Bring | None = None
         self._running: asyncio.Task[None] | None = None
 
+    def add(self, model: ServedModel) -> None:
+        """Takes one more model, which has to share the room with the others."""
+        self._models = (*self._models, model)
+        self._places[model] = _Place()
+
     def start(self, bring: Bring) -> None:
         """Begins to bring models by `bring`, as many at once as there is room for, in their order."""
         self._bring = bring

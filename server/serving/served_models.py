@@ -18,6 +18,7 @@ from server.serving.residency import Bring, Residency
 from server.serving.running_requests import RunningRequests
 from server.serving.served_model import ServedModel
 from server.serving.submit import Submission, Submitter
+from server.startup.model_settings import settings_of_another
 from server.startup.settings import MetricsNames, ServerSettings
 from server.storage.record_store import RecordStore
 from server.streams.stream_registry import StreamRegistry
@@ -81,9 +82,19 @@ class ServedModels:
             ),
             ProcessGauge("eagre_held_stream_bytes", "Bytes of their events", lambda: self.streams.num_bytes),
         )
-        self.metrics = MetricsPage(
-            {model.metrics: model for model in self.all}, MetricsNames(settings.metrics_names), gauges
-        )
+        self._by_metrics = {model.metrics: model for model in self.all}
+        self.metrics = MetricsPage(self._by_metrics, MetricsNames(settings.metrics_names), gauges)
+
+    def add(self, name: str) -> ServedModel:
+        """Serves one more model, which requests for it load; as many as before are in memory at once.
+
+        Raises SettingsError: it cannot be served beside the others.
+        """
+        model = ServedModel(settings_of_another(self.first.settings, name, len(self.all)), self._count)
+        self._by_metrics[model.metrics] = model
+        self.all = (*self.all, model)
+        self.residency.add(model)
+        return model
 
     def start(self, bring: Bring) -> None:
         """Begins to load the models, each by `bring`."""

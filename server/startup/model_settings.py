@@ -15,6 +15,8 @@ from server.model_sources.builtin_models import BUILTIN_MODELS
 from server.model_sources.model_paths import GGUF_SUFFIX, is_model_folder, models_in
 from server.startup.settings import ServerSettings, SettingsError
 
+_ONE_MODEL = "prefix_cache_listen and prefix_cache_peers are for a server with one model"
+
 
 def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
     """The settings of each model to serve, in the order of the flags; raises SettingsError.
@@ -56,10 +58,19 @@ def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
     )
 
 
+def settings_of_another(first: ServerSettings, name: str, index: int) -> ServerSettings:
+    """The settings of a model that a running server takes beside its first one; raises SettingsError."""
+    if first.engine.num_hosts > 1:
+        raise SettingsError(f"num_hosts is {first.engine.num_hosts}; several hosts compute one model")
+    if first.engine.prefix_cache_listen is not None or first.engine.prefix_cache_peers:
+        raise SettingsError(_ONE_MODEL)
+    return replace(first, models=(name,), served_model_name=name, engine=_with_own_ports(first.engine, index))
+
+
 def _with_own_ports(engine: EngineConfig, index: int) -> EngineConfig:
     """The configuration of one of several models, with ports of its own for page events; raises SettingsError."""
     if index and (engine.prefix_cache_listen is not None or engine.prefix_cache_peers):
-        raise SettingsError("prefix_cache_listen and prefix_cache_peers are for a server with one model")
+        raise SettingsError(_ONE_MODEL)
     if engine.kv_events is None:
         return engine
     try:

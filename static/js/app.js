@@ -42,7 +42,6 @@ import { ConnectionLost, ServerError } from "./transport/errors.js";
 import { Server } from "./transport/server.js";
 import { ServerState } from "./transport/server_state.js";
 import { Inspector } from "./views/inspector.js";
-import { Workbench } from "./views/workbench.js";
 import { LANGUAGES, fillIn, languageOf, loadWords, words } from "./words/words.js";
 
 const LANGUAGE = "eagre.language";
@@ -161,14 +160,25 @@ function start(language) {
   const parameterPanel = new ParameterPanel(controls, new Presets(storage), {
     fetch: keyedFetch, onChange: () => showHolds(), reveal: () => layout.open("settings"),
   });
-  const workbench = new Workbench({
-    ...shared,
-    parameters: (isChat) => (isChat ? chatParameters() : sampling()),
-    canGenerate,
-    hasSeed: () => controls.settings.seed !== null,
-    restore: restoreParameters,
-  });
-  const panels = { chat, tokens: workbench, engine: null }; // the operator's page is loaded with its first visit
+  const panels = { chat, tokens: null, engine: null }; // the other two are loaded with their first visit
+  const parts = {
+    tokens: async () => {
+      const { Workbench } = await import("./views/workbench.js");
+      return () => new Workbench({
+        ...shared,
+        parameters: (isChat) => (isChat ? chatParameters() : sampling()),
+        canGenerate,
+        hasSeed: () => controls.settings.seed !== null,
+        restore: restoreParameters,
+      });
+    },
+    engine: async () => {
+      const { EngineView } = await import("./engine/engine_view.js");
+      return () => new EngineView({
+        fetch: engineFetch, adminKey, model: () => server.model?.id, onOpen: openRequest, onState: () => server.check(),
+      });
+    },
+  };
   const holds = [["story-form", () => false], ["chat-form", () => true], ["tokens-form", () => byId("tokens-kind").value === "chat"]]
     .map(([form, isOfChat]) => new Hold(byId(form), () => parameterPanel.problem(isOfChat())));
   byId("tokens-kind").addEventListener("change", showHolds);
@@ -183,6 +193,7 @@ function start(language) {
   /** Shows the place that the address names. */
   async function show(route) {
     const { view } = route;
+    const { hash } = location; // it may be another one when the page's part is there
     document.body.dataset.mode = view;
     for (const name of Object.keys(panels)) {
       byId(name).hidden = name !== view || panels[name] === null;
@@ -191,32 +202,31 @@ function start(language) {
     }
     if (panels.engine !== null) panels.engine.isShown = view === "engine";
     layout.showView(view);
-    if (view === "tokens") workbench.takeSetup();
     if (view === "chat") await showConversation(route);
     parameterPanel.isChat = !(view === "chat" && chat.conversation?.kind === "completion");
     byId("tab-chat").href = chat.conversation !== null && chat.conversation.tree.size > 0 ? addressOf(chat.conversation.id) : NEW.chat;
     if (view !== "chat") document.title = `${words.header[view === "tokens" ? "compare" : "engine"]} – Eagre`;
-    if (panels[view] === null) await loadEngine();
+    if (panels[view] === null) await loadPart(view);
     if (document.body.dataset.mode !== view) return; // the reader has gone on meanwhile
+    if (view === "tokens") panels.tokens?.takeSetup(hash);
     if (matchMedia("(hover: hover)").matches) panels[view]?.focus?.(); // no keyboard jumps up on a phone
   }
 
-  async function loadEngine() {
-    const part = await import("./engine/engine_view.js").catch(() => null);
-    if (part === null) {
+  async function loadPart(name) {
+    const make = await parts[name]().catch(() => null);
+    if (make === null) {
       toast.show(words.engine.loadFailed);
       return;
     }
-    panels.engine ??= new part.EngineView({
-      fetch: engineFetch, adminKey, model: () => server.model?.id, onOpen: openRequest, onState: () => server.check(),
-    });
-    const isShown = document.body.dataset.mode === "engine";
-    byId("engine").hidden = !isShown;
-    panels.engine.isShown = isShown;
+    panels[name] ??= make();
+    const isShown = document.body.dataset.mode === name;
+    byId(name).hidden = !isShown;
+    if (name === "engine") panels.engine.isShown = isShown;
   }
 
   async function showConversation({ id, kind }) {
     if (id === undefined) {
+      sidebar.endSearch();
       await chat.create(kind);
     } else if (!(await chat.open(id))) {
       router.rename(NEW.chat);
@@ -255,7 +265,7 @@ function start(language) {
 
   function showState() {
     showServer(server);
-    workbench.offerModels(server.models);
+    panels.tokens?.offerModels(server.models);
     parameterPanel.model = server.model;
     if (server.name === "locked" && (byId("key-setting").hidden || server.isRefused)) askForKey();
     byId("api-key-error").textContent = server.isRefused ? words.settings.keyRefused : "";

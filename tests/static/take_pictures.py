@@ -58,6 +58,7 @@ PROMPT = (
 
 async def write_tokens(page: Page, columns: int) -> None:
     await page.click("#tab-tokens")
+    await page.wait_for("!document.querySelector('#tokens').hidden")
     await page.evaluate(f"document.querySelector('#tokens-prompt').value = {PROMPT!r}")
     await page.evaluate(
         f"(() => {{ const columns = document.querySelector('#tokens-columns'); columns.value = '{columns}';"

@@ -106,6 +106,16 @@ async def test_a_pasted_file_is_attached_and_pasted_text_is_text(page: Page) -> 
     assert await page.evaluate("document.querySelector('#chat-error').hidden")
 
 
+async def test_a_long_pasted_text_is_attached_unless_shift_is_held(page: Page) -> None:
+    assert await give(page, kind="paste", at="#chat-input", text="x" * 4999)
+    assert not await give(page, kind="paste", at="#chat-input", text="x" * 5000)
+    assert await attached(page, 1) == ["pasted.txt"]
+    await page.evaluate(
+        "document.dispatchEvent(new KeyboardEvent('keydown', { key: 'V', ctrlKey: true, shiftKey: true }))"
+    )
+    assert await give(page, kind="paste", at="#chat-input", text="x" * 5000)
+
+
 @pytest.mark.parametrize(
     ("file", "words"),
     [

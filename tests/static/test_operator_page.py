@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from engine.interface.types import Progress
+from server.http import admin
+from server.model_sources import removal
+from server.model_sources.cache_folder import ModelStoreError
+from server.serving import model_pulls
 from tests.fakes.engine_client import FakeEngineClient
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, server_starter
-from tests.server.serving.conftest import several
+from tests.server.serving.conftest import Source, prefixing, several
 from tests.static.devtools import Browser, Page
 from tests.static.stub_server import StubServer
 from tests.static.test_chat_page import READY
@@ -69,6 +77,7 @@ async def test_who_has_no_key_sees_the_models_and_changes_nothing(browser: Brows
         page = await open_engine(browser, server.url, key=None)
         await page.wait_for(f"{MODELS}.join() === 'in memory,in memory'")
         assert await page.evaluate(BUTTONS) == []
+        assert not await page.evaluate("document.querySelector('.fetcher').checkVisibility()")
         await close(page)
 
 
@@ -116,3 +125,79 @@ async def test_a_quiet_engine_claims_to_know_nothing_of_its_device(browser: Brow
     await page.wait_for("!document.querySelector('#engine-lanes').getAttribute('aria-label').includes('idle')")
     await close(page)
     await server.stop()
+
+
+NAME = "qwen2.5-coder-0.5b"
+ROW = f"[...document.querySelectorAll('#engine-available tr')].find((row) => row.textContent.startsWith('{NAME}'))"
+
+
+async def test_a_model_is_fetched_used_and_deleted_by_the_operators_hand(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    may_end, path, failure = threading.Event(), tmp_path / "models" / f"{NAME}.gguf", list[Exception]()
+
+    def pull(name: str, progress: Progress) -> Path:
+        progress("download it (2 of 3)", 123_000_000, 164_000_000)
+        if failure:
+            raise failure.pop()
+        assert may_end.wait(PATIENCE_S)
+        path.parent.mkdir()
+        with path.open("wb") as file:
+            file.truncate(491_400_064)
+        return path
+
+    monkeypatch.setenv("EAGRE_CACHE", str(tmp_path))
+    monkeypatch.setattr(model_pulls, "pull_model", pull)
+    monkeypatch.setattr(admin, "resolve_model", lambda name: path if name == NAME else None)
+    monkeypatch.setattr(model_pulls, "resolve_model", lambda name: path if name == NAME else None)
+    monkeypatch.setattr(removal, "remove_model", lambda _: path.unlink())
+    async with several("tide", admin_keys=(ADMIN,)) as server:
+        page = await open_engine(browser, server.url)
+        await page.wait_for(f"{ROW}?.innerText.includes('491 MB')")
+        about = await page.evaluate(f"{ROW}.innerText")
+        assert "650 MB" in about
+        assert "Apache License 2.0" in about
+        assert "any laptop" in about
+        failure.append(ModelStoreError("no network"))
+        await page.click(f"[aria-label='Fetch {NAME}']")
+        await page.wait_for("document.querySelector('#engine-message').textContent.endsWith('no network')")
+        await page.click(f"[aria-label='Fetch {NAME}']")
+        await page.wait_for(f"{ROW}.innerText.includes('123 MB of 164 MB, part 2 of 3')")
+        again = await open_engine(browser, server.url)  # another page sees the same
+        await again.wait_for(f"{ROW}?.innerText.includes('123 MB of 164 MB, part 2 of 3')")
+        assert await again.evaluate(f"{ROW}.querySelector('progress').value") == 123_000_000
+        may_end.set()
+        await page.wait_for(f"document.querySelector(\"[aria-label='Use {NAME}']\") !== null")
+        await close(again)
+        await page.click(f"[aria-label='Delete {NAME}']")
+        await page.click(f"[aria-label='Cancel {NAME}']")
+        server.sources[NAME] = Source(prefixing("qwen:"))
+        server.sources[NAME].may_load.set()
+        await page.click(f"[aria-label='Use {NAME}']")
+        await page.wait_for(f"{MODELS}.join() === 'sleeping,in memory'")
+        await page.wait_for(
+            f"[...document.querySelector('#model').options].map(({{ value }}) => value).join() === 'tide,{NAME}'"
+        )
+        assert (await server.complete(NAME))[1]["choices"][0]["text"] == "qwen:ab"
+        await page.wait_for(f"{ROW}.innerText.includes('in use')")
+        await close(page)
+
+
+async def test_a_model_is_deleted_after_a_question(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "models" / f"{NAME}.gguf"
+    path.parent.mkdir()
+    with path.open("wb") as file:
+        file.truncate(491_400_064)
+    monkeypatch.setenv("EAGRE_CACHE", str(tmp_path))
+    monkeypatch.setattr(model_pulls, "resolve_model", lambda name: path if name == NAME else None)
+    monkeypatch.setattr(removal, "remove_model", lambda _: path.unlink())
+    async with several("tide", admin_keys=(ADMIN,)) as server:
+        page = await open_engine(browser, server.url)
+        await page.click(f"[aria-label='Delete {NAME}']")
+        assert path.exists()
+        await page.click(f"[aria-label='Delete for good {NAME}']")
+        await page.wait_for(f"document.querySelector(\"[aria-label='Fetch {NAME}']\") !== null")
+        assert not path.exists()
+        await close(page)

@@ -124,6 +124,7 @@ async def test_a_schema_that_is_not_json_holds_every_send(page: Page, server: St
     assert "The JSON schema cannot be sent." in await held(page, "story-form")
     assert await is_disabled(page, "#story-continue")
     await page.click("#tab-tokens")
+    await page.wait_for("!document.querySelector('#tokens').hidden")
     await page.click("#tokens-run")
     assert "The JSON schema cannot be sent." in await held(page, "tokens-form")
     assert server.requests == []

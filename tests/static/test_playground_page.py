@@ -78,6 +78,15 @@ async def story(page: Page) -> str:
     return text
 
 
+async def test_what_is_asked_ahead_is_asked_once_and_holds_once(page: Page, server: StubServer) -> None:
+    asked = [url.rpartition("/")[2] for url in page.urls() if url.endswith(("/readiness", "/v1/models"))]
+    assert sorted(asked) == ["models", "readiness"]
+    server.is_ready = False
+    await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    await page.wait_for("document.querySelector('#server').dataset.state === 'loading'")
+    assert [said for said in page.complaints() if "preload" in said] == []
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_one_click_continues_the_example(page: Page, server: StubServer, transport: str) -> None:
     await choose(page, transport)
@@ -131,6 +140,7 @@ async def test_the_link_of_a_setup_brings_the_models_of_the_settings_and_of_a_co
     page = await browser.open(server.origin + "/")
     await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
     await page.click("#tab-tokens")
+    await page.wait_for("!document.querySelector('#tokens').hidden")
     for selector, value in (
         ("#model", "two"),
         ("#tokens-columns", "2"),
@@ -143,6 +153,7 @@ async def test_the_link_of_a_setup_brings_the_models_of_the_settings_and_of_a_co
     await page.close()
     page = await browser.open(f"{server.origin}/{fragment}")
     await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+    await page.wait_for("!document.querySelector('#tokens').hidden")
     assert await page.evaluate("document.querySelector('#model').value") == "two"
     await page.click("#tokens-run")
     await page.wait_for("!document.querySelector('#tokens-run').hidden")

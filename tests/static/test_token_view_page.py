@@ -69,6 +69,7 @@ async def test_tokens_wrap_as_the_text_does(browser: Browser, server: RunningSer
     page = await browser.open(server.url + "/", width=width, height=800)
     await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
     await page.click("#tab-tokens")
+    await page.wait_for("!document.querySelector('#tokens').hidden")
     await set_value(page, "#max-tokens", str(len(TEXT)))
     await run(page)
     count = "document.querySelectorAll('.column .tokens .token').length"
@@ -110,6 +111,7 @@ async def test_a_tap_on_a_phone_shows_the_card_and_leaves_the_token_in_view(
     page = await browser.open(server.url + "/", width=390, height=780)
     await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
     await page.click("#tab-tokens")
+    await page.wait_for("!document.querySelector('#tokens').hidden")
     await set_value(page, "#max-tokens", "400")
     await run(page)
     await page.wait_for("document.querySelectorAll('.column .tokens .token').length === 400")

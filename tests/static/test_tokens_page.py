@@ -50,6 +50,7 @@ async def open_tokens(browser: Browser, url: str, fragment: str = "") -> Page:
     page = await browser.open(f"{url}/{fragment}")
     await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
     await page.click("#tab-tokens")
+    await page.wait_for("!document.querySelector('#tokens').hidden")
     await set_value(page, "#max-tokens", "8")
     return page
 
@@ -203,6 +204,7 @@ async def test_a_link_brings_the_whole_setup_and_sends_none_of_it(browser: Brows
     await page.close()
     page = await browser.open(f"{server.url}/{fragment}")
     await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+    await page.wait_for("!document.querySelector('#tokens').hidden")
     assert await page.evaluate("document.querySelector('#tokens-prompt').value") == "a secret ☃"
     assert await page.evaluate("document.querySelectorAll('.column').length") == 3
     assert await page.evaluate("document.querySelector('#parameter-top_k').value") == "7"

@@ -197,6 +197,31 @@ class ModelList(Answer):
     models: list[dict[str, Any]]  # the catalogue that Codex reads
 
 
+class PullProgress(Answer):
+    stage: str
+    completed: int  # bytes of this stage
+    total: int  # 0: not known yet
+
+
+class AvailableModel(Answer):
+    id: str
+    object: Literal["model"]
+    source: Literal["built-in", "hub"]
+    is_here: bool
+    is_served: bool
+    size: int | None
+    received: int
+    license: str | None
+    summary: str | None
+    memory_bytes: int | None
+    pull: PullProgress | None
+
+
+class AvailableModels(Answer):
+    object: Literal["list"]
+    data: list[AvailableModel]
+
+
 class McpServerName(Answer):
     id: str
     object: Literal["mcp_server"]

@@ -17,7 +17,7 @@ from server.api.openai.completion_request import CompletionRequest
 from server.api.openai.token_requests import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
 from server.api.openapi import answers, messages
 from server.api.responses.responses_request import ResponsesRequest
-from server.protocol.admin_requests import AbortBody, ModelBody, SleepBody, UpdateWeightsBody
+from server.protocol.admin_requests import AbortBody, ModelBody, ServeBody, SleepBody, UpdateWeightsBody
 
 
 class Tag(StrEnum):
@@ -239,6 +239,11 @@ OPERATIONS = (
         UpdateWeightsBody, needs_body=True,
     ),
     _admin("abort", "Aborts the requests with an id, of any key", AbortBody, needs_body=True),
+    Operation(
+        "GET", "/admin/models", Tag.ADMIN, "Lists the built-in models, and those of the Hub that are on this machine",
+        answer=answers.AvailableModels, key=Key.ADMIN,
+    ),
+    _admin("models", "Serves a fetched model beside the others, until the server ends", ServeBody, needs_body=True),
     Operation(
         "GET", "/admin/trace", Tag.ADMIN, "The last steps as a trace file for Perfetto", key=Key.ADMIN,
         query=("steps", "model"),

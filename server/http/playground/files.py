@@ -32,6 +32,8 @@ _PEERS = 'id="peers" content=""'  # of the page, where the servers stand that it
 _STYLES = re.compile(r'(?:<link rel="stylesheet" href="static/[^"]+">\s*)+')
 _STYLE = re.compile(r'href="static/([^"]+)"')
 _SCRIPT = re.compile(r'<script type="module" src="static/([^"]+)"></script>')
+# What a page asks for before its script runs; without a key it would be refused, and the page take the refusal.
+_KEYED = re.compile(r'<link rel="preload" href="v1/models"[^>]*>\s*')
 _NAMED = re.compile(r'\b(href|src)="static/([^"?]+)"')
 
 
@@ -52,11 +54,16 @@ class Playground:
     def __init__(self, peers: Sequence[str] = ()) -> None:
         self.paths = dict(_walk(files("static"), ""))
         self.loaded: dict[str, StaticFile] = {}
-        self.plain_pages = dict[str, StaticFile]()  # the pages that load every module by itself
+        self._pages = dict[tuple[str, bool, bool], StaticFile]()
         for path, name in PAGES.items():
-            page = self._text(path).replace(_PEERS, _PEERS.replace('""', f'"{html.escape(" ".join(peers))}"'))
-            self.plain_pages[path] = _make(page.encode(), "text/html")
-            self.loaded[path] = _make(self._bundled(page, name).encode(), "text/html")
+            plain = self._text(path).replace(_PEERS, _PEERS.replace('""', f'"{html.escape(" ".join(peers))}"'))
+            for text, is_plain in ((plain, True), (self._bundled(plain, name), False)):
+                self._pages[path, is_plain, True] = _make(text.encode(), "text/html")
+                self._pages[path, is_plain, False] = _make(_KEYED.sub("", text).encode(), "text/html")
+
+    def page(self, path: str, *, is_plain: bool, is_open: bool) -> StaticFile:
+        """A page of `PAGES`; a plain one loads every module by itself, and one of an open server asks ahead."""
+        return self._pages[path, is_plain, is_open]
 
     def load(self, path: str) -> StaticFile:
         """Reads a file of `paths`."""

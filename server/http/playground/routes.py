@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from aiohttp import ETag, web
 
+from server.http.entry.guard import GUARD
 from server.http.entry.served import SERVED
 from server.http.playground.files import Playground, StaticFile
 
@@ -25,9 +26,11 @@ def add_routes(app: web.Application, peers: Sequence[str] = ()) -> None:
         return playground
 
     async def show_page(request: web.Request, path: str) -> web.StreamResponse:
-        loaded = await load(request)
-        pages = loaded.plain_pages if "modules" in request.query else loaded.loaded
-        return _respond(request, pages[path], headers)
+        keys = request.app[GUARD].keys
+        page = (await load(request)).page(
+            path, is_plain="modules" in request.query, is_open=keys is None or keys.is_open
+        )
+        return _respond(request, page, headers)
 
     async def docs(request: web.Request) -> web.StreamResponse:
         return await show_page(request, "docs/index.html")

@@ -7,6 +7,7 @@ import { Admin } from "./admin.js";
 import { EngineEvents } from "./engine_events.js";
 import { KeyUsage } from "./key_usage.js";
 import { Steps, drawLanes } from "./lanes.js";
+import { ModelFetcher } from "./model_fetcher.js";
 import { ModelList } from "./model_list.js";
 import { STATES, drawMap, parseMap } from "./page_map.js";
 import { RequestBars, partsOf } from "./request_bars.js";
@@ -23,9 +24,8 @@ const MOST_NAMED = 6; // requests of the queue
 export class EngineView {
   #admin;
   #model;
-  #requests;
+  #lists; // what is asked for while the page is shown
   #models;
-  #usage;
   #onState;
   #stream;
   #steps = new Steps();
@@ -50,11 +50,14 @@ export class EngineView {
     this.#admin = admin;
     this.#model = model;
     this.#onState = onState;
-    this.#models = new ModelList({ fetch, admin, tell: (text, isTrouble) => this.#tell(text, isTrouble), onChange: onState });
-    this.#usage = new KeyUsage(admin);
-    byId("engine-pictures").before(this.#models.element, this.#usage.element);
+    const tell = (text, isTrouble) => this.#tell(text, isTrouble);
+    const models = new ModelList({ fetch, admin, tell, onChange: onState });
+    const fetcher = new ModelFetcher({ admin, tell, onServe: (model) => models.load(model) });
+    const usage = new KeyUsage(admin);
+    byId("engine-pictures").before(models.element, fetcher.element, usage.element);
+    this.#models = models;
     byId("engine-idle").parentElement.title = words.engine.idleTitle;
-    this.#requests = new RequestList(admin, onOpen);
+    this.#lists = [new RequestList(admin, onOpen), models, fetcher, usage];
     this.#stream = new EngineEvents({
       fetch,
       onEvent: (event) => this.#receive(event),
@@ -65,7 +68,7 @@ export class EngineView {
     byId("engine-key").addEventListener("change", () => {
       admin.key.value = byId("engine-key").value;
       this.reopen(); // an administrator sees the ids of all requests
-      for (const list of [this.#requests, this.#models, this.#usage]) list.follow();
+      for (const list of this.#lists) list.follow();
     });
     for (const button of document.querySelectorAll("#engine-actions [data-call]")) {
       button.addEventListener("click", () => this.#call(button.dataset.call, button.textContent));
@@ -107,7 +110,7 @@ export class EngineView {
   #follow() {
     if (this.#isShown && !document.hidden) this.#stream.open();
     else this.#stream.close();
-    for (const list of [this.#requests, this.#models, this.#usage]) list.isShown = this.#isShown && !document.hidden;
+    for (const list of this.#lists) list.isShown = this.#isShown && !document.hidden;
   }
 
   #receive(event) {

@@ -21,6 +21,7 @@ export class KeyUsage {
     this.element.hidden = true;
     const columns = Object.values(words.usage.columns).map((word, at) => ({ word, className: at === 0 ? "" : "number" }));
     this.element.append(...titledTable("keys", words.usage.title, columns, this.#body));
+    this.#body.parentElement.tabIndex = 0; // on a phone it is scrolled sideways
   }
 
   set isShown(isShown) {

@@ -57,6 +57,11 @@ export class ModelList {
     if (this.#isShown) this.#ask();
   }
 
+  /** Brings a model into memory. */
+  load(model) {
+    return this.#call(model, "wake", words.models.calls.load);
+  }
+
   async #ask() {
     clearTimeout(this.#timer);
     const timer = (this.#timer = setTimeout(() => this.#ask(), INTERVAL));

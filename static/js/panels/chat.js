@@ -3,11 +3,11 @@
  * Answers of conversations that are not shown go on (see `answers.js`).
  */
 
-import { Sentences, Speaker } from "../answer/sentences.js";
+import { Narrator } from "../answer/narrator.js";
 import { announce, byId, swapButtons } from "../page/dom.js";
 import { NEW, addressOf } from "../page/route.js";
 import { makeId, titleOf } from "../store/library.js";
-import { messagesOf, sentOf, shorterFrom, textOf } from "../store/messages.js";
+import { shorterFrom, textOf } from "../store/messages.js";
 import { makeAnswer } from "../store/tree.js";
 import { words } from "../words/words.js";
 import { Answers } from "./answers.js";
@@ -15,22 +15,28 @@ import { Composer } from "./chat_composer.js";
 import { ChatLog } from "./chat_log.js";
 import { Completion } from "./completion.js";
 import { ConversationTools } from "./conversation_tools.js";
+import { Edits } from "./edits.js";
+import { Tasks } from "./tasks.js";
+import { ToolCalls } from "./tool_calls.js";
 import { ToolPicker } from "./tool_picker.js";
 
 export class Chat {
   answers;
   ready; // resolves with the first conversation that is shown
+  #calls;
   #composer;
   #completion;
   #conversation = null;
   #deps;
+  #edits;
   #frame = null;
   #library;
   #log;
   #isReady;
   #refused = new WeakMap(); // conversation -> the question that is back in the field, and goes when another one is asked
-  #speech = null; // {node, sentences, speaker}
+  #narrator = new Narrator();
   #picker;
+  #tasks;
   #tools;
   #ticket = 0; // of the conversation that was asked for last
 
@@ -54,7 +60,29 @@ export class Chat {
       waits: (conversation, node, text) => this.#waits(conversation, node, text),
       ended: (conversation, node, outcome) => this.#ended(conversation, node, outcome),
     });
+    this.#tasks = new Tasks(deps);
     this.#tools = new ConversationTools(deps.fetch);
+    this.#edits = new Edits(library, {
+      shown: () => this.#conversation,
+      isBusy: () => this.isBusy,
+      render: () => this.#render(),
+      save: (conversation, nodes) => this.#save(conversation, nodes),
+      ask: (node) => this.#ask(node),
+      recount: () => this.#composer.recount(),
+      changed: deps.changed,
+      toast: deps.toast,
+    });
+    this.#calls = new ToolCalls(this.#tools, {
+      shown: () => this.#conversation,
+      added: (conversation, nodes) => {
+        this.#renderOf(conversation);
+        this.#save(conversation, nodes);
+      },
+      offered: (node) => this.#log.viewOf(node)?.finish(),
+      answer: (conversation, parent) => this.#answer(conversation, parent),
+      save: (conversation) => this.#save(conversation),
+      toast: deps.toast,
+    });
     this.#picker = new ToolPicker(this.#tools, (conversation) => {
       this.#save(conversation);
       this.#composer.recount();
@@ -76,8 +104,8 @@ export class Chat {
       drafts: deps.drafts,
       submit: (text) => this.#complete(text),
       regenerate: (node) => this.#regenerate(node),
-      takeBack: (node) => this.#takeBack(node),
-      show: (id) => this.#showBranch(id),
+      takeBack: (node) => this.#edits.takeBack(node),
+      show: (id) => this.#edits.showBranch(id),
       inspect: (node) => deps.inspect(node, true),
     });
     byId("chat-stop").addEventListener("click", () => this.stop());
@@ -129,7 +157,7 @@ export class Chat {
     if (conversation === null) return false;
     this.#show(conversation);
     announce(words.chat.opened(titleOf(conversation)));
-    this.#offerTools(conversation);
+    this.#calls.offer(conversation);
     this.answers.resume(conversation); // nobody waits for these answers to be ready for the next one
     return true;
   }
@@ -140,7 +168,7 @@ export class Chat {
     const conversation = this.#conversation;
     if (this.#composer.isEmpty || this.#composer.isFull || !this.#canBegin) return;
     const refused = this.#refused.get(conversation);
-    if (refused !== undefined && conversation.tree.get(refused) !== null) this.#drop(refused);
+    if (refused !== undefined && conversation.tree.get(refused) !== null) this.#edits.drop(refused);
     const { content, attachments } = this.#composer.take();
     const parent = conversation.tree.path().at(-1)?.id ?? null;
     await this.#ask({ id: makeId(), parent, role: "user", content, created: Date.now(), attachments });
@@ -224,7 +252,7 @@ export class Chat {
 
   #show(conversation) {
     this.#conversation = conversation;
-    this.#speech = null;
+    this.#narrator.forget();
     this.#deps.setSystem(conversation.system);
     byId("chat").dataset.kind = conversation.kind;
     this.#log.clear();
@@ -281,46 +309,19 @@ export class Chat {
   #messageActions() {
     return {
       siblings: (node) => this.#conversation.tree.siblings(node.id),
-      show: (id) => this.#showBranch(id),
-      edit: (node, text) => this.#edit(node, text),
+      show: (id) => {
+        this.#edits.showBranch(id);
+        this.#log.viewOf(this.#conversation.tree.get(id))?.element.querySelector(".branches button:enabled")?.focus();
+      },
+      edit: (node, text) => this.#edits.edit(node, text),
       regenerate: (node) => this.#regenerate(node),
       continue: (node) => this.#continue(node),
-      remove: (node) => this.#remove(node),
+      remove: (node) => this.#edits.remove(node),
       inspect: (node) => this.#deps.inspect(node, true),
       shorten: () => this.shorten(),
       create: () => this.#deps.router.go(NEW.chat),
-      answerCalls: (node, results) => this.#answerCalls(this.#conversation, node, results),
-      runnerOf: (call) => this.#tools.describe(this.#conversation, call),
-      isAllowed: (call) => this.#tools.isAllowed(this.#conversation, call),
-      allow: (call) => this.#allow(this.#conversation, call),
-      run: (call) => this.#tools.run(this.#conversation, call),
-      resultsOf: (node) => this.#conversation.tree.childrenOf(node.id).filter(({ role }) => role === "tool"),
+      ...this.#calls.actions,
     };
-  }
-
-  #showBranch(id) {
-    const conversation = this.#conversation;
-    const { tree } = conversation;
-    tree.show(id);
-    this.#render();
-    const siblings = tree.siblings(id);
-    announce(words.chat.branchOf(siblings.findIndex((node) => node.id === id) + 1, siblings.length));
-    this.#log.viewOf(tree.get(id))?.element.querySelector(".branches button:enabled")?.focus();
-    this.#save(conversation);
-  }
-
-  #edit(node, text) {
-    if (this.isBusy) return;
-    if (node.role === "user") {
-      this.#ask({ ...node, id: makeId(), content: text.trim(), created: Date.now() });
-      return;
-    }
-    const { parent, model, parameters, transport, reasoning } = node;
-    const edited = makeAnswer({ id: makeId(), parent, model, parameters, transport, created: Date.now() });
-    Object.assign(edited, { content: text, reasoning, finish: "edited", figures: [words.chat.edited] });
-    this.#conversation.tree.add(edited);
-    this.#render();
-    this.#save(this.#conversation, [edited]);
   }
 
   #regenerate(node) {
@@ -331,83 +332,10 @@ export class Chat {
   #continue(node) {
     if (!this.#canBegin) return;
     const conversation = this.#conversation;
-    const task = { ...this.#taskOf(conversation, node), continue_final_message: true };
-    delete task.tools;
-    delete task.tool_choice;
+    const task = this.#tasks.continuing(conversation, node);
     Object.assign(node, { finish: null, error: null, transport: this.#deps.transport(task).name });
     this.#log.viewOf(node)?.reopen();
     this.answers.ask(conversation, node, task);
-  }
-
-  #remove(node) {
-    if (this.isBusy) return;
-    const conversation = this.#conversation;
-    const nodes = this.#drop(node.id);
-    this.#deps.toast.show(words.chat.messageDeleted, () => this.#bringBack(conversation, nodes));
-    announce(words.chat.messageDeleted);
-  }
-
-  /** Takes nodes out of the conversation that is shown. @returns {object[]} what is gone */
-  #drop(id) {
-    const conversation = this.#conversation;
-    const nodes = conversation.tree.below(id);
-    conversation.tree.remove(id);
-    this.#render();
-    this.#composer.recount();
-    const isEmpty = conversation.tree.size === 0;
-    this.#library.then((library) => (isEmpty ? library.remove(conversation.id) : library.removeNodes(conversation, nodes)))
-      .then(() => this.#save(conversation));
-    return nodes;
-  }
-
-  async #bringBack(conversation, nodes) {
-    conversation.tree.restore(nodes);
-    await (await this.#library).restore(conversation);
-    if (conversation === this.#conversation) this.#render();
-    this.#deps.changed();
-  }
-
-  /** Calls that were never answered can be run, once the tools are known. */
-  async #offerTools(conversation) {
-    const last = conversation.tree.path().at(-1);
-    if (last?.role !== "assistant" || last.finish !== "tool_calls" || conversation.toolSources.length === 0) return;
-    await this.#tools.addTo({}, conversation);
-    if (conversation === this.#conversation) this.#log.viewOf(last)?.finish();
-  }
-
-  #allow(conversation, { name }) {
-    if (!conversation.allowedTools.includes(name)) conversation.allowedTools.push(name);
-    this.#save(conversation);
-  }
-
-  /** Runs the calls of an answer, where the reader has allowed all of these tools. */
-  async #runCalls(conversation, node) {
-    if (!this.#tools.knows(conversation)) await this.#offerTools(conversation); // the answer began before a reload
-    if (!this.#tools.runsAlone(conversation, conversation.tree.pathTo(node.id))) return;
-    let results;
-    try {
-      results = await Promise.all(node.toolCalls.map(async (call) => {
-        const { text } = await this.#tools.run(conversation, call);
-        return { id: call.id, content: text };
-      }));
-    } catch {
-      return; // the reader has stopped them
-    }
-    const isLast = conversation.tree.path().at(-1) === node; // or the conversation has gone on meanwhile
-    if (isLast && !conversation.isGone) await this.#answerCalls(conversation, node, results);
-  }
-
-  async #answerCalls(conversation, node, results) {
-    if (conversation.tree.childrenOf(node.id).some(({ role }) => role === "tool")) return; // they were told already
-    let parent = node.id;
-    const nodes = results.map(({ id, content }) => {
-      const tool = { id: makeId(), parent, role: "tool", content, created: Date.now(), toolCallId: id };
-      parent = tool.id;
-      return conversation.tree.add(tool);
-    });
-    this.#renderOf(conversation);
-    this.#save(conversation, nodes);
-    await this.#answer(conversation, nodes.at(-1));
   }
 
   async #ask(node) {
@@ -453,22 +381,10 @@ export class Chat {
     await this.#answer(conversation, parent);
   }
 
-  /** Takes back an answer of a completion, with the others in its place: the text before it can be changed. */
-  #takeBack(node) {
-    if (this.isBusy) return;
-    const conversation = this.#conversation;
-    const { tree } = conversation;
-    const nodes = tree.siblings(node.id).flatMap(({ id }) => tree.below(id));
-    for (const { id } of tree.siblings(node.id)) tree.remove(id);
-    this.#render();
-    this.#library.then((library) => library.removeNodes(conversation, nodes)).then(() => this.#save(conversation));
-    this.#deps.toast.show(words.chat.continuationRemoved, () => this.#bringBack(conversation, nodes));
-  }
-
   /** Asks for an answer to the path that ends with `parent`. */
   async #answer(conversation, parent) {
     if (this.answers.isBusy(conversation.id) || !this.#deps.canGenerate(conversation.kind === "chat")) return null;
-    const task = this.#taskOf(conversation, parent);
+    const task = this.#tasks.of(conversation, parent);
     const { messages: _, prompt: __, ...parameters } = task;
     const answer = makeAnswer({
       id: makeId(), parent: parent.id, model: parameters.model, parameters, transport: this.#deps.transport(task).name,
@@ -477,29 +393,13 @@ export class Chat {
     conversation.tree.add(answer);
     this.#renderOf(conversation);
     if (conversation === this.#conversation) this.#log.scrollToEnd();
-    const outcome = await this.answers.ask(conversation, answer, task, (own) => this.#addTools(conversation, answer, own));
+    const outcome = await this.answers.ask(conversation, answer, task, (own) => this.#calls.addTo(own, conversation, answer));
     if (conversation.kind === "completion" && outcome.error !== null && answer.content === "") {
       conversation.tree.remove(answer.id); // there is nothing to take back
       (await this.#library).removeNodes(conversation, [answer]);
       if (conversation === this.#conversation) this.#completion.fail(outcome.error.message);
     }
     return { answer, outcome };
-  }
-
-  /** The task with the tools that the conversation uses; the answer says afterwards what was sent. */
-  async #addTools(conversation, answer, own) {
-    if (conversation.kind !== "chat") return own;
-    const { task, errors } = await this.#tools.addTo(own, conversation);
-    for (const { name, message } of errors) this.#deps.toast.show(words.tools.unreachable(name, message));
-    if (task !== own) answer.parameters = { ...answer.parameters, tools: task.tools };
-    return task;
-  }
-
-  #taskOf(conversation, parent) {
-    const path = conversation.tree.pathTo(parent.id);
-    // A space at the end would part the model from the word it is about to write.
-    if (conversation.kind === "completion") return { prompt: textOf(path).replace(/ +$/, ""), ...this.#deps.sampling() };
-    return { messages: messagesOf(this.#deps.system(), sentOf(path, conversation.sentFrom)), ...this.#deps.parameters() };
   }
 
   #began(conversation) {
@@ -509,8 +409,7 @@ export class Chat {
 
   #grew(conversation, node, chunk) {
     if (conversation !== this.#conversation) return;
-    if (this.#speech?.node !== node) this.#speech = { node, sentences: new Sentences(), speaker: new Speaker(announce) };
-    this.#speech.speaker.tell(this.#speech.sentences.feed(chunk.text));
+    this.#narrator.tell(node, chunk.text);
     this.#frame ??= requestAnimationFrame(() => {
       this.#frame = null;
       if (conversation === this.#conversation) this.#refresh(node);
@@ -534,12 +433,12 @@ export class Chat {
       else this.#log.around(() => this.#log.viewOf(node)?.finish());
       this.#showBusy();
       this.#showUsage(node);
-      if (this.#speech?.node === node) this.#speech.speaker.tell(this.#speech.sentences.end());
+      this.#narrator.end(node);
     }
     const isSeen = conversation === this.#conversation && document.body.dataset.mode === "chat";
     if (!isSeen) conversation.state = outcome.error === null ? "new" : "failed";
     this.#deps.changed();
-    if (node.finish === "tool_calls") this.#runCalls(conversation, node);
+    if (node.finish === "tool_calls") this.#calls.run(conversation, node);
   }
 
   #showUsage({ usage }) {
@@ -547,27 +446,11 @@ export class Chat {
     if (usage?.total_tokens && limit) this.#composer.showContext({ used: usage.total_tokens, limit });
   }
 
-  /** How many tokens the next request would have, by the server's own tokenizer. */
   async #count(content, attachments) {
-    const model = this.#deps.model();
     const conversation = this.#conversation;
-    if (this.isBusy || conversation === null || conversation.kind !== "chat" || !model?.max_model_len) return null;
-    const path = sentOf(conversation.tree.path(), conversation.sentFrom);
-    if (content !== "" || attachments.length > 0) path.push({ role: "user", content, attachments });
-    const messages = messagesOf(this.#deps.system(), path);
-    if (messages.length === 0) return { used: 0, limit: model.max_model_len };
-    const { tools } = this.#deps.parameters();
-    try {
-      const response = await this.#deps.fetch("/tokenize", {
-        method: "POST",
-        headers: { "Content-Type": "application/json" },
-        body: JSON.stringify({ model: model.id, messages, ...(tools ? { tools } : {}) }),
-      });
-      if (!response.ok || conversation !== this.#conversation) return null;
-      return { used: (await response.json()).count, limit: model.max_model_len };
-    } catch {
-      return null; // the gauge keeps what it shows
-    }
+    if (this.isBusy || conversation === null) return null;
+    const counted = await this.#tasks.count(conversation, content, attachments);
+    return conversation === this.#conversation ? counted : null;
   }
 
   #keepSystem() {

@@ -4,6 +4,7 @@ import { download } from "../page/clipboard.js";
 import { announce, byId, make } from "../page/dom.js";
 import { addressOf } from "../page/route.js";
 import { byDay } from "../store/days.js";
+import { suffixOf } from "../store/files.js";
 import { words } from "../words/words.js";
 
 const SEARCH_DELAY = 120; // milliseconds
@@ -49,6 +50,11 @@ export class Sidebar {
     this.#search.select();
   }
 
+  /** Ends a search, which would hide what begins now. */
+  endSearch() {
+    this.#search.value = "";
+  }
+
   /** Shows the conversations as they are now; calls that come meanwhile are one. */
   update() {
     this.#isStale = true;
@@ -70,7 +76,7 @@ export class Sidebar {
 
   async #export(ids, name) {
     const format = byId("export-format").value;
-    download(`${name}.json`, await (await this.#library).export(ids, format));
+    download(`${name}.${suffixOf(format)}`, await (await this.#library).export(ids, format));
   }
 
   async #show() {

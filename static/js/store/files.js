@@ -1,7 +1,9 @@
 /**
- * Conversations as files: in this page's own form, and in those of llama.cpp's page and of Open WebUI.
+ * Conversations as files: in this page's own form, in those of llama.cpp's page and of Open WebUI, and as Markdown.
+ * Files of ChatGPT's export can be read too.
  *
- * The own form has everything. The other two have what those pages know: messages, their branches, models and titles.
+ * The own form has everything. The others have what those programs know: messages, their branches, models and titles;
+ * Markdown is for readers, and has the branch that is shown.
  */
 
 import { words } from "../words/words.js";
@@ -10,13 +12,17 @@ import { MAX_NODES, Tree, readNode } from "./tree.js";
 const FORMAT = "eagre.conversations";
 const ROOT = "root"; // llama.cpp has a node of this type above the first message
 
-export const FORMATS = { eagre: "Eagre", llama: "llama.cpp", openwebui: "Open WebUI" };
+export const FORMATS = { eagre: "Eagre", llama: "llama.cpp", openwebui: "Open WebUI", markdown: "Markdown" };
 
-/** Conversations as plain data. @param {object[]} conversations @param {keyof FORMATS} format */
+/** How the name of a file of a format ends. @param {keyof FORMATS} format */
+export const suffixOf = (format) => (format === "markdown" ? "md" : "json");
+
+/** The text of a file. @param {object[]} conversations @param {keyof FORMATS} format */
 export function toFile(conversations, format) {
-  if (format === "llama") return conversations.map(toLlama);
-  if (format === "openwebui") return conversations.map(toOpenWebUi);
-  return { format: FORMAT, version: 1, conversations: conversations.map(toOwn) };
+  if (format === "markdown") return conversations.map(toMarkdown).join("\n\n---\n\n");
+  const own = () => ({ format: FORMAT, version: 1, conversations: conversations.map(toOwn) });
+  const other = { llama: toLlama, openwebui: toOpenWebUi }[format];
+  return JSON.stringify(other === undefined ? own() : conversations.map(other), null, 1);
 }
 
 /**
@@ -47,6 +53,7 @@ export function fromFile(text) {
 function readerOf(entry) {
   if (entry === null || typeof entry !== "object") return null;
   if (Array.isArray(entry.messages) && isObject(entry.conv)) return fromLlama;
+  if (isObject(entry.mapping)) return fromChatGpt;
   return isObject(entry.chat) ? fromOpenWebUi : null;
 }
 
@@ -55,7 +62,7 @@ function toOwn({ kind, title, system, created, updated, tree }) {
 }
 
 function fromOwn(raw) {
-  if (!Array.isArray(raw?.messages)) throw new Error("it has no messages");
+  if (!Array.isArray(raw?.messages)) throw new Error(words.files.noMessages);
   return made(raw.messages, {
     kind: raw.kind === "completion" ? "completion" : "chat", title: raw.title, system: raw.system, created: raw.created,
     updated: raw.updated, chosen: Object(raw.chosen),
@@ -122,9 +129,46 @@ function fromOpenWebUi({ title, chat, created_at: created, updated_at: updated }
   return made(kept, { title: title ?? chat.title, system, ...times, shown: chat.history?.currentId });
 }
 
+function toMarkdown({ title, system, kind, tree }) {
+  const path = tree.path();
+  if (kind === "completion") return `# ${title}\n\n${path.map(({ content }) => content).join("")}`;
+  const { user, tool, model: anyModel } = words.chat;
+  const names = { user: () => user, tool: () => tool, assistant: ({ model }) => model ?? anyModel };
+  const parts = path.map((node) => `## ${names[node.role](node)}\n\n${[withFiles(node), ...(node.toolCalls ?? []).map(codeOf)].join("\n\n").trim()}`);
+  return [`# ${title}`, ...(system === "" ? [] : [`> ${system.replaceAll("\n", "\n> ")}`]), ...parts].join("\n\n");
+}
+
+function codeOf({ name, arguments: given }) {
+  return `\`\`\`json\n${name}(${given})\n\`\`\``;
+}
+
+/** ChatGPT's form: nodes by their ids, of which some have no message, and what nobody sees. */
+function fromChatGpt({ title, mapping, current_node: current, create_time: created, update_time: updated }) {
+  const isSeen = ({ message }) => {
+    const isHidden = message?.metadata?.is_visually_hidden_from_conversation === true || (message?.recipient ?? "all") !== "all";
+    return ["user", "assistant"].includes(message?.author?.role) && !isHidden && textOfParts(message.content).trim() !== "";
+  };
+  const seenAbove = (id) => {
+    for (let at = mapping[id]?.parent, steps = 0; at != null && steps < MAX_NODES; at = mapping[at]?.parent, steps += 1) {
+      if (mapping[at] !== undefined && isSeen(mapping[at])) return at;
+    }
+    return null;
+  };
+  const nodes = Object.entries(mapping).filter(([, entry]) => isObject(entry) && isSeen(entry)).map(([id, { message }]) => ({
+    id, parent: seenAbove(id), role: message.author.role, content: textOfParts(message.content), created: 1000 * Number(message.create_time),
+    model: message.metadata?.model_slug, finish: "stop",
+  }));
+  const shown = nodes.some(({ id }) => id === current) ? current : seenAbove(current);
+  return made(nodes, { title, created: 1000 * created, updated: 1000 * updated, shown });
+}
+
+function textOfParts(content) {
+  return (content?.parts ?? [content?.text]).filter((part) => typeof part === "string").join("\n\n");
+}
+
 /** A conversation of raw messages; throws where one of them is none. */
 function made(messages, { kind = "chat", title, system, created, updated, chosen = {}, shown }) {
-  if (messages.length > MAX_NODES) throw new Error(`it has more than ${MAX_NODES} messages`);
+  if (messages.length > MAX_NODES) throw new Error(words.files.tooMany(MAX_NODES));
   const tree = new Tree(messages.map(readNode), chosen);
   if (typeof shown === "string" && tree.get(shown) !== null) tree.show(shown);
   const time = (value) => (Number.isFinite(value) ? value : 0);

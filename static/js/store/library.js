@@ -91,14 +91,14 @@ export class Library {
     if (summary !== undefined && (summary.state ?? "") !== state) await this.#database.put({ ...summary, state }, []);
   }
 
-  /** All of these conversations as JSON, in this page's own form or in that of another program (see `files.js`). */
+  /** The text of a file with these conversations, in this page's own form or in another one (see `files.js`). */
   async export(ids, format = "eagre") {
     const conversations = [];
     for (const id of ids) {
       const conversation = await this.load(id);
       if (conversation !== null) conversations.push(conversation);
     }
-    return JSON.stringify(toFile(conversations, format), null, 1);
+    return toFile(conversations.map((conversation) => ({ ...conversation, title: titleOf(conversation) })), format);
   }
 
   /**

@@ -28,6 +28,8 @@
  *   stream          {id, place} of a resumable stream that has not ended, or null
  */
 
+import { words } from "../words/words.js";
+
 const ROLES = ["user", "assistant", "tool"];
 const TOP = ""; // stands for the parent null among the choices
 
@@ -169,12 +171,12 @@ export class Tree {
 
 /** A node of a file from anywhere, with what it lacks; throws where it is none. */
 export function readNode(raw) {
-  if (raw === null || typeof raw !== "object") throw new Error("a message is not an object");
+  if (raw === null || typeof raw !== "object") throw new Error(words.files.notObject);
   const { id, parent = null, role, content } = raw;
-  if (typeof id !== "string" || id === "" || id.length > 64) throw new Error("a message has no id");
-  if (parent !== null && typeof parent !== "string") throw new Error(`the parent of message ${id} is not an id`);
-  if (!ROLES.includes(role)) throw new Error(`the role of message ${id} is none of ${ROLES.join(", ")}`);
-  if (typeof content !== "string") throw new Error(`the content of message ${id} is not a text`);
+  if (typeof id !== "string" || id === "" || id.length > 64) throw new Error(words.files.noId);
+  if (parent !== null && typeof parent !== "string") throw new Error(words.files.noParent(id));
+  if (!ROLES.includes(role)) throw new Error(words.files.noRole(id, ROLES.join(", ")));
+  if (typeof content !== "string") throw new Error(words.files.noText(id));
   const node = { id, parent, role, content, created: Number.isFinite(raw.created) ? raw.created : 0 };
   if (role === "user") return { ...node, attachments: listOf(raw.attachments, isAttachment) };
   if (role === "tool") return { ...node, toolCallId: String(raw.toolCallId ?? "") };

@@ -5,6 +5,7 @@
  */
 
 import { SseParser } from "../transport/sse.js";
+import { words } from "../words/words.js";
 
 const PROTOCOL = "2025-06-18";
 const MOST_PAGES = 20; // of a list of tools
@@ -91,8 +92,8 @@ export class McpClient {
     const session = answer.headers.get("Mcp-Session-Id");
     if (method === "initialize") this.#session = session;
     const message = await read(answer, id);
-    if (message === null) throw new McpError(`${this.name} has not answered ${method}.`);
-    if (message.error !== undefined) throw new McpError(`${this.name}: ${message.error?.message ?? "the request failed"}`);
+    if (message === null) throw new McpError(words.tools.noAnswer(this.name, method));
+    if (message.error !== undefined) throw new McpError(`${this.name}: ${message.error?.message ?? words.tools.requestFailed}`);
     return message.result ?? {};
   }
 
@@ -101,7 +102,7 @@ export class McpClient {
     const answer = await this.#fetch(this.#path, { method: "POST", headers, body: JSON.stringify(message), signal });
     if (answer.ok || answer.status === ACCEPTED) return answer;
     const body = await answer.json().catch(() => null);
-    const error = new McpError(body?.error?.message ?? `${this.name} answers with status ${answer.status}.`);
+    const error = new McpError(body?.error?.message ?? words.tools.status(this.name, answer.status));
     error.status = answer.status;
     throw error;
   }

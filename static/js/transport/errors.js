@@ -19,6 +19,7 @@ export class ServerError extends Error {
     let body = null;
     try {
       body = (await response.json()).error;
+      if (typeof body === "string") body = { message: body }; // of Ollama's routes
     } catch (error) {
       if (error?.name === "AbortError") throw error;
       // The status alone has to tell: the body is a proxy's page, or was cut.

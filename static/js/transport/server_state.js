@@ -91,7 +91,9 @@ export class ServerState {
       // A server that was away may have come back with another model; models come into memory, pause and go.
       if (response.ok) {
         let models = await (early ?? this.#fetchModels());
-        if (early !== null && models.status === 503) models = await this.#fetchModels(); // it has become ready meanwhile
+        // It has become ready meanwhile, or the browser has asked ahead, without the key.
+        const isStale = models.status === 503 || (models.status === 401 && this.#hasKey());
+        if (early !== null && isStale) models = await this.#fetchModels();
         await this.#readEntries(models);
       }
     } catch {

@@ -36,9 +36,9 @@ export class Workbench {
     this.#bench.look("tokens");
   }
 
-  /** Takes over the setup that the address has brought. */
-  takeSetup() {
-    const setup = fromFragment(location.hash);
+  /** Takes over the setup of an address, if it has one. @param {string} fragment */
+  takeSetup(fragment) {
+    const setup = fromFragment(fragment);
     if (setup !== null) this.#restore(setup);
   }
 

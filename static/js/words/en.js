@@ -72,8 +72,18 @@ export default {
     imported: (count) => `${count} ${count === 1 ? "conversation" : "conversations"} added.`,
     deleted: (title) => `“${title}” deleted`,
     notJson: "The file is not JSON.",
-    noConversations: "The file has no conversations of this page, of llama.cpp or of Open WebUI.",
+    noConversations: "The file has no conversations of this page, of llama.cpp, of Open WebUI or of ChatGPT.",
     unreadable: (number, reason) => `Conversation ${number} of the file cannot be read: ${reason}.`,
+  },
+  files: {
+    // What is wrong with a conversation of a file; these words stand at the end of a sentence.
+    noMessages: "it has no messages",
+    tooMany: (limit) => `it has more than ${limit} messages`,
+    notObject: "a message is not an object",
+    noId: "a message has no id",
+    noParent: (id) => `the parent of message ${id} is not an id`,
+    noRole: (id, roles) => `the role of message ${id} is none of ${roles}`,
+    noText: (id) => `the content of message ${id} is not a text`,
   },
   chat: {
     welcome: "Ask something.",
@@ -148,6 +158,9 @@ export default {
     running: "Running…",
     failed: "The tool failed",
     from: (source) => `from ${source}`,
+    noAnswer: (name, method) => `${name} has not answered ${method}.`,
+    requestFailed: "the request failed",
+    status: (name, status) => `${name} answers with status ${status}.`,
     unreachable: (name, reason) => `The tools of ${name} are missing. ${reason}`,
   },
   completion: {
@@ -238,6 +251,7 @@ export default {
   },
   attachments: {
     title: "Attached files",
+    pasted: "pasted.txt",
     drop: "Drop files to attach them to your message",
     tooMany: (limit) => `A message has at most ${limit} files.`,
     attached: (count) => (count === 1 ? "One file is attached." : `${count} files are attached.`),
@@ -424,6 +438,24 @@ export default {
     calls: { load: "Load", wake: "Wake", sleep: "Sleep", pause: "Pause", resume: "Resume" },
     forModel: (call, model) => `${call} ${model}`,
     isNow: (model, state) => `${model} is ${state}.`,
+  },
+  fetcher: {
+    title: "Models to fetch",
+    columns: { model: "Model", size: "Size", memory: "Memory", actions: "Actions" },
+    calls: { fetch: "Fetch", resume: "Continue", use: "Use", delete: "Delete for good" },
+    summaries: {
+      "smollm2-135m-instruct": "a first look: small and fast, and soon wrong",
+      "gemma-3-270m": "short tasks in many languages",
+      "qwen2.5-coder-0.5b": "code and simple questions, on any laptop",
+      "qwen2.5-coder-1.5b": "chat and code, the built-in model worth talking to",
+    },
+    other: "Another model of the Hugging Face Hub",
+    served: "in use",
+    fetching: (model) => `Fetching ${model}`,
+    waiting: "Waiting for the download…",
+    progress: (done, total, part, parts) => `${done} of ${total}${part === undefined ? "" : `, part ${part} of ${parts}`}`,
+    fetched: (model) => `${model} is on the server. “Use” loads it.`,
+    deleted: (model) => `${model} is deleted.`,
   },
   usage: {
     title: "Keys",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import orjson
 import pytest
 
 from engine.interface.types import Progress
+from server.http import admin
+from server.http.ollama import PULLS
 from server.model_sources import removal
 from server.model_sources.cache_folder import ModelStoreError
 from server.serving import model_pulls
 from tests.patience import PATIENCE_S
-from tests.server.conftest import RunningServer, StartServer
+from tests.server.conftest import RunningServer, StartServer, eventually
 
 KEY, ADMIN = "sk-client-1", "sk-admin-1"
 NAME = "owner/name"
@@ -128,3 +131,75 @@ async def test_a_model_that_is_not_here_cannot_be_deleted(
     monkeypatch.setattr(removal, "remove_model", remove)
     status, (refusal,) = await call(server, "/api/delete", {"model": NAME})
     assert (status, refusal["error"]) == (404, f"{NAME} is not here; `eagre models` lists what is")
+
+
+async def test_the_list_has_built_in_models_with_what_they_need_and_what_has_come(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    may_end = threading.Event()
+
+    def pull(name: str, progress: Progress) -> Path:
+        progress("download it (1 of 4)", 5, 10)
+        assert may_end.wait(PATIENCE_S)
+        return Path(name)
+
+    monkeypatch.setattr(model_pulls, "pull_model", pull)
+    monkeypatch.setenv("EAGRE_CACHE", str(tmp_path))
+    name = "qwen2.5-coder-0.5b"
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / f"{name}.partial").write_bytes(b"12345")
+    pulling = asyncio.create_task(call(server, "/api/pull", {"model": name}))
+    await eventually(lambda: server.app[PULLS].progress_of(name) == ("download it (1 of 4)", 5, 10))
+    entry = (await models(server))[name]
+    assert entry.pop("summary")
+    assert entry == {
+        "license": "Apache License 2.0",
+        "id": name, "object": "model", "source": "built-in", "is_here": False, "is_served": False,
+        "size": 491400064, "received": 5, "memory_bytes": 650000000,
+        "pull": {"stage": "download it (1 of 4)", "completed": 5, "total": 10},
+    }  # fmt: skip
+    may_end.set()
+    await pulling
+    assert (await models(server))[name]["pull"] is None
+
+
+async def test_a_fetched_model_is_served_without_a_restart(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(admin, "resolve_model", {NAME: tmp_path}.get)
+    assert await call(server, "/admin/models", {"model": NAME}) == (200, [{"model": NAME, "state": "unloaded"}])
+    assert await call(server, "/admin/models", {"model": NAME}) == (200, [{"model": NAME, "state": "unloaded"}])
+    async with server.http.get(server.url + "/v1/models", headers={"Authorization": f"Bearer {KEY}"}) as response:
+        assert [model["id"] for model in (await response.json())["data"]] == ["fake", NAME]
+    status, (refusal,) = await call(server, "/admin/models", {"model": "owner/other"})
+    assert (status, refusal["error"]["message"]) == (404, "owner/other is not here; POST /api/pull fetches it")
+
+
+async def test_a_model_that_cannot_stand_beside_the_others_is_refused(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(admin, "resolve_model", {NAME: tmp_path}.get)
+    first = server.served.first
+    alone = replace(
+        first.settings.engine, prefix_cache_listen="127.0.0.1:7000", prefix_cache_dir="d", prefix_cache_key="k" * 16
+    )
+    first.settings = replace(first.settings, engine=alone)
+    status, (refusal,) = await call(server, "/admin/models", {"model": NAME})
+    assert (status, "one model" in refusal["error"]["message"]) == (409, True)
+
+
+@pytest.mark.parametrize("name", ["nothing", "/etc/passwd", "../x/y", "\0/a", ""])
+async def test_only_fetched_models_can_be_served(server: RunningServer, name: str) -> None:
+    assert (await call(server, "/admin/models", {"model": name}))[0] == 404
+
+
+async def test_other_keys_neither_list_nor_serve(server: RunningServer) -> None:
+    assert (await call(server, "/admin/models", {"model": NAME}, KEY))[0] == 403
+    async with server.http.get(server.url + "/admin/models", headers={"Authorization": f"Bearer {KEY}"}) as response:
+        assert response.status == 403
+
+
+async def models(server: RunningServer) -> dict[str, Any]:
+    async with server.http.get(server.url + "/admin/models", headers={"Authorization": f"Bearer {ADMIN}"}) as response:
+        assert response.status == 200
+        return {model["id"]: model for model in (await response.json())["data"]}

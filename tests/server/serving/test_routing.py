@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from tests.server.http.test_metrics import read_metrics
-from tests.server.serving.conftest import StartSeveral
+from tests.server.serving.conftest import Source, StartSeveral, prefixing
 from tests.server.support.socket_client import open_socket, read_to_end, send
 from tests.server.support.sse_reader import chunks_of
 
@@ -132,3 +132,18 @@ async def test_a_failed_engine_fails_the_server(start_several: StartSeveral) -> 
         assert (await server.get("/liveness"))[0] == 503
         assert (await server.complete("one"))[0] == 503
         assert server.states() == {"one": "ready", "two": "failed"}
+
+
+async def test_a_model_that_is_added_takes_turns_with_those_that_were_there(start_several: StartSeveral) -> None:
+    async with start_several("one two", models_max=1) as server:
+        server.sources["three"] = Source(prefixing("three:"))
+        server.sources["three"].may_load.set()
+        server.served.add("three")
+        assert server.states() == {"one": "ready", "two": "unloaded", "three": "unloaded"}
+        assert (await server.complete("three"))[1]["choices"][0]["text"] == "three:ab"
+        await server.reach(one="asleep")
+        assert server.in_memory == ["three"]
+        assert (await server.complete(None))[1]["choices"][0]["text"] == "one:ab"
+        async with server.http.get(server.url + "/metrics") as response:
+            assert 'eagre_prompt_tokens_total{model="three"} 2.0' in (await response.text()).splitlines()
+        server.engine("three").shutdown()

@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 from multidict import CIMultiDictProxy
 
-from server.http.playground.files import Playground
+from server.http.playground.files import PAGES, Playground
 from server.startup.settings import ServerSettings, SettingsError
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.static.devtools import Browser, Page, find_chromium
@@ -30,9 +30,12 @@ async def test_the_page_and_everything_it_names(server: RunningServer) -> None:
 
 
 def test_what_a_page_loads_is_small() -> None:
-    packed = {path: len(file.packed or file.body) for path, file in Playground().loaded.items()}
+    playground = Playground()
+    packed = {path: len(file.packed or file.body) for path, file in playground.loaded.items()}
     assert sum(length for path, length in packed.items() if path.startswith("app-")) < 100_000
-    assert packed["index.html"] < 8_000
+    page = playground.page("index.html", is_plain=False, is_open=True)
+    assert page.packed is not None
+    assert len(page.packed) < 8_000
 
 
 def test_the_operators_page_is_a_script_of_its_own() -> None:
@@ -58,6 +61,17 @@ async def test_a_page_names_one_script_and_one_style_sheet_that_may_be_kept(serv
         for link in re.findall(r'(?:href|src)="(static/[^"]+)"', page):
             async with server.http.get(f"{server.url}/{link}") as response:
                 assert immutable(response.headers), link
+
+
+@pytest.mark.parametrize("path", ["/", "/?modules"])
+async def test_what_the_script_asks_first_is_asked_with_the_page_where_no_key_is_needed(
+    start_server: StartServer, path: str
+) -> None:
+    for keys, asked in (((), ["readiness", "v1/models"]), (("sk-client-1",), ["readiness"])):
+        server = await start_server(api_keys=keys)
+        async with server.http.get(server.url + path) as response:
+            page = await response.text()
+        assert re.findall(r'<link rel="preload" href="([^"]+)" as="fetch" crossorigin>', page) == asked
 
 
 async def test_a_name_without_its_digest_is_asked_for_each_time(server: RunningServer) -> None:
@@ -163,7 +177,9 @@ async def test_only_our_own_scripts_run_in_the_page(server: RunningServer, path:
 
 def test_the_page_has_nothing_inline() -> None:
     """The policy would keep it from working."""
-    for page in (Playground().loaded["index.html"], Playground().loaded["docs/index.html"]):
+    playground = Playground()
+    for path in PAGES:
+        page = playground.page(path, is_plain=False, is_open=True)
         assert not re.search(rb"<style|\bstyle=|\son\w+=|<script(?![^>]*\ssrc=)|javascript:|data:", page.body)
 
 

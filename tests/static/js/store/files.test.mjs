@@ -62,7 +62,41 @@ test("a file of Open WebUI, with and without a history", () => {
   }
 });
 
+test("a file of ChatGPT's export, without what nobody sees", () => {
+  const node = (parent, role, parts, more = {}) => ({
+    parent, message: { author: { role }, content: { content_type: "text", parts }, create_time: 2, metadata: {}, recipient: "all", ...more },
+  });
+  const mapping = {
+    r: { parent: null, message: null },
+    s: node("r", "system", [""], { metadata: { is_visually_hidden_from_conversation: true } }),
+    u: node("s", "user", ["Hello", { content_type: "image_asset_pointer" }]),
+    t: node("u", "assistant", ["search()"], { recipient: "browser" }),
+    o: node("t", "tool", ["a page"]),
+    x: node("o", "assistant", ["Hi"], { create_time: 3, metadata: { model_slug: "gpt-5" } }),
+    y: node("o", "assistant", ["Good day"], { create_time: 4, metadata: { model_slug: "gpt-5" } }),
+  };
+  const [read] = fromFile(JSON.stringify([{ title: "Greeting", create_time: 1, update_time: 5, current_node: "x", mapping }]));
+  assert.deepEqual([read.title, read.created, read.updated], ["Greeting", 1000, 5000]);
+  const path = read.tree.path();
+  assert.deepEqual(path.map(({ role, content, created }) => [role, content, created]), [["user", "Hello", 2000], ["assistant", "Hi", 3000]]);
+  assert.equal(path[1].model, "gpt-5");
+  assert.deepEqual(read.tree.siblings("x").map(({ content }) => content), ["Hi", "Good day"]);
+});
+
+test("a file of ChatGPT whose nodes are their own parents is read to an end", () => {
+  const message = { author: { role: "user" }, content: { parts: ["x"] }, create_time: 1 };
+  const mapping = { a: { parent: "b", message: null }, b: { parent: "a", message: null }, u: { parent: "a", message }, n: null };
+  const [read] = fromFile(JSON.stringify({ title: 5, mapping, current_node: "gone" }));
+  assert.deepEqual(read.tree.path().map(({ content }) => content), ["x"]);
+});
+
+test("Markdown has the branch that is shown, with its files, instructions and authors", async () => {
+  const { library, conversation } = await setUp();
+  const text = await library.export([conversation.id], "markdown");
+  assert.equal(text, "# Tides\n\n> Be brief.\n\n## You\n\nnotes.txt\n\nhigh at six\n\nWhen?\n\n## m\n\nAt six.");
+});
+
 test("a file of nobody is refused with a reason", () => {
-  for (const text of ["{}", "[]", "[1]", "null", '"x"', '[{"conv": {}}]']) assert.throws(() => fromFile(text), /no conversations/);
+  for (const text of ["{}", "[]", "[1]", "null", '"x"', '[{"conv": {}}]', '{"mapping": []}']) assert.throws(() => fromFile(text), /no conversations/);
   assert.throws(() => fromFile('[{"conv": {}, "messages": [{"id": "u", "role": "wizard", "content": ""}]}]'), /Conversation 1/);
 });

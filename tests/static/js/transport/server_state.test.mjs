@@ -53,6 +53,19 @@ test("of several models the chosen one, or the first where the server does not h
   assert.equal(state.model, null);
 });
 
+test("a refusal of what the browser has asked ahead, without the key, is no refusal of the key", async () => {
+  let numAsked = 0;
+  const fetch = async (url) => {
+    if (url !== "/v1/models") return Response.json({ status: "ready" });
+    numAsked += 1;
+    return numAsked === 1 ? Response.json({}, { status: 401 }) : Response.json({ data: [{ id: "one" }] });
+  };
+  const names = [];
+  const options = { fetch, hasKey: () => true, setTimer: () => 0, clearTimer: () => undefined };
+  await new ServerState(({ name }) => names.push(name), options).check();
+  assert.deepEqual([names, numAsked], [["ready"], 2]);
+});
+
 test("what refuses before the first answer is a server that is starting", async () => {
   const refuse = async () => {
     throw new TypeError("Failed to fetch");

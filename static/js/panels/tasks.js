@@ -1,0 +1,54 @@
+/** What conversations ask of the server: the bodies of requests, and how many tokens they have. */
+
+import { messagesOf, sentOf, textOf } from "../store/messages.js";
+
+export class Tasks {
+  #deps;
+
+  /**
+   * @param {{parameters: () => object, sampling: () => object, system: () => string, model: () => object|null,
+   *   fetch: typeof fetch}} deps `parameters` are those of chats, `sampling` those of completions
+   */
+  constructor(deps) {
+    this.#deps = deps;
+  }
+
+  /** The task of an answer to the path that ends with `parent`. */
+  of(conversation, parent) {
+    const path = conversation.tree.pathTo(parent.id);
+    // A space at the end would part the model from the word it is about to write.
+    if (conversation.kind === "completion") return { prompt: textOf(path).replace(/ +$/, ""), ...this.#deps.sampling() };
+    return { messages: messagesOf(this.#deps.system(), sentOf(path, conversation.sentFrom)), ...this.#deps.parameters() };
+  }
+
+  /** The task that goes on where an answer ends. */
+  continuing(conversation, answer) {
+    const { tools: _, tool_choice: __, ...task } = this.of(conversation, answer);
+    return { ...task, continue_final_message: true };
+  }
+
+  /**
+   * How many tokens the next request of a chat would have, by the server's own tokenizer, with what is being written.
+   *
+   * @returns {Promise<{used: number, limit: number}|null>} null where it is not known
+   */
+  async count(conversation, content, attachments) {
+    const model = this.#deps.model();
+    if (conversation.kind !== "chat" || !model?.max_model_len) return null;
+    const path = sentOf(conversation.tree.path(), conversation.sentFrom);
+    if (content !== "" || attachments.length > 0) path.push({ role: "user", content, attachments });
+    const messages = messagesOf(this.#deps.system(), path);
+    if (messages.length === 0) return { used: 0, limit: model.max_model_len };
+    const { tools } = this.#deps.parameters();
+    try {
+      const response = await this.#deps.fetch("/tokenize", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ model: model.id, messages, ...(tools ? { tools } : {}) }),
+      });
+      return response.ok ? { used: (await response.json()).count, limit: model.max_model_len } : null;
+    } catch {
+      return null; // the gauge stays as it is
+    }
+  }
+}
