@@ -18,8 +18,8 @@ struct Convolution {
   int64_t kernel;        // tokens that it sees
   const float* weights;  // [kernel][channels]
   const float* bias;     // [channels], or null
-  bool has_silu;         // of the sums
   float* inputs;         // [entries][kernel - 1][channels], of the layer
+  bool has_silu = true;  // of the sums
 };
 
 // output: [tokens][channels], the sums or silu of them; only rows of real tokens are written.
