@@ -28,7 +28,7 @@ from engine.interface.types import (
 from engine.loop import Abort
 from engine.models import open_model
 from engine.models.footprint import footprint, memory
-from engine.request_limits import QueueLimits, check_prompt
+from engine.request_limits import QueueLimits, check_prompt, check_text
 from engine.request_timeouts import RequestTimeouts
 from engine.schedule.request import Request
 from engine.snapshot import take_snapshot
@@ -103,6 +103,7 @@ class EngineClient:
         num_prompt_output_tokens: int = 0,
         pooling: Pooling | None = None,
         wants_progress: bool = False,
+        second_start: int = 0,
         is_checked: bool = False,
     ) -> TokenStream:
         """Queues one request and returns at once.
@@ -116,7 +117,9 @@ class EngineClient:
             tenant: the owner of the request; tenants have fair shares of the engine.
             num_prompt_output_tokens: how many tokens at the end of the prompt count as output, so that an answer that
                 was cut off continues seamlessly. A matcher must have accepted them.
-            pooling: all tokens of the prompt but the last are pooled to an embedding, in `TokenEvent.pooled`.
+            pooling: all tokens of the prompt but the last are pooled to an embedding, in `TokenEvent.pooled`; of an
+                encoder, which does nothing else, all tokens.
+            second_start: where the second text of a pair begins in a prompt of an encoder; 0: it is no pair.
             wants_progress: until the first token comes, the stream has events with the progress of the request.
             is_checked: the prompt has passed `check_prompt` and the parameters `check_token_ids`, which matters where
                 one prompt gets many answers.
@@ -127,7 +130,12 @@ class EngineClient:
             EngineError: the engine has failed, was shut down or was not started.
         """
         asyncio_loop, num_tokens = self._thread.asyncio_loop, len(prompt_token_ids)
-        if not is_checked:
+        is_encoder = self.model_info.is_encoder
+        if is_encoder:
+            if pooling is None:
+                raise InvalidParameter("model", "the model is an encoder, which generates no text")
+            check_text(self.model_info, prompt_token_ids)
+        elif not is_checked:
             params.check_token_ids(self.model_info.vocab_size)
             self.check_prompt(prompt_token_ids, params.max_tokens, num_prompt_output_tokens=num_prompt_output_tokens)
         self._queue.check(num_tokens)
@@ -142,7 +150,9 @@ class EngineClient:
             list(prompt_token_ids),
             params,
             seed=self._seeds.getrandbits(64) if params.seed is None else params.seed,
-            max_length=min(num_tokens - num_prompt_output_tokens + params.max_tokens, self.model_info.max_model_len),
+            max_length=num_tokens + 1
+            if is_encoder
+            else min(num_tokens - num_prompt_output_tokens + params.max_tokens, self.model_info.max_model_len),
             priority=priority,
             arrival=arrival,
             cache_salt=cache_salt,
@@ -153,6 +163,8 @@ class EngineClient:
             num_prompt_output_tokens=num_prompt_output_tokens,
             pooling=pooling,
             wants_progress=wants_progress,
+            is_whole=is_encoder,
+            second_start=second_start,
             submitted_at=time.perf_counter(),
         )
         stream = request.mailbox = TokenStream(request, self._abort)
@@ -163,14 +175,18 @@ class EngineClient:
         return stream
 
     async def embed(
-        self, prompt_token_ids: Sequence[int], pooling: Pooling, *, priority: int = 0, tenant: str = ""
-    ) -> np.ndarray:
+        self, prompt_token_ids: Sequence[int], pooling: Pooling, *, priority: int = 0, tenant: str = "",
+        second_start: int = 0,
+    ) -> np.ndarray:  # fmt: skip
         """The embedding of a prompt, float32[hidden], in the model's own length; raises as `submit`.
 
-        It is a request like any other. Two tokens of the context are left for the token that follows the prompt and for
-        the one that every request samples.
+        Of a model with a head they are its scores, float32[num_labels]. It is a request like any other. In a decoder,
+        two tokens of the context are left for the token that follows the prompt and for the one that is sampled.
         """
-        return await embed(self.submit, prompt_token_ids, pooling, priority, tenant)
+        return await embed(
+            self.submit, prompt_token_ids, pooling, priority, tenant,
+            is_encoder=self.model_info.is_encoder, second_start=second_start,
+        )  # fmt: skip
 
     def abort(self, request_id: str) -> bool:
         """Ends the request with this id; returns False if there is no unfinished one."""
@@ -190,6 +206,13 @@ class EngineClient:
     ) -> None:
         """As `engine.request_limits.check_prompt`, for this model."""
         check_prompt(self.model_info, prompt_token_ids, max_tokens, max_tokens_parameter, num_prompt_output_tokens)
+
+    def check_text(self, token_ids: Sequence[int]) -> None:
+        """Checks that `embed` takes a text; raises InvalidParameter."""
+        if self.model_info.is_encoder:
+            check_text(self.model_info, token_ids)
+        else:
+            self.check_prompt([*token_ids, *token_ids[-1:]], 1)
 
     def stats(self) -> EngineStats:
         """Counters and gauges of this moment."""

@@ -83,14 +83,15 @@ class Engine:
             chunk_alignment=TILE_SIZE,
             vocab_size=model_info.vocab_size,
             eos_token_ids=frozenset(config.eos_token_ids),
-            enable_prefix_caching=config.enable_prefix_caching,
+            # A token of an encoder depends on what follows it, so that no prefix can be shared.
+            enable_prefix_caching=config.enable_prefix_caching and not model_info.is_encoder,
             num_scheduler_steps=config.decode_chunk,
             target_gap=config.target_gap,
             chunk_grain=_NATIVE_GRAIN if model_info.matmul_backend == "native" else None,
             snapshots=snapshots,
         )
         self.timeline = Timeline()
-        self.runner = make_runner(buffer, ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE))
+        self.runner = make_runner(buffer, _shape_table(config, model_info))
         self.pool.on_reach = self.runner.arrays.reach
         try:
             self.runner.programs.compile(progress)
@@ -111,6 +112,8 @@ class Engine:
         config.check_packages()
         opened = open_model(path)
         _refuse_beside_states(opened.config, config)
+        if opened.model.is_encoder:
+            _refuse_of_encoders(config)
         group = open_group(config, opened, progress)
         try:
             with ExitStack() as undo:
@@ -160,6 +163,8 @@ class Engine:
             matmul_backend=backends.for_products.name,
             attention_backend=backends.for_attention.name,
             backend_detail=backends.detail,
+            is_encoder=opened.model.is_encoder,
+            num_labels=opened.model.num_labels,
         )
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
@@ -363,6 +368,26 @@ def _refuse_beside_states(model: ModelConfig, config: EngineConfig) -> None:
                 f"{name} is {getattr(config, name)!r}, which a model with recurrent layers cannot have: it has states "
                 "beside its pages"
             )
+
+
+def _refuse_of_encoders(config: EngineConfig) -> None:
+    """Raises ValueError for settings that encoders cannot have."""
+    for name, is_set in (
+        ("tensor_parallel", config.tensor_parallel > 1),
+        ("num_hosts", config.num_hosts > 1),
+        ("prefix_cache_dir", config.keeps_pages),
+    ):
+        if is_set:
+            raise ValueError(f"{name} is {getattr(config, name)!r}, which an encoder cannot have")
+
+
+def _shape_table(config: EngineConfig, model: ModelInfo) -> ShapeTable:
+    if not model.is_encoder:
+        return ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE)
+    # A step has one text of any length, or as many short ones as `max_num_batched_tokens` allow.
+    grain = _NATIVE_GRAIN if model.matmul_backend == "native" else TILE_SIZE
+    most = max(-(-model.max_model_len // TILE_SIZE), min(config.max_num_batched_tokens // grain, config.max_num_seqs))
+    return ShapeTable(config.max_num_seqs, most, is_of_encoder=True)
 
 
 def _kv_layout(model: ModelConfig, config: EngineConfig, backends: Backends, max_model_len: int) -> KVLayout:

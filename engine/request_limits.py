@@ -8,6 +8,8 @@ from engine.interface.types import QueueFull
 from engine.schedule.live_requests import SchedulerCounters
 from sampling.host.params import InvalidParameter
 
+LEAST_TEXT = 2  # tokens of a text of an encoder: its own begin and end
+
 
 class QueueLimits:
     """Counts the requests that wait and their prompt tokens, those in the engine's inbox included."""
@@ -51,7 +53,7 @@ def check_prompt(
         max_tokens_parameter: the name of `max_tokens` in error messages.
         num_output: how many tokens at the end of the prompt count as output, and so towards `max_tokens`.
     """
-    limit, vocab_size, num_tokens = model.max_model_len, model.vocab_size, len(prompt_token_ids)
+    limit, num_tokens = model.max_model_len, len(prompt_token_ids)
     if num_tokens >= limit:
         raise ContextOverflow("prompt", f"the prompt has {num_tokens} tokens", limit=limit, num_tokens=num_tokens)
     if num_tokens - num_output + max_tokens > limit:
@@ -66,7 +68,23 @@ def check_prompt(
         raise InvalidParameter("prompt", "the prompt is empty; it must have at least 1 token")
     if num_output:
         _check_output(num_output, num_tokens, max_tokens, max_tokens_parameter)
-    lowest, highest = min(prompt_token_ids), max(prompt_token_ids)
+    _check_range(prompt_token_ids, model.vocab_size)
+
+
+def check_text(model: ModelInfo, token_ids: Sequence[int]) -> None:
+    """Checks that an encoder can take a text as a whole; raises InvalidParameter."""
+    limit, num_tokens = model.max_model_len, len(token_ids)
+    if num_tokens > limit:
+        raise ContextOverflow("prompt", f"the prompt has {num_tokens} tokens", limit=limit, num_tokens=num_tokens)
+    if num_tokens < LEAST_TEXT:
+        raise InvalidParameter(
+            "prompt", f"the prompt has {num_tokens} tokens; an encoder takes texts of {LEAST_TEXT} or more"
+        )
+    _check_range(token_ids, model.vocab_size)
+
+
+def _check_range(token_ids: Sequence[int], vocab_size: int) -> None:
+    lowest, highest = min(token_ids), max(token_ids)
     if lowest < 0 or highest >= vocab_size:
         wrong = lowest if lowest < 0 else highest
         raise InvalidParameter(

@@ -25,6 +25,7 @@ _ALL: tuple[Attack, ...] = (
     stored_state.messages, stored_state.websocket_responses, stored_state.resumed_by_many, stored_state.queries,
     operators.preflights, random_bytes.fuzz, requests.hard_grammars, sockets.forbidden_frames,
     strangers.compression_bomb, strangers.unwanted_body, strangers.silent_crowd,
+    strangers.reconnecting_crowd,
 )  # fmt: skip
 ATTACKS: dict[str, Attack] = {attack.__name__.replace("_", " "): attack for attack in _ALL}
 # They stop all streams for a while, as operators may; each runs only where it is named.

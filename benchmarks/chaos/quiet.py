@@ -26,13 +26,13 @@ from typing import Any
 
 import aiohttp
 import orjson
-from aiohttp import web
 
 from benchmarks.chaos.attacks.everyday import KINDS, Visitor
 from benchmarks.chaos.ledger import print_rows
 from benchmarks.chaos.target import ADMIN_KEY, KEY
 from benchmarks.serving.resources import ResidentMemory
 from benchmarks.serving.server_process import free_port
+from server.cli.listeners import start_sites
 from server.cli.memory import freeze_gc, limit_malloc_arenas, return_freed_memory
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
@@ -102,7 +102,7 @@ async def _serve(port: int, store: str) -> None:
     served.first.open(engine.client, FakeTextModel().model)
     freeze_gc()  # as `eagre serve` does
     trimming = asyncio.ensure_future(return_freed_memory(TRIM_INTERVAL_S))
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await start_sites(runner, ["127.0.0.1"], port)
     await trimming
 
 

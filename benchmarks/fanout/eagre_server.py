@@ -4,9 +4,9 @@ import asyncio
 import sys
 
 import structlog
-from aiohttp import web
 
 from benchmarks.fanout.engine import InstantEngine
+from server.cli.listeners import start_sites
 from server.cli.memory import freeze_gc
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
@@ -24,7 +24,7 @@ async def main(port: int, ahead: int = 1, max_model_len: int = 1 << 16) -> None:
     engine.start(asyncio.get_running_loop())
     served.first.open(engine.client, FakeTextModel().model)
     freeze_gc()  # as `eagre serve` does
-    await web.TCPSite(runner, "127.0.0.1", port, backlog=2048).start()
+    await start_sites(runner, ["127.0.0.1"], port)
     await asyncio.Event().wait()
 
 

@@ -9,8 +9,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from aiohttp import web
-
+from server.cli.listeners import start_sites
 from server.cli.memory import freeze_gc
 from server.router.application import make_router_runner, router_application
 from server.router.policies import RoundRobin
@@ -28,7 +27,7 @@ async def main(port: int, key: str, policy: str, urls: Sequence[str]) -> None:
         await runner.setup()
         replicas.update({str(number): url for number, url in enumerate(urls)})
         freeze_gc()
-        await web.TCPSite(runner, "127.0.0.1", port, backlog=2048).start()
+        await start_sites(runner, ["127.0.0.1"], port)
         await asyncio.Event().wait()
 
 

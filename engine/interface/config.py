@@ -278,3 +278,5 @@ class ModelInfo:
     attention_backend: str
     backend_detail: str  # which native kernels these are, or why there are none and how to get them
     quantization: str | None = None  # what its files say of their numbers, such as "Q4_K_M" or "awq int4 g128"
+    is_encoder: bool = False  # it computes whole texts and generates none
+    num_labels: int = 0  # of a model that scores or classifies texts; 0: its texts become embeddings

@@ -24,6 +24,7 @@ class FinishReason(StrEnum):
 class Pooling(StrEnum):
     """Which hidden states of a prompt become its embedding, after the model's last norm."""
 
+    CLS = "cls"  # that of the first token
     LAST = "last"  # that of the last token
     MEAN = "mean"  # the mean of all
 

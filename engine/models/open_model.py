@@ -20,6 +20,8 @@ from engine.weights.loader import LeafTensors, Weights, load_weights
 from engine.weights.quantised.folder_tensors import FolderTensors
 
 _NUM_NAMES_SHOWN = 3
+_PREFIX = "model."  # of the tensors of a decoder in the folder of a model with its head
+_EMBEDDING = "embed_tokens.weight"  # without it
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,13 @@ def _open_folder(path: Path) -> OpenModel:
     folder = ModelFolder(path)
     architecture = architecture_of_folder(folder)
     files = FolderTensors(folder.config, SafetensorsFiles(folder))
-    model = architecture.model.from_folder(folder.config, files.names)
-    tensors = LeafTensors(model.leaves(), model.config.num_layers, files, files.format)
+    is_base = _EMBEDDING in files.names  # the folder of a base model, as encoders of sentences made of decoders are
+    config = folder.config.with_values({"tie_word_embeddings": True}) if is_base else folder.config
+    model = architecture.model.from_folder(config, files.names)
+    leaves = model.leaves()
+    if is_base:
+        leaves = tuple(leaf.renamed(files.format, _of_base_model) for leaf in leaves)
+    tensors = LeafTensors(leaves, model.config.num_layers, files, files.format)
     shapes = tensors.shapes()
     # Whoever wrote the folder named all its tensors: what is missing or left over makes it another model.
     missing = [name for name in shapes if name not in files.names]
@@ -99,6 +106,10 @@ def _check_shapes(path: Path, tensors: LeafTensors) -> None:
             for part, tensor in zip(leaf.parts, layer, strict=True):
                 if tensor.shape != part.shape:
                     raise ModelError(f"{path}: {tensor.name} has shape {tensor.shape}, expected {part.shape}")
+
+
+def _of_base_model(name: str) -> str:
+    return name.removeprefix(_PREFIX)
 
 
 def _listed(names: Sequence[str]) -> str:

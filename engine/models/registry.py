@@ -15,6 +15,9 @@ from engine.models.architectures.dense.phi2 import Phi2
 from engine.models.architectures.dense.seed_oss import SeedOss
 from engine.models.architectures.dense.stablelm import StableLm
 from engine.models.architectures.dense.starcoder2 import Starcoder2
+from engine.models.architectures.encoders.bert import Bert
+from engine.models.architectures.encoders.bert_classifier import BertClassifier
+from engine.models.architectures.encoders.xlm_roberta import XlmRoberta, XlmRobertaClassifier
 from engine.models.architectures.gemma2 import Gemma2
 from engine.models.architectures.gemma3 import Gemma3
 from engine.models.architectures.granite import Granite
@@ -89,6 +92,12 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("qwen35", "Qwen3_5ForConditionalGeneration", Qwen35),
     Architecture("qwen35moe", "Qwen3_5MoeForCausalLM", Qwen35Moe),
     Architecture("qwen35moe", "Qwen3_5MoeForConditionalGeneration", Qwen35Moe),
+    Architecture("bert", "BertModel", Bert),
+    Architecture("bert-rerank", "BertForSequenceClassification", BertClassifier),
+    Architecture("xlm-roberta", "XLMRobertaModel", XlmRoberta),
+    Architecture("xlm-roberta", "RobertaModel", XlmRoberta),
+    Architecture("xlm-roberta-rerank", "XLMRobertaForSequenceClassification", XlmRobertaClassifier),
+    Architecture("xlm-roberta-rerank", "RobertaForSequenceClassification", XlmRobertaClassifier),
     Architecture("granitehybrid", "GraniteMoeHybridForCausalLM", GraniteHybrid),
     Architecture("falcon-h1", "FalconH1ForCausalLM", FalconH1),
     Architecture("nemotron_h", "NemotronHForCausalLM", NemotronH),
@@ -112,6 +121,8 @@ def architecture_of_gguf(file: GGUFTensors) -> Architecture:
     # The ggml project knows Mixtral as Llama with experts.
     is_mixtral = file.architecture == "llama" and file.fields.value("expert_count")
     name = "mixtral" if is_mixtral else file.architecture
+    if name == "bert" and "cls.output.weight" in file.names:
+        name = "xlm-roberta-rerank"
     for architecture in ARCHITECTURES:
         if name == architecture.name:
             return architecture

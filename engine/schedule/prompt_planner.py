@@ -82,7 +82,10 @@ class PromptPlanner:
         for request in prompts:
             start, known = request.num_computed_tokens, request.num_tokens
             others = _others(request, singles) if budget.work.num_tiles == 0 else None
-            num_tokens = budget.take(known - start, start, others)
+            if request.is_whole:
+                num_tokens = budget.take_whole(known)
+            else:
+                num_tokens = budget.take(known - start, start, others)
             if num_tokens:
                 end = start + num_tokens
                 plan = singles if num_tokens == 1 else chunks

@@ -47,8 +47,10 @@ class Request:
     queue_deadline: float | None = None  # the same, but only while the request was never admitted
     matcher: TokenMatcher | None = None  # of its grammar; has accepted all committed output tokens
     num_prompt_output_tokens: int = 0  # tokens at the end of the prompt that the sampler counts as output
-    pooling: Pooling | None = None  # of all tokens of the prompt but the last one
+    pooling: Pooling | None = None  # of all tokens of the prompt; but for the last one unless it is whole
     wants_progress: bool = False  # its stream gets progress events until its first token
+    is_whole: bool = False  # one step computes all of its prompt, which is pooled; it is a request to an encoder
+    second_start: int = 0  # where the second text of a pair begins in such a prompt; 0: it is no pair
 
     num_prompt_tokens: int = 0
     stop_ids: frozenset[int] = frozenset()  # tokens that end it; the scheduler adds the model's own
@@ -100,6 +102,11 @@ class Request:
     def needs_whole_prompt(self) -> bool:
         """Whether every token of the prompt must be computed, for logprobs or an embedding of it."""
         return self.prompt_logprobs is not None or self.pooling is not None
+
+    @property
+    def num_pooled_tokens(self) -> int:
+        """Tokens of the prompt that its embedding is made of. A decoder samples behind the last one, which is none."""
+        return self.num_prompt_tokens if self.is_whole else self.num_prompt_tokens - 1
 
     @property
     def num_tokens_before_output(self) -> int:

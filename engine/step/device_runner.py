@@ -8,6 +8,7 @@ import numpy as np
 
 from cache.storage import KVLayout
 from engine.backends.base.backend import Backends
+from engine.interface.config import TILE_SIZE
 from engine.models.parts.model import Model
 from engine.parallel.placement import Placement
 from engine.schedule.request import Request
@@ -23,6 +24,8 @@ from engine.weights.layout import Params
 from sampling.host.rows import SamplerVariant
 from sampling.logprobs import TOKEN
 from sampling.processors.logits_processor import StateShape
+
+_NOTHING_SAMPLED = np.full(1, -1, np.int32)  # by a step of an encoder
 
 
 class DeviceRunner:
@@ -84,6 +87,15 @@ class DeviceRunner:
             )
             self._start_copy(pending.out)
             return pending
+        if self.model.is_encoder:
+            shares = np.zeros((inputs.shape.num_tiles, TILE_SIZE), np.float32)
+            for tile_of_text in inputs.pooled:
+                shares[tile_of_text.tile] = tile_of_text.shares
+            pending.out, arrays.kv = compiled["encode", inputs.shape](
+                arrays.params, arrays.kv, inputs.batch._replace(sampled=_NOTHING_SAMPLED), shares
+            )
+            self._start_copy(pending.out)
+            return pending
         outputs = compiled["forward", inputs.shape](arrays.params, arrays.kv, arrays.slots, inputs.batch)
         pending.logits, arrays.kv = outputs[:2]
         for tile in inputs.scored:
@@ -129,6 +141,11 @@ class DeviceRunner:
             before = prompt_logprobs.get(tile.request)
             prompt_logprobs[tile.request] = piece if before is None else np.concatenate([before, piece])
         pooled: dict[Request, np.ndarray] = {}
+        if self.model.is_encoder:
+            for tile_of_text in inputs.pooled:
+                request = tile_of_text.request
+                pooled[request] = pooled.get(request, np.float32(0)) + out[tile_of_text.tile]
+            return StepResult([0] * inputs.num_sampled, None, prompt_logprobs, pooled)
         for pooled_tile, added in zip(inputs.pooled, pending.pooled, strict=True):
             pooled[pooled_tile.request] = pooled.get(pooled_tile.request, np.float32(0)) + np.asarray(added)
         if inputs.level is SamplerVariant.FULL:

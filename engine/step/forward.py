@@ -45,6 +45,25 @@ def forward_prompt(
     return model.logits(params, hidden, jnp.asarray(batch.sampled), backends), kv, padded
 
 
+def encode(
+    params: Params, kv: KVPages, batch: StepBatch, shares: np.ndarray, *,
+    model: Model, backends: Backends, max_num_tiles: int,
+) -> tuple[jax.Array, KVPages]:  # fmt: skip
+    """What each tile contributes to the embedding of its text, float32[num_tiles, size], and `kv`, which is donated.
+
+    The step has tiles alone, of whole texts. `shares` are float32[num_tiles, TILE_SIZE], of each token.
+    """
+    tokens = jnp.asarray(batch.tile_tokens).reshape(-1)
+    hidden, kv = _hidden_of(params, kv, tokens, batch, model, backends)
+    states = model.states(params, hidden, jnp.arange(hidden.shape[0])).reshape(*shares.shape, -1)
+    # Padding may be anything: 0 times a NaN is a NaN.
+    weighted = jnp.where(shares[..., None] > 0, states.astype(jnp.float32) * shares[..., None], 0)
+    vectors = jnp.sum(weighted, axis=1)
+    # A head's products have one shape in every step, so that XLA makes their sums in one order.
+    padded = jnp.pad(vectors, ((0, max_num_tiles - len(vectors)), (0, 0)))
+    return model.pooled(params, padded)[: len(vectors)], kv
+
+
 def score_tile(
     params: Params, hidden: jax.Array, tokens: jax.Array, following: jax.Array, *,
     model: Model, backends: Backends,
@@ -80,6 +99,14 @@ def _hidden(
     tokens = decode_tokens
     if len(batch.tile_tokens):  # jaxlib 0.11 crashes where a program for several devices concatenates an empty argument
         tokens = jnp.concatenate([tokens, batch.tile_tokens.reshape(-1)])
+    return _hidden_of(params, kv, tokens, batch, model, backends)
+
+
+def _hidden_of(
+    params: Params, kv: KVPages, tokens: jax.Array, batch: StepBatch,
+    model: Model, backends: Backends,
+) -> tuple[jax.Array, KVPages]:  # fmt: skip
+    """As `_hidden`, of tokens that are known: those of the decode rows, and then those of the tiles."""
     if backends.is_opaque_to_xla:
         tokens = _kept_asynchronous(tokens)
     num_tiles, tile_size = batch.tile_tokens.shape

@@ -12,7 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.backends.base.token_layout import LOAD, NUM_ROW_INTS, NUM_TOKENS, SAVE, SAVE_END, SLOT, START, TOKEN
+from engine.backends.base.token_layout import (
+    END,
+    LOAD,
+    NUM_ROW_INTS,
+    NUM_TOKENS,
+    SAVE,
+    SAVE_END,
+    SECOND,
+    SLOT,
+    START,
+    TOKEN,
+)
 from engine.interface.config import TILE_SIZE
 from engine.interface.types import Pooling
 from engine.schedule.request import Request
@@ -65,6 +76,11 @@ class PooledTile(NamedTuple):
     request: Request
     hidden: np.ndarray  # int32[TILE_SIZE], indices of its tokens among those of all tiles; negative in padding
     shares: np.ndarray  # float32[TILE_SIZE], of each in the embedding
+
+    @property
+    def tile(self) -> int:
+        """Its index among the tiles of the step."""
+        return int(self.hidden.max()) // TILE_SIZE
 
 
 class StepInputs(NamedTuple):
@@ -206,6 +222,9 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
         tiles[:, START] = tile_starts
         tiles[:, NUM_TOKENS] = tile_lengths
         tiles[:, SLOT] = slots[owner]
+        if plan.requests[-1].is_whole:  # and so all others are
+            tiles[:, END] = ends[owner]
+            tiles[:, SECOND] = np.array([request.second_start for request in plan.requests], np.int32)[owner]
         positions = tile_starts[:, None] + np.arange(TILE_SIZE)
         inside = np.minimum(positions, ends[owner, None] - 1)
         tile_tokens[:num_tiles] = buffer.token_ids[slots[owner, None], inside]
@@ -275,15 +294,16 @@ def _scored_tiles(plan: StepPlan, row: int, first_tile: int) -> list[ScoredTile]
 def _pooled_tiles(plan: StepPlan, row: int, first_tile: int) -> list[PooledTile]:
     """The tiles of one row that contribute to the embedding of its prompt."""
     request, start = plan.requests[row], plan.starts[row]
-    num_pooled = request.num_prompt_tokens - 1
+    num_pooled = request.num_pooled_tokens
+    pooled = {Pooling.CLS: 0, Pooling.LAST: num_pooled - 1}.get(request.pooling) if request.pooling else None
     end = min(start + plan.num_tokens[row], num_pooled)
     tiles = []
     for index, tile_start in enumerate(range(start, end, TILE_SIZE), start=first_tile):
         positions = np.arange(tile_start, tile_start + TILE_SIZE)
-        is_pooled = (positions < end) & ((request.pooling is Pooling.MEAN) | (positions == num_pooled - 1))
+        is_pooled = (positions < end) & ((pooled is None) | (positions == pooled))
         if is_pooled.any():
             hidden = np.where(is_pooled, np.arange(index * TILE_SIZE, (index + 1) * TILE_SIZE), -1)
-            share = 1 / num_pooled if request.pooling is Pooling.MEAN else 1.0
+            share = 1 / num_pooled if pooled is None else 1.0
             tiles.append(PooledTile(request, hidden.astype(np.int32), (is_pooled * share).astype(np.float32)))
     return tiles
 

@@ -19,7 +19,7 @@ from engine.parallel.placement import Kind, shapes_of
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.step.compiled import CompiledPrograms
 from engine.step.device_arrays import DeviceArrays
-from engine.step.forward import decode_steps, forward, forward_prompt, pool_tile, score_tile
+from engine.step.forward import decode_steps, encode, forward, forward_prompt, pool_tile, score_tile
 from engine.step.grammar_masks import allocate_masks
 from engine.step.inputs import StepBatch, any_row
 from engine.step.jax_cache import cache_passed_by
@@ -38,12 +38,14 @@ _TAKES_HIDDEN = (Kind.PARAMS, Kind.SAME, Kind.SAME, Kind.SAME)
 
 _ANY_PAGE = np.int32(0)
 
+Lowerings = dict[Hashable, Callable[[], jax.stages.Lowered]]
+
 
 class StepPrograms:
     """Lowers the programs of every shape and compiles them ahead of time.
 
     The keys of `compiled` are ("forward", shape), ("sample", num_rows, variant), ("multi_step", num_rows, variant),
-    ("write", feature), "score", "pool", "read page" and "write page".
+    ("write", feature), "score", "pool", "read page" and "write page"; of an encoder they are ("encode", shape).
     """
 
     def __init__(
@@ -76,7 +78,17 @@ class StepPrograms:
 
     def compile(self, progress: Progress) -> None:
         """Compiles the programs of every shape from abstract arrays, or loads those of an earlier start."""
-        lowerings: dict[Hashable, Callable[[], jax.stages.Lowered]] = {}
+        lowerings = self._of_encoder() if self._model.is_encoder else self._of_decoder()
+        # JAX loads a cached program for all devices, and an engine uses one of them.
+        cache = None if self._store is None or jax.device_count() > 1 else self._cache_in(self._store)
+        with nullcontext() if cache is None else cache_passed_by():
+            self.compiled.compile(lowerings, progress, cache)
+
+    def _of_encoder(self) -> Lowerings:
+        return {("encode", shape): partial(self._lower_encode, shape) for shape in self._table.all()}
+
+    def _of_decoder(self) -> Lowerings:
+        lowerings: Lowerings = {}
         for shape in self._table.all():
             lowerings["forward", shape] = partial(self._lower_forward, shape)
         for num_rows in self._table.row_buckets:
@@ -94,11 +106,7 @@ class StepPrograms:
             lowerings["read page"] = self._lower_read_page
             lowerings["write page"] = self._lower_write_page
         # Those of an earlier start are loaded in this order, and a request may come at once.
-        lowerings = {key: lowerings[key] for key in (*self._first_needed(), *lowerings)}
-        # JAX loads a cached program for all devices, and an engine uses one of them.
-        cache = None if self._store is None or jax.device_count() > 1 else self._cache_in(self._store)
-        with nullcontext() if cache is None else cache_passed_by():
-            self.compiled.compile(lowerings, progress, cache)
+        return {key: lowerings[key] for key in (*self._first_needed(), *lowerings)}
 
     def new_masks(self, num_rows: int) -> np.ndarray:
         """Masks that allow nothing, uint32[num_rows, num_words]."""
@@ -132,6 +140,12 @@ class StepPrograms:
         arrays, batch = self._arrays, self._batch(shape, self._table.num_sampled_rows(shape))
         program = jax.jit(self._forward_prompt if shape.num_tiles else self._forward, donate_argnums=1)
         return program.lower(*map(self._abstract, (arrays.params, arrays.kv, arrays.slots, batch)))
+
+    def _lower_encode(self, shape: StepShape) -> jax.stages.Lowered:
+        arrays, batch = self._arrays, self._batch(shape, 1)
+        shares = np.zeros((shape.num_tiles, TILE_SIZE), np.float32)
+        program = jax.jit(self._of_model(encode, max_num_tiles=self._table.max_num_tiles), donate_argnums=1)
+        return program.lower(*map(self._abstract, (arrays.params, arrays.kv, batch, shares)))
 
     def _lower_sample(self, num_rows: int, variant: SamplerVariant) -> jax.stages.Lowered:
         function = partial(sample, all_greedy=variant is SamplerVariant.GREEDY, backend=self._backends.sampler)
@@ -224,6 +238,8 @@ class ArrayTrees(NamedTuple):
         match key:
             case "forward", StepShape(num_tiles=num_tiles):
                 return ProgramTrees((params, kv, slots, batch), (0, kv, 0) if num_tiles else (0, kv))
+            case "encode", _:
+                return ProgramTrees((params, kv, batch, 0), (0, kv))
             case "sample", _, SamplerVariant.FULL:
                 return ProgramTrees((0, slots, states, rows, 0), (slots, states, 0))
             case "sample", _, _:

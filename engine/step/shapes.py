@@ -35,6 +35,7 @@ class ShapeTable:
 
     max_num_seqs: int
     max_num_tiles: int
+    is_of_encoder: bool = False  # whose steps have tiles alone
 
     @cached_property
     def row_buckets(self) -> list[int]:
@@ -48,13 +49,15 @@ class ShapeTable:
     @cached_property
     def mixed_row_buckets(self) -> list[int]:
         """Padded numbers of decode rows in a step with tiles."""
+        if self.is_of_encoder:
+            return [0]
         return sorted({min(_MIXED_DECODE_ROWS, self.max_num_seqs), self.max_num_seqs})
 
     def all(self) -> list[StepShape]:
         """Every shape: first those without tiles, then those with tiles."""
         decode = [StepShape(rows, 0) for rows in self.row_buckets]
         mixed = [StepShape(rows, tiles) for rows in self.mixed_row_buckets for tiles in self.tile_buckets]
-        return decode + mixed
+        return mixed if self.is_of_encoder else decode + mixed
 
     def fit(self, num_decode_rows: int, num_tiles: int) -> StepShape:
         """The smallest shape that holds the step; ValueError where the scheduler's budget and this table disagree."""

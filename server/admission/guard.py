@@ -17,6 +17,8 @@ from server.admission.keyring import ANYBODY, NOBODY, KeyRing, Tenant, presented
 from server.protocol.errors import ApiError, shorten
 
 ANY_ORIGIN = "*"
+LOCAL_ORIGINS = "localhost"  # those of pages that this machine itself serves, at any port
+_LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 # A name or an IPv4 address, or an IPv6 address in brackets; then the port (RFC 9110, section 7.2).
 _HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^\[\]:@/\s]*))(?::[0-9]*)?")
@@ -116,7 +118,7 @@ def check_origin(
 
 def is_allowed(origin: str, allowed: Collection[str]) -> bool:
     """Whether an origin is one of those that were named."""
-    return ANY_ORIGIN in allowed or origin in allowed
+    return ANY_ORIGIN in allowed or origin in allowed or (LOCAL_ORIGINS in allowed and _is_local(origin))
 
 
 def foreign_origin(origin: str) -> ApiError:
@@ -127,6 +129,14 @@ def foreign_origin(origin: str) -> ApiError:
         error_type="permission_error",
         code="origin_not_allowed",
     )
+
+
+def _is_local(origin: str) -> bool:
+    try:
+        parts = urlsplit(origin)
+        return parts.scheme in ("http", "https") and parts.hostname in _LOCAL_NAMES
+    except ValueError:
+        return False
 
 
 def _is_own(origin: str, host: str) -> bool:

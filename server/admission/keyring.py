@@ -192,7 +192,7 @@ class KeyRing:
         Raises:
             ApiError: 401, there are keys and this is none of them.
         """
-        tenant = None if key is None else self._find(key)
+        tenant = self.find(key)
         if tenant is not None:
             return tenant
         if self.is_open:
@@ -206,7 +206,7 @@ class KeyRing:
         """
         if not self.has_admin:
             raise ApiError("admin routes are off; --admin-key turns them on", status=404, code="admin_off")
-        tenant = None if key is None else self._find(key)
+        tenant = self.find(key)
         if tenant is None:
             raise _refusal(key)
         if not tenant.is_admin:
@@ -215,9 +215,11 @@ class KeyRing:
             )
         return tenant
 
-    def _find(self, key: str) -> Tenant | None:
-        """Compares with every key, so that the time tells nothing."""
-        digest, found = _digest(key), None
+    def find(self, key: str | None) -> Tenant | None:
+        """Whose key this is, an administrator's included; None where it is none of them."""
+        if key is None:
+            return None
+        digest, found = _digest(key), None  # compared with every key, so that the time tells nothing
         for keys in (self._tenants, self._admins):
             for known, tenant in keys.items():
                 if hmac.compare_digest(known, digest):

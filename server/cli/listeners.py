@@ -23,9 +23,6 @@ from server.startup.settings import ServerSettings
 # Connections that may wait to be accepted, as far as the system allows. A Unix socket refuses those beyond it at once,
 # so a router whose clients all come together would lose some of them there.
 BACKLOG = 4096
-# So many of them are accepted in one turn of the loop, because the tokens of all streams wait meanwhile. Their requests
-# are throttled like those of open connections (`server/admission/loop_throttle.py`).
-ACCEPTED_AT_ONCE = 8
 
 
 class CannotListen(Exception):
@@ -78,8 +75,7 @@ class Listeners:
             try:
                 listener = unix_socket.listen_at(path)
                 self._is_socket_made = True
-                await web.SockSite(self._runner, listener, backlog=ACCEPTED_AT_ONCE).start()
-                listener.listen(BACKLOG)
+                await Site(self._runner, sock=listener).start()
             except OSError as error:
                 raise CannotListen(f"cannot listen on {path}: {error.strerror or error}") from error
         else:
@@ -132,21 +128,52 @@ class Listeners:
         )
 
 
-class Site(web.TCPSite):
-    """A port at which ACCEPTED_AT_ONCE connections are accepted in one turn of the loop, and BACKLOG may wait."""
+class Site(web.BaseSite):
+    """A host and port, or a bound socket, where the runner's server accepts connections itself (`Acceptor`).
 
-    def __init__(self, runner: web.BaseRunner, host: str, port: int) -> None:
-        super().__init__(runner, host, port, backlog=ACCEPTED_AT_ONCE)
+    The loop's server binds the sockets and closes them, and accepts at none of them.
+    """
+
+    def __init__(
+        self, runner: GuardedRunner, host: str | None = None, port: int = 0, *, sock: socket.socket | None = None
+    ) -> None:
+        super().__init__(runner)
+        assert isinstance(runner.server, GuardedServer)
+        self._acceptor = runner.server.acceptor
+        self._host = host
+        self._port = port
+        self._sock = sock
+        self._listeners: list[socket.socket] = []
+
+    @property
+    def name(self) -> str:
+        """The host and port, as in a URL."""
+        host = self._host or ""
+        return f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}"
 
     async def start(self) -> None:
+        """Raises OSError or UnicodeError where the address is taken or invalid."""
         await super().start()
-        assert isinstance(self._server, asyncio.Server)
-        for listening in self._server.sockets:
-            with socket.socket(fileno=os.dup(listening.fileno())) as same:  # asyncio's own object has no `listen`
-                same.listen(BACKLOG)
+        loop = asyncio.get_running_loop()
+        if self._sock is not None:
+            server = await loop.create_server(asyncio.Protocol, sock=self._sock, start_serving=False)
+        else:
+            server = await loop.create_server(asyncio.Protocol, self._host, self._port, start_serving=False)
+        self._server = server
+        for bound in server.sockets:
+            listener = socket.socket(fileno=os.dup(bound.fileno()))  # asyncio's own object has no `accept`
+            listener.listen(BACKLOG)
+            self._listeners.append(listener)
+            self._acceptor.add(listener)
+
+    async def stop(self) -> None:
+        """Closes the sockets."""
+        for listener in self._listeners:
+            self._acceptor.remove(listener)
+        await super().stop()
 
 
-async def start_sites(runner: web.BaseRunner, hosts: Sequence[str], port: int) -> None:
+async def start_sites(runner: GuardedRunner, hosts: Sequence[str], port: int) -> None:
     """Listens at the same port of each address; raises `CannotListen` where one is taken or invalid."""
     for host in hosts:
         site = Site(runner, host, port)
@@ -154,5 +181,5 @@ async def start_sites(runner: web.BaseRunner, hosts: Sequence[str], port: int) -
             await site.start()
         except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
             reason = getattr(error, "strerror", None) or error
-            raise CannotListen(f"cannot listen on {site.name.partition('://')[2]}: {reason}") from error
+            raise CannotListen(f"cannot listen on {site.name}: {reason}") from error
         port = port or runner.addresses[0][1]  # 0 picks a free one, which the others take too

@@ -132,7 +132,7 @@ def build_metrics_app(served: ServedModels) -> web.Application:
     return app
 
 
-def make_runner(app: web.Application) -> web.AppRunner:
+def make_runner(app: web.Application) -> GuardedRunner:
     """Makes the runner. When a client disconnects, its handler is cancelled, which aborts the generation."""
     return GuardedRunner(app, app[SERVED].settings)
 

@@ -7,6 +7,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from engine.interface.types import EngineState
+from server.http.entry.guard import may_see_figures
 from server.http.entry.served import SERVED
 from server.http.transport.json_body import json_response
 from server.protocol.errors import without_folders
@@ -34,9 +35,11 @@ async def readiness(request: web.Request) -> web.Response:
 
 
 async def health(request: web.Request) -> web.Response:
-    """Readiness with the statistics of each model's engine; those of the first are at the top level too."""
+    """Readiness; for clients with a key the statistics of each model's engine too, those of the first at the top."""
     served = request.app[SERVED]
     body = _readiness(served)
+    if not may_see_figures(request):
+        return json_response(body, status=_readiness_status(served))
     models = {model.model_name: _health_of(model) for model in served.all}
     if served.first.is_open:
         body["stats"] = models[served.first.model_name]["stats"]
@@ -57,7 +60,9 @@ def _health_of(model: ServedModel) -> dict[str, Any]:
 
 async def show_metrics(request: web.Request) -> web.Response:
     """The metrics for Prometheus."""
-    return web.Response(body=request.app[SERVED].metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    served = request.app[SERVED]
+    headers = {"Content-Type": CONTENT_TYPE_LATEST, "Process-Start-Time-Unix": str(served.started_at)}
+    return web.Response(body=served.metrics.render(), headers=headers)
 
 
 async def version(_request: web.Request) -> web.Response:

@@ -17,9 +17,10 @@ from server.api.llama_cpp.queries import EmbeddingRequest, LoadRequest
 from server.api.openai.chat import ChatCall
 from server.api.openai.token_requests import EmbeddingsRequest
 from server.api.route import ErrorShape
-from server.http import models, queries
+from server.http import models
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, in_memory, read_asked
+from server.http.pooling.embedding import embed
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import unavailable
 from server.serving.served_model import ServedModel
@@ -52,7 +53,7 @@ async def _embed(request: web.Request) -> web.StreamResponse:
         model = served.find(asked.model)
         query = EmbeddingsRequest.model_construct(model=asked.model, input=asked.prompts)
         async with in_memory(served, model):
-            found = await queries.embed(query, model, served, request[TENANT])
+            found = await embed(query, model, served, request[TENANT])
     body = [{"index": entry["index"], "embedding": [entry["embedding"]]} for entry in found["data"]]
     return await send_whole(request, await served.workers.run(json_response, body), served.settings, is_owed=True)
 

@@ -11,6 +11,8 @@ from server.http.transport.json_body import json_response
 from server.protocol.errors import without_folders
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
+from server.serving.tasks import task_of
+from server.startup.model_task import Task
 from server.startup.version import eagre_version
 
 
@@ -21,7 +23,8 @@ async def list_models(request: web.Request) -> web.Response:
     if ANTHROPIC_HEADER in request.headers:
         return json_response(anthropic_list([model.model_name for model in served.all], served.started_at))
     listed = [_shape(model, served) for model in served.all]
-    catalogue = [_catalogue_entry(model, place) for place, model in enumerate(served.all)]
+    generating = [model for model in served.all if not model.is_open or task_of(model) is Task.GENERATE]
+    catalogue = [_catalogue_entry(model, place) for place, model in enumerate(generating)]
     return json_response({"object": "list", "data": listed, "models": catalogue})
 
 
@@ -73,7 +76,7 @@ async def show_first(request: web.Request) -> web.Response:
         {
             "model_path": without_folders(model.settings.model),
             "tokenizer_path": without_folders(model.settings.model),
-            "is_generation": True,
+            "is_generation": task_of(model) is Task.GENERATE,
             "model_type": info.architecture,
             "architectures": [info.architecture],
             "max_model_len": info.max_model_len,
@@ -117,6 +120,9 @@ def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
         "matmul_backend": info.matmul_backend,
         "attention_backend": info.attention_backend,
     }
+    task = task_of(model)
+    if task is not Task.GENERATE:
+        shape["task"] = task
     if info.quantization is not None:
         shape["quantization"] = info.quantization
     if model.sampling_defaults:

@@ -26,15 +26,18 @@ from server.api.ollama.generating import (
 from server.api.ollama.requests import EmbedOneRequest, EmbedRequest, NamedModel
 from server.api.openai import token_requests
 from server.api.route import BodyRoute, ErrorShape
-from server.http import generating, queries
+from server.http import generating
 from server.http.entry.access_log import IGNORED
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, in_memory, read_asked
+from server.http.pooling.embedding import embed
 from server.http.transport.event_stream import EventStreamResponse
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import ApiError
 from server.serving.model_pulls import ModelPulls, delete_model
 from server.serving.served_model import ServedModel
+from server.serving.tasks import task_of
+from server.startup.model_task import Task
 
 OLLAMA_VERSION = "0.13.0"  # the version of Ollama whose API this is; some clients refuse older ones
 _PATHS = ("tags", "show", "ps", "version", "embed", "embeddings", "pull", "delete")
@@ -119,7 +122,7 @@ async def _embeddings(request: web.Request, name: str, texts: Sequence[str], dim
     model = served.find(name)
     query = token_requests.EmbeddingsRequest(model=name, input=list(texts), dimensions=dimensions)
     async with in_memory(served, model):
-        return await queries.embed(query, model, served, request[TENANT])
+        return await embed(query, model, served, request[TENANT])
 
 
 async def _list_models(request: web.Request) -> web.Response:
@@ -160,6 +163,8 @@ async def _show(request: web.Request) -> web.Response:
     parameters = "\n".join(f"{name} {value}" for name, value in sorted(model.sampling_defaults.items()))
     shown: dict[str, Any] = {"details": _details(model), "parameters": parameters, "modelfile": "", "template": ""}
     shown["capabilities"] = ["completion", "tools", "embedding"]
+    if model.is_open and task_of(model) is not Task.GENERATE:
+        shown["capabilities"] = [] if model.engine.model_info.num_labels else ["embedding"]
     if model.answer_format.reasoning is not None:
         shown["capabilities"].append("thinking")
     if model.is_open:

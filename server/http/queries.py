@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
-import numpy as np
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from engine.interface.context_overflow import ContextOverflow
-from engine.interface.types import Pooling
 from sampling.host.params import InvalidParameter
 from server.admission.keyring import Tenant
 from server.api.anthropic.message_objects import error_object
@@ -22,11 +17,17 @@ from server.api.anthropic.messages import conversation_of
 from server.api.anthropic.messages_request import CountTokensRequest
 from server.api.openai.chat import CHAT_COMPLETIONS, ChatCall
 from server.api.openai.token_requests import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
+from server.api.pooling.classify_request import ClassifyRequest
+from server.api.pooling.rerank_request import RerankRequest
+from server.api.pooling.score_request import ScoreRequest
 from server.api.route import ErrorShape
-from server.generation.prompt_sources import MAX_INLINE_CHARS, Conversation, PromptSource
+from server.generation.prompt_sources import MAX_INLINE_CHARS, Conversation
 from server.generation.prompts import MAX_SHORT_CHARS
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, HasIgnored, in_memory, read_asked
+from server.http.pooling.embedding import embed
+from server.http.pooling.reranking import rerank, rerank_as_cohere
+from server.http.pooling.scoring import classify, score
 from server.http.transport.json_body import json_response, send_whole
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
@@ -38,8 +39,6 @@ ERROR_SHAPES: Mapping[str, ErrorShape] = {COUNT_TOKENS: error_object}  # of rout
 
 MAX_COUNTED = 1 << 18  # tokens of a text or a conversation; counting more would take a worker thread for long
 MAX_INLINE_NUMBERS = 1024  # in an answer that is encoded on the asyncio thread
-EMBEDDING_TOKENS = 2  # of the context beside the input: the one that follows it, and the one that is sampled
-MAX_AT_ONCE = 16  # embeddings of one request in the engine's queue
 
 
 class AsksModel(HasIgnored, Protocol):
@@ -93,6 +92,12 @@ def add_routes(app: web.Application) -> None:
     app.router.add_post(COUNT_TOKENS, _make_handler(CountedConversation, _count_tokens))
     app.router.add_post(CHAT_COMPLETIONS.path + "/input_tokens", _make_handler(CountedChat, _count_tokens))
     app.router.add_post("/v1/embeddings", _make_handler(EmbeddingsRequest, embed))
+    for path in ("/v1/rerank", "/rerank"):
+        app.router.add_post(path, _make_handler(RerankRequest, rerank))
+    app.router.add_post("/v2/rerank", _make_handler(RerankRequest, rerank_as_cohere))
+    for path in ("/v1/score", "/score"):
+        app.router.add_post(path, _make_handler(ScoreRequest, score))
+    app.router.add_post("/classify", _make_handler(ClassifyRequest, classify))
 
 
 def _make_handler(kind: type[Asked], answer: Answer[Asked]) -> Handler:
@@ -103,7 +108,7 @@ def _make_handler(kind: type[Asked], answer: Answer[Asked]) -> Handler:
             model = served.find(query.model)
             async with in_memory(served, model):
                 told = await answer(query, model, served, request[TENANT])
-        is_computed = "data" in told  # embeddings, each of many numbers
+        is_computed = "data" in told or "results" in told  # embeddings, each of many numbers, or scores
         is_long = is_computed or any(
             isinstance(value, list) and len(value) > MAX_INLINE_NUMBERS for value in told.values()
         )
@@ -210,83 +215,3 @@ async def _detokenize(
         return answer | {"token_texts": [token_text_alone(model.tokenizer, token_id) for token_id in query.tokens]}
 
     return await served.workers.run(work) if len(query.tokens) > MAX_INLINE_CHARS else work()
-
-
-async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
-    """OpenAI's list of embeddings, one for each input."""
-    prompts: list[PromptSource] = query.input
-    max_model_len = model.engine.model_info.max_model_len
-
-    def tokenize() -> list[list[int]]:
-        try:
-            return [prompt.encode(model.text_model, max_model_len) for prompt in prompts]
-        except InvalidParameter as error:
-            raise error.renamed("input") from error
-
-    num_chars = sum(prompt.num_chars for prompt in prompts)
-    token_lists = await _in_worker(served, num_chars, tokenize) if num_chars > MAX_INLINE_CHARS else tokenize()
-    for token_ids in token_lists:
-        if len(token_ids) + EMBEDDING_TOKENS > max_model_len:
-            what = f"an input has {len(token_ids)} tokens, and its embedding needs {EMBEDDING_TOKENS} more"
-            raise ContextOverflow("input", what, limit=max_model_len, num_tokens=len(token_ids))
-    num_tokens = sum(map(len, token_lists))
-    account = tenant.account
-    if account is not None:
-        account.reserve(num_tokens)
-    at_once, pooling = asyncio.Semaphore(MAX_AT_ONCE), Pooling(query.pooling or "last")
-
-    async def compute(token_ids: Sequence[int]) -> np.ndarray:
-        async with at_once:
-            served.residency.ask_for(model)
-            try:
-                return await model.engine.embed(
-                    token_ids, pooling, priority=tenant.check_priority(None), tenant=tenant.name
-                )
-            except InvalidParameter as error:
-                raise error.renamed("input") from error
-
-    tasks = [asyncio.ensure_future(compute(token_ids)) for token_ids in token_lists]
-    try:
-        embeddings = await asyncio.gather(*tasks)
-    except BaseException:
-        if account is not None:
-            account.charge(-num_tokens)
-        raise
-    finally:  # where one is refused, or the client has left, the others end too
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    if account is not None:
-        account.usage.num_prompt_tokens += num_tokens
-    return {
-        "object": "list",
-        "data": await served.workers.run(_show, embeddings, query),  # a million numbers, perhaps
-        "model": model.model_name,
-        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
-    }
-
-
-def _show(embeddings: Sequence[np.ndarray], query: EmbeddingsRequest) -> list[dict[str, Any]]:
-    """Converts the embeddings to the objects of the response; raises InvalidParameter where they are too short."""
-    vectors = [_unit(embedding, query.dimensions) for embedding in embeddings]
-    as_text = query.encoding_format == "base64"
-    return [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": base64.b64encode(vector.tobytes()).decode() if as_text else vector.tolist(),
-        }
-        for index, vector in enumerate(vectors)
-    ]
-
-
-def _unit(vector: np.ndarray, dimensions: int | None) -> np.ndarray:
-    """Truncates an embedding to `dimensions` numbers of length 1, little-endian float32; raises InvalidParameter."""
-    if dimensions is not None:
-        if dimensions > len(vector):
-            raise InvalidParameter(
-                "dimensions", f"dimensions is {dimensions}; the model's embeddings have {len(vector)}"
-            )
-        vector = vector[:dimensions]
-    length = float(np.linalg.norm(vector))
-    return (vector / length if length else vector).astype("<f4")

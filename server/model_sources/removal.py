@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from server.model_sources import builtin_models
-from server.model_sources.builtin_store import builtin_file
+from server.model_sources.builtin_store import builtin_file, folder_of
 from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.hub_records import HubId, find_record
 from server.model_sources.model_store import is_from_hub, resolve_model
@@ -17,9 +18,12 @@ def remove_model(name: str) -> int:
 
     Raises ModelStoreError where it is not here, or is a file of the user's own.
     """
+    folder: Path | None = None
     if name in builtin_models.BUILTIN_MODELS:
         path = builtin_file(name)
         found = [path, path.with_suffix(".verified.json"), path.with_suffix(".partial")]
+        folder = folder_of(path)
+        found += [file for file in folder.rglob("*") if not file.is_dir()]
     elif is_from_hub(name):
         found = _files_of_hub(name)
     else:
@@ -31,6 +35,8 @@ def remove_model(name: str) -> int:
     num_bytes = sum(path.lstat().st_size for path in found)
     for path in found:
         path.unlink()
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
     return num_bytes
 
 

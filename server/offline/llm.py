@@ -38,6 +38,7 @@ from server.offline.text_stream import TextStream
 from server.startup.model_loader import LoadedModel, load_with
 from server.startup.progress import ProgressReporter, shown
 from server.startup.settings import DEFAULT_MODEL
+from server.text.sentence_encoder import usual_pooling
 
 ShowProgress: TypeAlias = bool | Callable[[BatchProgress], None]
 
@@ -182,17 +183,20 @@ class LLM(LLMLifecycle):
         engine = self._engine
         return engine.stream(CHAT.prepare_one(messages, params, options, engine.prepare, is_streamed=True), owner=self)
 
-    def embed(self, prompts: Any, *, pooling: Pooling | str = Pooling.LAST) -> np.ndarray:
+    def embed(self, prompts: Any, *, pooling: Pooling | str | None = None) -> np.ndarray:
         """The embeddings of prompts: float32[hidden] of one prompt, float32[num_prompts, hidden] of a list.
 
-        They are the states of the model's last layer after the last norm, not normalized: "last", the state of the last
-        token, or "mean", that of all. Raises InvalidParameter, before anything has run.
+        They are the states of the model's last layer after the last norm, not normalized: "cls", the state of the first
+        token, "last", that of the last one, or "mean", that of all; by default what the makers of the model say, else
+        "last". Raises InvalidParameter, before anything has run.
         """
+        engine = self._engine
+        if pooling is None:
+            pooling = usual_pooling(engine.text_model.sentences, is_encoder=self.model_info.is_encoder)
         if pooling not in list(Pooling):
             raise InvalidParameter("pooling", f"pooling is {pooling!r}; it must be {' or '.join(Pooling)}")
         is_one = is_one_prompt(prompts)
         texts = [prompts] if is_one else list(prompts)
-        engine = self._engine
         with as_invalid_parameter("prompt"):
             token_ids = [
                 TextPrompt(prompt).encode(engine.text_model) if isinstance(prompt, str) else list(prompt)

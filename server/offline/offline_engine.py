@@ -94,7 +94,7 @@ class OfflineEngine:
     def embed(self, prompts: Sequence[list[int]], pooling: Pooling) -> list[np.ndarray]:
         """The embeddings of prompts, float32[hidden] each, in their order; raises InvalidParameter before any runs."""
         for token_ids in prompts:
-            self._client.check_prompt([*token_ids, *token_ids[-1:]], 1)  # as the client submits it
+            self._client.check_text(token_ids)
         return self.run(self._embed(prompts, pooling))
 
     def stats(self) -> EngineStats:

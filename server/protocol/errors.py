@@ -22,6 +22,7 @@ RETRY_AFTER_S = 1
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
+EXCEED_CONTEXT_SIZE = "exceed_context_size_error"  # llama.cpp's type of the same
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"  # OpenAI's code, by which clients know to shorten the prompt
 
 # What pydantic's error types ask of a value, as the end of the sentence "<param> is <value>; it must be …".

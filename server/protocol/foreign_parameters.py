@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+NO_LIMIT = -1  # of max_tokens, as llama.cpp and LM Studio have it: as many as the model has room for
+
 # Names that this server does not have yet, and the values that ask for nothing. null is neutral everywhere.
 Unsupported = Mapping[str, tuple[Any, ...]]
 
@@ -95,10 +97,14 @@ DEFAULTS_OF_PEERS: Unsupported = {
     "penalty_alpha": (0.0,),
     "top_n": (),  # of rerankers
 }
-# Names that others have for parameters of this server. Whoever asks for something by them means these.
-OTHER_NAMES = {
+# Other servers' names of parameters that take the same values here.
+SAME_MEANING = {
     "typ_p": "typical_p", "repeat_penalty": "repetition_penalty", "n_cmpl": "n", "n_predict": "max_tokens",
     "max_new_tokens": "max_tokens",
+}  # fmt: skip
+# Names that others have for parameters of this server. Whoever asks for something by them means these.
+OTHER_NAMES = {
+    **SAME_MEANING,
     # llama.cpp, SGLang, and vLLM before its structured_outputs.
     "grammar": "structured_outputs", "json_schema": "structured_outputs", "ebnf": "structured_outputs",
     "regex": "structured_outputs", "guided_json": "structured_outputs", "guided_regex": "structured_outputs",
@@ -106,3 +112,21 @@ OTHER_NAMES = {
 }  # fmt: skip
 # Fields of one route only. Who sends one to the other means something that would not happen.
 OF_ONE_ROUTE = frozenset({"messages", "prompt", "max_completion_tokens", "top_logprobs"})
+
+
+def with_own_names(body: Any) -> Any:
+    """A decoded body with this server's names of parameters that other servers have too.
+
+    Where a body has both names, nothing is renamed, and the other one is refused.
+    """
+    if not isinstance(body, dict) or body.keys().isdisjoint(SAME_MEANING):
+        return body
+    renamed = dict(body)
+    for theirs, own in SAME_MEANING.items():
+        if renamed.get(theirs) is None or renamed.get(own) is not None:
+            continue
+        value = renamed.pop(theirs)
+        if theirs == "n_predict" and type(value) is int and value in (0, -2):
+            value = 1 if value == 0 else NO_LIMIT  # 0 computes a prompt alone, which a token has to follow here
+        renamed[own] = value
+    return renamed

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
 import orjson
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PrivateAttr, model_validator
 
 from server.protocol.base_models import RequestBody, StrictModel
 from server.protocol.errors import invalid_value, shorten
+from server.protocol.foreign_parameters import NO_LIMIT, with_own_names
 from server.protocol.json_limits import is_deeper
 from server.protocol.sampling_fields import SamplingFields, as_strings
 from server.protocol.structured_outputs import GrammarRequest, ResponseFormat, StructuredOutputs
 
+_LENGTHS = ("max_tokens", "max_completion_tokens")
 MAX_CHOICES = 16  # n and best_of
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256  # characters
@@ -178,6 +180,10 @@ def effort_variables(effort: str | None) -> dict[str, Any]:
     return {} if effort is None else {"reasoning_effort": effort, **switches}
 
 
+def _is_no_limit(value: Any) -> bool:
+    return type(value) is int and value == NO_LIMIT
+
+
 class GenerationFields(RequestBody, SamplingFields, StreamFields):
     """The fields of completions, chat completions, Responses and the WebSocket's messages. null means the default."""
 
@@ -206,6 +212,23 @@ class GenerationFields(RequestBody, SamplingFields, StreamFields):
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # seconds
     user: str | None = None
     request_id: Annotated[str, Field(pattern=REQUEST_ID_PATTERN)] | None = None
+    _is_unlimited: bool = PrivateAttr(default=False)
+
+    @classmethod
+    def parse(cls, body: Any) -> Self:
+        known = with_own_names(body)
+        lengths = [name for name in _LENGTHS if name in cls.known_fields()] if isinstance(known, dict) else []
+        unlimited = {name for name in lengths if _is_no_limit(known.get(name))}
+        if not unlimited:
+            return super().parse(known)
+        request = super().parse({name: value for name, value in known.items() if name not in unlimited})
+        request._is_unlimited = True
+        return request
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether the request says of itself that its answers may be as long as the model has room for."""
+        return self._is_unlimited
 
     @model_validator(mode="after")
     def _check_combinations(self) -> GenerationFields:
@@ -239,6 +262,11 @@ class GenerationFields(RequestBody, SamplingFields, StreamFields):
     def num_sampled(self) -> int:
         """The number of answers generated to each prompt, of which the best `num_choices` are returned."""
         return self.num_choices if self.best_of is None else self.best_of
+
+    @property
+    def is_verbose(self) -> bool:
+        """Whether a whole answer has the prompt's text and its own text beside it."""
+        return getattr(self, "verbose", None) is True
 
     @property
     def num_logprobs(self) -> int | None:

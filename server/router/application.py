@@ -87,7 +87,7 @@ def router_metrics_application(app: web.Application) -> web.Application:
     return metrics_app
 
 
-def make_router_runner(app: web.Application) -> web.AppRunner:
+def make_router_runner(app: web.Application) -> GuardedRunner:
     """A runner that cancels the handler of a client that leaves, and with it the request to the replica."""
     return GuardedRunner(app, app[ROUTER].settings)
 

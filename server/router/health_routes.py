@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from server.http.entry.guard import may_see_figures
 from server.http.transport.json_body import json_response
 from server.router.replica import HEALTH_S, Replica, ReplicaLost, read_whole
 from server.router.router import ROUTER, Router
@@ -30,8 +31,10 @@ async def readiness(request: web.Request) -> web.Response:
 
 
 async def health(request: web.Request) -> web.Response:
-    """Readiness, the number of open requests, and the health of each replica."""
+    """Readiness; for clients with a key the number of open requests and the health of each replica too."""
     router = request.app[ROUTER]
+    if not may_see_figures(request):
+        return await readiness(request)
     replicas = tuple(router.replicas)
     answers = await asyncio.gather(*(_get(router, replica, "/health") for replica in replicas))
     body = _readiness(router)

@@ -24,6 +24,7 @@ from server.serving.load_progress import telling_of_load
 from server.serving.residency import Residency
 from server.serving.running_requests import RunningRequest, RunningRequests
 from server.serving.served_model import ServedModel
+from server.serving.tasks import refuse_generation
 from server.structured_output.output_grammar import OutputGrammar
 from server.telemetry.account_observer import AccountObserver
 from server.telemetry.request_log import RequestLog
@@ -110,6 +111,7 @@ class Submitter:
                 if not model.is_open:
                     request = await self._wait_for_load(model, request, submission, running)
                 engine, text_model, structured_output, idle_sleep = model.opened
+                refuse_generation(model)
                 with idle_sleep.use():
                     # Prompt, then grammar.
                     prompts = await prepare(request, text_model, engine, self._workers)

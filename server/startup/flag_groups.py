@@ -5,7 +5,7 @@ from collections.abc import Mapping
 # By keys of settings. Each setting is in one group.
 FLAG_GROUPS: Mapping[str, tuple[str, ...]] = {
     "model": (
-        "model", "served_model_name", "models_max", "dtype", "quantize", "max_model_len", "chat_template",
+        "model", "served_model_name", "task", "models_max", "dtype", "quantize", "max_model_len", "chat_template",
         "default_chat_template_kwargs", "sampling_defaults", "seed", "tool_call_parser", "reasoning_parser",
     ),
     "address": (

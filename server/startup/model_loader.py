@@ -15,6 +15,7 @@ from engine.interface.regular_file import open_regular
 from engine.interface.types import Progress
 from server.model_sources.builtin_models import BUILTIN_MODELS
 from server.model_sources.model_store import ensure_model, name_of
+from server.startup.model_task import check_task
 from server.startup.settings import OPENAI_DEFAULTS, ServerSettings
 from server.text.text_model import TextModel
 
@@ -37,6 +38,11 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
     Raises ModelStoreError, ValueError or OSError.
     """
     loaded = load_with(settings.model, settings.engine_config, progress, settings.chat_template)
+    try:
+        check_task(settings.task, loaded.engine.model_info)
+    except ValueError:
+        loaded.engine.shutdown()
+        raise
     template, variables = loaded.text_model.chat_template, settings.default_chat_template_kwargs
     if template is not None and variables is not None:
         template.set_defaults(orjson.loads(variables))
@@ -82,6 +88,8 @@ def load_with(
     from engine.client import EngineClient
 
     config = configure(tuple(text_model.tokenizer.eos_token_ids))
+    if config.max_model_len is None and text_model.sentences is not None:
+        config = replace(config, max_model_len=text_model.sentences.max_tokens)
     try:
         return LoadedModel(EngineClient.load(path, config, progress), text_model)
     except (MemoryError, RuntimeError) as error:

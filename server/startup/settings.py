@@ -19,12 +19,14 @@ from server.output_parsers.reasoning_parser import OFF, REASONING_SYNTAXES
 from server.output_parsers.tool_call_syntaxes import NATIVE, TOOL_CALL_SYNTAXES
 from server.startup.flag_groups import FIRST_FLAGS, FLAG_GROUPS
 from server.startup.flags import add_flag, as_given, read
+from server.startup.model_task import Task
 from server.structured_output.grammar_limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("console", "json")
 TOOL_CALL_PARSERS = (NATIVE, *(syntax.name for syntax in TOOL_CALL_SYNTAXES))
 REASONING_PARSERS = (*(syntax.name for syntax in REASONING_SYNTAXES), OFF)
+TASKS = tuple(Task)
 MAX_SECONDS = 86_400  # of every interval and timeout
 MAX_REPLICAS = 64  # of one machine
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -58,6 +60,7 @@ class MetricsNames(StrEnum):
     EAGRE = "eagre"
     VLLM = "vllm"
     BOTH = "both"
+    LLAMA_CPP = "llamacpp"  # beside Eagre's, because its figures are of all models together
 
 
 class Api(StrEnum):
@@ -133,7 +136,8 @@ class ServerSettings:
     )
     metrics_names: str = setting(
         MetricsNames.EAGRE.value,
-        "names of the metrics: eagre, vllm (for routers and dashboards made for it) or both",
+        "names of the metrics: eagre, vllm (for routers and dashboards made for it), both, or llamacpp (its figures "
+        "beside Eagre's)",
         limit=_listed(tuple(MetricsNames)),
     )
     ssl_certfile: str | None = setting(
@@ -172,6 +176,11 @@ class ServerSettings:
         key="model",
         limit=NOT_EMPTY,
         metavar="MODEL",
+    )
+    task: str | None = setting(
+        None,
+        "what the model is for where its files do not say it: generate, embed, rerank or classify",
+        limit=_listed(TASKS),
     )
     served_model_name: str | None = setting(
         None, "name for clients of the only model; its own if not given", limit=NOT_EMPTY, metavar="NAME"
@@ -269,7 +278,10 @@ class ServerSettings:
         False, "refuse every parameter that this server does not know, in the place of ignoring it"
     )
     allowed_origins: tuple[str, ...] = setting(
-        (), "web origins, comma-separated, whose pages may use the server; * for all", metavar="ORIGINS"
+        (),
+        "web origins, comma-separated, whose pages may use the server; localhost for those of this machine at any "
+        "port, * for all",
+        metavar="ORIGINS",
     )
     playground_peers: tuple[str, ...] = setting(
         (), "origins of other servers, comma-separated, that the page may ask too; each must allow this one's origin",

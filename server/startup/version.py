@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from functools import cache
 
 
 def eagre_version() -> str:
@@ -11,3 +12,9 @@ def eagre_version() -> str:
         return importlib.metadata.version("eagre")
     except importlib.metadata.PackageNotFoundError:
         return "0+source"
+
+
+@cache
+def system_fingerprint() -> str:
+    """Returns OpenAI's `system_fingerprint`: the software behind an answer, with llama.cpp's letter for a build."""
+    return f"b{eagre_version()}-eagre"

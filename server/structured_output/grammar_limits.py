@@ -13,6 +13,10 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
+from server.protocol.errors import shorten
+from server.structured_output.schemas.endless_references import endless_reference
+from server.structured_output.schemas.references import is_pointer, target_of
+
 DEFAULT_TIMEOUT = 5.0  # seconds to compile
 DEFAULT_MAX_BYTES = 64 << 10
 LARGEST_MAX_BYTES = 256 << 10  # the stacks of the compiling threads are large enough for this
@@ -52,12 +56,12 @@ class GrammarTooExpensive(InvalidGrammar):
 
 
 def check_schema(schema: Any) -> None:
-    """Rejects a JSON schema that is nested too deeply, has too large numbers, or intersects too much."""
+    """Rejects a JSON schema that is nested too deeply, has too large numbers, intersects too much or never ends."""
     _check_depth(schema)
     _check_numbers(schema)
     _check_patterns(schema)
     try:
-        weight = _Weights(schema).of(schema)
+        weight, endless = _Weights(schema).of(schema), endless_reference(schema)
     except RecursionError as error:
         raise InvalidGrammar("its references form too long a chain") from error
     if weight > MAX_INTERSECTION:
@@ -65,6 +69,8 @@ def check_schema(schema: Any) -> None:
             f"allOf and $ref make one value meet patterns, formats and multipleOf of weight {weight:.1f}; "
             f"the limit is {MAX_INTERSECTION} (a pattern weighs 1, a multipleOf twice its number of digits)"
         )
+    if endless is not None:
+        raise InvalidGrammar(f"nothing matches it: its reference {shorten(endless)} refers to itself without end")
 
 
 def check_regex(text: str) -> None:
@@ -211,7 +217,7 @@ class _Weights:
         if "$ref" in node:
             # A reference to an $id or $anchor may mean any schema, so it weighs as much as all together.
             reference = node["$ref"]
-            weight += self.of(self._target(reference)) if _is_pointer(reference) else self._of_all
+            weight += self.of(target_of(reference, self._root)) if is_pointer(reference) else self._of_all
         others: list[Any] = []
         for key, value in node.items():
             if key in _NAMED and isinstance(value, dict):
@@ -220,27 +226,9 @@ class _Weights:
                 others.append(value)
         return weight + max(map(self.of, others), default=0)
 
-    def _target(self, pointer: str) -> Any:
-        node = self._root
-        if pointer in ("#", "#/"):
-            return node
-        for step in pointer[2:].split("/"):
-            key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(node, dict):
-                node = node.get(key)
-            elif isinstance(node, list) and key.isdecimal() and int(key) < len(node):
-                node = node[int(key)]
-            else:
-                return None
-        return node
-
     @cached_property
     def _of_all(self) -> float:
         return sum(map(_own_weight, _parts(self._root)))
-
-
-def _is_pointer(reference: Any) -> bool:
-    return isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
 
 
 def _own_weight(node: Mapping[str, Any]) -> float:

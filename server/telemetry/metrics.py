@@ -49,6 +49,10 @@ class Histogram:
     def count(self) -> int:
         return sum(self._counts)
 
+    @property
+    def sum(self) -> float:
+        return self._sum
+
     def collect(self, model: str) -> HistogramMetricFamily:
         """The histogram as Prometheus reads it: cumulative counts by upper bound, with the label `model`."""
         return histogram_family(self.name, self.documentation, self._bounds, self._counts, self._sum, model)
@@ -109,11 +113,17 @@ class Metrics(GenerationObserver):
         )  # fmt: skip
         self.num_prompt_tokens = 0
         self.num_generation_tokens = 0
+        self.most_sequence_tokens = 0  # of a prompt and its answer
         self._engine_stats: Callable[[], EngineStats] = EngineStats
 
     def watch_engine(self, stats: Callable[[], EngineStats]) -> None:
         """Calls `stats` at every scrape from now on, for the engine's counters and gauges."""
         self._engine_stats = stats
+
+    @property
+    def engine_stats(self) -> EngineStats:
+        """The engine's counters and gauges."""
+        return self._engine_stats()
 
     def submitted(self, prompts: Sequence[PreparedPrompt]) -> None:
         for prompt in prompts:
@@ -153,6 +163,7 @@ class Metrics(GenerationObserver):
                 self.num_finished[reason] += 1
             elif not isinstance(error, EngineError):
                 self.num_finished[FinishReason.ABORT] += 1  # the client has left
+        self.most_sequence_tokens = max(self.most_sequence_tokens, stats.usage.num_prompt_tokens + stats.most_tokens)
         if None not in stats.finish_reasons:
             self.e2e_request_latency.observe(stats.duration)
             self.most_generation_tokens.observe(stats.most_tokens)
@@ -174,7 +185,7 @@ class Metrics(GenerationObserver):
         )
         for name, documentation, value in counted:
             yield _labelled(CounterMetricFamily, name, documentation, model, value)
-        stats = self._engine_stats()
+        stats = self.engine_stats
         for figure in _ENGINE_FIGURES:
             yield _labelled(figure.family, figure.name, figure.documentation, model, figure.read(stats))
         yield histogram_family(

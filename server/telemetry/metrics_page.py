@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from server.admission.limits.key_account import KeyAccount
 from server.startup.settings import MetricsNames
 from server.telemetry.key_metrics import key_metrics
+from server.telemetry.llama_cpp_figures import LlamaCppFigures
 from server.telemetry.metrics import Metrics
 from server.telemetry.vllm_names import named
 
@@ -44,6 +45,7 @@ class MetricsPage(Collector):
         self._gauges = (*gauges, ProcessGauge("eagre_asyncio_tasks", "Tasks of the asyncio loop", _count_tasks))
         self._models = models
         self._names = names
+        self._llama_cpp = LlamaCppFigures(list(models)) if names is MetricsNames.LLAMA_CPP else None
         self._accounts: Callable[[], Sequence[KeyAccount]] = tuple
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -54,7 +56,8 @@ class MetricsPage(Collector):
 
     def render(self) -> bytes:
         """Text format 1.0.0, encoded."""
-        return generate_latest(self._registry)
+        page = generate_latest(self._registry)
+        return page if self._llama_cpp is None else page + self._llama_cpp.render()
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, Metric] = {}
@@ -66,7 +69,7 @@ class MetricsPage(Collector):
                     families[family.name] = family
         for family in families.values():
             yield from named(family, self._names)
-        if self._names is not MetricsNames.EAGRE and families:
+        if self._names in (MetricsNames.VLLM, MetricsNames.BOTH) and families:
             yield _hit_rate(families["eagre_prefix_cache_queries"], families["eagre_prefix_cache_hits"])
         for gauge in self._gauges:
             yield GaugeMetricFamily(gauge.name, gauge.documentation, gauge.read())

@@ -48,7 +48,7 @@ def named(family: Metric, names: MetricsNames) -> Iterator[Metric]:
     others = _VLLM_NAMES.get(family.name, ())
     if names is not MetricsNames.VLLM or not others:
         yield family
-    if names is not MetricsNames.EAGRE:
+    if names in (MetricsNames.VLLM, MetricsNames.BOTH):
         for name in others:
             yield _renamed(family, name)
 

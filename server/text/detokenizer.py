@@ -22,6 +22,14 @@ def token_text_alone(tokenizer: HasTokenTexts, token_id: int) -> str:
     return data.decode("utf-8", errors="replace") if data else tokenizer.token_text(token_id)
 
 
+def text_with_names(tokenizer: HasTokenTexts, token_ids: Sequence[int]) -> str:
+    """The text of tokens, with the names of control tokens."""
+    table = tokenizer.token_bytes
+    return b"".join([table[token_id] or tokenizer.token_text(token_id).encode() for token_id in token_ids]).decode(
+        errors="replace"
+    )
+
+
 class IncrementalDetokenizer:
     """Turns the tokens of one output into text, and never emits half a character.
 

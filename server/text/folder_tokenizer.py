@@ -25,7 +25,9 @@ def load_folder_tokenizer(folder: ModelFolder, metadata: FolderMetadata) -> Toke
     adds_bos_token, adds_eos_token = metadata.add_bos_token, metadata.add_eos_token
     prefix_ids: tuple[int, ...] = ()
     suffix_ids: tuple[int, ...] = ()
+    between_ids: tuple[int, ...] | None = None
     if isinstance(vocabulary, TokenizerJson):
+        between_ids = vocabulary.between_ids
         prefix_ids, suffix_ids = vocabulary.prefix_ids, vocabulary.suffix_ids
     elif adds_bos_token is None:
         adds_bos_token = True  # the default of transformers
@@ -39,6 +41,7 @@ def load_folder_tokenizer(folder: ModelFolder, metadata: FolderMetadata) -> Toke
         eos_token_ids=end_token_ids((*metadata.eos_token_ids, eos_token_id), tokens, vocabulary.special_ids),
         prefix_ids=prefix_ids,
         suffix_ids=suffix_ids,
+        between_ids=between_ids,
         vocab_size=metadata.vocab_size,
     )
 

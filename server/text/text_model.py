@@ -17,6 +17,8 @@ from sampling.host.params import InvalidParameter, SamplingParams
 from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.folder_tokenizer import load_folder_tokenizer
 from server.text.infill import Infill, find_infill
+from server.text.label_head import LabelHead, read_label_head
+from server.text.sentence_encoder import SentenceEncoder, read_sentence_encoder, sentence_encoder_of_gguf
 from server.text.tokenization.folder_metadata import FolderMetadata, read_folder_metadata
 from server.text.tokenization.gguf_metadata import GgufMetadata, read_gguf_metadata
 from server.text.tokenization.native_errors import NativeLibraryError, panics_as_errors
@@ -40,6 +42,8 @@ class TextModel:
     chat_template: ChatTemplate | None  # None if the model has none
     sampling_defaults: Mapping[str, Any]  # numbers; fields of SamplingParams, for requests that do not give them
     infill: Infill | None = None  # how the model is shown a gap to fill; None if it has no tokens for that
+    sentences: SentenceEncoder | None = None  # how texts become embeddings; None if the files do not say it
+    head: LabelHead | None = None  # of a model that scores or classifies texts; None if the files have none
 
     @classmethod
     def load(
@@ -79,7 +83,10 @@ class TextModel:
         )
         tokenizer = Tokenizer.from_gguf(metadata)
         infill = find_infill(metadata.tokens, metadata.infill_ids)
-        return cls(path.stem, path, metadata.context_length, tokenizer, template, metadata.sampling, infill)
+        sentences = None
+        if metadata.tokenizer_model == "bert" or metadata.pooling_type is not None:
+            sentences = sentence_encoder_of_gguf(metadata.pooling_type)
+        return cls(path.stem, path, metadata.context_length, tokenizer, template, metadata.sampling, infill, sentences)
 
     @classmethod
     def _load_folder(cls, path: Path, own_template: str | None) -> TextModel:
@@ -89,7 +96,9 @@ class TextModel:
         tokenizer = load_folder_tokenizer(folder, metadata)
         name = Path(os.path.abspath(path)).name  # so "." has a name too, and a link keeps its own
         infill = find_infill(tokenizer.tokens)
-        return cls(name, path, metadata.context_length, tokenizer, template, metadata.sampling, infill)
+        sentences = read_sentence_encoder(folder)
+        head = read_label_head(folder)
+        return cls(name, path, metadata.context_length, tokenizer, template, metadata.sampling, infill, sentences, head)
 
 
 def _chat_template(

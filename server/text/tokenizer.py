@@ -22,6 +22,7 @@ from server.text.tokenization.control_tokens import (
 from server.text.tokenization.gguf_metadata import GgufMetadata, TokenType
 from server.text.tokenization.sentencepiece_proto import ModelType
 from server.text.tokenization.sentencepiece_vocabulary import SentencePieceVocabulary
+from server.text.tokenization.word_piece import WordPieceVocabulary
 
 _REMEMBERED_SEARCHES = 64
 _USUAL_CHARS = 4  # of a token
@@ -62,8 +63,9 @@ class Tokenizer:
     """The tokenizer of a model.
 
     `token_bytes[token_id]` are the bytes of text that a token stands for, perhaps a part of a character, empty for
-    control tokens. Models need `prefix_ids` before and `suffix_ids` after every text. Ids from the vocabulary to
-    `vocab_size`, which is the matrices', stand for no text.
+    control tokens. Models need `prefix_ids` before and `suffix_ids` after every text, and `between_ids` between the
+    texts of a pair, None where they take no pairs. Ids from the vocabulary to `vocab_size`, which is the matrices',
+    stand for no text.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Tokenizer:
         eos_token_ids: tuple[int, ...],
         prefix_ids: tuple[int, ...] = (),
         suffix_ids: tuple[int, ...] = (),
+        between_ids: tuple[int, ...] | None = None,
         vocab_size: int = 0,
     ) -> None:
         num_unknown = max(0, vocab_size - len(vocabulary.tokens))
@@ -88,12 +91,20 @@ class Tokenizer:
         self.bos_token_id = bos_token_id
         self.eos_token_ids = eos_token_ids
         self._prefix_ids, self._suffix_ids = list(prefix_ids), list(suffix_ids)
+        self.between_ids = between_ids
         # The cache belongs to the instance, so that it does not keep the tokenizer alive.
         self._remembered_ids_with = lru_cache(maxsize=_REMEMBERED_SEARCHES)(self._find_ids_with)
 
     @classmethod
     def from_gguf(cls, metadata: GgufMetadata) -> Tokenizer:
         """The tokenizer of a GGUF file; raises ModelError where its vocabulary or pre-tokenizer is not supported."""
+        if metadata.tokenizer_model == "bert":
+            pieces = WordPieceVocabulary(metadata)
+            around, behind = (pieces.cls_id,), (pieces.sep_id,)
+            return cls(
+                pieces, bos_token_id=pieces.cls_id, eos_token_ids=(), prefix_ids=around, suffix_ids=behind,
+                between_ids=behind,
+            )  # fmt: skip
         bos_token_id, eos_token_id = metadata.bos_token_id, metadata.eos_token_id
         vocabulary, adds_bos_token, adds_eos_token = _gguf_vocabulary(metadata)
         stated = (metadata.eos_token_id, metadata.eot_token_id, metadata.eom_token_id)
@@ -114,6 +125,14 @@ class Tokenizer:
     @property
     def num_prefix_tokens(self) -> int:
         return len(self._prefix_ids)
+
+    @property
+    def prefix_ids(self) -> Sequence[int]:
+        return self._prefix_ids
+
+    @property
+    def suffix_ids(self) -> Sequence[int]:
+        return self._suffix_ids
 
     @property
     def add_bos_token(self) -> bool:
@@ -265,12 +284,12 @@ def _gguf_vocabulary(metadata: GgufMetadata) -> tuple[Vocabulary, bool, bool]:
     kind = _REFUSED_KINDS.get(metadata.tokenizer_model, "of a kind that is not known")
     raise ModelError(
         f"the tokenizer {metadata.tokenizer_model!r} (tokenizer.ggml.model) is {kind}, which is not supported; "
-        "supported are gpt2 (byte-level BPE), llama (SentencePiece BPE) and t5 (SentencePiece Unigram)"
+        "supported are gpt2 (byte-level BPE), llama (SentencePiece BPE), t5 (SentencePiece Unigram) and bert "
+        "(WordPiece)"
     )
 
 
 _REFUSED_KINDS = {
-    "bert": "WordPiece, whose tokens do not keep the spaces of a text",
     "rwkv": "the greedy one of RWKV",
     "plamo2": "that of PLaMo 2",
     "none": "none at all",

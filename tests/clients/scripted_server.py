@@ -12,9 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from aiohttp import web
-
 from sampling.host.params import SamplingParams
+from server.cli.listeners import start_sites
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
@@ -85,7 +84,7 @@ async def _serve(port: int) -> None:
     served = ServedModels(ServerSettings(host="127.0.0.1", port=port))
     runner = make_runner(build_app(served, read_keys(served.settings)))
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await start_sites(runner, ["127.0.0.1"], port)
     engine.start(asyncio.get_running_loop())
     served.first.open(engine.client, FakeTextModel(TEMPLATE).model)
     await asyncio.Event().wait()

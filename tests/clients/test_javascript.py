@@ -1,4 +1,4 @@
-"""The official JavaScript libraries of OpenAI's API and of Anthropic's, in node."""
+"""The official JavaScript libraries of OpenAI's API, Anthropic's and Ollama's, in node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCRIPTS = Path(__file__).parent / "javascript"
 PACKAGES = Path(os.environ.get("EAGRE_NODE_MODULES", SCRIPTS.parents[2] / "build" / "clients-javascript"))
 
 
-@pytest.mark.parametrize("name", ["openai", "anthropic"])
+@pytest.mark.parametrize("name", ["openai", "anthropic", "ollama"])
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_the_library(url: str, tmp_path: Path, name: str) -> None:
     # Imports are looked for beside the script and in the folders above it.

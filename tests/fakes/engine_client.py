@@ -345,8 +345,9 @@ class FakeEngineClient:
             self._task = loop.create_task(self._run())
 
     async def embed(
-        self, prompt_token_ids: Sequence[int], pooling: Pooling, *, priority: int = 0, tenant: str = ""
-    ) -> np.ndarray:
+        self, prompt_token_ids: Sequence[int], pooling: Pooling, *, priority: int = 0, tenant: str = "",
+        second_start: int = 0,
+    ) -> np.ndarray:  # fmt: skip
         """The first and the last token and how many there are; of the mean, negative."""
         values = np.array([prompt_token_ids[0], prompt_token_ids[-1], len(prompt_token_ids)], np.float32)
         return -values if pooling is Pooling.MEAN else values

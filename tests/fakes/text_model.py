@@ -7,6 +7,8 @@ from typing import Any, cast
 
 from server.text.chat_template import ChatTemplate
 from server.text.infill import Infill
+from server.text.label_head import LabelHead
+from server.text.sentence_encoder import SentenceEncoder
 from server.text.text_model import TextModel
 from server.text.tokenization.control_tokens import ControlTokens, ShieldedText
 from server.text.tokenization.native_errors import TooManyTokens
@@ -26,6 +28,8 @@ class FakeTokenizer:
     token_bytes = tuple([bytes([value]) for value in range(256)] + [b""] * 4)
 
     control = ControlTokens({})
+    prefix_ids = suffix_ids = ()
+    between_ids = (EOS,)
 
     def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int | None = None) -> list[int]:
         token_ids = list(text.encode())
@@ -63,6 +67,8 @@ class FakeTokenizer:
 class FakeTextModel:
     name = "fake"
     infill: Infill | None = None
+    sentences: SentenceEncoder | None = None
+    head: LabelHead | None = None
 
     def __init__(self, chat_template: str | None = CHAT_TEMPLATE, **sampling_defaults: float) -> None:
         self.sampling_defaults = sampling_defaults

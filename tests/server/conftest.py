@@ -15,7 +15,9 @@ import pytest
 import structlog
 from aiohttp import web
 
+from server.cli.listeners import start_sites
 from server.http.app import build_app, make_runner, read_keys
+from server.http.transport.connections import GuardedRunner
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
 from server.structured_output.grammar_vocabulary import HasVocabulary
@@ -55,7 +57,7 @@ class RunningServer(Address):
     engine: FakeEngineClient
     served: ServedModels
     app: web.Application
-    runner: web.AppRunner
+    runner: GuardedRunner
 
     async def cut_connections(self) -> None:
         """Breaks off as a killed process does: nobody listens any more, and what was open ends in the middle."""
@@ -135,7 +137,7 @@ async def _start(
     ending.callback(engine.shutdown)
     ending.push_async_callback(runner.cleanup)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await start_sites(runner, ["127.0.0.1"], 0)
     if is_open:
         engine.start(asyncio.get_running_loop())
         served.first.open(engine.client, (text_model or FakeTextModel()).model)

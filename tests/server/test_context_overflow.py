@@ -69,6 +69,21 @@ async def test_ollamas_and_llama_cpps(server: RunningServer) -> None:
     assert (error["n_prompt_tokens"], error["n_ctx"]) == (600, LIMIT)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_llama_cpps_clients_leave_the_version_out(server: RunningServer, stream: bool) -> None:
+    for path, kind in (
+        ("/chat/completions", "exceed_context_size_error"),
+        ("/v1/chat/completions", "invalid_request_error"),
+    ):
+        status, answer = await server.post(path, {"messages": MESSAGES, "stream": stream})
+        error = answer["error"]
+        assert (status, error["type"], error["code"]) == (400, kind, "context_length_exceeded")
+        assert error["n_prompt_tokens"] > 600
+        assert error["n_ctx"] == LIMIT
+    _, answer = await server.post("/messages", {"max_tokens": 5, "messages": MESSAGES})
+    assert answer["error"]["type"] == "invalid_request_error"
+
+
 async def test_a_prompt_that_leaves_no_room_for_a_token_is_over_the_maximum_that_is_named(
     start_server: StartServer,
 ) -> None:

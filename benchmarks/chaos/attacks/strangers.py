@@ -1,4 +1,4 @@
-"""Attacks that need no key: bodies that unpack to much, bodies that nobody wants, and crowds of silent connections."""
+"""Attacks that need no key: bodies that unpack to much, bodies that nobody wants, and crowds of connections."""
 
 from __future__ import annotations
 
@@ -71,6 +71,33 @@ async def silent_crowd(target: Target) -> None:
     finally:
         for writer in writers:
             writer.transport.abort()
+
+
+async def reconnecting_crowd(target: Target) -> None:
+    """Strangers who connect, say something or nothing, leave or are closed, and connect again; a probe among them."""
+    says = (b"", b"GET / HTTP/1.1\r\nX-Slow: ", b"\0\xff\r\n\r\n", _head(target, "GET", "/v1/models"))
+
+    async def stranger() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                reader, writer = await target.connect()
+                try:
+                    writer.write(target.draw.choice(says))
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(reader.read(), target.draw.random())
+                finally:
+                    writer.transport.abort()
+
+    crowd = [asyncio.create_task(stranger()) for _ in range(_CROWD)]
+    try:
+        for _ in range(4):
+            await target.ask("reconnecting crowd", "GET", "/liveness", (200,))
+            await target.ask("reconnecting crowd", "GET", "/v1/models", (200,))  # with a key
+            await asyncio.sleep(target.draw.random())
+    finally:
+        for each in crowd:
+            each.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
 
 
 def raise_file_limit() -> None:

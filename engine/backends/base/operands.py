@@ -66,7 +66,8 @@ class AttentionConstants:
     """The constants of attention in a model, the same for a whole step.
 
     Host arrays are constants of the compiled program, so that what a model does not use costs nothing. Raises
-    ValueError where the norms of queries and keys are no RMS norms, have biases or differ in epsilon.
+    ValueError where the norms of queries and keys are no RMS norms, have biases or differ in epsilon, or where a
+    layer has a window without an order of the tokens.
     """
 
     num_heads: int
@@ -77,6 +78,7 @@ class AttentionConstants:
     tables: np.ndarray  # int32[num_layers]: which of the rotations a layer uses; -1: it does not rotate
     windows: np.ndarray  # int32[num_layers]: tokens that a query sees, up to and with its own; 0: all
     softcap: float = 0.0  # above 0, scores become softcap * tanh(scores / softcap)
+    is_causal: bool = True  # else tokens see their whole text, which one step computes; without windows
     # [num_layers, num_heads]: a score in each softmax that has no value, so that the weights add up to less than 1
     # (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023).
     sinks: jax.Array | None = None
@@ -91,6 +93,8 @@ class AttentionConstants:
             raise ValueError("a norm of queries or keys has another kind or a bias; attention takes RMS norms alone")
         if len({norm.epsilon for norm in norms}) > 1:
             raise ValueError(f"q_norm and k_norm differ in epsilon: {norms[0].epsilon} and {norms[1].epsilon}")
+        if not self.is_causal and self.windows.any():
+            raise ValueError("attention without an order of the tokens has no windows")
 
 
 @dataclass(frozen=True)

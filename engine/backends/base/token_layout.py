@@ -8,11 +8,13 @@ import numpy as np
 
 from cache.page import NULL_PAGE_ID
 
-# Columns of a step's rows; native/src/runtime/step_rows.h reads the first two. The last three are those of models with
-# recurrent layers, of entries in the arrays of states (cache/states.py): that of a snapshot from which the row's state
-# is loaded (0: it is that of the slot), that of a snapshot to which it is saved (0: none), and after how many tokens of
-# the sequence. Every sequence begins with a state of zeros.
-START, NUM_TOKENS, SLOT, TOKEN, LOAD, SAVE, SAVE_END, NUM_ROW_INTS = range(8)
+# Columns of a step's rows; native/src/runtime/step_rows.h reads the first two and END: the number of tokens of a text
+# that one step computes as a whole. From SECOND on, its tokens belong to the second text of a pair (0: it is no pair).
+# LOAD, SAVE and SAVE_END are those of models with recurrent layers, of entries in the arrays of states
+# (cache/states.py): that of a snapshot from which the row's state is loaded (0: it is that of the slot), that of a
+# snapshot to which it is saved (0: none), and after how many tokens of the sequence. Every sequence begins with a state
+# of zeros.
+START, NUM_TOKENS, SLOT, TOKEN, LOAD, SAVE, SAVE_END, END, SECOND, NUM_ROW_INTS = range(10)
 
 BLOCK_SIZE = 128  # tokens of context that portable attention gathers at a time
 

@@ -21,9 +21,10 @@ def attention(
     qkv: Array, rotations: Array, tables: Array, windows: Array, q_norm: Array, k_norm: Array,
     rows: Array, page_table: Array, layer: Array, kv: KVPages, *,
     num_heads: int, num_tiles: int, scale: float, softcap: float = 0.0, epsilon: float,
+    is_causal: bool = True,
     sinks: Array = _NOTHING,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
-    """Norms and rotates queries and keys, writes keys and values into their pages, and attends causally.
+    """Norms and rotates queries and keys, writes keys and values into their pages, and attends.
 
     The last `num_tiles` of the rows are tiles. The norm is an RMS norm (Zhang and Sennrich, 2019), the rotation that of
     Su et al., "RoFormer", 2021. An absent norm is an empty array, and so are absent sinks.
@@ -31,6 +32,7 @@ def attention(
     Args:
         qkv: float32[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim].
         rows: int32[num_rows, columns] of a step, whose first two columns are a row's start and its number of tokens.
+        is_causal: whether a token sees those before it alone; else tiles see their whole text, up to the column END.
         page_table: int32[num_rows, max_pages].
         sinks: float32[num_layers, num_heads].
 
@@ -53,6 +55,7 @@ def attention(
         qkv, rotations, tables, windows, q_norm, k_norm, rows, page_table, layer, kv.data, scales,
         sinks,
         num_tiles=num_tiles, scale=np.float64(scale), softcap=np.float32(softcap), epsilon=np.float32(epsilon),
+        is_causal=is_causal,
     )  # fmt: skip
     return attended, kv._replace(data=data, scales=None if kv.scales is None else scales)
 

@@ -93,6 +93,7 @@ def attend(
         layout.rows, layout.page_table, layer, kv,
         num_heads=constants.num_heads, num_tiles=layout.num_tiles, sinks=_or_nothing(constants.sinks),
         scale=constants.scale, softcap=constants.softcap, epsilon=max(q_epsilon, k_epsilon),
+        is_causal=constants.is_causal,
     )  # fmt: skip
     return attended.astype(qkv.dtype), kv
 

@@ -13,7 +13,7 @@ from jax import lax
 from cache.storage import KVPages
 from engine.backends.base.norms import normed, of_layer
 from engine.backends.base.operands import AttentionConstants, Norm
-from engine.backends.base.token_layout import TokenLayout, pages_per_block
+from engine.backends.base.token_layout import END, TokenLayout, pages_per_block
 
 
 def attend(
@@ -29,12 +29,19 @@ def attend(
     outputs = []
     if num_decode:
         positions, table = layout.positions[:num_decode, None], layout.page_table[:num_decode]
-        outputs.append(_attend(q[:num_decode, None], positions, kv, layer, table, constants))
+        outputs.append(_attend(q[:num_decode, None], positions, positions, kv, layer, table, constants))
     if num_tiles:
         tiles = q[num_decode:].reshape(num_tiles, -1, *q.shape[1:])
         positions, table = layout.positions[num_decode:].reshape(num_tiles, -1), layout.page_table[num_decode:]
-        outputs.append(_attend(tiles, positions, kv, layer, table, constants))
+        # The last position that each query sees.
+        ends = positions if constants.is_causal else jnp.broadcast_to(_last_of_text(layout)[:, None], positions.shape)
+        outputs.append(_attend(tiles, positions, ends, kv, layer, table, constants))
     return jnp.concatenate(outputs), kv
+
+
+def _last_of_text(layout: TokenLayout) -> jax.Array:
+    """The last position of each tile's text, 0 in padding: int32[num_tiles]."""
+    return jnp.maximum(layout.rows[layout.num_decode_rows :, END] - 1, 0)
 
 
 def _normed_heads(x: jax.Array, norm: Norm | None, layer: jax.Array) -> jax.Array:
@@ -63,11 +70,12 @@ def _rotate(x: jax.Array, layer: jax.Array, constants: AttentionConstants) -> ja
 
 
 def _attend(
-    q: jax.Array, positions: jax.Array, kv: KVPages, layer: jax.Array, table: jax.Array, constants: AttentionConstants
-) -> jax.Array:
+    q: jax.Array, positions: jax.Array, ends: jax.Array, kv: KVPages, layer: jax.Array, table: jax.Array,
+    constants: AttentionConstants,
+) -> jax.Array:  # fmt: skip
     """Attention of rows of equal width for q, [num_rows, width, num_heads, head_dim].
 
-    Each query sees keys at its position and before, as far as the layer's window reaches.
+    Each query sees keys up to the position in `ends`, as far back as the layer's window reaches.
     """
     num_rows, width, num_heads, head_dim = q.shape
     num_kv_heads = kv.num_heads
@@ -78,8 +86,8 @@ def _attend(
     # [num_rows, num_kv_heads, group * width, head_dim]: a key head's queries side by side.
     queries = q.reshape(num_rows, width, num_kv_heads, group, head_dim).transpose(0, 2, 3, 1, 4)
     queries = queries.reshape(num_rows, num_kv_heads, group * width, head_dim) * constants.scale
-    last_positions = jnp.max(positions, axis=1, keepdims=True)
-    query_positions = jnp.tile(positions, (1, group))[:, None, :, None]
+    last_positions = jnp.max(ends, axis=1, keepdims=True)
+    query_positions, query_ends = (jnp.tile(each, (1, group))[:, None, :, None] for each in (positions, ends))
     first_seen = _first_seen(query_positions, layer, constants)
 
     def block(index: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -92,7 +100,7 @@ def _attend(
         key_positions = index * block_size + jnp.arange(block_size)
         # What the row does not see may be anything: 0 times a NaN that another request left is a NaN.
         values = jnp.where((key_positions <= last_positions)[:, None, :, None], values, 0)
-        is_seen = key_positions <= query_positions
+        is_seen = key_positions <= query_ends
         if first_seen is not None:
             is_seen &= key_positions >= first_seen
         scores = jnp.where(is_seen, scores, -jnp.inf)
@@ -109,7 +117,7 @@ def _attend(
         jnp.zeros((*shape, 1), jnp.float32),
         jnp.zeros((*shape, head_dim), jnp.float32),
     )
-    num_blocks = jnp.max(positions) // block_size + 1
+    num_blocks = jnp.max(ends) // block_size + 1
     first_block = 0 if first_seen is None else jnp.maximum(jnp.min(first_seen), 0) // block_size
     best, total, acc = lax.fori_loop(first_block, num_blocks, block, start)
     if constants.sinks is not None:

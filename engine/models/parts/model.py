@@ -26,6 +26,8 @@ class Model(ABC):
 
     config: ModelConfig
 
+    is_encoder: ClassVar[bool] = False  # each token sees its whole text, and none is sampled
+
     # Tensors of a folder that follow from its configuration, which old releases of transformers stored nevertheless.
     derived_tensors: ClassVar[re.Pattern[str]] = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 
@@ -56,6 +58,15 @@ class Model(ABC):
     @abstractmethod
     def logits(self, params: Params, hidden: jax.Array, sampled: jax.Array, backends: Backends) -> jax.Array:
         """float32[num_sampled_rows, vocab] of the tokens of `forward` with these indices, negative in padding."""
+
+    @property
+    def num_labels(self) -> int:
+        """Scores that its head makes of a pooled text; 0 where it has no such head."""
+        return 0
+
+    def pooled(self, params: Params, vectors: jax.Array) -> jax.Array:
+        """What becomes of pooled hidden states, float32[num_texts, hidden]: embeddings, or the scores of a head."""
+        return vectors
 
     @abstractmethod
     def states(self, params: Params, hidden: jax.Array, tokens: jax.Array) -> jax.Array:

@@ -57,6 +57,23 @@ class TokenBudget:
         self.is_exhausted |= num_taken < num_tokens
         return num_taken
 
+    def take_whole(self, num_tokens: int) -> int:
+        """Spends a text that one step has to compute as a whole, or returns 0; the first of a step always fits.
+
+        It costs its tokens, padded to the grain.
+        """
+        pieces, size = -(-num_tokens // self._grain), self._chunk_alignment
+        cost = pieces * self._grain
+        if self.work.num_tiles and cost > self.num_left:
+            self.is_exhausted = True
+            return 0
+        self.num_left = max(0, self.num_left - cost)
+        work = self.work
+        self.work = work._replace(
+            num_tiles=work.num_tiles + cost / size, tile_context=work.tile_context + num_tokens * cost / size
+        )
+        return num_tokens
+
     def _take_row(self, start: int) -> int:
         work = self.work
         self.work = work._replace(num_decode_rows=work.num_decode_rows + 1, decode_context=work.decode_context + start)

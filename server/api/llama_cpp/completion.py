@@ -22,8 +22,8 @@ from server.generation.generation import Generation
 from server.generation.output_sequence import Delta
 from server.generation.prompt_sources import InfillPrompt, PromptSource
 from server.generation.prompts import PreparedPrompt
-from server.protocol.errors import ApiError, ContextLengthExceeded
-from server.text.detokenizer import HasTokenTexts
+from server.protocol.errors import EXCEED_CONTEXT_SIZE, ApiError, ContextLengthExceeded
+from server.text.detokenizer import text_with_names
 
 _PROMPT = "prompt"  # of a whole answer, where `response_fields` names it
 _MISSING = object()
@@ -35,7 +35,7 @@ def error_object(error: ApiError, _request_id: str | None = None) -> dict[str, A
     body = {"code": error.status, "message": error.message, "type": error.type, "param": error.param}
     if isinstance(error, ContextLengthExceeded):
         body["message"] = f"the request exceeds the available context size ({error.limit} tokens): {error.message}"
-        body |= {"type": "exceed_context_size_error", "n_prompt_tokens": error.num_tokens, "n_ctx": error.limit}
+        body |= {"type": EXCEED_CONTEXT_SIZE, "n_prompt_tokens": error.num_tokens, "n_ctx": error.limit}
     return {"error": body}
 
 
@@ -102,7 +102,7 @@ class LlamaCompletionWriter(AnswerWriter):
     def _of_answer(self, answer: Answer, ending: _Ending) -> dict[str, Any]:
         prompt = self._prompt_of(answer.index)
         # Not in streams, whose last chunk is made on the asyncio thread: a prompt may be very long.
-        more = {_PROMPT: _text_of(prompt.token_ids, self._context.tokenizer)} if _PROMPT in self._names else {}
+        more = {_PROMPT: text_with_names(self._context.tokenizer, prompt.token_ids)} if _PROMPT in self._names else {}
         if self._fields.is_prompt_only:
             return {**self._last(answer.index, "", answer.finish_reason, ending), **more}
         self._num_predicted[answer.index] = len(answer.token_ids)
@@ -171,13 +171,6 @@ class LlamaCompletionWriter(AnswerWriter):
         return timings_object(
             timings, usage.num_prompt_tokens, usage.num_cached_tokens, num_predicted, self._generation.duration
         )
-
-
-def _text_of(token_ids: Sequence[int], tokenizer: HasTokenTexts) -> str:
-    """The text of tokens, with the names of control tokens."""
-    return b"".join(
-        [tokenizer.token_bytes[token_id] or tokenizer.token_text(token_id).encode() for token_id in token_ids]
-    ).decode(errors="replace")
 
 
 def _stop_type(reason: FinishReason | None, stop: str | None) -> str:

@@ -53,7 +53,7 @@ class OpenAICall(BodyCall):
     def make_writer(self, generation: Generation, context: AnswerContext) -> ChunkWriter:
         head = self._answer_head(context.request_id, context.model)
         logprobs = self.make_logprobs(generation, context.tokenizer)
-        return self.writer_kind(head, self._fields, generation, logprobs, context.framing)
+        return self.writer_kind(head, self._fields, generation, logprobs, context)
 
     def encode_progress(
         self, progress: PromptProgress, index: int, framing: Framing, request_id: str, model: str

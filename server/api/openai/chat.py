@@ -42,6 +42,7 @@ class ChatWriter(ChunkWriter):
             "usage": self._usage(),
             **self._metrics(),
             **self._timings(),
+            **self._verbose(answers),
         }
         if self._logprobs is not None and self._fields.prompt_logprobs is not None:
             body["prompt_logprobs"] = self._logprobs.shape_prompt(answers[0])

@@ -134,6 +134,7 @@ class ChatCompletionRequest(GenerationFields, TemplateFields, CallsTools):
     parse_special: bool | None = None  # whether names of control tokens in messages become those tokens
     logprobs: Annotated[bool, BeforeValidator(_as_logprobs_switch, json_schema_input_type=bool)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    verbose: bool | None = None  # llama.cpp's
 
     @model_validator(mode="after")
     def _choice_is_among_the_tools(self) -> ChatCompletionRequest:

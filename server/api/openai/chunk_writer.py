@@ -6,15 +6,15 @@ from typing import Any
 
 import orjson
 
-from server.api.framing import Framing
 from server.api.openai.llama_timings import timings_of
 from server.api.openai.logprobs import WireLogprobs
 from server.api.openai.openai_objects import ResponseHead, metrics_object, stop_reason, usage_object
-from server.api.route import AnswerWriter
+from server.api.route import AnswerContext, AnswerWriter
 from server.generation.answers import Answer
 from server.generation.generation import Generation
 from server.generation.output_sequence import Delta
 from server.protocol.generation_fields import GenerationFields
+from server.text.detokenizer import text_with_names
 
 _PROBE = "\ue000"  # a placeholder for the text
 
@@ -30,9 +30,11 @@ class ChunkWriter(AnswerWriter):
         fields: GenerationFields,
         generation: Generation,
         logprobs: WireLogprobs | None,
-        framing: Framing,
+        context: AnswerContext,
     ) -> None:
-        self.is_slow = logprobs is not None
+        framing = context.framing
+        self.is_slow = logprobs is not None or fields.is_verbose
+        self._tokenizer = context.tokenizer
         self._answer_head = head
         self._fields = fields
         self._generation = generation
@@ -97,6 +99,14 @@ class ChunkWriter(AnswerWriter):
     def _metrics(self) -> dict[str, Any]:
         timings = self._generation.timings if self._fields.include_metrics else None
         return {} if timings is None else {"metrics": metrics_object(timings)}
+
+    def _verbose(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """llama.cpp's `__verbose`: what the model has read and written, as it is. Of the first answer."""
+        if not self._fields.is_verbose:
+            return {}
+        prompt, answer = self._generation.prompts[0].token_ids, answers[0]
+        text = text_with_names(self._tokenizer, prompt)
+        return {"__verbose": {"prompt": text, "content": answer.text, "tokens": answer.token_ids}}
 
     @property
     def _tail(self) -> bytes:

@@ -64,6 +64,7 @@ class CompletionRequest(GenerationFields):
     add_special_tokens: bool | None = None  # true by default
     echo: bool | None = None
     suffix: str | None = None
+    verbose: bool | None = None  # llama.cpp's
 
     @model_validator(mode="after")
     def _a_gap_has_two_sides(self) -> CompletionRequest:

@@ -34,6 +34,7 @@ class CompletionWriter(ChunkWriter):
             "usage": self._usage(),
             **self._metrics(),
             **self._timings(),
+            **self._verbose(answers),
         }
 
     def _encode(self, delta: Delta) -> bytes:
@@ -84,6 +85,8 @@ class CompletionCall(OpenAICall):
 
     def __init__(self, body: CompletionRequest, *, default_max_tokens: int | None = DEFAULT_MAX_TOKENS) -> None:
         prompts = [_source(prompt, body) for prompt in body.prompt]
+        if body.is_unlimited:
+            default_max_tokens = None
         super().__init__(body, prompts, default_max_tokens=default_max_tokens, echoes=body.echo is True)
 
     @classmethod

@@ -10,7 +10,8 @@ import orjson
 
 from engine.interface.types import PromptProgress
 from server.generation.answers import Timings, Usage
-from server.protocol.errors import ApiError
+from server.protocol.errors import ApiError, ContextLengthExceeded
+from server.startup.version import system_fingerprint
 
 
 class ResponseHead(NamedTuple):
@@ -25,7 +26,13 @@ class ResponseHead(NamedTuple):
         return cls(f"{prefix}-{request_id}", int(time.time()), model)
 
     def to_dict(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": system_fingerprint(),
+        }
 
     def encode(self, kind: str) -> bytes:
         """The beginning of a JSON object, open for more keys."""
@@ -73,7 +80,12 @@ def stop_reason(matched: str | int | None, stop_token_ids: Collection[int]) -> s
 
 def error_object(error: ApiError, _request_id: str | None = None) -> dict[str, Any]:
     """The body of an error, `{"error": {…}}`. The request's id is in a header, not here."""
-    return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
+    body: dict[str, Any] = {
+        "message": error.message, "type": error.type, "param": error.param, "code": error.code
+    }  # fmt: skip
+    if isinstance(error, ContextLengthExceeded):  # llama.cpp's fields, by which its clients shorten the prompt
+        body |= {"n_prompt_tokens": error.num_tokens, "n_ctx": error.limit}
+    return {"error": body}
 
 
 def progress_object(progress: PromptProgress, index: int) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from server.protocol.errors import invalid_value, shorten
 from server.protocol.generation_fields import TemplateFields
 from server.protocol.tools import MAX_TOOLS, Tool
 
-MAX_INPUTS = 256  # of one embeddings request
+MAX_INPUTS = 2048  # of one embeddings request, as in OpenAI's API
+LEAST_CUT = 2  # tokens of a text that is cut: what a model needs around it
 MAX_TOKENS = 1 << 19  # of one detokenize request
 
 
@@ -62,11 +63,28 @@ def _as_dimensions(value: Any) -> Any:
     return value
 
 
+InputType = Literal["search_query", "search_document", "classification", "clustering", "query", "document", "passage"]
+
+
+def as_truncation(value: Any) -> Any:
+    """The number of tokens to which texts are cut; raises ValueError."""
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if value is not None and (not is_integer or (value < LEAST_CUT and value != -1)):
+        raise ValueError(
+            f"truncate_prompt_tokens is {shorten(value)}; it must be an integer of at least {LEAST_CUT}, or -1 for as "
+            "many as the model takes"
+        )
+    return value
+
+
 class EmbeddingsRequest(ModelQuery):
     """OpenAI's request for embeddings, with the pooling by name and llama.cpp's further forms of inputs."""
 
     input: Annotated[list[Any], PlainValidator(_as_inputs, json_schema_input_type=AnyLlamaPrompts)]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, BeforeValidator(_as_dimensions, json_schema_input_type=int)] | None = None
-    pooling: Literal["last", "mean"] | None = None  # "last" by default
+    pooling: Literal["cls", "last", "mean"] | None = None  # the model's own by default
+    prompt_name: str | None = None  # of the model's prompts, which is put before each text
+    input_type: InputType | None = None  # Cohere's word for it
+    truncate_prompt_tokens: Annotated[int, BeforeValidator(as_truncation, json_schema_input_type=int)] | None = None
     user: str | None = None

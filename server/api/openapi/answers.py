@@ -56,6 +56,7 @@ class Completion(Answer):
     object: Literal["text_completion"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage | None = None
     metrics: Timings | None = None
@@ -99,6 +100,7 @@ class ChatCompletion(Answer):
     object: Literal["chat.completion"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
     metrics: Timings | None = None
@@ -131,6 +133,7 @@ class ChatChunk(Answer):
     object: Literal["chat.completion.chunk"]
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChunkChoice]
     usage: Usage | None = None
     metrics: Timings | None = None
@@ -143,6 +146,8 @@ class ErrorDetails(Answer):
     type: str
     param: str | None
     code: str | None
+    n_prompt_tokens: int | None = None  # of a prompt that is too long, as is the next
+    n_ctx: int | None = None
 
 
 class Error(Answer):
@@ -189,6 +194,7 @@ class ModelCard(BaseModel):
     max_model_len: int | None = None
     dtype: str | None = None
     sampling_defaults: dict[str, float] | None = None
+    task: Literal["embed", "rerank", "classify"] | None = None  # of a model that generates no text
 
 
 class ModelList(Answer):
@@ -248,6 +254,59 @@ class Embeddings(Answer):
     model: str
     data: list[Embedding]
     usage: EmbeddingUsage
+
+
+class RankedDocument(Answer):
+    text: str
+
+
+class RankedResult(Answer):
+    index: int
+    relevance_score: float
+    document: RankedDocument | None = None
+
+
+class Ranking(Answer):
+    id: str
+    object: Literal["list"]
+    model: str
+    usage: EmbeddingUsage
+    results: list[RankedResult]
+
+
+class PairScore(Answer):
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class PoolingUsage(EmbeddingUsage):
+    completion_tokens: int
+
+
+class Scores(Answer):
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[PairScore]
+    usage: PoolingUsage
+
+
+class TextClass(Answer):
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class Classes(Answer):
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[TextClass]
+    usage: PoolingUsage
 
 
 class InputTokens(Answer):

@@ -9,6 +9,7 @@ from sampling.host import params
 from server.api.anthropic import content_blocks
 from server.api.anthropic.messages_request import MAX_TOOLS as MAX_ANTHROPIC_TOOLS
 from server.api.openai import chat_request, completion_request, token_requests
+from server.api.pooling import rerank_request
 from server.api.responses import responses_request
 from server.protocol import generation_fields, sampling_fields, tools
 
@@ -26,7 +27,7 @@ _LIMITS = {
     name: f"{value:,g}" if isinstance(value, float) else f"{value:,}"
     for module in (
         params, generation_fields, sampling_fields, tools, chat_request, completion_request,
-        token_requests, responses_request, content_blocks,
+        token_requests, rerank_request, responses_request, content_blocks,
     )
     for name, value in vars(module).items()
     if name.startswith("MAX_")

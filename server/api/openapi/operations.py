@@ -16,6 +16,9 @@ from server.api.openai.chat_request import ChatCompletionRequest
 from server.api.openai.completion_request import CompletionRequest
 from server.api.openai.token_requests import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
 from server.api.openapi import answers, messages
+from server.api.pooling.classify_request import ClassifyRequest
+from server.api.pooling.rerank_request import RerankRequest
+from server.api.pooling.score_request import ScoreRequest
 from server.api.responses.responses_request import ResponsesRequest
 from server.protocol.admin_requests import AbortBody, ModelBody, ServeBody, SleepBody, UpdateWeightsBody
 
@@ -183,6 +186,21 @@ OPERATIONS = (
     Operation(
         "POST", "/v1/embeddings", Tag.TOKENS, "Creates embeddings of length 1", EmbeddingsRequest,
         answer=answers.Embeddings,
+    ),
+    *(
+        Operation(
+            "POST", path, Tag.TOKENS, "Orders documents by their scores with a query, as Jina and Cohere do",
+            RerankRequest, answer=answers.Ranking,
+        )
+        for path in ("/v1/rerank", "/rerank", "/v2/rerank")
+    ),
+    *(
+        Operation("POST", path, Tag.TOKENS, "Scores pairs of texts, as vLLM does", ScoreRequest, answer=answers.Scores)
+        for path in ("/v1/score", "/score")
+    ),
+    Operation(
+        "POST", "/classify", Tag.TOKENS, "Gives each text a label, as vLLM does", ClassifyRequest,
+        answer=answers.Classes,
     ),
     Operation(
         "POST", "/tokenize", Tag.TOKENS, "Tokenises a text or a conversation", TokenizeRequest, answer=answers.Tokens,

@@ -10,7 +10,15 @@ from server.api.route import ErrorShape
 from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED
-from server.protocol.errors import ApiError, body_too_large, shorten, unavailable
+from server.http.transport.request_paths import IS_UNVERSIONED
+from server.protocol.errors import (
+    EXCEED_CONTEXT_SIZE,
+    ApiError,
+    ContextLengthExceeded,
+    body_too_large,
+    shorten,
+    unavailable,
+)
 from server.startup.logs import failure_of, log
 from server.storage.record_table import StoreError, TooLarge
 
@@ -44,8 +52,11 @@ def _answer(request: web.Request, api_error: ApiError) -> web.Response:
     if request_log is not None and TENANT in request and request.method == "POST" and path in request.app[GENERATING]:
         request_log.refuse(request[REQUEST_ID], request[TENANT].name, path, api_error)
     shape = request.app[ERROR_SHAPES].get(path, error_object)
+    body = shape(api_error, request[REQUEST_ID])
+    if isinstance(api_error, ContextLengthExceeded) and shape is error_object and request.get(IS_UNVERSIONED):
+        body["error"]["type"] = EXCEED_CONTEXT_SIZE
     response = web.Response(
-        body=orjson.dumps(shape(api_error, request[REQUEST_ID])),
+        body=orjson.dumps(body),
         status=api_error.status,
         headers=api_error.headers,
         content_type="application/json",

@@ -3,8 +3,9 @@
 from aiohttp import hdrs, web
 
 from server.admission.guard import ANY_ORIGIN, Guard, foreign_origin, is_allowed
-from server.admission.keyring import Tenant
+from server.admission.keyring import Tenant, presented_key
 from server.admission.probes import PROBES
+from server.protocol.errors import ApiError
 from server.startup.logs import REQUEST_ID_HEADER
 from server.telemetry.trace_context import TRACE_HEADER
 
@@ -20,10 +21,10 @@ ADMIN_METHODS = frozenset(
 )
 
 # The only routes that want no key, as they are registered: probes, which tell little, and the files of the page,
-# which asks its reader for the key.
-PUBLIC_ROUTES = PROBES | {"/", "/docs", "/static/{path}"}
+# which asks its reader for the key. Balancers made for other servers probe /health, whose figures do want the key.
+PUBLIC_ROUTES = PROBES | {"/health", "/", "/docs", "/static/{path}"}
 
-_CORS_METHODS = "GET, POST, DELETE"
+_CORS_METHODS = "GET, POST, DELETE, OPTIONS"
 _CORS_HEADERS = "Authorization, Content-Type, X-Api-Key, X-Request-Id, traceparent, tracestate"
 _LIMIT_HEADERS = ", ".join(
     f"X-RateLimit-{kind}-{what}" for kind in ("Limit", "Remaining", "Reset") for what in ("Requests", "Tokens")
@@ -33,6 +34,18 @@ _CORS_MAX_AGE_S = "600"
 
 
 GUARD = web.AppKey("guard", Guard)
+
+
+def may_see_figures(request: web.Request) -> bool:
+    """Whether the request of a public route has a key, or needs none, for what not everybody may see."""
+    keys = request.app[GUARD].keys
+    if keys is None:
+        return True
+    try:
+        keys.identify(presented_key(request.headers))
+    except ApiError:
+        return False
+    return True
 
 
 async def add_cors_headers(request: web.Request, response: web.StreamResponse) -> None:
@@ -62,4 +75,4 @@ def answer_preflight(request: web.Request, guard: Guard, host: str) -> web.Respo
     }
     if request.headers.get("Access-Control-Request-Private-Network") == "true":
         headers["Access-Control-Allow-Private-Network"] = "true"
-    return web.Response(status=204, headers=headers)
+    return web.Response(headers=headers)  # 200: some clients do not take a 204 for a success

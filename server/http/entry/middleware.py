@@ -28,7 +28,6 @@ from server.http.entry.guard import (
 )
 from server.http.entry.key_limits import is_counted
 from server.http.entry.served import SERVED
-from server.http.transport.http_errors import Connection
 from server.protocol.generation_fields import REQUEST_ID_PATTERN
 from server.startup.logs import REQUEST_ID_HEADER, note
 from server.telemetry import trace_context
@@ -79,8 +78,6 @@ async def enter(request: web.Request, handler: Handler) -> web.StreamResponse:
         is_socket = route in request.app[SOCKET_ROUTES] or hdrs.UPGRADE in headers
         tenant = request[TENANT] = guard.admit(request.method, host, headers, access, is_socket=is_socket)
         if tenant is not ANYBODY:
-            if isinstance(request.protocol, Connection):
-                request.protocol.authenticate()
             note(tenant=tenant.name)
         if not _is_served(request, route):
             raise web.HTTPNotFound

@@ -15,9 +15,11 @@ import aiohttp
 from aiohttp import hdrs, web
 
 from server.admission.admission_budget import FairLimit, Reservation
+from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, SHARE, read_body
 from server.http.mcp.config import McpServer, read_config
-from server.http.mcp.upstream import MAX_ANSWER_BYTES, SESSION_HEADER, Upstream, failed
+from server.http.mcp.session_ids import seal, unseal
+from server.http.mcp.upstream import MAX_ANSWER_BYTES, PROTOCOL_HEADER, SESSION_HEADER, Upstream, failed
 from server.http.transport.event_stream import EventStreamResponse
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import RETRY_AFTER_S, ApiError
@@ -54,6 +56,7 @@ async def list_servers(request: web.Request) -> web.Response:
 async def pass_message(request: web.Request) -> web.StreamResponse:
     """POST /v1/mcp/{name}: passes a JSON-RPC message on, and its answer back, whole or as events."""
     server, served = _find(request), request.app[SERVED]
+    forwarded = _forwarded(request, server)
     with request.app[_CALLS].hold(lambda: _too_many(request)):
         with ExitStack() as receiving:
 
@@ -62,8 +65,9 @@ async def pass_message(request: web.Request) -> web.StreamResponse:
                 return share
 
             body = await read_body(request, receive, served.settings, served.workers)
-        async with request.app[_UPSTREAM].request(server, hdrs.METH_POST, request.headers, body) as answer:
-            session = {name: answer.headers[name] for name in (SESSION_HEADER,) if name in answer.headers}
+        async with request.app[_UPSTREAM].request(server, hdrs.METH_POST, forwarded, body) as answer:
+            began = answer.headers.get(SESSION_HEADER)
+            session = {} if began is None else {SESSION_HEADER: seal(began, server.name, request[TENANT])}
             if answer.status == HTTPStatus.OK and answer.content_type == _EVENTS:
                 async with EventStreamResponse(request, served.settings, headers=session) as stream:
                     async for events in _events(server, answer):
@@ -80,8 +84,11 @@ async def pass_message(request: web.Request) -> web.StreamResponse:
 
 async def end_session(request: web.Request) -> web.Response:
     """DELETE /v1/mcp/{name}: ends the session of the header; a server may not know how to."""
-    async with request.app[_UPSTREAM].request(_find(request), hdrs.METH_DELETE, request.headers, None) as answer:
-        return web.Response(status=answer.status)
+    server = _find(request)
+    forwarded = _forwarded(request, server)
+    with request.app[_CALLS].hold(lambda: _too_many(request)):
+        async with request.app[_UPSTREAM].request(server, hdrs.METH_DELETE, forwarded, None) as answer:
+            return web.Response(status=answer.status)
 
 
 async def _connect(app: web.Application) -> AsyncIterator[None]:
@@ -103,6 +110,23 @@ def _find(request: web.Request) -> McpServer:
     return server
 
 
+def _forwarded(request: web.Request, server: McpServer) -> dict[str, str]:
+    """The headers of the protocol that a client has sent; raises ApiError (404) for a session that is not its own."""
+    forwarded = {PROTOCOL_HEADER: request.headers[PROTOCOL_HEADER]} if PROTOCOL_HEADER in request.headers else {}
+    sealed = request.headers.get(SESSION_HEADER)
+    if sealed is not None:
+        session_id = unseal(sealed, server.name, request[TENANT])
+        if session_id is None:
+            raise ApiError(
+                f"{SESSION_HEADER} is no session that this key has begun with the MCP server {server.name}",
+                status=HTTPStatus.NOT_FOUND,
+                param=SESSION_HEADER,
+                code="mcp_session_not_found",
+            )
+        forwarded[SESSION_HEADER] = session_id
+    return forwarded
+
+
 def _too_many(request: web.Request) -> ApiError:
     calls = request.app[_CALLS]
     return ApiError(
@@ -116,12 +140,14 @@ def _too_many(request: web.Request) -> ApiError:
 
 async def _events(server: McpServer, answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     """Whole events, because pings come between them; a last one that is cut is left out."""
-    pending, num_bytes = bytearray(), 0
+    pending, num_bytes, half = bytearray(), 0, b""
     async for part in answer.content.iter_any():
         num_bytes += len(part)
         if num_bytes > MAX_ANSWER_BYTES:
             raise _too_large(server)
-        pending += part.replace(b"\r\n", b"\n")
+        part = half + part
+        half = b"\r" if part.endswith(b"\r") else b""  # of the end of a line
+        pending += part.removesuffix(b"\r").replace(b"\r\n", b"\n")
         end = pending.rfind(b"\n\n") + 2
         if end >= 2:
             yield bytes(pending[:end])

@@ -18,7 +18,6 @@ MAX_ANSWER_BYTES = 8 << 20
 
 SESSION_HEADER = "Mcp-Session-Id"
 PROTOCOL_HEADER = "Mcp-Protocol-Version"
-FORWARDED = (SESSION_HEADER, PROTOCOL_HEADER)  # of a client's headers; its key and its cookies stay here
 _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
 
 
@@ -29,6 +28,7 @@ class Upstream:
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S, sock_read=SILENCE_S),
             cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
             requote_redirect_url=False,
         )
 
@@ -37,19 +37,24 @@ class Upstream:
 
     @asynccontextmanager
     async def request(
-        self, server: McpServer, method: str, headers: Mapping[str, str], body: bytes | None
+        self, server: McpServer, method: str, forwarded: Mapping[str, str], body: bytes | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Sends a request and gives its answer, whose body is still to be read; redirects are not followed.
 
         Args:
-            headers: of the client; only those of the protocol are passed on.
+            forwarded: headers of the protocol, from the client; its key and its cookies stay here.
 
         Raises:
-            ApiError: 502, the server cannot be reached, refuses the operator's key, or wants to redirect.
+            ApiError: 502, the server cannot be reached, refuses the operator's key, wants to redirect, or encodes its
+                answer, which could become a thousand times as large.
         """
-        sent = {name: headers[name] for name in FORWARDED if name in headers}
-        sent |= {hdrs.ACCEPT: "application/json, text/event-stream", hdrs.CONTENT_TYPE: "application/json"}
-        sent |= server.headers
+        sent = {
+            **forwarded,
+            hdrs.ACCEPT: "application/json, text/event-stream",
+            hdrs.ACCEPT_ENCODING: "identity",
+            hdrs.CONTENT_TYPE: "application/json",
+            **server.headers,
+        }
         try:
             async with self._session.request(
                 method, server.url, data=body, headers=sent, allow_redirects=False
@@ -58,6 +63,8 @@ class Upstream:
                     raise failed(server, f"refuses the key of this server's operator (status {answer.status})")
                 if HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST:
                     raise failed(server, f"redirects (status {answer.status}), which is not followed")
+                if answer.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
+                    raise failed(server, "encodes its answer, which was not wanted")
                 yield answer
         except TimeoutError as error:
             raise failed(server, f"has not answered within {SILENCE_S:g} s") from error

@@ -7,20 +7,21 @@ import contextlib
 import select
 import socket
 import ssl
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from aiohttp import web
 
 from server.admission.keyring import KeyRing
 from server.admission.loop_throttle import PROBES_AT_ONCE, LoopThrottle
+from server.http.accepting.acceptor import Acceptor
+from server.http.accepting.connection_places import ConnectionPlaces, Place
+from server.http.accepting.descriptors import num_connections
+from server.http.accepting.first_bytes import FirstBytes
+from server.http.accepting.trusted_proxies import TrustedProxies
 from server.http.transport.aiohttp_internals import untie_transport
-from server.http.transport.connection_places import ConnectionPlaces
-from server.http.transport.descriptors import AcceptErrors, are_scarce, num_connections
 from server.http.transport.handshake import Handshakes
 from server.http.transport.http_errors import Connection, shaping_errors
 from server.http.transport.request_paths import RequestPaths
-from server.http.transport.trusted_proxies import TrustedProxies, owner_of
 from server.startup.settings import ServerSettings
 
 TURNS = web.AppKey("turns", LoopThrottle)  # of every application; probes have others
@@ -52,10 +53,8 @@ class GuardedRunner(web.AppRunner):
         self._tls_context = tls_context
 
     async def _make_server(self) -> web.Server:
-        plain, loop = await super()._make_server(), asyncio.get_running_loop()
+        plain = await super()._make_server()
         paths = RequestPaths(self._settings.api_prefix, self._settings.apis)
-        if loop.get_exception_handler() is None:
-            loop.set_exception_handler(AcceptErrors())
         return GuardedServer(
             shaping_errors(plain.request_handler),
             request_factory=paths.renaming(plain.request_factory),
@@ -72,7 +71,7 @@ class GuardedRunner(web.AppRunner):
 
 
 class GuardedServer(web.Server):
-    """Gives each connection a place and a protocol, and ends those for which there is no place."""
+    """Accepts connections, gives each a place and a protocol, and ends those for which there is no place."""
 
     def __init__(
         self,
@@ -99,23 +98,19 @@ class GuardedServer(web.Server):
             asyncio.get_running_loop().time,
             first_head=settings.keep_alive_timeout,
         )
+        first_bytes = FirstBytes(settings.api_prefix, keys, is_encrypted=tls_context is not None)
+        self.acceptor = Acceptor(self.places, self._proxies, self._begin, first_bytes.owner)
         self._watching = (
             asyncio.create_task(self._cut_those_who_left()),
             asyncio.create_task(self._end_overdue()),
         )
 
     def __call__(self) -> web.RequestHandler:
-        # asyncio asks of it only what it asks of every protocol.
-        return cast(web.RequestHandler, _Arrival(self._arrive))
+        raise NotImplementedError("this server accepts connections itself; give its acceptor the listening sockets")
 
-    def _arrive(self, transport: asyncio.Transport) -> None:
-        """Gives a new connection a place and a protocol, or ends it."""
-        peer = transport.get_extra_info("peername")
-        is_trusted = not isinstance(peer, tuple) or self._proxies.trusts(peer)  # a Unix socket is the user's own
-        place = self.places.take(
-            owner_of(peer), transport.abort, is_trusted=is_trusted, is_scarce=are_scarce(transport)
-        )
-        if place is None:
+    def _begin(self, transport: asyncio.Transport, place: Place, is_proxy: bool) -> None:
+        """Gives a connection its protocol, unless it has lost its place."""
+        if place.is_released:
             transport.abort()
             untie_transport(transport)
             return
@@ -124,10 +119,10 @@ class GuardedServer(web.Server):
             return Connection(
                 self,
                 place=place,
-                wants_key=self._wants_key,
+                keys=self._keys,
                 turns=self._turns,
                 probe_turns=self._probe_turns,
-                proxies=self._proxies if isinstance(peer, tuple) and is_trusted else None,
+                proxies=self._proxies if is_proxy else None,
                 loop=asyncio.get_running_loop(),
                 **self._options,
             )
@@ -139,9 +134,6 @@ class GuardedServer(web.Server):
         else:
             self._handshakes.start(transport, place.owner, make_connection, place.release)
 
-    def _wants_key(self) -> bool:
-        return self._keys is not None and not self._keys.is_open
-
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
         _limit_unread(transport, self._settings.write_timeout)
@@ -149,6 +141,7 @@ class GuardedServer(web.Server):
     async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - aiohttp calls it so
         for task in self._watching:
             task.cancel()
+        await self.acceptor.close()
         if self._handshakes is not None:
             await self._handshakes.close()
         await super().shutdown(timeout)
@@ -177,17 +170,6 @@ class GuardedServer(web.Server):
         while True:
             has_more = self.places.end_overdue(ENDED_AT_ONCE) == ENDED_AT_ONCE
             await asyncio.sleep(0 if has_more else OVERDUE_CHECK_S)
-
-
-class _Arrival(asyncio.Protocol):
-    """The protocol of a new connection until the server knows its address."""
-
-    def __init__(self, arrive: Callable[[asyncio.Transport], None]) -> None:
-        self._arrive = arrive
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._arrive(transport)
 
 
 def _has_left(transport: asyncio.Transport) -> bool:

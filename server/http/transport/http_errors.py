@@ -21,9 +21,12 @@ from aiohttp.http_exceptions import (
     LineTooLong,
 )
 
+from server.admission.keyring import KeyRing, presented_key
 from server.admission.loop_throttle import LoopThrottle
-from server.admission.probes import PROBES
+from server.admission.probes import ANSWERED_ALWAYS, PROBES
 from server.api.openai.openai_objects import error_object
+from server.http.accepting.connection_places import Place
+from server.http.accepting.trusted_proxies import TrustedProxies, prober
 from server.http.transport.aiohttp_internals import (
     bare_transport,
     end_refused_body,
@@ -33,8 +36,6 @@ from server.http.transport.aiohttp_internals import (
     untie_transport,
     untie_unmatched,
 )
-from server.http.transport.connection_places import Place
-from server.http.transport.trusted_proxies import TrustedProxies, prober
 from server.protocol.errors import RETRY_AFTER_S, SERVER_ERROR, ApiError, shorten, to_api_error
 from server.startup.logs import REQUEST_ID_HEADER, log
 
@@ -42,7 +43,7 @@ MAX_DISCARDED = 64 << 10  # bytes of a body that nobody wants, which are read so
 DISCARD_S = 1.0  # for these bytes to arrive
 CLOSE_S = 1.0  # for a client to read its answer before the connection ends with what was not read
 
-_ALWAYS_ANSWERED = PROBES | {"/health", "/metrics"}  # also where no place is free
+STRANGERS = "without a key"  # all clients together who show no valid one where they need it
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -50,14 +51,14 @@ Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class Connection(web.RequestHandler):
     """One client's connection. It answers invalid HTTP with a JSON error, too."""
 
-    __slots__ = ("_bare_transport", "_place", "_probe_turns", "_proxies", "_turns", "_wants_key")
+    __slots__ = ("_bare_transport", "_keys", "_place", "_probe_turns", "_proxies", "_turns")
 
     def __init__(
         self,
         manager: web.Server,
         *,
         place: Place,
-        wants_key: Callable[[], bool],
+        keys: KeyRing | None,
         turns: LoopThrottle,
         probe_turns: LoopThrottle,
         proxies: TrustedProxies | None = None,
@@ -65,8 +66,9 @@ class Connection(web.RequestHandler):
     ) -> None:
         """Args:
         place: among the server's connections.
-        wants_key: whether a client without a key is served nothing that takes long.
-        turns: of the loop, which all requests wait for, also those that the parser has refused.
+        keys: of the clients; None where nobody needs one.
+        turns: of the loop, which all requests wait for, also those that the parser has refused. The names of keys and
+            the addresses of clients without a key take turns, or all of these together where clients need a key.
         probe_turns: for which probes wait in their place. Their answers are known already, and an orchestrator that
             waits long for one restarts the process. The addresses they come from take turns, because a probe wants no
             key: however many one sends, another's waits for one of them at most.
@@ -74,7 +76,7 @@ class Connection(web.RequestHandler):
         """
         super().__init__(manager, **options)
         self._place = place
-        self._wants_key = wants_key
+        self._keys = keys
         self._proxies = proxies
         self._turns = turns
         self._probe_turns = probe_turns
@@ -91,10 +93,6 @@ class Connection(web.RequestHandler):
         """Begins to serve the client at the other end of `transport`."""
         self._bare_transport = bare_transport(transport)
         super().connection_made(transport)
-
-    def authenticate(self) -> None:
-        """The client has shown a valid key."""
-        self._place.authenticate()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Gives its place back, and drops the references that would keep this connection until a garbage collection."""
@@ -128,15 +126,20 @@ class Connection(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         """Handles a request in its turn. Its body may have ended wrongly before."""
         end_refused_body(self, request)
-        content, wants_key = request.content, self._wants_key
-        self._place.begin(lambda: not content.is_eof() or wants_key())
+        content, keys = request.content, self._keys
+        tenant = None if keys is None else keys.find(presented_key(request.headers))
+        wants_key = keys is not None and not keys.is_open and tenant is None
+        self._place.begin(lambda: wants_key or not content.is_eof())
+        if tenant is not None:
+            self._place.authenticate()
         refusal = self._refusal_of(request)
+        owner = f"key {tenant.name}" if tenant is not None else STRANGERS if wants_key else self._place.owner
 
         async def handle_in_turn(request: web.BaseRequest) -> web.StreamResponse:
             if request.path in PROBES:
                 await self._probe_turns.next(prober(request.transport))
             else:
-                await self._turns.next()
+                await self._turns.next(owner)
             response = await request_handler(request) if refusal is None else _answer(refusal)
             if not response.prepared and (self._place.is_extra or not _is_short(request)):
                 response.force_close()
@@ -160,7 +163,7 @@ class Connection(web.RequestHandler):
             client = self._proxies.client_of(headers.getall("X-Forwarded-For", ()), headers.getall(hdrs.FORWARDED, ()))
             if client is not None and not place.assign(client):
                 return too_many_connections(place.limit)
-        if place.is_extra and request.path not in _ALWAYS_ANSWERED and not place.promote():
+        if place.is_extra and request.path not in ANSWERED_ALWAYS and not place.promote():
             return too_many_connections(place.limit)
         return None
 

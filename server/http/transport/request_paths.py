@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from aiohttp import web
 from yarl import URL
 
 from server.startup.settings import Api
+
+# Whether the client has left the version out, as llama.cpp's clients do.
+IS_UNVERSIONED = web.RequestKey("is_unversioned", bool)
 
 _VERSION = "/v1"
 # First parts of paths that may stand without the version, by the API whose routes they are.
@@ -38,14 +42,18 @@ class RequestPaths:
 
     def own(self, method: str, path: str) -> str:
         """The path under which the route is registered; `path` itself where it has no other name."""
-        if self._prefix is not None and path.startswith(self._prefix + "/"):
-            path = path[len(self._prefix) :]
+        path = self._without_prefix(path)
         first, _, rest = path[1:].partition("/")
         if first in self._without_version:
             return _VERSION + path
         # llama.cpp's lists and loads models; OpenAI's shows one.
         is_one_model = self._has_llama_cpp and first == "models" and bool(rest) and method in ("GET", "HEAD")
         return _VERSION + path if is_one_model else path
+
+    def _without_prefix(self, path: str) -> str:
+        if self._prefix is not None and path.startswith(self._prefix + "/"):
+            return path[len(self._prefix) :]
+        return path
 
     def renaming(self, make_request: Callable[..., Any]) -> Callable[..., Any]:
         """aiohttp's maker of requests, which gets the head of each with the route's own path."""
@@ -55,9 +63,11 @@ class RequestPaths:
             if not message.path.startswith("/"):  # a whole URL, for proxies
                 return make_request(message, *rest)
             own = self.own(message.method, url.raw_path)
-            if own != url.raw_path:
-                renamed = URL.build(path=own, query_string=url.raw_query_string, encoded=True)
-                message = message._replace(url=renamed, path=str(renamed))
-            return make_request(message, *rest)
+            if own == url.raw_path:
+                return make_request(message, *rest)
+            renamed = URL.build(path=own, query_string=url.raw_query_string, encoded=True)
+            request = make_request(message._replace(url=renamed, path=str(renamed)), *rest)
+            request[IS_UNVERSIONED] = own != self._without_prefix(url.raw_path)
+            return request
 
         return make

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from server.structured_output.schemas.references import target_of
+
 _DATA = frozenset({"const", "enum", "default", "examples"})
 _NAMED = frozenset({"$defs", "definitions", "properties", "patternProperties"})
 _CHOICES = ("anyOf", "oneOf")
@@ -76,7 +78,7 @@ class _Closer:
         parts = [part for key in ("allOf", *_CHOICES) for part in node.get(key) or ()]
         parts += [node[key] for key in ("then", "else") if key in node]
         if "$ref" in node:
-            parts.append(_target(node["$ref"], self._root))
+            parts.append(target_of(node["$ref"], self._root))
         if not properties and not parts and not any(key in node for key in ("required", "type", "not", "if")):
             return None
         for part in parts:
@@ -96,7 +98,7 @@ def _referenced_parts(node: Any, root: Any, *, is_part: bool = False) -> Iterato
         return
     is_composed = "properties" in node or "allOf" in node
     if "$ref" in node and (is_part or is_composed):
-        target = _target(node["$ref"], root)
+        target = target_of(node["$ref"], root)
         if isinstance(target, dict):
             yield target
     for key, value in node.items():
@@ -108,19 +110,3 @@ def _referenced_parts(node: Any, root: Any, *, is_part: bool = False) -> Iterato
         else:
             of_same = key == "allOf" or key in _PARTIAL or (key in _CHOICES and (is_composed or is_part))
             yield from _referenced_parts(value, root, is_part=of_same)
-
-
-def _target(reference: Any, root: Any) -> Any:
-    """What a reference within the schema points to; None for any other reference."""
-    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-        return None
-    node = root
-    for step in reference[2:].split("/") if len(reference) > 2 else ():
-        key = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, dict):
-            node = node.get(key)
-        elif isinstance(node, list) and key.isdecimal() and int(key) < len(node):
-            node = node[int(key)]
-        else:
-            return None
-    return node

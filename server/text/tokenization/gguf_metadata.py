@@ -52,7 +52,7 @@ class GgufMetadata:
     architecture: str
     name: str | None  # the name of the model in the file
     context_length: int  # tokens the model was trained for
-    tokenizer_model: str  # "gpt2": byte-level BPE; "llama" and "t5": SentencePiece
+    tokenizer_model: str  # "gpt2": byte-level BPE; "llama" and "t5": SentencePiece; "bert": WordPiece
     tokenizer_pre: str | None  # the name of the pre-tokenizer of byte-level BPE
     tokens: tuple[str, ...]
     token_types: tuple[int, ...]  # see TokenType
@@ -72,6 +72,9 @@ class GgufMetadata:
     template_variants: Mapping[str, str]  # templates for other purposes than plain chat, by name
     infill_ids: tuple[int | None, ...]  # of fill-in-the-middle: the prefix, the suffix, the middle
     sampling: Mapping[str, int | float | None]  # what the makers recommend, unchecked, by fields of SamplingParams
+    cls_token_id: int | None = None  # before a text of an encoder
+    sep_token_id: int | None = None  # behind it
+    pooling_type: int | None = None  # of the embeddings, in llama.cpp's numbers
 
     @cached_property
     def other_ids(self) -> tuple[int, ...]:
@@ -206,4 +209,7 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
         template_variants=fields.named_texts("tokenizer.chat_template", TEMPLATE_VARIANTS),
         infill_ids=tuple(token_id(older) if (now := token_id(role)) is None else now for role, older in INFILL_ROLES),
         sampling={name: fields.number(f"general.sampling.{field}") for name, field in SAMPLING_FIELDS.items()},
+        cls_token_id=token_id("cls"),
+        sep_token_id=token_id("seperator"),  # so it is spelled
+        pooling_type=fields.optional(f"{architecture}.pooling_type", int),
     )

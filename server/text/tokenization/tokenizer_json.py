@@ -16,6 +16,7 @@ from server.text.tokenization.byte_alphabet import bytes_of
 from server.text.tokenization.control_tokens import is_control_name
 from server.text.tokenization.folder_metadata import MAX_VOCAB_SIZE
 from server.text.tokenization.tokenizers_encoder import TokenizersEncoder
+from server.text.tokenization.word_piece import piece_bytes
 
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 PROBE = "a\ufdd0"  # a text that shows what the pipeline adds around texts; no vocabulary has its last character
@@ -47,6 +48,7 @@ class TokenizerJson(TokenizersEncoder):
         for token_id, token in added.items():
             self.token_bytes[token_id] = b"" if token.special else token.content.encode("utf-8")
         self.prefix_ids, self.suffix_ids = self._around_a_text()
+        self.between_ids = self._between_texts()
         control_ids = [token_id for token_id, token in added.items() if token.special or is_control_name(token.content)]
         super().__init__(self._tokenizer, added, control_ids)
 
@@ -80,12 +82,27 @@ class TokenizerJson(TokenizersEncoder):
                 return tuple(around[:start]), tuple(around[end:])
         raise ModelError(f"{self._path}: the post_processor does not leave a text's tokens as they are")
 
+    def _between_texts(self) -> tuple[int, ...] | None:
+        """The tokens between the two texts of a pair; None where the pipeline adds others than around one text."""
+        try:
+            alone = self._tokenizer.encode(PROBE, add_special_tokens=False).ids
+            pair = tuple(self._tokenizer.encode(PROBE, PROBE, add_special_tokens=True).ids)
+        except Exception as error:  # the library raises no narrower type
+            raise ModelError(f"{self._path} cannot tokenise a pair of texts: {error}") from error
+        before, behind = (*self.prefix_ids, *alone), (*alone, *self.suffix_ids)
+        if len(pair) < len(before) + len(behind) or pair[: len(before)] != before or pair[-len(behind) :] != behind:
+            return None
+        return pair[len(before) : len(pair) - len(behind)]
+
     def _bytes_of(self, decoder: Any) -> BytesOf:
         """A function that turns tokens of the vocabulary into bytes of text, as the stored decoder does."""
         steps = list(_steps(decoder))
         kinds = {str(step.get("type")) for step in steps}
         if kinds == {"ByteLevel"}:
             return bytes_of
+        if kinds == {"WordPiece"}:
+            prefix = steps[0].get("prefix")
+            return lambda tokens: piece_bytes(tokens, prefix if isinstance(prefix, str) else "##")
         if not kinds & {"Replace", "Metaspace"}:
             raise self._unknown_decoder(kinds)
         replacements: list[tuple[str, str]] = []
@@ -109,7 +126,7 @@ class TokenizerJson(TokenizersEncoder):
     def _unknown_decoder(self, kinds: set[str]) -> ModelError:
         return ModelError(
             f"{self._path}: the decoder {', '.join(sorted(kinds)) or 'null'} is not supported; supported are "
-            "ByteLevel, Metaspace, and Replace with ByteFallback, Fuse and Strip"
+            "ByteLevel, WordPiece, Metaspace, and Replace with ByteFallback, Fuse and Strip"
         )
 
 

@@ -142,6 +142,7 @@ export class Answers {
     end(node, { ...outcome, error, figures: node.figures });
     this.#watch.ended(conversation, node, outcome);
     await saver.save();
+    this.#deps.changed(); // the list shows what is kept
     if (outcome.error !== null) this.#deps.onError(outcome.error);
     return outcome;
   }

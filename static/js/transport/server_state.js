@@ -56,7 +56,7 @@ export class ServerState {
 
   /** The names of all models. */
   get models() {
-    return this.#entries.map(({ id }) => id);
+    return this.#entries.filter(({ task }) => task === undefined).map(({ id }) => id); // others do not generate
   }
 
   choose(model) {

@@ -90,7 +90,8 @@ def configuration(body_name: str, **changes: Any) -> EngineConfig:
 
 def test_every_architecture_has_a_golden() -> None:
     with_golden = {golden["config"]["architectures"][0] for golden in GOLDENS.values()}
-    assert with_golden == {architecture.transformers_name for architecture in ARCHITECTURES}
+    decoders = {each.transformers_name for each in ARCHITECTURES if not each.model.is_encoder}
+    assert with_golden == decoders  # those of encoders are in tests/golden/encoders
 
 
 @every_golden

@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 
 from server.admission import unix_socket
-from server.cli.listeners import ACCEPTED_AT_ONCE
 from server.cli.process import EXIT_OK, EXIT_USAGE
+from server.http.accepting.acceptor import BEGUN_AT_ONCE
 from tests.patience import PATIENCE_S
 from tests.server.admission.test_certificate import make_certificate, needs_openssl
 from tests.server.cli.test_serve import Life, finish
@@ -46,9 +46,9 @@ async def test_a_unix_socket_for_its_owner(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("door", ["port", "socket", "metrics"])
-async def test_a_flood_of_connections_is_accepted_in_small_parts(tmp_path: Path, door: str) -> None:
+async def test_a_flood_of_connections_is_begun_in_small_parts(tmp_path: Path, door: str) -> None:
     """And none of it is lost, however many wait."""
-    path, num_clients = str(tmp_path / "eagre.socket"), 10 * ACCEPTED_AT_ONCE
+    path, num_clients = str(tmp_path / "eagre.socket"), 10 * BEGUN_AT_ONCE
     life = Life()
     serving = await life.start_ready(**{"port": {}, "socket": {"uds": path}, "metrics": {"metrics_port": 0}}[door])
     port = int(life.lines[0].rpartition(" ")[2]) if door == "metrics" else life.port
@@ -71,7 +71,7 @@ async def test_a_flood_of_connections_is_accepted_in_small_parts(tmp_path: Path,
                     with contextlib.suppress(BlockingIOError):
                         assert client.recv(1 << 12).startswith(b"HTTP/1.1 200 ")
                         answered.add(client)
-        assert 0 < most_new <= 2 * ACCEPTED_AT_ONCE  # one to accept it and one to serve it
+        assert 0 < most_new <= 2 * BEGUN_AT_ONCE  # one to begin it and one to serve it
     await stop(serving)
 
 

@@ -44,12 +44,13 @@ async def most_in_a_turn(begun: Sized, num_all: int) -> int:
 async def connections(
     server: RunningServer, count: int
 ) -> AsyncIterator[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]:
-    """Connections that the server has accepted."""
+    """Connections that the server has begun: their clients have sent an empty line, as they may before a request."""
     async with AsyncExitStack() as ending:
         opened = []
         for _ in range(count):
             reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
             ending.callback(writer.transport.abort)
+            writer.write(b"\r\n")
             opened.append((reader, writer))
         assert server.runner.server is not None
         await eventually(lambda: len(open_connections(server)) == count)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from aiohttp import web
 
+from server.cli.listeners import start_sites
 from server.http.app import build_metrics_app, make_runner
 from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer
@@ -45,7 +45,7 @@ async def test_what_machines_ask_at_the_port_of_metrics_does_not_wait_behind_cli
     runner = make_runner(build_metrics_app(server.served))
     try:
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await start_sites(runner, ["127.0.0.1"], 0)
         url = f"http://127.0.0.1:{runner.addresses[0][1]}{path}"
         async with asyncio.timeout(PATIENCE_S), server.http.get(url) as response:
             assert response.status == 200

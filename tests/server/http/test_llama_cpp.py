@@ -12,6 +12,7 @@ from server.text.infill import Infill
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import FakeTextModel
 from tests.server.conftest import RunningServer, StartServer
+from tests.server.support.sse_reader import chunks_of
 
 
 def saying(text: str) -> Callable[..., list[int]]:
@@ -271,3 +272,23 @@ async def test_only_administrators_unload_a_model(start_server: StartServer) -> 
     server = await start_server(admin_keys=("sk-admin",))
     status, answer = await server.post("/models/unload", {"model": "fake"})
     assert (status, answer["error"]["code"]) == (401, 401)
+
+
+async def test_verbose_answers_have_the_prompt_as_the_model_has_read_it(server: RunningServer) -> None:
+    messages = [{"role": "user", "content": "tide"}]
+    for path, body in (("/v1/chat/completions", {"messages": messages}), ("/v1/completions", {"prompt": "tide"})):
+        _, answer = await server.post(path, {**body, "max_tokens": 2, "verbose": True})
+        shown = answer["__verbose"]
+        assert "tide" in shown["prompt"]
+        assert (len(shown["tokens"]), len(shown["content"])) == (2, 2)
+        _, answer = await server.post(path, {**body, "max_tokens": 2, "verbose": False})
+        assert "__verbose" not in answer
+
+
+async def test_answers_name_the_software_that_has_made_them(server: RunningServer) -> None:
+    messages = [{"role": "user", "content": "x"}]
+    for path, body in (("/v1/chat/completions", {"messages": messages}), ("/v1/completions", {"prompt": "x"})):
+        _, answer = await server.post(path, body)
+        names = {chunk["system_fingerprint"] for chunk in chunks_of(await server.stream_bytes(path, body))}
+        assert names == {answer["system_fingerprint"]}
+        assert answer["system_fingerprint"].startswith("b")

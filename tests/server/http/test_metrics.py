@@ -91,3 +91,33 @@ async def test_vllms_dashboard_finds_its_figures(start_server: StartServer) -> N
     assert metrics["vllm:num_preemptions_total"] == 0
     assert "vllm:iteration_tokens_total_count" in metrics
     assert metrics["vllm:request_decode_time_seconds_sum"] <= metrics["vllm:request_inference_time_seconds_sum"]
+
+
+async def test_llama_cpps_figures_stand_beside_the_others(start_server: StartServer) -> None:
+    engine = FakeEngineClient()
+    server = await start_server(engine, metrics_names="llamacpp")
+    await server.post("/completion", {"prompt": "abcdef", "n_predict": 3})
+    await server.stream_bytes("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})
+    async with server.http.get(server.url + "/metrics") as response:
+        assert int(response.headers["Process-Start-Time-Unix"]) == server.served.started_at
+        text = await response.text()
+    metrics = await read_metrics(server)
+    metrics |= {
+        name: float(value)
+        for name, value in (line.split() for line in text.splitlines() if line.startswith("llamacpp"))
+    }
+    assert metrics["llamacpp:tokens_predicted_total"] == metrics["eagre_generation_tokens_total"] > 3
+    assert metrics["llamacpp:n_decode_total"] > 3
+    assert metrics["llamacpp:requests_processing"] == 0
+    assert metrics["llamacpp:n_tokens_max"] >= 6 + 3
+    kinds = dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE llamacpp:"))
+    assert kinds["llamacpp:n_tokens_max"] == kinds["llamacpp:prompt_tokens_total"] == "counter"
+    assert kinds["llamacpp:predicted_tokens_seconds"] == "gauge"
+    assert all(f"# HELP {name} " in text for name in kinds)
+
+
+async def test_llama_cpps_rates_are_those_since_the_last_look(start_server: StartServer) -> None:
+    server = await start_server(metrics_names="llamacpp")
+    await server.stream_bytes("/v1/completions", {"prompt": "abcdef"})
+    assert (await read_metrics(server))["llamacpp:predicted_tokens_seconds"] > 0
+    assert (await read_metrics(server))["llamacpp:predicted_tokens_seconds"] == 0

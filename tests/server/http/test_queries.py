@@ -55,7 +55,7 @@ async def test_tokens_of_a_conversation(server: RunningServer) -> None:
         ("/detokenize", {"tokens": [-1]}, "tokens", "-1"),
         ("/detokenize", {"tokens": ["a"]}, "tokens[0]", "an integer"),
         ("/v1/embeddings", {"input": []}, "input", "empty"),
-        ("/v1/embeddings", {"input": ["a"] * 257}, "input", "at most 256"),
+        ("/v1/embeddings", {"input": ["a"] * 2049}, "input", "at most 2048"),
         ("/v1/embeddings", {"input": "x" * 4000}, "input", "tokens"),
         ("/v1/embeddings", {"input": "a", "dimensions": 0}, "dimensions", "at least 1"),
         ("/v1/embeddings", {"input": "a", "dimensions": 5}, "dimensions", "have 4"),

@@ -92,17 +92,32 @@ def test_what_other_servers_clients_send_at_its_default_passes_in_silence(parame
     assert parsed(**parameters) == ()
 
 
+def test_another_name_with_other_values_is_told() -> None:
+    assert 'did you mean "structured_outputs"' in refusal(guided_json={}, guided_regex="a").message
+
+
 @pytest.mark.parametrize(
-    ("name", "meant"),
+    ("theirs", "own", "value"),
     [
-        ("typ_p", "typical_p"),
-        ("repeat_penalty", "repetition_penalty"),
-        ("n_predict", "max_tokens"),
-        ("guided_json", "structured_outputs"),
+        ("typ_p", "typical_p", 0.5),
+        ("repeat_penalty", "repetition_penalty", 1.5),
+        ("n_predict", "max_tokens", 5),
+        ("max_new_tokens", "max_tokens", 5),
+        ("n_cmpl", "n", 2),
     ],
 )
-def test_another_name_of_a_parameter_is_told(name: str, meant: str) -> None:
-    assert f'did you mean "{meant}"' in refusal(**{name: 0.5}).message
+def test_another_name_with_the_same_values_is_that_parameter(theirs: str, own: str, value: Any) -> None:
+    request = CompletionRequest.parse({"prompt": "a", theirs: value})
+    assert (getattr(request, own), request.ignored) == (value, ())
+    assert f'did you mean "{own}"' in refusal(**{own: value, theirs: value}).message
+
+
+@pytest.mark.parametrize("name", ["n_predict", "max_tokens"])
+def test_a_length_of_minus_one_is_no_limit(name: str) -> None:
+    request = CompletionRequest.parse({"prompt": "a", name: -1})
+    assert (request.max_tokens, request.is_unlimited) == (None, True)
+    assert not CompletionRequest.parse({"prompt": "a"}).is_unlimited
+    assert CompletionRequest.parse({"prompt": "a", "max_tokens": -2}).max_tokens == -2
 
 
 def test_fallback_models_are_told_of() -> None:

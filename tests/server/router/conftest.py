@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 
 import aiohttp
 import pytest
-from aiohttp import web
 
+from server.cli.listeners import start_sites
 from server.router.application import make_router_runner, router_application, router_metrics_application
 from server.router.replicas import Replicas
 from server.router.router import ROUTER, Router
@@ -43,7 +43,7 @@ async def start_front() -> AsyncIterator[StartFront]:
                 runner = make_router_runner(each)
                 ending.push_async_callback(runner.cleanup)
                 await runner.setup()
-                await web.TCPSite(runner, "127.0.0.1", 0).start()
+                await start_sites(runner, ["127.0.0.1"], 0)
                 urls.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
             running = RunningFront(urls[0], await ending.enter_async_context(aiohttp.ClientSession()))
             running.router, running.metrics_url = app[ROUTER], urls[1]

@@ -10,8 +10,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
 
+from server.cli.listeners import start_sites
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_model import ModelState, ServedModel
 from server.serving.served_models import ServedModels
@@ -81,7 +81,7 @@ async def several(names: str, *, loads_at_once: bool = True, **settings: Any) ->
     runner = make_runner(build_app(served, read_keys(served.settings)))
     try:
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await start_sites(runner, ["127.0.0.1"], 0)
         if loads_at_once:
             for source in sources.values():
                 source.may_load.set()

@@ -15,11 +15,11 @@ from typing import Any
 import aiohttp
 import numpy as np
 import pytest
-from aiohttp import web
 
 from engine.interface.config import EngineConfig
 from engine.interface.types import Progress
 from engine.weights.formats.file_array import ModelFile
+from server.cli.listeners import start_sites
 from server.cli.model_loader import ModelLoader
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
@@ -73,7 +73,7 @@ async def serving(models: Iterable[Path], tmp_path: Path, *, models_max: int) ->
     loader = ModelLoader(served, load, silent)
     runner = make_runner(build_app(served, read_keys(settings)))
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await start_sites(runner, ["127.0.0.1"], 0)
     served.start(loader.load)
     assert await loader.load_first()
     async with aiohttp.ClientSession() as http:

@@ -124,6 +124,15 @@ UNSATISFIABLE = [
     ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "incompatible types"),
     ({"type": "object", "required": ["b"], "additionalProperties": False}, "required property 'b' is unsatisfiable"),
     (False, "schema is false"),
+    (
+        {
+            "type": "object",
+            "properties": {"a": {"$ref": "#/$defs/a"}},
+            "required": ["a"],
+            "$defs": {"a": {"$ref": "#/$defs/a"}},
+        },
+        "nothing matches it: its reference",
+    ),
     ({"$ref": "#"}, "nothing matches it"),
     ({"allOf": [{"$ref": "#"}]}, "nothing matches it"),
 ]

@@ -43,7 +43,7 @@ def nested(depth: int) -> dict[str, Any]:
         {"enum": [-(2**53), 2**53, 0.1, -0.0, True, None, "9007199254740993"]},
         {"minimum": -(2**63), "maximum": 2**63 - 1},
         {"$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}}}}, "$ref": "#/$defs/node"},
-        {"allOf": [{"$ref": "#"}]},
+        {"allOf": [{"anyOf": [{"$ref": "#"}, True]}]},
         {"$ref": "#/$defs/none"},
         {"properties": {"a/b": {"pattern": "x"}}, "$ref": "#/properties/a~1b"},
         nested(MAX_DEPTH - 1),

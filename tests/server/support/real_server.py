@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-from aiohttp import web
 
 from engine.client import EngineClient
+from server.cli.listeners import start_sites
 from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
@@ -48,7 +48,7 @@ async def serving(
     served = ServedModels(ServerSettings(port=0, max_body_bytes=max_body_bytes, **settings))
     runner = make_runner(build_app(served, read_keys(served.settings)))
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await start_sites(runner, ["127.0.0.1"], 0)
     served.first.open(engine, text_model)
     async with aiohttp.ClientSession() as http:
         yield RealServer(f"http://127.0.0.1:{runner.addresses[0][1]}", http, engine, served)

@@ -191,8 +191,8 @@ def change(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     [
         (lambda content: content.update(decoder=None), "the decoder null is not supported; supported are ByteLevel"),
         (
-            lambda content: content.update(decoder={"type": "WordPiece", "prefix": "##", "cleanup": True}),
-            "decoder WordPiece",
+            lambda content: content.update(decoder={"type": "BPEDecoder", "suffix": "</w>"}),
+            "decoder BPEDecoder",
         ),
         (
             lambda content: content.update(

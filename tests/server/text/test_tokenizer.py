@@ -173,7 +173,7 @@ def test_a_lone_surrogate_is_refused(tmp_path: Path) -> None:
         ({"merges": ["h e l", "hello"]}, "the merge 'hello'"),
         ({"merges": ["h e", "l "]}, "the merge 'l '"),
         ({"merges": ["h e", " l"]}, "the merge ' l'"),
-        ({"model": "bert"}, r"tokenizer 'bert' \(tokenizer.ggml.model\) is WordPiece"),
+        ({"model": "bert"}, r"lacks tokenizer.ggml.unknown_token_id, and its vocabulary has no \[UNK\]"),
         ({"model": "rwkv"}, "tokenizer 'rwkv' .* is the greedy one of RWKV"),
         ({"model": "new"}, "tokenizer 'new' .* of a kind that is not known"),
     ],

@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 
 from sampling.host.params import SamplingParams
+from server.startup.version import system_fingerprint
 from server.text.infill import Infill
 from tests.fakes.engine_client import FakeEngineClient, logprob_of
 from tests.fakes.text_model import EOS, FakeTextModel, FakeTokenizer
@@ -29,6 +30,7 @@ async def test_a_json_answer_has_the_shape_of_openai(server: RunningServer) -> N
     assert body == {
         "object": "text_completion",
         "model": "fake",
+        "system_fingerprint": system_fingerprint(),
         "choices": [
             {
                 "index": 0,

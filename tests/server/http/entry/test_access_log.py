@@ -12,6 +12,7 @@ from structlog.testing import LogCapture
 
 from server.admission.guard import Guard
 from server.admission.loop_throttle import LoopThrottle
+from server.cli.listeners import start_sites
 from server.http.entry.access_log import add_headers
 from server.http.entry.error_answers import ERROR_SHAPES, GENERATING
 from server.http.entry.guard import GUARD, SOCKET_ROUTES
@@ -44,7 +45,7 @@ async def test_a_client_that_closes_once_it_has_the_whole_answer_has_not_left(ki
     capture, before = LogCapture(), structlog.get_config()
     structlog.configure(processors=[structlog.contextvars.merge_contextvars, capture])
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await start_sites(runner, ["127.0.0.1"], 0)
         reader, writer = await asyncio.open_connection(*runner.addresses[0])
         writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await asyncio.wait_for(reader.readuntil(b"tide"), PATIENCE_S)

@@ -11,6 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
+from server.cli.listeners import start_sites
 from server.http.app import build_metrics_app, make_runner
 from server.http.entry.guard import GUARD, PUBLIC_ROUTES
 from tests.fakes.engine_client import FakeEngineClient
@@ -157,7 +158,7 @@ async def test_cors_for_allowed_origins_alone(start_server: StartServer) -> None
         "Access-Control-Request-Private-Network": "true",
     }
     async with server.http.options(server.url + "/v1/completions", headers={"Origin": friend, **preflight}) as response:
-        assert response.status == 204
+        assert response.status == 200
         assert response.headers["Access-Control-Allow-Origin"] == friend
         assert response.headers["Access-Control-Allow-Headers"] == "authorization,x-sdk"
         assert "DELETE" in response.headers["Access-Control-Allow-Methods"]
@@ -179,6 +180,48 @@ async def test_cors_for_allowed_origins_alone(start_server: StartServer) -> None
     anybodys = await start_server(allowed_origins=("*",))
     async with anybodys.http.get(anybodys.url + "/v1/models", headers={"Origin": "https://x.example"}) as response:
         assert response.headers["Access-Control-Allow-Origin"] == "*"
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_local"),
+    [
+        ("http://localhost", True),
+        ("http://localhost:8080", True),
+        ("https://127.0.0.1:3000", True),
+        ("http://[::1]:3000", True),
+        ("http://notlocalhost", False),
+        ("http://localhost.evil.example", False),
+        ("http://localhost@evil.example", False),
+        ("http://evil.example/localhost", False),
+        ("http://[::1", False),
+        ("null", False),
+    ],
+)
+async def test_pages_of_this_machine_may_be_allowed_at_any_port(
+    start_server: StartServer, origin: str, is_local: bool
+) -> None:
+    server = await start_server(allowed_origins=("localhost",))
+    preflight = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+    async with server.http.options(server.url + "/v1/completions", headers=preflight) as response:
+        assert response.status == (200 if is_local else 403)
+        assert response.headers.get("Access-Control-Allow-Origin") == (origin if is_local else None)
+    async with server.http.post(
+        server.url + "/v1/completions", headers={"Origin": origin}, json={"prompt": "ab"}
+    ) as response:
+        assert response.status == (200 if is_local else 403)
+
+
+@pytest.mark.parametrize(
+    ("headers", "sees_figures"),
+    [({}, False), (bearer("wrong-key-wrong"), False), (bearer(ALICE), True), (bearer(ADMIN), True)],
+)
+async def test_health_needs_no_key_and_its_figures_do(
+    start_server: StartServer, headers: dict[str, str], sees_figures: bool
+) -> None:
+    server = await start_server(api_keys=KEYS, admin_keys=(ADMIN,))
+    status, body = await ask(server, "GET", "/health", headers)
+    assert (status, body["status"]) == (200, "ready")
+    assert ("models" in body, "stats" in body) == (sees_figures, sees_figures)
 
 
 async def test_a_socket_is_opened_by_a_key_in_a_header_or_a_subprotocol(start_server: StartServer) -> None:
@@ -265,7 +308,6 @@ async def test_keys_are_never_logged_but_the_tenants_name_is(
 
 
 async def test_metrics_on_a_port_of_their_own_need_no_key_and_are_nowhere_else(start_server: StartServer) -> None:
-    from aiohttp import web
 
     server = await start_server(api_keys=KEYS, metrics_port=0)
     for path in ("/metrics", "/health"):
@@ -273,7 +315,7 @@ async def test_metrics_on_a_port_of_their_own_need_no_key_and_are_nowhere_else(s
     runner = make_runner(build_metrics_app(server.served))
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await start_sites(runner, ["127.0.0.1"], 0)
         own = RunningServer(
             f"http://127.0.0.1:{runner.addresses[0][1]}", server.http, server.engine, server.served, runner.app, runner
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -43,7 +44,8 @@ class McpServer:
         await response.prepare(request)
         for part in (
             'event: message\r\ndata: {"progress"',
-            ": 1}\r\n\r\n",
+            ": 1}\r\n\r",
+            "\n",
             f"data: {json.dumps(RESULT)}\n\n",
             "data: cut",
         ):
@@ -57,6 +59,11 @@ class McpServer:
 
     async def huge(self, _request: web.Request) -> web.StreamResponse:
         return web.Response(body=b"x" * (upstream.MAX_ANSWER_BYTES + 1), content_type="application/json")
+
+    async def encoded(self, request: web.Request) -> web.StreamResponse:
+        assert request.headers["Accept-Encoding"] == "identity"
+        body = gzip.compress(json.dumps(RESULT).encode())
+        return web.Response(body=body, headers={"Content-Encoding": "gzip"}, content_type="application/json")
 
     async def redirect(self, _request: web.Request) -> web.StreamResponse:
         return web.Response(status=302, headers={"Location": "http://127.0.0.1:1/"})
@@ -95,20 +102,32 @@ async def send(server: RunningServer, name: str = "sums", **headers: str) -> tup
 async def test_a_message_and_its_answer_pass_unchanged(mcp: tuple[McpServer, str], start_server: StartServer) -> None:
     upstream_server, path = mcp
     server = await start_server(mcp_config=path, api_keys=(KEY,))
-    own = {
-        "Authorization": f"Bearer {KEY}",
-        "Cookie": "a=b",
-        "Mcp-Session-Id": "s-0",
-        "Mcp-Protocol-Version": "2025-06-18",
-    }
+    own = {"Authorization": f"Bearer {KEY}", "Cookie": "a=b", "Mcp-Protocol-Version": "2025-06-18"}
     status, headers, body = await send(server, **own)
-    assert (status, json.loads(body), headers["Mcp-Session-Id"]) == (200, RESULT, "s-1")
-    [(_, sent, asked)] = upstream_server.requests
+    assert (status, json.loads(body)) == (200, RESULT)
+    await send(server, **own, **{"Mcp-Session-Id": headers["Mcp-Session-Id"]})
+    [_, (_, sent, asked)] = upstream_server.requests
     assert json.loads(asked) == CALL
     assert sent["Authorization"] == "Bearer theirs"
-    assert (sent["Mcp-Session-Id"], sent["Mcp-Protocol-Version"]) == ("s-0", "2025-06-18")
+    assert (sent["Mcp-Session-Id"], sent["Mcp-Protocol-Version"]) == ("s-1", "2025-06-18")
     assert "Cookie" not in sent
     assert KEY not in str(sent)
+
+
+async def test_a_session_is_for_the_key_alone_that_has_begun_it(
+    mcp: tuple[McpServer, str], start_server: StartServer
+) -> None:
+    server = await start_server(mcp_config=mcp[1], api_keys=(f"{KEY} ann", "client-key-0002 bob"))
+    ann, bob = {"Authorization": f"Bearer {KEY}"}, {"Authorization": "Bearer client-key-0002"}
+    _, headers, _ = await send(server, **ann)
+    begun = {"Mcp-Session-Id": headers["Mcp-Session-Id"]}
+    for session in (begun, {"Mcp-Session-Id": "s-1"}):
+        status, _, body = await send(server, **bob, **session)
+        assert (status, json.loads(body)["error"]["code"]) == (404, "mcp_session_not_found")
+        async with server.http.delete(f"{server.url}/v1/mcp/sums", headers=bob | session) as answer:
+            assert answer.status == 404
+    assert len(mcp[0].requests) == 1
+    assert (await send(server, **ann, **begun))[0] == 200
 
 
 async def test_servers_are_listed_by_their_names_alone(mcp: tuple[McpServer, str], start_server: StartServer) -> None:
@@ -143,6 +162,7 @@ async def test_a_session_is_ended(mcp: tuple[McpServer, str], start_server: Star
     ("behaviour", "status", "says"),
     [
         ("huge", 502, "8388608"),
+        ("encoded", 502, "encodes its answer"),
         ("redirect", 502, "redirects"),
         ("no_access", 502, "refuses the key"),
         ("no_session", 404, "gone"),
@@ -197,6 +217,8 @@ async def test_calls_are_bounded(
     await eventually(lambda: mcp[0].num_open == 2)
     status, headers, body = await send(server)
     assert (status, json.loads(body)["error"]["code"]) == (429, "too_many_mcp_calls")
+    async with server.http.delete(f"{server.url}/v1/mcp/sums", headers={"Mcp-Session-Id": "s-1"}) as answer:
+        assert answer.status == 429
     assert int(headers["Retry-After"]) > 0
     for call in calls:
         call.cancel()

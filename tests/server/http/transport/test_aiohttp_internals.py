@@ -23,8 +23,8 @@ import pytest
 from aiohttp import WSMessage, web
 from aiohttp.web_urldispatcher import MatchInfoError, SystemRoute
 
+from server.http.accepting.connection_places import Place
 from server.http.transport.aiohttp_internals import PRIVATE_NAMES, untie_error
-from server.http.transport.connection_places import Place
 from server.http.transport.http_errors import Connection
 from server.http.transport.web_socket import FairSocket
 from tests.fakes.engine_client import FakeEngineClient
@@ -158,7 +158,8 @@ async def test_nothing_is_left_of_connections_that_made_room(start_server: Start
     server, before = await start_server(max_connections=1), kept()
     with contextlib.ExitStack() as ending:
         for _ in range(5):
-            ending.enter_context(socket.create_connection(("127.0.0.1", port_of(server))))
+            peer = ending.enter_context(socket.create_connection(("127.0.0.1", port_of(server))))
+            peer.sendall(b"GET / HTTP/1.1\r\n")
             await asyncio.sleep(0.01)
         await eventually(lambda: (kept() - before)["Connection"] == 1)
     await eventually(lambda: not kept() - before)

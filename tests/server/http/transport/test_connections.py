@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import time
 from types import SimpleNamespace
 
@@ -144,6 +145,31 @@ async def test_strangers_who_never_stop_to_send_requests_make_room(start_server:
         assert (await answer_to(server, request))[0] == 200
     for writer in strangers:
         writer.transport.abort()
+
+
+async def test_a_client_with_a_key_does_not_wait_behind_strangers(start_server: StartServer) -> None:
+    server = await start_server(api_keys=("client-key-1",))
+    address = "127.0.0.1", int(server.url.rpartition(":")[2])
+    with contextlib.ExitStack() as ending:
+        strangers = [ending.enter_context(socket.create_connection(address)) for _ in range(60)]
+        client = ending.enter_context(socket.create_connection(address))
+        for stranger in strangers:
+            stranger.sendall(get(b"/v1/models"))
+        client.sendall(get(b"/v1/models", b"Authorization: Bearer client-key-1"))
+        for each in (client, *strangers):
+            each.setblocking(False)
+        answer = b""
+        async with asyncio.timeout(PATIENCE_S):
+            while not answer:
+                await asyncio.sleep(0)
+                with contextlib.suppress(BlockingIOError):
+                    answer = client.recv(1 << 12)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        num_answered = 0
+        for stranger in strangers:
+            with contextlib.suppress(BlockingIOError):
+                num_answered += bool(stranger.recv(1))
+        assert num_answered < len(strangers) / 2
 
 
 async def test_a_client_behind_a_trusted_proxy_has_its_share(start_server: StartServer) -> None:

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from server.admission.certificate import Certificate
 from server.admission.loop_throttle import LoopThrottle
+from server.cli.listeners import start_sites
 from server.http.transport import handshake
 from server.http.transport.connections import TURNS, GuardedRunner
 from server.http.transport.handshake import Handshakes
@@ -41,7 +42,7 @@ async def guarded(tmp_path: Path, **limits: int) -> AsyncIterator[int]:
     context = Certificate(*make_certificate(tmp_path, "served")).context
     runner = GuardedRunner(app, ServerSettings(**limits), context)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await start_sites(runner, ["127.0.0.1"], 0)
     try:
         yield runner.addresses[0][1]
     finally:

@@ -200,15 +200,15 @@ class Attention {
       const int rows = static_cast<int>(std::min<int64_t>(kRowsAtOnce, count - begin));
       const int64_t first_position = item.row->start + item.first + begin / group_;
       const int64_t last_position = item.row->start + item.first + (begin + rows - 1) / group_;
-      const int num_keys = num_visible(last_position, first);
+      const int num_keys = num_visible(item, last_position, first);
       // The first row sees what begins earliest, and the last one what ends latest.
       if (num_keys == 0 || num_hidden(first_position, first) == kBlockKeys) continue;
       int32_t hidden[kRowsAtOnce], visible[kRowsAtOnce];
-      const bool is_whole = num_visible(first_position, first) == kBlockKeys && num_hidden(last_position, first) == 0;
+      const bool is_whole = num_visible(item, first_position, first) == kBlockKeys && num_hidden(last_position, first) == 0;
       for (int r = 0; r < rows && !is_whole; ++r) {
         const int64_t position = item.row->start + item.first + (begin + r) / group_;
         hidden[r] = num_hidden(position, first);
-        visible[r] = num_visible(position, first);
+        visible[r] = num_visible(item, position, first);
       }
       std::fill_n(hidden, is_whole ? rows : 0, 0);
       std::fill_n(visible, is_whole ? rows : 0, kBlockKeys);
@@ -218,8 +218,9 @@ class Attention {
   }
 
   // How many keys of a block that begins at `first` a query sees, were there no window.
-  static int num_visible(int64_t position, int64_t first) {
-    return static_cast<int>(std::clamp<int64_t>(position - first + 1, 0, kBlockKeys));
+  int num_visible(const Item& item, int64_t position, int64_t first) const {
+    const int64_t end = in_.is_causal || item.row->num_tokens == 1 ? position + 1 : item.row->end;
+    return static_cast<int>(std::clamp<int64_t>(end - first, 0, kBlockKeys));
   }
 
   // How many of the block's first keys its window hides.

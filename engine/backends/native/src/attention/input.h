@@ -23,6 +23,7 @@ struct AttentionInput {
   float query_scale;  // what queries are multiplied with, so that a softmax of powers of two is that of the scores
   float softcap;      // of the scores; 0: none
   int64_t window;     // a query sees so many tokens up to and with its own; 0: all
+  bool is_causal;     // else tokens of a prompt see the whole text, whose pages hold all of it after this step
   const float* sinks;  // [num_heads], scores that take a part of the weights, without a value; or null
 };
 

@@ -33,6 +33,7 @@ void Plan::make(const StepRows& step, const AttentionInput& in, const Pages& pag
   table_width_ = in.table_width;
   page_size_ = pages.page_size;
   window_ = in.window;
+  is_causal_ = in.is_causal;
   num_heads_ = pages.num_heads;
   const int64_t fair = kItemsPerThread * num_threads;
   // One item for all heads of a row keeps its thread in one place of memory. Where there are few rows, each head is an
@@ -68,7 +69,8 @@ void Plan::add_prompt(const StepRow& row, int32_t tokens_per_item) {
       const int32_t count = std::min(tokens_per_item, row.num_tokens - first);
       most_tokens_ = std::max(most_tokens_, count);
       const int64_t start = row.start + first;
-      items_.push_back({&row, 1, head, head + 1, first, count, first_visible(window_, start), start + count, 0});
+      const int64_t end = is_causal_ ? start + count : row.end;
+      items_.push_back({&row, 1, head, head + 1, first, count, first_visible(window_, start), end, 0});
     }
   }
 }

@@ -70,6 +70,7 @@ class Plan {
   const StepRow* first_row_ = nullptr;
   const int32_t* page_table_ = nullptr;
   int64_t table_width_ = 0, page_size_ = 0, window_ = 0;
+  bool is_causal_ = true;
   int64_t num_heads_ = 0, heads_per_item_ = 1, num_partials_ = 0;
   int32_t most_tokens_ = 1, most_rows_ = 1;
 };

@@ -84,7 +84,7 @@ ffi::Error read_sinks(const F32& sinks, int64_t layer, int64_t num_heads, const 
 ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm, F32 k_norm, S32 rows, S32 page_table,
                      S32 layer, ffi::AnyBuffer data, ffi::AnyBuffer scales, F32 sinks, F32Result y,
                      ffi::Result<ffi::AnyBuffer> data_out, ffi::Result<ffi::AnyBuffer> scales_out, int64_t num_tiles,
-                     double scale, float softcap, float epsilon) {
+                     double scale, float softcap, float epsilon, bool is_causal) {
   if (data.untyped_data() != data_out->untyped_data() || scales.untyped_data() != scales_out->untyped_data()) {
     return invalid("the pages must be updated in place");
   }
@@ -115,6 +115,8 @@ ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm
   // all where it is a whole number.
   in.query_scale = kLog2E / static_cast<float>(1.0 / scale);
   in.softcap = softcap;
+  in.is_causal = is_causal;
+  if (!is_causal && in.window > 0) return invalid("a window needs an order of the tokens");
   if (table_shape.size() != 2 || rows.dimensions().size() != 2 || table_shape[0] != rows.dimensions()[0]) {
     return invalid("the page table has another shape");
   }
@@ -128,6 +130,6 @@ ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm
 
 }  // namespace
 
-EAGRE_TARGET(eagre_attention, attention, "num_tiles", "scale", "softcap", "epsilon")
+EAGRE_TARGET(eagre_attention, attention, "num_tiles", "scale", "softcap", "epsilon", "is_causal")
 
 }  // namespace eagre

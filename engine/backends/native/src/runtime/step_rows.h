@@ -1,6 +1,7 @@
 // The rows of a step: which tokens are real, and where each row stands in its sequence.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -12,9 +13,12 @@ struct StepRow {
   int32_t first_token;  // among the step's tokens
   int32_t num_tokens;
   int32_t start;  // position of its first token in the sequence
+  int32_t end;    // tokens of the whole text, to which attention without order reaches
 };
 
 class StepRows {
+  static constexpr int64_t kEnd = 7;  // the column of a text's end, where rows have so many
+
  public:
   // rows: int32[num_rows][stride], whose columns 0 and 1 are a row's start and its number of tokens. Rows of one token
   // come first, then num_tiles rows of up to tile_size tokens. A row without tokens is padding.
@@ -28,7 +32,8 @@ class StepRows {
       const int64_t room = row < num_single ? 1 : tile_size;
       if (count <= 0 || count > room || start < 0 || start > INT32_MAX - count) continue;
       const int64_t first = row < num_single ? row : num_single + (row - num_single) * tile_size;
-      rows_.push_back({static_cast<int32_t>(row), static_cast<int32_t>(first), count, start});
+      const int32_t end = std::max(start + count, stride > kEnd ? rows[row * stride + kEnd] : 0);
+      rows_.push_back({static_cast<int32_t>(row), static_cast<int32_t>(first), count, start, end});
       for (int32_t i = 0; i < count; ++i) tokens_.push_back(static_cast<int32_t>(first) + i);
     }
   }

@@ -26,6 +26,11 @@ class Phase(IntEnum):
     WORKING = 4  # the server is at work for it
 
 
+# In which order they make room: where more connections are new than are spared, and where they are not.
+_FIRST_NEW = (Phase.NEW, Phase.IDLE, Phase.RECEIVING, Phase.IDLE_WITH_KEY)
+_FIRST_IDLE = (Phase.IDLE, Phase.RECEIVING, Phase.NEW, Phase.IDLE_WITH_KEY)
+
+
 class Place:
     """One connection's place.
 
@@ -93,16 +98,23 @@ class _Line:
     """
 
     def __init__(self) -> None:
+        self._num_places = 0
         self._places: dict[str, dict[Place, None]] = {}  # by owner, the oldest first
         self._owners: dict[int, dict[str, None]] = {}  # by how many places they hold, in this phase or another
 
+    def num_places(self, owner: str | None) -> int:
+        """How many places of an owner are here; None: of all."""
+        return self._num_places if owner is None else len(self._places.get(owner, ()))
+
     def add(self, place: Place, num_held: int) -> None:
+        self._num_places += 1
         if place.owner not in self._places:
             self._places[place.owner] = {}
             self._owners.setdefault(num_held, {})[place.owner] = None
         self._places[place.owner][place] = None
 
     def remove(self, place: Place, num_held: int) -> None:
+        self._num_places -= 1
         places = self._places[place.owner]
         del places[place]
         if not places:
@@ -141,6 +153,9 @@ class ConnectionPlaces:
         self.limit = limit
         # One address leaves an eighth of all places to others, whatever its connections do.
         self.share = limit - limit // 8
+        # So many new connections are spared while others wait. Beside a crowd whose connections are idle, they would
+        # else end each other before the server has read what they say.
+        self._num_spared = limit // 8
         self.max_extra = min(MAX_EXTRA, max(2, limit // 8))
         self._clock = clock
         self._first_head = min(first_head, FIRST_HEAD_S)
@@ -249,7 +264,9 @@ class ConnectionPlaces:
 
     def _evict(self, owner: str | None = None) -> bool:
         """Ends a connection that waits for its client: one of `owner`, or of the client that waits with the most."""
-        for phase, line in self._lines.items():
+        is_crowd = self._lines[Phase.NEW].num_places(owner) > self._num_spared
+        for phase in _FIRST_NEW if is_crowd else _FIRST_IDLE:
+            line = self._lines[phase]
             while (place := line.oldest(owner)) is not None:
                 if phase is Phase.RECEIVING and not place.is_receiving():
                     self.move(place, Phase.WORKING)

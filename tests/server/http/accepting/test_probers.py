@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from server.http.transport.trusted_proxies import prober
+from server.http.accepting.trusted_proxies import prober
 
 
 class Connected(asyncio.BaseTransport):

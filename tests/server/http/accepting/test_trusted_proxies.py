@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.http.transport.trusted_proxies import HERE, TrustedProxies, owner_of
+from server.http.accepting.trusted_proxies import HERE, TrustedProxies, owner_of
 
 PROXIES = TrustedProxies(["10.0.0.0/8", "192.168.1.1", "fd00::/8"])
 

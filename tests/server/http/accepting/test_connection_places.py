@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from server.http.transport.connection_places import FIRST_HEAD_S, LEAST_HEAD_S, ConnectionPlaces, Phase, Place
+from server.http.accepting.connection_places import FIRST_HEAD_S, LEAST_HEAD_S, ConnectionPlaces, Phase, Place
 
 
 class Clock:
@@ -71,6 +71,22 @@ def test_those_that_say_the_least_make_room_first() -> None:
     clients.work("h")
     assert clients.closed == ["d", "b", "c", "a"]
     assert with_key.is_released
+
+
+def test_those_that_have_just_come_are_spared_beside_a_crowd_that_idles() -> None:
+    clients = Clients(16)
+    idle = [clients.idle("crowd") for _ in range(14)]
+    new = [clients.open("crowd", f"new {index}") for index in range(2)]  # an eighth of the places
+    assert [place.is_released for place in idle] == [True] * 2 + [False] * 12
+    assert not any(place is None or place.is_released for place in new)
+
+
+def test_a_crowd_of_new_connections_makes_room_itself() -> None:
+    clients = Clients(16)
+    clients.idle("good")
+    for index in range(20):
+        clients.open(f"bad {index}")
+    assert clients.closed == [f"bad {index}" for index in range(5)]
 
 
 def test_who_is_worked_for_keeps_its_place() -> None:
@@ -216,7 +232,10 @@ def test_whoever_makes_room_holds_the_most_of_those_that_wait() -> None:
                     place.release()
             continue
         owners = [place.owner for place in held]
-        lowest = min((place.phase for place in held), default=Phase.WORKING)
+        phases = [place.phase for place in held]
+        # Three new ones are spared.
+        order = sorted(Phase, key=lambda phase: 2.5 if phase is Phase.NEW and phases.count(phase) <= 3 else phase)
+        lowest = next((phase for phase in order if phase in phases), Phase.WORKING)
         most = max((owners.count(place.owner) for place in held if place.phase is lowest), default=0)
         clients.closed.clear()
         made = clients.open(draw.choice("abcdefgh"), is_trusted=True)

@@ -1,0 +1,1 @@
+"""Encoders of texts, one file each: each token sees its whole text, which becomes an embedding or scores."""

@@ -1,0 +1,1 @@
+"""The request bodies of the routes that score and classify texts."""

@@ -1,0 +1,1 @@
+"""How connections are accepted: places, shares of addresses, descriptors, and who goes first."""

@@ -1,0 +1,1 @@
+"""The routes on whole texts: embeddings, ranks, scores, classes."""

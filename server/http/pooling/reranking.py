@@ -1,0 +1,46 @@
+"""POST /v1/rerank, /rerank and /v2/rerank: documents in the order of their scores with a query."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from server.admission.keyring import Tenant
+from server.api.pooling.rerank_request import RerankRequest
+from server.http.pooling.pair_scores import PairsOf, score_pairs
+from server.serving.served_model import ServedModel
+from server.serving.served_models import ServedModels
+
+
+async def rerank(query: RerankRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
+    """Jina's answer, in which each result has its document unless that is not wanted."""
+    return await _rerank(query, model, served, tenant, shows_documents=query.return_documents is not False)
+
+
+async def rerank_as_cohere(
+    query: RerankRequest, model: ServedModel, served: ServedModels, tenant: Tenant
+) -> dict[str, Any]:
+    """Cohere's second answer, in which results have no documents."""
+    return await _rerank(query, model, served, tenant, shows_documents=query.return_documents is True)
+
+
+async def _rerank(
+    query: RerankRequest, model: ServedModel, served: ServedModels, tenant: Tenant, *, shows_documents: bool
+) -> dict[str, Any]:
+    pairs = PairsOf([query.query], query.documents, query.truncate_prompt_tokens, "documents", query.max_tokens_per_doc)
+    scored = await score_pairs(
+        pairs, use_activation=query.use_activation is not False, model=model, served=served, tenant=tenant
+    )
+    order = sorted(range(len(scored.scores)), key=lambda index: -scored.scores[index])[: query.top_n]
+    results = [
+        {"index": index, "relevance_score": scored.scores[index]}
+        | ({"document": {"text": query.documents[index]}} if shows_documents else {})
+        for index in order
+    ]
+    return {
+        "id": f"rerank-{uuid4().hex}",
+        "object": "list",
+        "model": model.model_name,
+        "usage": {"prompt_tokens": scored.num_tokens, "total_tokens": scored.num_tokens},
+        "results": results,
+    }

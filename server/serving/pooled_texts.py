@@ -1,0 +1,104 @@
+"""Whole texts on their way to the engine and back, as embeddings or scores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from engine.interface.context_overflow import ContextOverflow
+from engine.interface.types import Pooling
+from sampling.host.params import InvalidParameter
+from server.admission.keyring import Tenant
+from server.admission.workers import Workers
+from server.generation.prompt_sources import MAX_INLINE_CHARS
+from server.generation.prompts import MAX_SHORT_CHARS
+from server.serving.served_model import ServedModel
+from server.serving.served_models import ServedModels
+from server.text.sentence_encoder import usual_pooling
+from server.text.whole_texts import WholeText
+
+MAX_AT_ONCE = 16  # texts of one request in the engine's queue
+MAX_AT_ONCE_OF_ENCODER = 64  # which computes many of them in one step
+DECODER_TOKENS = 2  # of the context of a decoder beside the text: the one that follows, and the one that is sampled
+
+T = TypeVar("T")
+
+
+async def run_on_texts(workers: Workers, num_chars: int, work: Callable[[], T]) -> T:
+    """Runs `work` on texts of so many characters, in a worker thread unless they are short."""
+    if num_chars <= MAX_INLINE_CHARS:
+        return work()
+    return await (workers.run_long if num_chars > MAX_SHORT_CHARS else workers.run)(work)
+
+
+def most_tokens(model: ServedModel) -> int:
+    """The most tokens that a text may have."""
+    info = model.engine.model_info
+    return info.max_model_len if info.is_encoder else info.max_model_len - DECODER_TOKENS
+
+
+def pooling_of(model: ServedModel) -> Pooling:
+    """How the model pools a text where a request does not say it."""
+    return usual_pooling(model.text_model.sentences, is_encoder=model.engine.model_info.is_encoder)
+
+
+def check_lengths(texts: Sequence[WholeText], model: ServedModel, param: str) -> None:
+    """Raises ContextOverflow where a text is too long."""
+    info = model.engine.model_info
+    for text in texts:
+        num_tokens = len(text.token_ids)
+        if num_tokens > most_tokens(model):
+            what = f"an input has {num_tokens} tokens"
+            if not info.is_encoder:
+                what += f", and its embedding needs {DECODER_TOKENS} more"
+            raise ContextOverflow(param, what, limit=info.max_model_len, num_tokens=num_tokens)
+
+
+async def pool_texts(
+    texts: Sequence[WholeText], pooling: Pooling, model: ServedModel, served: ServedModels, tenant: Tenant, param: str
+) -> list[np.ndarray]:
+    """What the model makes of each text, float32[size], in their order; their lengths are checked.
+
+    Where one is refused, or the client has left, the others end too. Raises InvalidParameter for `param`, QueueFull,
+    EngineError, or ApiError where the tenant may not compute so many tokens.
+    """
+    num_tokens = sum(len(text.token_ids) for text in texts)
+    account = tenant.account
+    if account is not None:
+        account.reserve(num_tokens)
+    engine, priority = model.engine, tenant.check_priority(None)
+    vectors: list[np.ndarray] = [_NOTHING] * len(texts)
+    indices = iter(range(len(texts)))
+
+    async def compute() -> None:
+        for index in indices:
+            served.residency.ask_for(model)
+            text = texts[index]
+            try:
+                vectors[index] = await engine.embed(
+                    text.token_ids, pooling, priority=priority, tenant=tenant.name, second_start=text.second_start
+                )
+            except InvalidParameter as error:
+                raise error.renamed(param) from error
+
+    at_once = MAX_AT_ONCE_OF_ENCODER if engine.model_info.is_encoder else MAX_AT_ONCE
+    tasks = [asyncio.ensure_future(compute()) for _ in range(min(at_once, len(texts)))]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        if account is not None:
+            account.charge(-num_tokens)
+        raise
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if account is not None:
+        account.usage.num_prompt_tokens += num_tokens
+    return vectors
+
+
+_NOTHING = np.zeros(0, np.float32)  # until the text is computed

@@ -1,0 +1,171 @@
+"""How the texts of a model become embeddings, by the files of sentence-transformers or the fields of a GGUF file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from engine.interface.errors import ModelError
+from engine.interface.types import Pooling
+from engine.weights.formats.model_folder import JsonFile, ModelFolder
+
+MODULES = "modules.json"
+SENTENCE_CONFIG = "config_sentence_transformers.json"
+# Files with the limit of a text; their names are those of the classes that older releases had.
+LIMITS = tuple(f"sentence_{kind}_config.json" for kind in ("bert", "roberta", "xlm-roberta", "distilbert", "camembert"))
+MAX_PROMPTS = 1_000  # of one model
+# Prompts that a value of `input_type` means, of which a model has one by name at most.
+PROMPTS_OF_INPUT_TYPE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "search_query": ("search_query", "query", "retrieval.query"),
+        "search_document": ("search_document", "document", "passage", "retrieval.passage"),
+        "query": ("query", "search_query", "retrieval.query"),
+        "document": ("document", "passage", "search_document", "retrieval.passage"),
+        "passage": ("passage", "document", "search_document", "retrieval.passage"),
+        "classification": ("classification", "Classification"),
+        "clustering": ("clustering", "Clustering", "separation"),
+    }
+)
+_POOLINGS = {
+    "pooling_mode_cls_token": Pooling.CLS,
+    "pooling_mode_mean_tokens": Pooling.MEAN,
+    "pooling_mode_lasttoken": Pooling.LAST,
+    "pooling_mode_max_tokens": None,
+    "pooling_mode_mean_sqrt_len_tokens": None,
+    "pooling_mode_weightedmean_tokens": None,
+}
+_GGUF_POOLINGS = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
+_GGUF_NO_POOLING, _GGUF_RANK = 0, 4
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceEncoder:
+    """What the makers of a model say of its embeddings."""
+
+    pooling: Pooling
+    max_tokens: int | None = None  # of a text; None: as many as the model computes
+    prompts: Mapping[str, str] = field(default_factory=dict)  # what is put before a text, by name
+    default_prompt: str = ""
+    takes_dimensions: bool = False  # it was trained so that the first numbers of an embedding are one too
+    dimensions: tuple[int, ...] = ()  # the lengths that it was trained for; none: any
+
+    def prompt_of_input_type(self, input_type: str) -> str:
+        """The prompt that a value of `input_type` means; an empty one where the model has none."""
+        names = PROMPTS_OF_INPUT_TYPE[input_type]
+        return next((self.prompts[name] for name in names if name in self.prompts), "")
+
+
+def usual_pooling(sentences: SentenceEncoder | None, *, is_encoder: bool) -> Pooling:
+    """How the makers of a model pool a text; of an encoder of which they say nothing, as sentence-transformers does."""
+    if sentences is not None:
+        return sentences.pooling
+    return Pooling.MEAN if is_encoder else Pooling.LAST
+
+
+def read_sentence_encoder(folder: ModelFolder) -> SentenceEncoder | None:
+    """What a folder says; None where it says nothing, so that no encoder of sentences is meant. Raises ModelError."""
+    modules = _modules(folder)
+    if modules is None:
+        return None
+    pooling, kinds = None, []
+    for kind, path in modules:
+        kinds.append(kind)
+        match kind:
+            case "Transformer" | "Normalize":  # embeddings have length 1 in any case
+                pass
+            case "Pooling":
+                pooling = _pooling(folder, path)
+            case _:
+                raise ModelError(f"{folder.path / MODULES} has the module {kind}, which is not served")
+    if pooling is None or kinds[0] != "Transformer":
+        raise ModelError(f"{folder.path / MODULES} must begin with Transformer and have Pooling behind it")
+    prompts, default = _prompts(folder)
+    is_shortened, lengths = _dimensions(folder.config)
+    return SentenceEncoder(pooling, _max_tokens(folder), prompts, default, is_shortened, lengths)
+
+
+def sentence_encoder_of_gguf(pooling_type: int | None) -> SentenceEncoder:
+    """What a GGUF file of an encoder says; raises ModelError for a pooling that is not served."""
+    if pooling_type in (None, _GGUF_NO_POOLING):
+        return SentenceEncoder(Pooling.MEAN)
+    if pooling_type == _GGUF_RANK:
+        return SentenceEncoder(Pooling.CLS)
+    if pooling_type not in _GGUF_POOLINGS:
+        raise ModelError(f"pooling_type is {pooling_type}; it must be one of {sorted(_GGUF_POOLINGS)}")
+    return SentenceEncoder(_GGUF_POOLINGS[pooling_type])
+
+
+def _modules(folder: ModelFolder) -> list[tuple[str, str]] | None:
+    """The kind and the folder of each module; None where there is no list."""
+    text = folder.text(MODULES, 1 << 20)
+    if text is None:
+        return None
+    path = folder.path / MODULES
+    try:
+        entries = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path} is damaged: it is no JSON: {error}") from error
+    modules = []
+    for entry in entries if isinstance(entries, list) else [None]:
+        match entry:
+            case {"type": str(kind), "path": str(place)} if ".." not in place and not place.startswith("/"):
+                modules.append((kind.rpartition(".")[2], place))
+            case _:
+                raise ModelError(f"{path} is damaged: it must list modules with type and path")
+    if not modules:
+        raise ModelError(f"{path} lists no module")
+    return modules
+
+
+def _pooling(folder: ModelFolder, place: str) -> Pooling:
+    name = f"{place}/config.json"
+    config = folder.json(name)
+    if config is None:
+        raise ModelError(f"{folder.path} has no {name}")
+    if config.flag("include_prompt") is False:
+        raise config.error("include_prompt", "prompts that are not pooled are not served")
+    kind = config.text("pooling_mode")  # of newer releases
+    chosen = [flag for flag in _POOLINGS if config.flag(flag)]
+    if kind is not None and not chosen:
+        by_name = {"cls": Pooling.CLS, "mean": Pooling.MEAN, "lasttoken": Pooling.LAST}
+        if kind not in by_name:
+            raise config.error("pooling_mode", f"it must be one of {', '.join(by_name)}")
+        return by_name[kind]
+    pooling = _POOLINGS[chosen[0]] if len(chosen) == 1 else None
+    if pooling is None:
+        served = ", ".join(flag for flag, each in _POOLINGS.items() if each is not None)
+        raise ModelError(f"{config.path} has {', '.join(chosen) or 'no pooling'}; exactly one of {served} is served")
+    return pooling
+
+
+def _prompts(folder: ModelFolder) -> tuple[Mapping[str, str], str]:
+    config = folder.json(SENTENCE_CONFIG) or JsonFile(folder.path / SENTENCE_CONFIG, {})
+    table = config.table("prompts")
+    names = () if table is None else table.names
+    if len(names) > MAX_PROMPTS:
+        raise ModelError(f"{config.path}: prompts has {len(names)} entries; at most {MAX_PROMPTS} are allowed")
+    prompts = {name: text for name in names if table is not None and (text := table.text(name)) is not None}
+    default = config.text("default_prompt_name")
+    if default is not None and default not in prompts:
+        raise config.error("default_prompt_name", "it must be one of prompts")
+    return MappingProxyType(prompts), "" if default is None else prompts[default]
+
+
+def _max_tokens(folder: ModelFolder) -> int | None:
+    for name in LIMITS:
+        config = folder.json(name)
+        if config is not None:
+            return config.integer("max_seq_length", least=2)
+    return None
+
+
+def _dimensions(config: JsonFile) -> tuple[bool, tuple[int, ...]]:
+    lengths: Any = config.value("matryoshka_dimensions")
+    if lengths is None:
+        return config.flag("is_matryoshka") is True, ()
+    if not isinstance(lengths, list) or not all(type(length) is int and length > 0 for length in lengths):
+        raise config.error("matryoshka_dimensions", "it must list numbers above 0")
+    return True, tuple(lengths)

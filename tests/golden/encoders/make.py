@@ -1,0 +1,98 @@
+"""Makes the JSON files of this folder: what transformers computes for tiny encoders.
+
+In the virtual environment of tests/golden/architectures/make.py:
+
+    goldenv/bin/python -m tests.golden.encoders.make
+"""
+
+# mypy: disable-error-code="import-not-found"
+# What is imported here is installed in another virtual environment.
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+from tests.golden.architectures.make import FILE, NOT_OF_THE_MODEL, write_untrained
+from tests.golden.architectures.tiny_weights import tiny_weights
+
+HERE = Path(__file__).parent
+SEED = 3
+VOCAB = 64
+_SIZES = {
+    "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "max_position_embeddings": 150,
+}  # fmt: skip
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("BertModel", _SIZES),
+    "bert_tanh": ("BertModel", {**_SIZES, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}),
+    "bert_classifier": ("BertForSequenceClassification", {**_SIZES, "num_labels": 1}),
+    "xlm_roberta": ("XLMRobertaModel", {**_SIZES, "type_vocab_size": 1}),
+    "xlm_roberta_classifier": (
+        "XLMRobertaForSequenceClassification",
+        {**_SIZES, "type_vocab_size": 1, "num_labels": 3},
+    ),
+}
+# Tokens of a text, and where the second text of a pair begins; below, at and above a tile.
+TEXTS = ((2, 0), (3, 2), (17, 8), (64, 30), (65, 0), (130, 70))
+
+
+def text_of(length: int) -> list[int]:
+    """Token ids that differ from text to text; none is one that transformers takes for padding."""
+    return [2 + (7 * length + 5 * index + index * index) % (VOCAB - 2) for index in range(length)]
+
+
+def make(name: str) -> None:
+    """Makes one file."""
+    class_name, arguments = CONFIGS[name]
+    model_class = getattr(transformers, class_name)
+    with tempfile.TemporaryDirectory() as folder:
+        shapes, config = write_untrained(class_name, arguments, Path(folder))
+        weights = tiny_weights(class_name, shapes, SEED)
+        tensors = {tensor: torch.from_numpy(values) for tensor, values in weights.items()}
+        save_file(tensors, f"{folder}/{FILE}", metadata={"format": "pt"})
+        model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        texts = [outputs(model, *text) for text in TEXTS]
+    content = {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "config": {key: value for key, value in config.items() if key not in NOT_OF_THE_MODEL},
+        "seed": SEED,
+        "shapes": shapes,
+    }
+    header = "".join(f"{json.dumps(key)}: {json.dumps(value)},\n" for key, value in content.items())
+    lines = ",\n".join(json.dumps(text) for text in texts)
+    (HERE / f"{name}.json").write_text(f'{{\n{header}"texts": [\n{lines}\n]\n}}\n', encoding="utf-8")
+    print(name, texts[2])
+
+
+def outputs(model: Any, length: int, second_start: int) -> dict[str, Any]:
+    """The pooled states of a text, or its scores."""
+    token_ids = text_of(length)
+    inputs = {"input_ids": torch.tensor([token_ids]), "attention_mask": torch.ones(1, length, dtype=torch.long)}
+    if second_start and model.config.type_vocab_size > 1:
+        inputs["token_type_ids"] = torch.tensor([[int(index >= second_start) for index in range(length)]])
+    with torch.inference_mode():
+        made = model(**inputs)
+    entry: dict[str, Any] = {"token_ids": token_ids, "second_start": second_start}
+    if hasattr(made, "logits"):
+        return {**entry, "scores": rounded(made.logits[0])}
+    states = made.last_hidden_state[0]
+    pooled = {"cls": states[0], "last": states[-1], "mean": states.mean(dim=0)}
+    return {**entry, **{kind: rounded(values) for kind, values in pooled.items()}}
+
+
+def rounded(values: Any) -> list[float]:
+    return [round(value, 6) for value in values.tolist()]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for each in CONFIGS:
+        make(each)

@@ -1,0 +1,162 @@
+"""What the files of sentence-transformers say of a model's embeddings, and of its labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.interface.errors import ModelError
+from engine.interface.types import Pooling
+from engine.weights.formats.model_folder import ModelFolder
+from server.text.label_head import HeadActivation, LabelHead, read_label_head
+from server.text.sentence_encoder import read_sentence_encoder, sentence_encoder_of_gguf
+from tests.model_folders import write_json
+
+TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+POOLING = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
+NORMALIZE = {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}
+MEAN = {"word_embedding_dimension": 8, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
+
+
+def folder(
+    path: Path, modules: Any = (TRANSFORMER, POOLING, NORMALIZE), pooling: Any = MEAN, config: Any = None, **files: Any
+) -> ModelFolder:
+    write_json(path / "config.json", config or {})
+    if modules is not None:
+        write_json(path / "modules.json", list(modules) if isinstance(modules, tuple) else modules)
+    (path / "1_Pooling").mkdir()
+    write_json(path / "1_Pooling" / "config.json", pooling)
+    for name, content in files.items():
+        write_json(path / f"{name}.json", content)
+    return ModelFolder(path)
+
+
+def test_a_folder_without_modules_says_nothing(tmp_path: Path) -> None:
+    assert read_sentence_encoder(folder(tmp_path, modules=None)) is None
+
+
+def test_pooling_limit_and_prompts(tmp_path: Path) -> None:
+    prompts = {"query": "query: ", "passage": "passage: "}
+    sentences = read_sentence_encoder(
+        folder(
+            tmp_path,
+            sentence_bert_config={"max_seq_length": 256},
+            config_sentence_transformers={"prompts": prompts, "default_prompt_name": "passage"},
+        )
+    )
+    assert sentences is not None
+    assert (sentences.pooling, sentences.max_tokens, sentences.default_prompt) == (Pooling.MEAN, 256, "passage: ")
+    assert sentences.prompt_of_input_type("search_query") == "query: "
+    assert sentences.prompt_of_input_type("search_document") == "passage: "
+    assert sentences.prompt_of_input_type("classification") == ""
+    assert not sentences.takes_dimensions
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        ({"pooling_mode_cls_token": True}, Pooling.CLS),
+        ({"pooling_mode_lasttoken": True}, Pooling.LAST),
+        ({"pooling_mode": "mean"}, Pooling.MEAN),
+    ],
+)
+def test_poolings(tmp_path: Path, pooling: dict[str, Any], expected: Pooling) -> None:
+    sentences = read_sentence_encoder(folder(tmp_path, pooling=pooling))
+    assert sentences is not None
+    assert sentences.pooling is expected
+
+
+@pytest.mark.parametrize(
+    ("config", "takes", "dimensions"),
+    [({}, False, ()), ({"is_matryoshka": True}, True, ()), ({"matryoshka_dimensions": [4, 8]}, True, (4, 8))],
+)
+def test_shorter_embeddings(tmp_path: Path, config: Any, takes: bool, dimensions: tuple[int, ...]) -> None:
+    sentences = read_sentence_encoder(folder(tmp_path, config=config))
+    assert sentences is not None
+    assert (sentences.takes_dimensions, sentences.dimensions) == (takes, dimensions)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"modules": {"a": 1}}, "must list modules"),
+        ({"modules": []}, "lists no module"),
+        ({"modules": (TRANSFORMER,)}, "must begin with Transformer"),
+        ({"modules": (TRANSFORMER, POOLING, {**NORMALIZE, "type": "models.Dense"})}, "the module Dense"),
+        ({"modules": (TRANSFORMER, {**POOLING, "path": "../x"})}, "must list modules"),
+        ({"pooling": {"pooling_mode_max_tokens": True}}, "exactly one of"),
+        ({"pooling": {**MEAN, "pooling_mode_cls_token": True}}, "exactly one of"),
+        ({"pooling": {}}, "has no pooling"),
+        ({"pooling": {**MEAN, "include_prompt": False}}, "include_prompt"),
+        ({"pooling": {"pooling_mode": "max"}}, "pooling_mode"),
+        ({"config": {"matryoshka_dimensions": [0]}}, "matryoshka_dimensions"),
+        ({"config_sentence_transformers": {"default_prompt_name": "x"}}, "default_prompt_name"),
+        ({"config_sentence_transformers": {"prompts": {"a": 1}}}, "must be a string"),
+        ({"sentence_bert_config": {"max_seq_length": 1}}, "max_seq_length"),
+    ],
+)
+def test_what_is_not_served_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        read_sentence_encoder(folder(tmp_path, **changes))
+
+
+def test_poolings_of_gguf_files() -> None:
+    assert [sentence_encoder_of_gguf(kind).pooling for kind in (None, 1, 2, 3)] == [
+        Pooling.MEAN,
+        Pooling.MEAN,
+        Pooling.CLS,
+        Pooling.LAST,
+    ]
+    with pytest.raises(ModelError, match="pooling_type is 9"):
+        sentence_encoder_of_gguf(9)
+
+
+CROSS = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+
+
+@pytest.mark.parametrize(
+    ("config", "labels", "activation"),
+    [
+        (CROSS, ("LABEL_0",), HeadActivation.SIGMOID),
+        (
+            {**CROSS, "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}},
+            ("LABEL_0",),
+            HeadActivation.IDENTITY,
+        ),
+        ({**CROSS, "id2label": {"0": "no", "1": "yes"}}, ("no", "yes"), HeadActivation.SOFTMAX),
+        (
+            {**CROSS, "id2label": {"0": "a", "1": "b"}, "problem_type": "multi_label_classification"},
+            ("a", "b"),
+            HeadActivation.SIGMOID,
+        ),
+        ({"architectures": ["RobertaForSequenceClassification"]}, ("LABEL_0", "LABEL_1"), HeadActivation.SOFTMAX),
+    ],
+)
+def test_labels_and_activation(tmp_path: Path, config: Any, labels: Any, activation: HeadActivation) -> None:
+    assert read_label_head(folder(tmp_path, config=config)) == LabelHead(labels, activation)
+
+
+def test_other_models_have_no_labels(tmp_path: Path) -> None:
+    assert read_label_head(folder(tmp_path, config={"architectures": ["BertModel"], "id2label": {"0": "a"}})) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"id2label": {"1": "a"}}, "id2label"),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.ReLU"}}, "must be Identity, Sigmoid or Softmax"),
+    ],
+)
+def test_heads_that_are_refused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        read_label_head(folder(tmp_path, config=CROSS | change))
+
+
+def test_activations() -> None:
+    scores = np.array([[-800.0, 0.0], [800.0, 0.0]], np.float32)
+    assert LabelHead((), HeadActivation.SIGMOID).activate(scores).tolist() == [[0.0, 0.5], [1.0, 0.5]]
+    assert LabelHead((), HeadActivation.SOFTMAX).activate(scores).tolist() == [[0.0, 1.0], [1.0, 0.0]]
+    assert LabelHead((), HeadActivation.IDENTITY).activate(scores).tolist() == scores.tolist()
