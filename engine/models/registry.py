@@ -29,6 +29,7 @@ from engine.models.architectures.granite import Granite
 from engine.models.architectures.hybrids.falcon_h1 import FalconH1
 from engine.models.architectures.hybrids.granite_hybrid import GraniteHybrid
 from engine.models.architectures.hybrids.jamba import Jamba
+from engine.models.architectures.hybrids.lfm2 import Lfm2
 from engine.models.architectures.hybrids.mamba2 import Mamba2
 from engine.models.architectures.hybrids.nemotron_h import NemotronH
 from engine.models.architectures.llama import Llama
@@ -111,6 +112,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("deepseek2", "DeepseekV2ForCausalLM", Deepseek2),
     Architecture("deepseek2", "DeepseekV3ForCausalLM", DeepseekV3),
     Architecture("deepseek2", "Glm4MoeLiteForCausalLM", Glm4MoeLite),
+    Architecture("lfm2", "Lfm2ForCausalLM", Lfm2),
     Architecture("qwen3next", "Qwen3NextForCausalLM", Qwen3Next),
     Architecture("qwen35", "Qwen3_5ForCausalLM", Qwen35),
     Architecture("qwen35", "Qwen3_5ForConditionalGeneration", Qwen35),

@@ -119,7 +119,7 @@ class Recurrence(Protocol):
 
 
 class StateConvolution(Protocol):
-    """A short convolution over the step's tokens and the tokens of their sequences before them, and silu."""
+    """A short convolution over the step's tokens and the tokens of their sequences before them, and perhaps silu."""
 
     def __call__(
         self, x: jax.Array, kv: KVPages, layer: jax.Array, layout: TokenLayout, constants: Convolution

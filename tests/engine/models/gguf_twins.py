@@ -67,6 +67,16 @@ def add_gpt_oss(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_expert_feed_forward_length(config["intermediate_size"])
 
 
+def without_an_axis(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    """Convolutions as matrices."""
+    return values[:, 0] if name.endswith("conv.conv.weight") else values
+
+
+def add_short_convolutions(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_layer_norm_rms_eps(config["norm_eps"])
+    writer.add_shortconv_l_cache(config["conv_L_cache"])
+
+
 def add_mixtral(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     add_window(writer, config)
     add_experts(writer, config)
@@ -271,14 +281,17 @@ def of_attending_layers(config: Mapping[str, Any], size: int) -> int | list[int]
     if "attn_layer_period" in config:  # of Jamba
         period, offset = config["attn_layer_period"], config["attn_layer_offset"]
         return [size if layer % period == offset else 0 for layer in range(config["num_hidden_layers"])]
-    if "mamba_n_heads" in config or "mamba_num_heads" in config:
+    if "mamba_n_heads" in config or "mamba_num_heads" in config or config["model_type"] == "lfm2":
         kinds = config.get("layers_block_type") or config.get("layer_types")
         return size if kinds is None else [size if kind in ("full_attention", "hybrid") else 0 for kind in kinds]
     return size
 
 
 def of_feeding_layers(config: Mapping[str, Any], size: int) -> int | list[int]:
-    """A size, or of Nemotron-H, 0 for layers without a feed-forward block."""
+    """A size, or of Nemotron-H, 0 for layers without a feed-forward block; of LFM2 as it is adjusted."""
+    if config["model_type"] == "lfm2":
+        multiple = config["block_multiple_of"]
+        return -(-(2 * size // 3) // multiple) * multiple
     if config["model_type"] != "nemotron_h":
         return size
     return [size if kind in ("mlp", "moe") else 0 for kind in config["layers_block_type"]]
@@ -421,6 +434,7 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "Phi3ForCausalLM": (MODEL_ARCH.PHI3, as_stored, add_phi3),
     "MixtralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_mixtral),
     "GraniteMoeForCausalLM": (MODEL_ARCH.GRANITE_MOE, adjacent_pairs, add_granite_moe),
+    "Lfm2ForCausalLM": (MODEL_ARCH.LFM2, without_an_axis, add_short_convolutions),
     "GptOssForCausalLM": (MODEL_ARCH.GPT_OSS, as_stored, add_gpt_oss),
     "Qwen2MoeForCausalLM": (MODEL_ARCH.QWEN2MOE, vectors_of_shares, add_qwen2_moe),
     "Qwen3MoeForCausalLM": (MODEL_ARCH.QWEN3MOE, as_stored, add_experts),

@@ -501,6 +501,20 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "mamba_dt_rank": 32,
         },
     ),
+    "lfm2": (
+        "Lfm2ForCausalLM",
+        {
+            **_SIZES, "num_hidden_layers": 5, "block_multiple_of": 32, "conv_L_cache": 3, "tie_word_embeddings": False,
+            "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"], "rope_parameters": _PLAIN,
+        },
+    ),
+    "lfm2_biases": (  # a longer convolution with biases, and blocks of the size that is stated
+        "Lfm2ForCausalLM",
+        {
+            **_SIZES, "num_hidden_layers": 3, "block_auto_adjust_ff_dim": False, "conv_L_cache": 4, "conv_bias": True,
+            "layer_types": ["full_attention", "conv", "conv"], "rope_parameters": _PLAIN,
+        },
+    ),
     "gpt_oss": ("GptOssForCausalLM", _GPT_OSS),
     "gpt_oss_limited": (  # gates and ups beyond a limit that no GGUF file states, windows in other layers
         "GptOssForCausalLM",
