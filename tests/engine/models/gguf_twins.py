@@ -506,13 +506,14 @@ STATE_SPACES = {"granitemoehybrid", "falcon_h1", "nemotron_h", "mamba2", "jamba"
 
 def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Path:
     """Writes the model of a folder's `config.json` and tensors; of a model with pictures, the text's."""
-    architecture, transform, extra = TWINS[config["architectures"][0]]
+    name = config["architectures"][0]
+    architecture, transform, extra = TWINS[name]
     config = config.get("text_config", config)
     if config["model_type"] in ("gpt2", "gpt_neox", "falcon"):
         config = gpt_twins.with_usual_names(config)
-    if config["architectures"][0] in mixture_twins.LATENT:
+    if name in mixture_twins.LATENT:
         tensors = mixture_twins.with_latent_heads(tensors, config)
-    num_ahead = config["architectures"][0] == "Glm4MoeForCausalLM"
+    num_ahead = name == "Glm4MoeForCausalLM"
     writer = GGUFWriter(path, MODEL_ARCH_NAMES[architecture])
     if "layers_block_type" in config:
         config = {**config, "num_hidden_layers": len(config["layers_block_type"])}

@@ -14,8 +14,8 @@ from engine.backends.base.backend import Backends, Products
 from engine.backends.base.operands import AttentionConstants, GatedDelta, Norm
 from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts.decoder import Decoder, Names, QueryKeyNorm, in_layers
-from engine.models.parts.delta_config import DeltaConfig
 from engine.models.parts.experts import ExpertsDecoder
+from engine.models.parts.hybrids.delta_config import DeltaConfig
 from engine.models.parts.model import Carry
 from engine.models.parts.rotary import rotation_tables
 from engine.weights.layout import Params
