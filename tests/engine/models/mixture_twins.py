@@ -30,7 +30,7 @@ def add_routing(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
         next(config[key] for key in ("num_experts_per_tok", "moe_k", "moe_topk") if key in config)
     )
     writer.add_expert_feed_forward_length(config.get("moe_intermediate_size", config["intermediate_size"]))
-    architecture = config["architectures"][0]
+    architecture = config.get("architectures", [None])[0]  # the text of a model with pictures names none
     if architecture in _GATING:
         writer.add_expert_gating_func(_GATING[architecture])
     if config.get("n_group"):
