@@ -32,8 +32,9 @@ class KVPages(NamedTuple):
     The native kernels lay out a page as they read it (src/pages/packed_pages.h); no other code reads what they wrote.
     """
 
-    data: jax.Array  # [layer, page, 2, head, token, feature]; 2: keys, values
-    scales: jax.Array | None  # float32[layer, page, 2, head, token] where data is int8, else None
+    # [layer, page, part, head, token, feature]; the parts are keys and values, or one that is both, as latents are.
+    data: jax.Array
+    scales: jax.Array | None  # float32[layer, page, part, head, token] where data is int8, else None
     states: tuple[jax.Array, ...] = ()  # as StateLayout says; none where no layer is recurrent
 
     @property
@@ -44,14 +45,17 @@ class KVPages(NamedTuple):
     def num_heads(self) -> int:
         return self.data.shape[3]
 
-    def write(
-        self, layer: jax.Array, pages: jax.Array, offsets: jax.Array, keys: jax.Array, values: jax.Array
-    ) -> KVPages:
+    @property
+    def num_parts(self) -> int:
+        """2 where keys and values are vectors of their own, 1 where a vector is both."""
+        return self.data.shape[2]
+
+    def write(self, layer: jax.Array, pages: jax.Array, offsets: jax.Array, *parts: jax.Array) -> KVPages:
         """Writes keys and values [num_tokens, head, feature] in place, inside a program that donates these arrays.
 
         `pages` and `offsets` are int32[num_tokens]: the page of each token, and its position within the page.
         """
-        both = jnp.stack([keys, values], axis=1)
+        both = jnp.stack(parts, axis=1)
         if self.scales is None:
             return self._replace(data=self.data.at[layer, pages, :, :, offsets].set(both.astype(self.data.dtype)))
         # The quantisation is symmetric. Each token and head has its own scale, because several steps fill a page.
@@ -68,11 +72,11 @@ class KVPages(NamedTuple):
         block = self.data[layer, pages]
         if self.scales is not None:
             block = block.astype(jnp.float32) * self.scales[layer, pages][..., None]
-        # [2, num_rows, head, page, token, feature]
-        keys, values = jnp.moveaxis(block.astype(dtype), (2, 1), (0, 3)).reshape(
-            2, pages.shape[0], -1, pages.shape[1] * self.page_size, block.shape[5]
+        # [part, num_rows, head, page, token, feature]
+        parts = jnp.moveaxis(block.astype(dtype), (2, 1), (0, 3)).reshape(
+            self.num_parts, pages.shape[0], -1, pages.shape[1] * self.page_size, block.shape[5]
         )
-        return keys, values
+        return parts[0], parts[-1]
 
 
 def zeros(shapes: KVPages) -> KVPages:
@@ -92,15 +96,16 @@ class KVLayout:
     head_dim: int
     dtype: str  # float32, bfloat16 or int8
     states: StateLayout = StateLayout()
+    num_parts: int = 2  # of a page: keys and values, or one that is both
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Sizes in the order of AXES."""
-        return (self.num_layers, self.num_pages, 2, self.num_kv_heads, self.page_size, self.head_dim)
+        return (self.num_layers, self.num_pages, self.num_parts, self.num_kv_heads, self.page_size, self.head_dim)
 
     @property
     def bytes_per_page(self) -> int:
-        vectors = self.num_layers * self.page_size * 2 * self.num_kv_heads
+        vectors = self.num_layers * self.page_size * self.num_parts * self.num_kv_heads
         scale_bytes = 4 if self.dtype == "int8" else 0
         return vectors * (self.head_dim * jnp.dtype(self.dtype).itemsize + scale_bytes)
 

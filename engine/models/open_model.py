@@ -80,9 +80,7 @@ def _open_folder(path: Path) -> OpenModel:
     if missing:
         raise ModelError(f"{path} lacks the {_listed(missing)}")
     unknown = sorted(
-        name
-        for name in files.names - shapes.keys()
-        if not model.derived_tensors.fullmatch(name) and not files.is_idle(name)
+        name for name in files.names - shapes.keys() if not model.leaves_out(name) and not files.is_idle(name)
     )
     if unknown:
         raise ModelError(f"{path} has what {architecture.transformers_name} does not: the {_listed(unknown)}")

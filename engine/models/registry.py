@@ -3,12 +3,14 @@
 from typing import NamedTuple
 
 from engine.interface.errors import ModelError
+from engine.models.architectures.dense.apertus import Apertus
 from engine.models.architectures.dense.arcee import Arcee
 from engine.models.architectures.dense.cohere import Cohere, Cohere2
 from engine.models.architectures.dense.ernie4_5 import Ernie45
 from engine.models.architectures.dense.exaone4 import Exaone4
 from engine.models.architectures.dense.gemma import Gemma
 from engine.models.architectures.dense.glm4 import Glm4
+from engine.models.architectures.dense.hunyuan import Hunyuan
 from engine.models.architectures.dense.nemotron import Nemotron
 from engine.models.architectures.dense.olmo3 import Olmo3
 from engine.models.architectures.dense.phi2 import Phi2
@@ -20,16 +22,27 @@ from engine.models.architectures.encoders.bert_classifier import BertClassifier
 from engine.models.architectures.encoders.xlm_roberta import XlmRoberta, XlmRobertaClassifier
 from engine.models.architectures.gemma2 import Gemma2
 from engine.models.architectures.gemma3 import Gemma3
+from engine.models.architectures.gpt.falcon import Falcon
+from engine.models.architectures.gpt.gpt2 import Gpt2
+from engine.models.architectures.gpt.gpt_neox import GptNeoX
 from engine.models.architectures.granite import Granite
 from engine.models.architectures.hybrids.falcon_h1 import FalconH1
 from engine.models.architectures.hybrids.granite_hybrid import GraniteHybrid
 from engine.models.architectures.hybrids.jamba import Jamba
+from engine.models.architectures.hybrids.lfm2 import Lfm2
 from engine.models.architectures.hybrids.mamba2 import Mamba2
 from engine.models.architectures.hybrids.nemotron_h import NemotronH
 from engine.models.architectures.llama import Llama
 from engine.models.architectures.mistral import Ministral, Ministral3, Mistral
+from engine.models.architectures.mixtures.deepseek2 import Deepseek2, DeepseekV3, Glm4MoeLite
+from engine.models.architectures.mixtures.dots1 import Dots1
+from engine.models.architectures.mixtures.ernie4_5_moe import Ernie45Moe
+from engine.models.architectures.mixtures.exaone_moe import ExaoneMoe
+from engine.models.architectures.mixtures.glm4_moe import Glm4Moe
 from engine.models.architectures.mixtures.gpt_oss import GptOss
 from engine.models.architectures.mixtures.granite_moe import GraniteMoe
+from engine.models.architectures.mixtures.hunyuan_moe import HunyuanMoe
+from engine.models.architectures.mixtures.minimax_m2 import MiniMaxM2
 from engine.models.architectures.mixtures.mixtral import Mixtral
 from engine.models.architectures.mixtures.olmoe import Olmoe
 from engine.models.architectures.mixtures.qwen2_moe import Qwen2Moe
@@ -68,6 +81,11 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("ernie4_5", "Ernie4_5ForCausalLM", Ernie45),
     Architecture("glm4", "Glm4ForCausalLM", Glm4),
     Architecture("arcee", "ArceeForCausalLM", Arcee),
+    Architecture("apertus", "ApertusForCausalLM", Apertus),
+    Architecture("hunyuan-dense", "HunYuanDenseV1ForCausalLM", Hunyuan),
+    Architecture("gpt2", "GPT2LMHeadModel", Gpt2),
+    Architecture("gptneox", "GPTNeoXForCausalLM", GptNeoX),
+    Architecture("falcon", "FalconForCausalLM", Falcon),
     Architecture("command-r", "CohereForCausalLM", Cohere),
     Architecture("cohere2", "Cohere2ForCausalLM", Cohere2),
     Architecture("starcoder2", "Starcoder2ForCausalLM", Starcoder2),
@@ -85,6 +103,16 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("qwen2moe", "Qwen2MoeForCausalLM", Qwen2Moe),
     Architecture("qwen3moe", "Qwen3MoeForCausalLM", Qwen3Moe),
     Architecture("olmoe", "OlmoeForCausalLM", Olmoe),
+    Architecture("glm4moe", "Glm4MoeForCausalLM", Glm4Moe),
+    Architecture("dots1", "Dots1ForCausalLM", Dots1),
+    Architecture("ernie4_5-moe", "Ernie4_5_MoeForCausalLM", Ernie45Moe),
+    Architecture("hunyuan-moe", "HunYuanMoEV1ForCausalLM", HunyuanMoe),
+    Architecture("minimax-m2", "MiniMaxM2ForCausalLM", MiniMaxM2),
+    Architecture("exaone-moe", "ExaoneMoeForCausalLM", ExaoneMoe),
+    Architecture("deepseek2", "DeepseekV2ForCausalLM", Deepseek2),
+    Architecture("deepseek2", "DeepseekV3ForCausalLM", DeepseekV3),
+    Architecture("deepseek2", "Glm4MoeLiteForCausalLM", Glm4MoeLite),
+    Architecture("lfm2", "Lfm2ForCausalLM", Lfm2),
     Architecture("qwen3next", "Qwen3NextForCausalLM", Qwen3Next),
     Architecture("qwen35", "Qwen3_5ForCausalLM", Qwen35),
     Architecture("qwen35", "Qwen3_5ForConditionalGeneration", Qwen35),

@@ -55,7 +55,7 @@ def encode(
     """
     tokens = jnp.asarray(batch.tile_tokens).reshape(-1)
     hidden, kv = _hidden_of(params, kv, tokens, batch, model, backends)
-    states = model.states(params, hidden, jnp.arange(hidden.shape[0])).reshape(*shares.shape, -1)
+    states = model.states(params, hidden, jnp.arange(hidden.shape[0]), backends).reshape(*shares.shape, -1)
     # Padding may be anything: 0 times a NaN is a NaN.
     weighted = jnp.where(shares[..., None] > 0, states.astype(jnp.float32) * shares[..., None], 0)
     vectors = jnp.sum(weighted, axis=1)
@@ -77,13 +77,16 @@ def score_tile(
     return backends.sampler.logprobs(logits, following, nothing_listed)
 
 
-def pool_tile(params: Params, hidden: jax.Array, tokens: jax.Array, shares: jax.Array, *, model: Model) -> jax.Array:
+def pool_tile(
+    params: Params, hidden: jax.Array, tokens: jax.Array, shares: jax.Array, *,
+    model: Model, backends: Backends,
+) -> jax.Array:  # fmt: skip
     """The contribution of a tile to the embedding of its prompt, float32[hidden].
 
     `tokens` are int32[TILE_SIZE], indices into `hidden` of `forward_prompt`, negative in padding, with float32
     `shares`.
     """
-    states = model.states(params, hidden, tokens).astype(jnp.float32)
+    states = model.states(params, hidden, tokens, backends).astype(jnp.float32)
     # Padding may be anything: 0 times a NaN is a NaN.
     return jnp.sum(jnp.where(tokens[:, None] >= 0, states * shares[:, None], 0), axis=0)
 

@@ -180,8 +180,7 @@ class StepPrograms:
 
     def _lower_pool(self) -> jax.stages.Lowered:
         tokens, shares = np.zeros(TILE_SIZE, np.int32), np.zeros(TILE_SIZE, np.float32)
-        function = partial(pool_tile, model=self._local_model)
-        program = jax.jit(self._placement.spread(function, _TAKES_HIDDEN, (Kind.SAME,)))
+        program = jax.jit(self._placement.spread(self._of_model(pool_tile), _TAKES_HIDDEN, (Kind.SAME,)))
         return program.lower(*map(self._abstract, (self._arrays.params, self._hidden_of_tiles(), tokens, shares)))
 
     def _lower_read_page(self) -> jax.stages.Lowered:

@@ -15,7 +15,7 @@ from engine.interface.errors import ModelError
 from engine.interface.types import Progress
 from engine.weights.layout import Count, LayerTensors, Matrix, Params, Precision, WeightsLayout
 from engine.weights.leaf import Leaf, LeafKind, Part
-from engine.weights.tensors import ModelTensor, TensorFile
+from engine.weights.tensors import ModelTensor, TensorFile, rows
 
 EXACT = Precision("float32", None)
 
@@ -65,6 +65,8 @@ class LeafTensors:
         if not self._holds_all_experts(leaf, part):
             return part.shape
         stored = part.stored[self._format]
+        if stored.joined_shape is not None:
+            return (leaf.num_experts * stored.joined_shape[0], stored.joined_shape[1])
         of_expert = (stored.num_outputs or part.shape[0], *part.shape[1:])
         return (leaf.num_experts, *(reversed(of_expert) if stored.is_transposed else of_expert))
 
@@ -77,7 +79,11 @@ class LeafTensors:
             expected = self._stored_shape(leaf, part)
             if stored.shape != expected:
                 raise ModelError(f"{stored.name} has shape {stored.shape}, expected {expected}")
-            tensor = stored.expert(expert)
+            joined = part.stored[self._format].joined_shape
+            if joined is None:
+                tensor = stored.expert(expert)
+            else:
+                tensor = rows(expert * joined[0], (expert + 1) * joined[0], expected[0])(stored)
         transform = part.stored[self._format].transform
         return tensor if transform is None else transform(tensor)
 

@@ -154,11 +154,28 @@ class AsMatrix(TensorWrapper):
 
 @dataclass(frozen=True)
 class AsVector(TensorWrapper):
-    """A vector, which a file may hold as a matrix; it is a `Transform`."""
+    """A vector, which a file may hold as a matrix or without an axis; it is a `Transform`."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         return (math.prod(self.stored.shape),)
+
+    def float32(self) -> np.ndarray:
+        return self.stored.float32().reshape(self.shape)
+
+    def encoded(self) -> EncodedRows | None:
+        return None
+
+
+@dataclass(frozen=True)
+class OnlyRow(TensorWrapper):
+    """A vector that a file holds as a matrix of one row; it is a `Transform`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A tensor of another shape keeps it, so that a check of shapes reports it."""
+        whole = self.stored.shape
+        return whole[1:] if len(whole) == 2 and whole[0] == 1 else whole
 
     def float32(self) -> np.ndarray:
         return self.stored.float32().reshape(self.shape)

@@ -90,3 +90,13 @@ def test_a_container_has_the_memory_of_its_limit(monkeypatch, tmp_path):
     assert storage.machine_memory() == (1_000_000, 600_000)
     (tmp_path / "memory.stat").write_text("anon 100000\nactive_file 200000\ninactive_file 50000\n")
     assert storage.machine_memory() == (1_000_000, 850_000)
+
+
+def test_a_page_of_one_part_holds_vectors_that_are_both() -> None:
+    of_one = KVLayout(LAYERS, PAGES, PAGE_SIZE, 1, DIM, "float32", num_parts=1)
+    assert of_one.bytes_per_page == KVLayout(LAYERS, PAGES, PAGE_SIZE, 1, DIM, "float32").bytes_per_page // 2
+    vectors = jnp.arange(3 * DIM, dtype=jnp.float32).reshape(3, 1, DIM)
+    kv = of_one.allocate().write(jnp.int32(1), jnp.array([2, 2, 4]), jnp.array([0, 1, 0]), vectors)
+    keys, values = kv.read(jnp.int32(1), jnp.array([[2]]), jnp.dtype("float32"))
+    np.testing.assert_array_equal(keys[0, 0, :2], vectors[:2, 0])
+    np.testing.assert_array_equal(values, keys)

@@ -92,7 +92,8 @@ class Attention(Protocol):
         """Norms and rotates queries and keys, writes keys and values into kv's pages, and attends causally.
 
         All keys and values are written before any row attends, because rows may share pages that the step fills. qkv is
-        [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], the result [num_tokens, num_heads * head_dim].
+        [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], the result [num_tokens, num_heads * head_dim]. Where
+        pages have one part, qkv has no values: keys, as they are in the pages, are the values too.
         """
 
 
@@ -118,7 +119,7 @@ class Recurrence(Protocol):
 
 
 class StateConvolution(Protocol):
-    """A short convolution over the step's tokens and the tokens of their sequences before them, and silu."""
+    """A short convolution over the step's tokens and the tokens of their sequences before them, and perhaps silu."""
 
     def __call__(
         self, x: jax.Array, kv: KVPages, layer: jax.Array, layout: TokenLayout, constants: Convolution

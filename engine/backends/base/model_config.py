@@ -48,10 +48,18 @@ class ModelConfig:
         return self.num_layers
 
     @property
+    def num_page_parts(self) -> int:
+        """Vectors of a token in the pages: 2 for keys and values, 1 where one vector is both."""
+        return 2
+
+    @property
     def states(self) -> tuple[StateArray, ...]:
         """What recurrent layers hold of a sequence instead; nothing where there are none."""
         return ()
 
     def kv_layout(self, num_pages: int, page_size: int, dtype: str) -> KVLayout:
         """The layout of this model's pages, of `page_size` tokens each."""
-        return KVLayout(self.num_paged_layers, num_pages, page_size, self.num_kv_heads, self.head_dim, dtype)
+        return KVLayout(
+            self.num_paged_layers, num_pages, page_size, self.num_kv_heads, self.head_dim, dtype,
+            num_parts=self.num_page_parts,
+        )  # fmt: skip

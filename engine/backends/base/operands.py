@@ -135,6 +135,7 @@ class Convolution:
     weights: jax.Array  # float32[num_layers, kernel, channels]
     bias: jax.Array | None = None  # float32[num_layers, channels]
     first: int = 0  # the column of the first channel
+    has_silu: bool = True  # of the sums
 
     @property
     def num_channels(self) -> int:

@@ -39,6 +39,13 @@ class TokenLayout(NamedTuple):
         return self.rows.shape[0] - self.num_tiles
 
 
+def single_tokens(tokens: jax.Array) -> TokenLayout:
+    """The layout of int32[num_tokens] that are rows of their own, without pages; negative ones are padding."""
+    rows = jnp.zeros((len(tokens), NUM_ROW_INTS), jnp.int32).at[:, NUM_TOKENS].set((tokens >= 0).astype(jnp.int32))
+    pages = jnp.zeros((len(tokens), 1), jnp.int32)
+    return token_layout(rows, pages, num_tiles=0, tile_size=1, page_size=1)
+
+
 def token_layout(
     rows: np.ndarray | jax.Array, page_table: np.ndarray | jax.Array, *, num_tiles: int, tile_size: int, page_size: int
 ) -> TokenLayout:

@@ -12,7 +12,7 @@ from engine.backends.native.library import target
 Array: TypeAlias = jax.Array | np.ndarray
 
 HEAD_MULTIPLE = 16  # the size of a head is a multiple of it
-LARGEST_HEAD = 256  # features
+LARGEST_HEAD = 640  # features
 
 _NOTHING = np.zeros(0, np.float32)
 
@@ -30,13 +30,13 @@ def attention(
     Su et al., "RoFormer", 2021. An absent norm is an empty array, and so are absent sinks.
 
     Args:
-        qkv: float32[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim].
+        qkv: float32[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], or where keys are values, 1 instead of 2.
         rows: int32[num_rows, columns] of a step, whose first two columns are a row's start and its number of tokens.
         is_causal: whether a token sees those before it alone; else tiles see their whole text, up to the column END.
         page_table: int32[num_rows, max_pages].
         sinks: float32[num_layers, num_heads].
 
-    Raises ValueError where a size does not fit: heads have 16, 32, ... 256 features, an even number of them rotated.
+    Raises ValueError where a size does not fit: heads have 16, 32, ... 640 features, an even number of them rotated.
     """
     num_layers, _, _, num_kv_heads, _, head_dim = kv.data.shape
     _check_sizes(head_dim, rotations.shape[-1], softcap)

@@ -23,7 +23,7 @@ def convolution(
     bias = _NOTHING if constants.bias is None else constants.bias
     made, inputs = call(
         x.astype(jnp.float32), layout.rows, layer, constants.weights, bias, inputs,
-        num_tiles=layout.num_tiles, first=constants.first,
+        num_tiles=layout.num_tiles, first=constants.first, has_silu=constants.has_silu,
     )  # fmt: skip
     return made.astype(x.dtype), kv._replace(states=(inputs, *kv.states[1:]))
 

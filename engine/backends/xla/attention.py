@@ -22,10 +22,12 @@ def attend(
     """As `Attention`; padding tokens write to the null page."""
     num_tokens, num_decode, num_tiles = qkv.shape[0], layout.num_decode_rows, layout.num_tiles
     heads = qkv.reshape(num_tokens, -1, kv.data.shape[5])
-    q, k, v = jnp.split(heads, [constants.num_heads, constants.num_heads + kv.num_heads], axis=1)
+    q, k, *values = jnp.split(
+        heads, [constants.num_heads + part * kv.num_heads for part in range(kv.num_parts)], axis=1
+    )
     q, k = _normed_heads(q, constants.q_norm, layer), _normed_heads(k, constants.k_norm, layer)
     q, k = _rotate(q, layer, constants), _rotate(k, layer, constants)
-    kv = kv.write(layer, layout.write_page, layout.write_offset, k, v)
+    kv = kv.write(layer, layout.write_page, layout.write_offset, k, *values)
     outputs = []
     if num_decode:
         positions, table = layout.positions[:num_decode, None], layout.page_table[:num_decode]

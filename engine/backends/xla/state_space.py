@@ -21,8 +21,9 @@ def convolution(
 
     def token(at: jax.Array, states: States) -> tuple[jax.Array, States]:
         inputs = jnp.concatenate([states[0], x[at, channels].astype(jnp.float32)[None]])
-        mixed = sum(inputs[i] * weights[i] for i in range(len(inputs)))
-        return jax.nn.silu(mixed if bias is None else mixed + bias), (inputs[1:],)
+        mixed = sum((inputs[i] * weights[i] for i in range(1, len(inputs))), inputs[0] * weights[0])
+        mixed = mixed if bias is None else mixed + bias
+        return jax.nn.silu(mixed) if constants.has_silu else mixed, (inputs[1:],)
 
     out = jnp.zeros((x.shape[0], constants.num_channels), x.dtype)
     out, states = run_tokens(token, x.shape[0], out, kv.states[:1], layer, layout)

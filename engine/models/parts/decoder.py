@@ -1,8 +1,9 @@
 """The family of decoders that descend from Llama: what they share, and the ways in which they differ."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import ClassVar, Self
 
 import jax
@@ -12,16 +13,19 @@ import numpy as np
 from cache.storage import KVPages
 from engine.backends.base.backend import Backends, Products
 from engine.backends.base.operands import AttentionConstants, Norm, NormKind
-from engine.backends.base.token_layout import TokenLayout
+from engine.backends.base.token_layout import TokenLayout, single_tokens
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.model import Carry, Model, normed, run_layers
+from engine.models.parts.model import Carry, Model, run_layers
 from engine.models.parts.rotary import rotation_tables
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Split, Stored
 from engine.weights.tensors import Transform, paired_rows, rows
+
+# From the residual stream before a feed-forward block to that behind it; the index is that of the layer.
+FeedForward = Callable[[jax.Array, Params, jax.Array, TokenLayout, Products], jax.Array]
 
 # Of a tensor: its name in a folder and in a GGUF file, within its layer if it has one, without ".weight".
 Names = tuple[str, str]
@@ -51,10 +55,12 @@ class Decoder(Model):
     has_output_bias: ClassVar[bool] = False  # of the matrix that makes logits
     model_type: ClassVar[str] = ""  # in `config.json`
     query_key_norm: ClassVar[QueryKeyNorm] = QueryKeyNorm.NONE
+    query_key_norm_names: ClassVar[Mapping[str, Names]] = {
+        "q": ("self_attn.q_norm", "attn_q_norm"),
+        "k": ("self_attn.k_norm", "attn_k_norm"),
+    }
     norm_kind: ClassVar[NormKind] = NormKind.RMS
     has_norm_bias: ClassVar[bool] = False
-    # Whether both blocks of a layer read the same normed input, and add to it side by side.
-    is_parallel: ClassVar[bool] = False
     # Whether folders and GGUF files store queries and keys for a rotation of adjacent features.
     is_paired_in_folder: ClassVar[bool] = False
     is_paired_in_gguf: ClassVar[bool] = False
@@ -73,7 +79,7 @@ class Decoder(Model):
         embedding = single(vocab, ("model.embed_tokens", "token_embd"))
         leaves = [
             Leaf("embedding", LeafKind.EMBEDDING, (embedding,), Split.OUTPUTS, is_per_layer=False),
-            *(part for leaf, names in self.norms.items() for part in self.norm_leaves(leaf, hidden, names)),
+            *(part for leaf, names in self.norm_names().items() for part in self.norm_leaves(leaf, hidden, names)),
             *self.attention_leaves(),
             *self.feed_forward_leaves(),
             *self.norm_leaves("output_norm", hidden, self.output_norm_names, is_per_layer=False),
@@ -85,6 +91,10 @@ class Decoder(Model):
             bias = single(vocab[:1], ("lm_head", "output"), suffix="bias")
             leaves.append(Leaf("output_bias", LeafKind.VECTOR, (bias,), Split.OUTPUTS, is_per_layer=False))
         return tuple(leaves)
+
+    def norm_names(self) -> Mapping[str, Names]:
+        """As `norms`, of this model."""
+        return self.norms
 
     def attention_leaves(self) -> list[Leaf]:
         """Of queries, keys and values, their norms, and the product behind attention."""
@@ -103,7 +113,7 @@ class Decoder(Model):
             num_heads = {"q": config.num_heads, "k": config.num_kv_heads}
             for kind, heads in num_heads.items():
                 size = config.head_dim * (heads if self.query_key_norm is QueryKeyNorm.ALL else 1)
-                leaves += self.norm_leaves(f"{kind}_norm", size, (f"self_attn.{kind}_norm", f"attn_{kind}_norm"))
+                leaves += self.norm_leaves(f"{kind}_norm", size, self.query_key_norm_names[kind])
         return leaves
 
     def qkv_parts(self, inputs: int | None) -> tuple[Part, ...]:
@@ -182,20 +192,38 @@ class Decoder(Model):
             k_norm=self.norm(params, "k_norm"),
         )
 
-        def layer(index: jax.Array, carry: Carry) -> Carry:
+        def layer(index: jax.Array, carry: Carry, *, feed_forward: FeedForward) -> Carry:
             x, kv = carry
-            norm = self.norm(params, "attention_norm")
-            qkv = products.norm_product(x, norm, params["qkv"], index, layout, bias=params.get("qkv_bias"))
-            attended, kv = backends.attention(self.attention_input(qkv, layout), kv, index, layout, constants)
-            if self.is_parallel:
+            attended, kv = self.attend(x, kv, params, index, layout, backends, constants)
+            if config.is_parallel:
+                norm = self.norm(params, "mlp_norm") or self.norm(params, "attention_norm")
                 mixed = self.mixed(x, norm, params, index, layout, products)
                 x = self.added(x, attended, "attention_output", params, index, layout, products)
                 return self.added(x, mixed, "down", params, index, layout, products), kv
             x = self.added(x, attended, "attention_output", params, index, layout, products)
-            return self.feed_forward(x, params, index, layout, products), kv
+            return feed_forward(x, params, index, layout, products), kv
 
-        embedded = products.embed(params["embedding"], tokens, layout, scale=config.embedding_scale)
-        return run_layers(layer, config.num_layers, embedded, kv)
+        x = self.embed(params, tokens, layout, products)
+        for layers, feed_forward in self.runs():
+            x, kv = run_layers(partial(layer, feed_forward=feed_forward), len(layers), x, kv, first=layers.start)
+        return x, kv
+
+    def embed(self, params: Params, tokens: jax.Array, layout: TokenLayout, products: Products) -> jax.Array:
+        """What the first layer reads of int32[num_tokens]: [num_tokens, hidden]."""
+        return products.embed(params["embedding"], tokens, layout, scale=self.config.embedding_scale)
+
+    def runs(self) -> Sequence[tuple[range, FeedForward]]:
+        """All layers, in runs of neighbours that have the same kind of feed-forward block."""
+        return [(range(self.config.num_layers), self.feed_forward)]
+
+    def attend(
+        self, x: jax.Array, kv: KVPages, params: Params, index: jax.Array, layout: TokenLayout, backends: Backends,
+        constants: AttentionConstants,
+    ) -> tuple[jax.Array, KVPages]:  # fmt: skip
+        """What the product behind attention reads of the residual stream, and kv."""
+        norm = self.norm(params, "attention_norm")
+        qkv = backends.products.norm_product(x, norm, params["qkv"], index, layout, bias=params.get("qkv_bias"))
+        return backends.attention(self.attention_input(qkv, layout), kv, index, layout, constants)
 
     def attention_input(self, qkv: jax.Array, layout: TokenLayout) -> jax.Array:
         """Queries, keys and values for attention, [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]."""
@@ -238,8 +266,9 @@ class Decoder(Model):
             bias=params.get("output_bias"), scale=self.config.logit_scale, softcap=self.config.logit_softcap,
         )  # fmt: skip
 
-    def states(self, params: Params, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
-        return normed(hidden[tokens], self.norm(params, "output_norm"), jnp.int32(0))
+    def states(self, params: Params, hidden: jax.Array, tokens: jax.Array, backends: Backends) -> jax.Array:
+        norm, states = self.norm(params, "output_norm"), hidden[tokens]
+        return states if norm is None else backends.products.norm(states, norm, jnp.int32(0), single_tokens(tokens))
 
     def norm(self, params: Params, leaf: str) -> Norm | None:
         """The norm of a leaf, or None where the architecture has no such leaf."""

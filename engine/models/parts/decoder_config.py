@@ -21,6 +21,7 @@ class DecoderConfig(ModelConfig):
     has_attention_output_bias: bool = False
     has_mlp_bias: bool = False
     activation: Activation = Activation.SILU  # of the gates in the feed-forward block
+    is_parallel: bool = False  # whether both blocks of a layer read what it began with, and add to it side by side
     embedding_scale: float = 1.0  # multiplies the embedded tokens
     residual_scale: float = 1.0  # multiplies what a block adds
     logit_scale: float = 1.0

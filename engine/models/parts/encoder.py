@@ -108,7 +108,7 @@ class Encoder(Model):
     def logits(self, params: Params, hidden: jax.Array, sampled: jax.Array, backends: Backends) -> jax.Array:
         raise NotImplementedError("an encoder has no logits")
 
-    def states(self, params: Params, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
+    def states(self, params: Params, hidden: jax.Array, tokens: jax.Array, backends: Backends) -> jax.Array:
         return hidden[tokens]
 
     def _norm_of(self, params: Params, leaf: str) -> Norm:

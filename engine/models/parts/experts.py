@@ -1,45 +1,50 @@
 """The family of decoders whose feed-forward blocks are mixtures of experts (Shazeer et al., 2017)."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from itertools import groupby
+from typing import ClassVar, Self
 
 import jax
-import jax.numpy as jnp
-from jax import lax
 
 from engine.backends.base.backend import Products
-from engine.backends.base.operands import Clamp, ExpertBiases, Picks
+from engine.backends.base.norms import of_layer
+from engine.backends.base.operands import Clamp, ExpertBiases
 from engine.backends.base.token_layout import TokenLayout
-from engine.interface.errors import ModelError
 from engine.models.parts import gguf_config
-from engine.models.parts.decoder import Decoder, Names, in_layers
+from engine.models.parts.decoder import Decoder, FeedForward, Names, in_layers
 from engine.models.parts.decoder_config import DecoderConfig
+from engine.models.parts.routing import Routing, pick
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
-from engine.weights.leaf import Leaf, LeafKind, Part, Split
+from engine.weights.leaf import Leaf, LeafKind, Part, Split, Stored
 from engine.weights.tensors import AsMatrix
-
-MAX_NUM_EXPERTS = 4096  # so that a damaged configuration cannot ask for a huge list of tensor names
 
 
 @dataclass(frozen=True)
-class ExpertsConfig(DecoderConfig):
+class ExpertsConfig(DecoderConfig, Routing):
     """A decoder's, in which `intermediate_size` is that of each expert."""
 
-    num_experts: int = 0  # of a layer
-    num_picked: int = 0  # of a token
-    normalises_shares: bool = False  # whether the shares of the experts that a token picks add up to 1
     clamp: Clamp | None = None  # of the experts' gates and ups
-    shared_size: int = 0  # of the expert that every token goes through, with a gate of its own; 0: there is none
+    shared_size: int = 0  # of what every token goes through beside its experts; 0: there is none
+    has_shared_gate: bool = True  # which gives each token a share of that; else the share is 1
+    dense_layers: tuple[int, ...] = ()  # whose feed-forward blocks have no experts
+    dense_size: int = 0  # the inner size of those blocks
+
+    @property
+    def expert_layers(self) -> tuple[int, ...]:
+        """The layers that have experts."""
+        dense = frozenset(self.dense_layers)
+        return tuple(layer for layer in range(self.num_layers) if layer not in dense)
 
     @property
     def product_inputs(self) -> dict[str, int]:
         """As `ModelConfig.product_inputs`."""
-        shared = {"shared expert": self.shared_size} if self.shared_size else {}
-        return {**super().product_inputs, **shared}
+        more = {"shared expert": self.shared_size, "layers without experts": self.dense_size}
+        return {**super().product_inputs, **{name: size for name, size in more.items() if size}}
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,9 @@ class ExpertsDecoder(Decoder):
         "down": ("mlp.experts.{expert}.down_proj", "ffn_down_exps"),
     }
 
+    # What counts when experts are picked; a folder's name is whole.
+    choice_bias_names: ClassVar[Names] = ("mlp.gate.e_score_correction_bias", "exp_probs_b")
+
     # The gate, up and down of the expert that every token goes through, and the gate of what it adds.
     shared_names: ClassVar[Mapping[str, Names]] = {
         "gate": ("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
@@ -69,12 +77,37 @@ class ExpertsDecoder(Decoder):
         router = in_layers((config.num_experts, hidden), self.router_names)
         gate, up, down = self.expert_parts(hidden, inner)
         count = config.num_experts
-        return [
+        leaves = [
             Leaf("router", LeafKind.MATRIX, (router,), is_exact=True),
             Leaf("gate_up", LeafKind.GATED, (gate, up), Split.EXPERTS, num_experts=count),
             Leaf("down", LeafKind.MATRIX, (down,), Split.EXPERTS, num_experts=count),
             *(self._shared_leaves() if config.shared_size else ()),
         ]
+        if config.has_choice_bias:
+            leaves.append(Leaf("choice_bias", LeafKind.VECTOR, (self.choice_bias_part(),), is_exact=True))
+        if not config.dense_layers:
+            return leaves
+        return [
+            *(dataclasses.replace(leaf, layers=config.expert_layers) for leaf in leaves),
+            *(
+                dataclasses.replace(leaf, name=f"dense_{leaf.name}", layers=config.dense_layers)
+                for leaf in Decoder.feed_forward_leaves(self._with_dense_blocks())
+            ),
+        ]
+
+    def _with_dense_blocks(self) -> Self:
+        """A decoder of the same sizes whose feed-forward blocks have no experts."""
+        config = dataclasses.replace(self.config, intermediate_size=self.config.dense_size)
+        return dataclasses.replace(self, config=config)
+
+    def choice_bias_part(self) -> Part:
+        """What counts of each expert when experts are picked."""
+        folder, gguf = self.choice_bias_names
+        stored = {
+            "safetensors": Stored(f"model.layers.{{layer}}.{folder}"),
+            "gguf": Stored(f"blk.{{layer}}.{gguf}.bias"),
+        }
+        return Part((self.config.num_experts,), stored)
 
     def expert_parts(self, hidden: int, inner: int) -> tuple[Part, Part, Part]:
         """The gate, the up and the down of an expert."""
@@ -84,36 +117,52 @@ class ExpertsDecoder(Decoder):
     def _shared_leaves(self) -> list[Leaf]:
         hidden, inner, names = self.config.hidden_size, self.config.shared_size, self.shared_names
         gate, up = (in_layers((inner, hidden), names[name]) for name in ("gate", "up"))
-        share = in_layers((1, hidden), names["share"], gguf_transform=AsMatrix)
-        return [
+        leaves = [
             Leaf("shared_gate_up", LeafKind.GATED, (gate, up), Split.OUTPUTS),
             Leaf("shared_down", LeafKind.MATRIX, (in_layers((hidden, inner), names["down"]),), Split.INPUTS),
-            Leaf("shared_share", LeafKind.MATRIX, (share,), is_exact=True),
         ]
+        if self.config.has_shared_gate:
+            share = in_layers((1, hidden), names["share"], gguf_transform=AsMatrix)
+            leaves.append(Leaf("shared_share", LeafKind.MATRIX, (share,), is_exact=True))
+        return leaves
+
+    def runs(self) -> Sequence[tuple[range, FeedForward]]:
+        dense, num_before = frozenset(self.config.dense_layers), {True: 0, False: 0}
+        made: list[tuple[range, FeedForward]] = []
+        for is_dense, neighbours in groupby(range(self.config.num_layers), dense.__contains__):
+            layers = tuple(neighbours)
+            feed_forward = self._dense_feed_forward if is_dense else self.feed_forward
+            num_others = layers[0] - num_before[is_dense]
+            made.append((range(layers[0], layers[-1] + 1), partial(feed_forward, num_others=num_others)))
+            num_before[is_dense] += len(layers)
+        return made
 
     def feed_forward(
-        self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products
-    ) -> jax.Array:
-        """The residual stream [num_tokens, hidden] after a layer's experts."""
-        config = self.config
+        self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products,
+        num_others: int = 0,
+    ) -> jax.Array:  # fmt: skip
+        """The residual stream [num_tokens, hidden] after a layer's experts; so many layers before have none."""
+        config, place = self.config, index - num_others
         norm = self.norm(params, "mlp_norm")
         inputs = x if norm is None else products.norm(x, norm, index, layout)
-        scores = products.norm_product(inputs, None, params["router"], index, layout, bias=params.get("router_bias"))
-        picks = pick(scores, config.num_picked, normalises=config.normalises_shares)
+        bias = params.get("router_bias")
+        scores = products.norm_product(inputs, None, params["router"], place, layout, bias=bias)
+        picks = pick(scores, config, of_layer(params["choice_bias"], place) if config.has_choice_bias else None)
         if config.residual_scale != 1.0:
             picks = picks._replace(shares=picks.shares * config.residual_scale)
         x = products.add_experts(
-            x, inputs, params["gate_up"], params["down"], picks, index, layout,
+            x, inputs, params["gate_up"], params["down"], picks, place, layout,
             activation=config.activation, clamp=config.clamp, biases=self._biases(params),
         )  # fmt: skip
         if not config.shared_size:
             return x
-        share = jax.nn.sigmoid(products.norm_product(inputs, None, params["shared_share"], index, layout))
         mixed = products.norm_product(
-            inputs, None, params["shared_gate_up"], index, layout, activation=config.activation, is_gated=True
+            inputs, None, params["shared_gate_up"], place, layout, activation=config.activation, is_gated=True
         )
-        mixed = (mixed * share).astype(x.dtype)
-        return products.add_product(x, mixed, params["shared_down"], index, layout, scale=config.residual_scale)
+        if config.has_shared_gate:
+            share = jax.nn.sigmoid(products.norm_product(inputs, None, params["shared_share"], place, layout))
+            mixed = (mixed * share).astype(x.dtype)
+        return products.add_product(x, mixed, params["shared_down"], place, layout, scale=config.residual_scale)
 
     def _biases(self, params: Params) -> ExpertBiases | None:
         """Those of the experts, where the architecture has some."""
@@ -121,13 +170,17 @@ class ExpertsDecoder(Decoder):
             return None
         return ExpertBiases(params["gate_up_bias"], params["down_bias"])
 
-
-def pick(scores: jax.Array, num_picked: int, *, normalises: bool) -> Picks:
-    """The experts with the largest shares, a softmax of [num_tokens, num_experts], perhaps divided by their sum."""
-    shares, experts = lax.top_k(jax.nn.softmax(scores.astype(jnp.float32), axis=-1), num_picked)
-    if normalises:
-        shares = shares / jnp.sum(shares, axis=-1, keepdims=True)
-    return Picks(experts, shares, scores.shape[-1])
+    def _dense_feed_forward(
+        self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products,
+        num_others: int = 0,
+    ) -> jax.Array:  # fmt: skip
+        """The residual stream after a block without experts; so many layers before have experts."""
+        place, norm = index - num_others, self.norm(params, "mlp_norm")
+        inputs = x if norm is None else products.norm(x, norm, index, layout)
+        mixed = products.norm_product(
+            inputs, None, params["dense_gate_up"], place, layout, activation=self.config.activation, is_gated=True
+        )
+        return products.add_product(x, mixed, params["dense_down"], place, layout, scale=self.config.residual_scale)
 
 
 def refuse_layers_without_experts(config: JsonFile) -> None:
@@ -138,30 +191,21 @@ def refuse_layers_without_experts(config: JsonFile) -> None:
         raise config.error("decoder_sparse_step", "layers without experts are not served")
 
 
-def check_experts(num_experts: int, num_picked: int) -> None:
-    """Raises ModelError if a token cannot pick so many experts, or there are more than any model has."""
-    if num_experts > MAX_NUM_EXPERTS:
-        raise ModelError(f"the layers have {num_experts} experts each; at most {MAX_NUM_EXPERTS} are served")
-    if num_picked > num_experts:
-        raise ModelError(f"a token cannot pick {num_picked} of {num_experts} experts")
-
-
-def with_experts(usual: DecoderConfig, *, num_experts: int, num_picked: int, normalises_shares: bool) -> ExpertsConfig:
-    """Raises ModelError as `check_experts`."""
-    check_experts(num_experts, num_picked)
-    values = {field.name: getattr(usual, field.name) for field in dataclasses.fields(usual)}
-    return ExpertsConfig(**values, num_experts=num_experts, num_picked=num_picked, normalises_shares=normalises_shares)
+def with_experts(usual: DecoderConfig, routing: Routing) -> ExpertsConfig:
+    """Raises ModelError if tokens cannot be routed so."""
+    routing.check()
+    return ExpertsConfig(**vars(usual), **vars(routing))
 
 
 def read_folder(config: JsonFile, usual: DecoderConfig, *, normalises_shares: bool) -> ExpertsConfig:
     """The fields of `config.json` for experts, in every architecture; raises ModelError."""
-    return with_experts(
-        usual,
+    routing = Routing(
         # Releases of transformers store it by either name.
         num_experts=config.integer("num_experts", least=1) or config.required_integer("num_local_experts", least=1),
         num_picked=config.required_integer("num_experts_per_tok", least=1),
         normalises_shares=normalises_shares,
     )
+    return with_experts(usual, routing)
 
 
 def read_gguf(file: GGUFTensors, *, normalises_shares: bool) -> ExpertsConfig:
@@ -171,9 +215,9 @@ def read_gguf(file: GGUFTensors, *, normalises_shares: bool) -> ExpertsConfig:
     if fields.value("expert_shared_count"):
         raise fields.error("expert_shared_count", "experts that all tokens go through are not served")
     normalises = fields.flag("expert_weights_norm")
-    return with_experts(
-        dataclasses.replace(usual, intermediate_size=inner or usual.intermediate_size),
+    routing = Routing(
         num_experts=fields.required_integer("expert_count", least=1),
         num_picked=fields.required_integer("expert_used_count", least=1),
         normalises_shares=normalises_shares if normalises is None else normalises,
     )
+    return with_experts(dataclasses.replace(usual, intermediate_size=inner or usual.intermediate_size), routing)

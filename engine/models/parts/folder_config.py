@@ -63,7 +63,7 @@ def read_decoder(
     config: JsonFile, tensor_names: Set[str], model_type: str, *,
     rotary: Rotary | None = None, is_tied: bool = False, default_theta: float = 10000.0,
     rotates_a_part: bool = False, hidden_act: str | tuple[str, ...] = "silu", epsilon_key: str = "rms_norm_eps",
-    default_epsilon: float = 1e-6,
+    default_epsilon: float = 1e-6, output: str = OUTPUT,
 ) -> DecoderConfig:  # fmt: skip
     """The configuration of most models of the family, whose layers are all alike; raises ModelError.
 
@@ -71,6 +71,7 @@ def read_decoder(
         rotary: the rotary embedding where the architecture reads it in its own way.
         is_tied, default_theta, default_epsilon: what holds where the configuration does not say.
         rotates_a_part: whether `partial_rotary_factor` may be below 1.
+        output: the name of the matrix that makes logits.
         hidden_act: the only activation of the architecture, by its name in configurations, or by all its names.
     """
     if config.text("model_type") not in (None, model_type):
@@ -94,7 +95,7 @@ def read_decoder(
         windows=(0,) * sizes["num_layers"],
         attention_scale=head_dim**-0.5,
         # One that is stored is used, as in transformers.
-        has_output=not read_flag(config, "tie_word_embeddings", is_tied) or OUTPUT in tensor_names,
+        has_output=not read_flag(config, "tie_word_embeddings", is_tied) or output in tensor_names,
         has_qkv_bias=has_bias,
         has_attention_output_bias=has_bias,
         has_mlp_bias=read_flag(config, "mlp_bias", False),

@@ -39,18 +39,27 @@ def read_sizes(file: GGUFTensors) -> Sizes:
     num_layers = fields.required_integer("block_count", least=1)
     if num_layers > len(file.names):
         raise ModelError(f"the file has {len(file.names)} tensors, too few for {num_layers} layers")
+    # Layers behind the others predict several tokens at once; they are left where they are.
+    num_ahead = read_count(file, "nextn_predict_layers")
+    if num_ahead >= num_layers:
+        raise fields.error("nextn_predict_layers", f"it must be below the {num_layers} layers")
     return Sizes(
         vocab_size=embedding.shape[0],
         hidden_size=hidden_size,
         intermediate_size=read_of_layers(file, "feed_forward_length")
         or fields.integer("expert_feed_forward_length")
         or fields.required_integer("feed_forward_length", least=1),
-        num_layers=num_layers,
+        num_layers=num_layers - num_ahead,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         context_length=fields.required_integer("context_length", least=1),
     )
+
+
+def read_count(file: GGUFTensors, key: str) -> int:
+    """A number of things, of which there may be none; 0 where the file does not say."""
+    return 0 if file.fields.value(key) == 0 else file.fields.integer(key) or 0
 
 
 def read_of_layers(file: GGUFTensors, key: str) -> int | None:
@@ -118,8 +127,7 @@ def read_decoder(
 
 def read_window(file: GGUFTensors) -> int:
     """Tokens that a query sees, up to and with its own; 0 where it sees all."""
-    key = "attention.sliding_window"
-    return 0 if file.fields.value(key) == 0 else file.fields.integer(key) or 0
+    return read_count(file, "attention.sliding_window")
 
 
 def read_windows(file: GGUFTensors, num_layers: int, *, period: int) -> tuple[int, ...]:

@@ -41,6 +41,10 @@ class Model(ABC):
     def from_gguf(cls, file: GGUFTensors) -> Self:
         """Reads the fields of a GGUF file; raises ModelError as `from_folder`."""
 
+    def leaves_out(self, tensor_name: str) -> bool:
+        """Whether a folder may have a tensor of this name that the model does not need."""
+        return self.derived_tensors.fullmatch(tensor_name) is not None
+
     def for_context(self, num_tokens: int) -> Self:
         """The model for requests of up to so many tokens; the same for all, because they share cached keys."""
         return self
@@ -69,7 +73,7 @@ class Model(ABC):
         return vectors
 
     @abstractmethod
-    def states(self, params: Params, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
+    def states(self, params: Params, hidden: jax.Array, tokens: jax.Array, backends: Backends) -> jax.Array:
         """[num_tokens, hidden] after the last norm, for embeddings, of tokens by their indices, negative in padding."""
 
 
@@ -78,7 +82,9 @@ Carry = tuple[jax.Array, KVPages]
 normed = norms.normed  # outside a product, as after the blocks of Gemma 2; a norm before a product belongs to it
 
 
-def run_layers(layer: Callable[[jax.Array, Carry], Carry], num_layers: int, hidden: jax.Array, kv: KVPages) -> Carry:
-    """Runs all layers over [num_tokens, hidden] and kv; `layer` takes its index, an int32 scalar."""
-    carry: Carry = lax.fori_loop(0, num_layers, layer, (hidden, kv))
+def run_layers(
+    layer: Callable[[jax.Array, Carry], Carry], num_layers: int, hidden: jax.Array, kv: KVPages, *, first: int = 0
+) -> Carry:
+    """Runs so many layers over [num_tokens, hidden] and kv; `layer` takes its index, an int32 scalar, from `first`."""
+    carry: Carry = lax.fori_loop(first, first + num_layers, layer, (hidden, kv))
     return carry

@@ -117,10 +117,21 @@ def rotations(positions: jax.Array, *frequencies: np.ndarray) -> jax.Array:
 
 
 def rotation_tables(positions: jax.Array, tables: Sequence[Rotary]) -> jax.Array:
-    """As `rotations`, with the tables' magnitudes."""
+    """As `rotations`, with the tables' magnitudes; without tables, one that nothing uses."""
+    if not tables:
+        return jnp.zeros((1, len(positions), 2), jnp.float32)
     made = rotations(positions, *(np.asarray(table.frequencies, np.float32) for table in tables))
     magnitudes = np.asarray([table.magnitude for table in tables], np.float32)
     return made if (magnitudes == 1).all() else made * magnitudes[:, None, None]
+
+
+def rotated(heads: jax.Array, rotation: jax.Array) -> jax.Array:
+    """Heads, [num_tokens, num_heads, head_dim], whose first features are rotated by [num_tokens, rotary_dim]."""
+    rotary_dim = rotation.shape[-1]
+    cos, sin = jnp.split(rotation[:, None], 2, axis=-1)
+    first, second = jnp.split(heads[..., :rotary_dim].astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(heads.dtype)
+    return jnp.concatenate([turned, heads[..., rotary_dim:]], axis=-1)
 
 
 def _rotary(frequencies: np.ndarray, magnitude: float = 1.0) -> Rotary:

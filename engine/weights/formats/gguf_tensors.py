@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from engine.weights.formats.gguf_file import GGUFFile
 from engine.weights.formats.gguf_shards import tensors_of_shards
 from engine.weights.packing import Format
 
+_FIELD = re.compile(r"field (?P<key>\S+) (?P<layer>\d+)")
 _ENCODINGS = frozenset(map(int, Encoding)) & frozenset(map(int, GGMLQuantizationType))
 
 
@@ -76,6 +79,31 @@ class GGUFTensor:
     def _data(self) -> FileArray:
         data = cast(FileArray, self.stored.data)
         return data if self.index is None else data[self.index]
+
+
+@dataclass(frozen=True)
+class FieldTensor:
+    """A number that a file states in a field, as a vector of one."""
+
+    name: str
+    value: float
+    shape: tuple[int, ...] = (1,)
+    num_bytes: int = 4
+    format: Format = Format.BFLOAT16
+
+    def float32(self) -> np.ndarray:
+        return np.array([self.value], np.float32)
+
+    def encoded(self) -> EncodedRows | None:
+        return None
+
+    def expert(self, index: int) -> FieldTensor:
+        return self
+
+
+def field_name(key: str) -> str:
+    """A name of a tensor in each layer for the numbers that a field of the file lists, given by its whole key."""
+    return f"field {key} {{layer}}"
 
 
 class GGUFFields(Fields):
@@ -136,6 +164,20 @@ class GGUFTensors:
         except ValueError:
             return None
 
-    def tensor(self, name: str) -> GGUFTensor | None:
+    def tensor(self, name: str) -> GGUFTensor | FieldTensor | None:
+        """As `TensorFile.tensor`; a name that `field_name` has made stands for a number of a field."""
+        of_field = _FIELD.fullmatch(name)
+        if of_field is not None:
+            return self._number(of_field["key"], int(of_field["layer"]))
         stored = self._tensors.get(name)
         return None if stored is None else GGUFTensor(stored)
+
+    def _number(self, key: str, layer: int) -> FieldTensor:
+        """A layer's number of a field that lists one for each, or has one for all; raises ModelError."""
+        value = self._file.value(key)
+        if value is None:
+            raise ModelError(f"the file has no field {key!r}")
+        numbers: list[Any] = value if isinstance(value, list) else [value] * (layer + 1)
+        if layer >= len(numbers) or not isinstance(numbers[layer], int | float) or not math.isfinite(numbers[layer]):
+            raise ModelError(f"the field {key!r} must list a number for each layer")
+        return FieldTensor(f"{key} of layer {layer}", float(numbers[layer]))

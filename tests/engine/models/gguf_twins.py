@@ -15,6 +15,9 @@ import gguf
 import numpy as np
 from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFWriter, RopeScalingType
 
+from tests.engine.models import gpt_twins, mixture_twins
+from tests.engine.models.mixture_twins import num_experts
+
 # What a transform takes and gives: the name in the folder, the values, and config.json.
 Transform = Callable[[str, np.ndarray, Mapping[str, Any]], np.ndarray]
 Extra = Callable[[GGUFWriter, Mapping[str, Any]], None]
@@ -64,13 +67,19 @@ def add_gpt_oss(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_expert_feed_forward_length(config["intermediate_size"])
 
 
+def without_an_axis(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    """Convolutions as matrices."""
+    return values[:, 0] if name.endswith("conv.conv.weight") else values
+
+
+def add_short_convolutions(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_layer_norm_rms_eps(config["norm_eps"])
+    writer.add_shortconv_l_cache(config["conv_L_cache"])
+
+
 def add_mixtral(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     add_window(writer, config)
     add_experts(writer, config)
-
-
-def num_experts(config: Mapping[str, Any]) -> int:
-    return int(config.get("num_experts") or config.get("num_local_experts") or 0)
 
 
 def with_joined_experts(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -85,7 +94,7 @@ def with_joined_experts(tensors: Mapping[str, np.ndarray], config: Mapping[str, 
     for name in [name for name in tensors if ".experts.0." in name]:
         before, behind = name.split(".experts.0.")
         parts = [joined.pop(f"{before}.experts.{number}.{behind}") for number in range(num_experts(config))]
-        if "block_sparse_moe" in before:  # of Mixtral
+        if "block_sparse_moe" in before and config["model_type"] == "mixtral":
             before = before.removeprefix("model.").replace("block_sparse_moe", "feed_forward")
         joined[f"{before}.experts.{behind}"] = np.stack(parts)
     return joined
@@ -272,14 +281,17 @@ def of_attending_layers(config: Mapping[str, Any], size: int) -> int | list[int]
     if "attn_layer_period" in config:  # of Jamba
         period, offset = config["attn_layer_period"], config["attn_layer_offset"]
         return [size if layer % period == offset else 0 for layer in range(config["num_hidden_layers"])]
-    if "mamba_n_heads" in config or "mamba_num_heads" in config:
+    if "mamba_n_heads" in config or "mamba_num_heads" in config or config["model_type"] == "lfm2":
         kinds = config.get("layers_block_type") or config.get("layer_types")
         return size if kinds is None else [size if kind in ("full_attention", "hybrid") else 0 for kind in kinds]
     return size
 
 
 def of_feeding_layers(config: Mapping[str, Any], size: int) -> int | list[int]:
-    """A size, or of Nemotron-H, 0 for layers without a feed-forward block."""
+    """A size, or of Nemotron-H, 0 for layers without a feed-forward block; of LFM2 as it is adjusted."""
+    if config["model_type"] == "lfm2":
+        multiple = config["block_multiple_of"]
+        return -(-(2 * size // 3) // multiple) * multiple
     if config["model_type"] != "nemotron_h":
         return size
     return [size if kind in ("mlp", "moe") else 0 for kind in config["layers_block_type"]]
@@ -422,11 +434,26 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "Phi3ForCausalLM": (MODEL_ARCH.PHI3, as_stored, add_phi3),
     "MixtralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_mixtral),
     "GraniteMoeForCausalLM": (MODEL_ARCH.GRANITE_MOE, adjacent_pairs, add_granite_moe),
+    "Lfm2ForCausalLM": (MODEL_ARCH.LFM2, without_an_axis, add_short_convolutions),
     "GptOssForCausalLM": (MODEL_ARCH.GPT_OSS, as_stored, add_gpt_oss),
     "Qwen2MoeForCausalLM": (MODEL_ARCH.QWEN2MOE, vectors_of_shares, add_qwen2_moe),
     "Qwen3MoeForCausalLM": (MODEL_ARCH.QWEN3MOE, as_stored, add_experts),
     "OlmoeForCausalLM": (MODEL_ARCH.OLMOE, as_stored, add_experts),
     "GemmaForCausalLM": (MODEL_ARCH.GEMMA, norms_with_one, nothing),
+    "Glm4MoeForCausalLM": (MODEL_ARCH.GLM4_MOE, as_stored, mixture_twins.add_glm4_moe),
+    "Dots1ForCausalLM": (MODEL_ARCH.DOTS1, as_stored, mixture_twins.add_routing),
+    "Ernie4_5_MoeForCausalLM": (MODEL_ARCH.ERNIE4_5_MOE, as_stored, mixture_twins.add_routing),
+    "HunYuanDenseV1ForCausalLM": (MODEL_ARCH.HUNYUAN_DENSE, as_stored, nothing),
+    "HunYuanMoEV1ForCausalLM": (MODEL_ARCH.HUNYUAN_MOE, as_stored, mixture_twins.add_routing),
+    "MiniMaxM2ForCausalLM": (MODEL_ARCH.MINIMAXM2, as_stored, mixture_twins.add_routing),
+    "ExaoneMoeForCausalLM": (MODEL_ARCH.EXAONE_MOE, as_stored, mixture_twins.add_exaone_moe),
+    "DeepseekV2ForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
+    "DeepseekV3ForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
+    "Glm4MoeLiteForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
+    "GPT2LMHeadModel": (MODEL_ARCH.GPT2, gpt_twins.transposed, nothing),
+    "GPTNeoXForCausalLM": (MODEL_ARCH.GPTNEOX, gpt_twins.ungrouped, gpt_twins.add_parallel_residual),
+    "FalconForCausalLM": (MODEL_ARCH.FALCON, gpt_twins.ungrouped, nothing),
+    "ApertusForCausalLM": (MODEL_ARCH.APERTUS, as_stored, nothing),
     "Qwen3NextForCausalLM": (MODEL_ARCH.QWEN3NEXT, norms_of_hybrids_with_one, add_delta_nets),
     "Qwen3_5ForCausalLM": (MODEL_ARCH.QWEN35, norms_of_hybrids_with_one, add_delta_nets),
     "Qwen3_5ForConditionalGeneration": (MODEL_ARCH.QWEN35, norms_of_hybrids_with_one, add_delta_nets),
@@ -443,6 +470,30 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
 }
 
 
+def add_xielu(writer: GGUFWriter, tensors: Mapping[str, np.ndarray], num_layers: int) -> None:
+    """The constants of Apertus' activation, of all layers in a field."""
+
+    def of_layers(name: str) -> list[float]:
+        return [float(tensors[f"model.layers.{layer}.mlp.act_fn.{name}"].reshape(())) for layer in range(num_layers)]
+
+    writer.add_xielu_alpha_p(of_layers("alpha_p"))
+    writer.add_xielu_alpha_n(of_layers("alpha_n"))
+    writer.add_xielu_beta(of_layers("beta"))
+    writer.add_xielu_eps(of_layers("eps"))
+
+
+def add_rotary_of(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    rotary = config.get("rope_parameters")
+    if rotary is None:
+        return
+    if rotary.get("rope_type") == "dynamic":
+        mixture_twins.without_scaling(writer, config)
+        return
+    rotary = rotary.get("full_attention", rotary)
+    rotary_dim = config.get("qk_rope_head_dim") or int(head_dim(config) * rotary.get("partial_rotary_factor", 1.0))
+    add_rotary(writer, rotary, rotary_dim)
+
+
 def with_gguf_names(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The tensors as converters rename, join and cut them before the table of names."""
     if config["model_type"] in STATE_SPACES:
@@ -455,12 +506,18 @@ STATE_SPACES = {"granitemoehybrid", "falcon_h1", "nemotron_h", "mamba2", "jamba"
 
 def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Path:
     """Writes the model of a folder's `config.json` and tensors; of a model with pictures, the text's."""
-    architecture, transform, extra = TWINS[config["architectures"][0]]
+    name = config["architectures"][0]
+    architecture, transform, extra = TWINS[name]
     config = config.get("text_config", config)
+    if config["model_type"] in ("gpt2", "gpt_neox", "falcon"):
+        config = gpt_twins.with_usual_names(config)
+    if name in mixture_twins.LATENT:
+        tensors = mixture_twins.with_latent_heads(tensors, config)
+    num_ahead = name == "Glm4MoeForCausalLM"
     writer = GGUFWriter(path, MODEL_ARCH_NAMES[architecture])
     if "layers_block_type" in config:
         config = {**config, "num_hidden_layers": len(config["layers_block_type"])}
-    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_block_count(config["num_hidden_layers"] + num_ahead)
     writer.add_context_length(config.get("max_position_embeddings", 1 << 20))
     writer.add_embedding_length(config["hidden_size"])
     if not config.get("num_local_experts") and "shared_intermediate_size" in config:  # of Granite without experts
@@ -468,28 +525,31 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
     elif "intermediate_size" in config:
         writer.add_feed_forward_length(of_feeding_layers(config, config["intermediate_size"]))
     writer.add_head_count(config.get("num_attention_heads", 0))
+    is_latent = architecture is MODEL_ARCH.DEEPSEEK2
+    has_one_head = is_latent and not config.get("is_early")
     if "num_key_value_heads" in config:
-        writer.add_head_count_kv(of_attending_layers(config, config["num_key_value_heads"]))
+        num_kv_heads = 1 if has_one_head else config["num_key_value_heads"]
+        writer.add_head_count_kv(of_attending_layers(config, num_kv_heads))
     if "rms_norm_eps" in config:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     elif any(key in config for key in LAYER_NORM_EPSILONS):
         writer.add_layer_norm_eps(next(config[key] for key in LAYER_NORM_EPSILONS if key in config))
-    if "head_dim" in config and "num_attention_heads" in config:
+    if "head_dim" in config and "num_attention_heads" in config and not is_latent:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
-    rotary = config.get("rope_parameters")
-    if rotary is not None:
-        rotary = rotary.get("full_attention", rotary)
-        add_rotary(writer, rotary, int(head_dim(config) * rotary.get("partial_rotary_factor", 1.0)))
+    add_rotary_of(writer, config)
     extra(writer, config)
+    if architecture is MODEL_ARCH.APERTUS:
+        add_xielu(writer, tensors, config["num_hidden_layers"])
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
     for name, values in with_gguf_names(tensors, config).items():
-        if name.startswith(OF_PICTURES):
+        if name.startswith(OF_PICTURES) or ".act_fn." in name:
             continue
-        of_text = name.replace("language_model.", "")
+        of_text = name.replace("language_model.", "").replace("e_score_correction_bias", "e_score_correction.bias")
         # The table of names leaves out the output matrix of architectures that are published without one.
         stored = names.get_name(of_text, try_suffixes=(".weight", ".bias")) or OUTPUT.get(of_text)
         assert stored is not None, name
+        values = values[0] if name.endswith("moe_statics.e_score_correction_bias") else values
         writer.add_tensor(stored, np.ascontiguousarray(transform(name, values, config)))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -149,7 +149,7 @@ class Contrast(Model):
         norm = Norm(params["output_norm"], EPSILON, NormKind.LAYER, params["output_norm_bias"])
         return backends.products.head_product(hidden, sampled, norm, params["output"], bias=params["output_bias"])
 
-    def states(self, params: Params, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
+    def states(self, params: Params, hidden: jax.Array, tokens: jax.Array, backends: Backends) -> jax.Array:
         norm = Norm(params["output_norm"], EPSILON, NormKind.LAYER, params["output_norm_bias"])
         return normed(hidden[tokens], norm, jnp.int32(0))
 

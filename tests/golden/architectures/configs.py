@@ -59,6 +59,31 @@ _HYBRID_EXPERTS: dict[str, Any] = {
     **_HYBRID, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 64,
 }  # fmt: skip
+# A first layer without experts, groups of experts, and shared ones.
+_ROUTED: dict[str, Any] = {
+    **_LLAMA, "num_hidden_layers": 4, "first_k_dense_replace": 1, "moe_intermediate_size": 32, "n_routed_experts": 8,
+    "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "norm_topk_prob": True, "routed_scaling_factor": 1.5,
+    "n_shared_experts": 2, "rope_parameters": _PLAIN,
+}  # fmt: skip
+_HUNYUAN: dict[str, Any] = {
+    **_LLAMA, "num_hidden_layers": 3,
+    "rope_parameters": {"rope_type": "dynamic", "rope_theta": 500.0, "alpha": 20.0, "factor": 1.0},
+}  # fmt: skip
+_ALL_HEADS: dict[str, Any] = {key: value for key, value in _SIZES.items() if key != "num_key_value_heads"}
+_GPT_NEOX: dict[str, Any] = {**_ALL_HEADS, "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.5}}
+_FALCON: dict[str, Any] = {
+    **_ALL_HEADS, "rope_parameters": _PLAIN, "new_decoder_architecture": False, "ffn_hidden_size": 96,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+_LATENT: dict[str, Any] = {
+    **{key: value for key, value in _ROUTED.items() if key != "head_dim"},
+    "num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 64, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32,
+    "v_head_dim": 48,
+}  # fmt: skip
+_LATENT_YARN: dict[str, Any] = {
+    "rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 64,
+    "beta_fast": 16.0, "beta_slow": 0.5, "mscale": 0.707, "mscale_all_dim": 0.707,
+}  # fmt: skip
 _TINY_VISION = {
     "depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "patch_size": 8, "out_hidden_size": 64,
     "num_position_embeddings": 16,
@@ -336,6 +361,96 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "shared_expert_intermediate_size": 64, "norm_topk_prob": False, "rope_parameters": _PLAIN,
         },
     ),
+    "glm4_moe": (
+        "Glm4MoeForCausalLM",
+        {
+            **_ROUTED, "n_shared_experts": 1, "attention_bias": True, "use_qk_norm": True,
+            "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "glm4_moe_plain": (  # without norms of queries and keys, and all layers have experts
+        "Glm4MoeForCausalLM",
+        {
+            **_ROUTED, "first_k_dense_replace": 0, "n_group": 1, "topk_group": 1, "norm_topk_prob": False,
+            "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "dots1": ("Dots1ForCausalLM", {**_ROUTED, "first_k_dense_replace": 2}),
+    "ernie4_5_moe": (
+        "Ernie4_5_MoeForCausalLM",
+        {
+            **_LLAMA, "moe_num_experts": 6, "moe_k": 3, "moe_num_shared_experts": 2, "moe_layer_start_index": 1,
+            "moe_intermediate_size": 32, "tie_word_embeddings": True, "rope_parameters": _PLAIN,
+        },
+    ),
+    "ernie4_5_moe_interval": (
+        "Ernie4_5_MoeForCausalLM",
+        {
+            **_LLAMA, "num_hidden_layers": 6, "moe_num_experts": 6, "moe_k": 3, "moe_num_shared_experts": 0,
+            "moe_layer_start_index": 1, "moe_layer_end_index": 4, "moe_layer_interval": 2,
+            "moe_intermediate_size": 32, "tie_word_embeddings": False, "rope_parameters": _PLAIN,
+        },
+    ),
+    "hunyuan_dense": ("HunYuanDenseV1ForCausalLM", {**_HUNYUAN, "tie_word_embeddings": True}),
+    "hunyuan_moe": ("HunYuanMoEV1ForCausalLM", {**_HUNYUAN, "num_experts": 6, "moe_topk": 3}),
+    "minimax_m2": (
+        "MiniMaxM2ForCausalLM",
+        {
+            **_LLAMA, "num_local_experts": 8, "num_experts_per_tok": 3,
+            "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "exaone_moe": (
+        "ExaoneMoeForCausalLM",
+        {
+            **{key: value for key, value in _ROUTED.items() if key not in ("n_routed_experts", "n_shared_experts")},
+            "num_experts": 8, "num_shared_experts": 2, "sliding_window": 30,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "gpt_neox": ("GPTNeoXForCausalLM", _GPT_NEOX),
+    "gpt_neox_sequential": ("GPTNeoXForCausalLM", {**_GPT_NEOX, "use_parallel_residual": False}),
+    "gpt2": (
+        "GPT2LMHeadModel",
+        {
+            "vocab_size": VOCAB_SIZE, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 512, "n_inner": 96,
+            "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+        },
+    ),
+    "falcon": ("FalconForCausalLM", {**_FALCON, "multi_query": True, "parallel_attn": True, "bias": False}),
+    "falcon_new": (
+        "FalconForCausalLM", {**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2, "bias": False},
+    ),
+    "falcon_sequential": (
+        "FalconForCausalLM",
+        {**_FALCON, "multi_query": False, "parallel_attn": False, "bias": True, "tie_word_embeddings": True},
+    ),
+    "apertus": (
+        "ApertusForCausalLM",
+        {
+            **_SIZES,
+            "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+    "deepseek_v2": (
+        "DeepseekV2ForCausalLM",
+        {**_LATENT, "topk_method": "group_limited_greedy", "norm_topk_prob": False, "rope_parameters": _LATENT_YARN},
+    ),
+    "deepseek_v2_lite": (  # without a latent for queries
+        "DeepseekV2ForCausalLM",
+        {
+            **_LATENT, "q_lora_rank": None, "topk_method": "greedy", "norm_topk_prob": False, "n_group": None,
+            "topk_group": None, "routed_scaling_factor": 1.0,
+        },
+    ),
+    "deepseek_v3": (
+        "DeepseekV3ForCausalLM",
+        {**_LATENT, "rope_parameters": {**_LATENT_YARN, "mscale": 1.0, "mscale_all_dim": 1.0}},
+    ),
+    "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", _LATENT),
     "granite_hybrid": (  # without rotation
         "GraniteMoeHybridForCausalLM",
         {**_GRANITE_HYBRID, "num_local_experts": 6, "num_experts_per_tok": 3},
@@ -384,6 +499,20 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             **_SIZES, "num_hidden_layers": 6, "attn_layer_period": 3, "attn_layer_offset": 1, "expert_layer_period": 2,
             "expert_layer_offset": 1, "num_experts": 6, "num_experts_per_tok": 3, "mamba_d_state": 16,
             "mamba_dt_rank": 32,
+        },
+    ),
+    "lfm2": (
+        "Lfm2ForCausalLM",
+        {
+            **_SIZES, "num_hidden_layers": 5, "block_multiple_of": 32, "conv_L_cache": 3, "tie_word_embeddings": False,
+            "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"], "rope_parameters": _PLAIN,
+        },
+    ),
+    "lfm2_biases": (  # a longer convolution with biases, and blocks of the size that is stated
+        "Lfm2ForCausalLM",
+        {
+            **_SIZES, "num_hidden_layers": 3, "block_auto_adjust_ff_dim": False, "conv_L_cache": 4, "conv_bias": True,
+            "layer_types": ["full_attention", "conv", "conv"], "rope_parameters": _PLAIN,
         },
     ),
     "gpt_oss": ("GptOssForCausalLM", _GPT_OSS),

@@ -29,7 +29,7 @@ def tiny_weights(architecture: str, shapes: Mapping[str, Sequence[int]], seed: i
         return of_norms if len(shapes[name]) == 1 and not name.endswith("bias") else 0.0
 
     return {
-        name: noise(seed * len(shapes) + index, tuple(shapes[name])) / 4 + np.float32(centre(name))
+        name: np.asarray(noise(seed * len(shapes) + index, tuple(shapes[name])) / 4 + np.float32(centre(name)))
         for index, name in enumerate(sorted(shapes))
     }
 

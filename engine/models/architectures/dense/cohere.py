@@ -24,7 +24,6 @@ class Cohere(Decoder):
     norms: ClassVar[Mapping[str, Names]] = {"attention_norm": ("input_layernorm", "attn_norm")}
     model_type = "cohere"
     norm_kind = NormKind.LAYER
-    is_parallel = True
     is_paired_in_folder = True
     is_paired_in_gguf = True
 
@@ -64,13 +63,14 @@ def read_folder(config: JsonFile, tensor_names: Set[str], model_type: str) -> De
     usual = folder_config.read_decoder(
         config, tensor_names, model_type, is_tied=True, epsilon_key="layer_norm_eps", default_epsilon=1e-5
     )
-    return dataclasses.replace(usual, logit_scale=config.positive_number("logit_scale") or _LOGIT_SCALE)
+    logit_scale = config.positive_number("logit_scale") or _LOGIT_SCALE
+    return dataclasses.replace(usual, logit_scale=logit_scale, is_parallel=True)
 
 
 def read_gguf(file: GGUFTensors) -> DecoderConfig:
     """The same of a GGUF file; raises ModelError."""
     usual = gguf_config.read_decoder(file, epsilon_key="attention.layer_norm_epsilon")
-    return dataclasses.replace(usual, logit_scale=gguf_config.read_multiplier(file, "logit_scale"))
+    return dataclasses.replace(usual, logit_scale=gguf_config.read_multiplier(file, "logit_scale"), is_parallel=True)
 
 
 def _with_windows(usual: DecoderConfig, windows: tuple[int, ...]) -> DecoderConfig:

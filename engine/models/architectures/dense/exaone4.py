@@ -25,23 +25,31 @@ class Exaone4(Olmo2):
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
         usual = folder_config.read_decoder(config, tensor_names, "exaone4", default_epsilon=1e-5)
-        if config.value("layer_types") is None and isinstance(config.value("sliding_window_pattern"), str):
-            raise config.error("sliding_window_pattern", "a pattern in letters needs layer_types beside it")
-        has_windows = "sliding_window" not in config.names or config.value("sliding_window") is not None
-        if not has_windows:
-            return cls(usual)
-        period = _PERIOD
-        if config.value("layer_types") is None:
-            period = config.integer("sliding_window_pattern", least=1) or _PERIOD
-        is_local = [(index + 1) % period != 0 for index in range(usual.num_layers)]
-        return cls(_with_windows(usual, folder_config.read_windows(config, is_local, default=_WINDOW)))
+        return cls(read_windows_of_folder(config, usual))
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        usual = gguf_config.read_decoder(file)
-        if not gguf_config.read_window(file):
-            return cls(usual)
-        return cls(_with_windows(usual, gguf_config.read_windows(file, usual.num_layers, period=_PERIOD)))
+        return cls(read_windows_of_gguf(file, gguf_config.read_decoder(file)))
+
+
+def read_windows_of_folder(config: JsonFile, usual: DecoderConfig) -> DecoderConfig:
+    """The configuration with the windows of a folder; raises ModelError."""
+    if config.value("layer_types") is None and isinstance(config.value("sliding_window_pattern"), str):
+        raise config.error("sliding_window_pattern", "a pattern in letters needs layer_types beside it")
+    if "sliding_window" in config.names and config.value("sliding_window") is None:
+        return usual
+    period = _PERIOD
+    if config.value("layer_types") is None:
+        period = config.integer("sliding_window_pattern", least=1) or _PERIOD
+    is_local = [(index + 1) % period != 0 for index in range(usual.num_layers)]
+    return _with_windows(usual, folder_config.read_windows(config, is_local, default=_WINDOW))
+
+
+def read_windows_of_gguf(file: GGUFTensors, usual: DecoderConfig) -> DecoderConfig:
+    """The same of a GGUF file; raises ModelError."""
+    if not gguf_config.read_window(file):
+        return usual
+    return _with_windows(usual, gguf_config.read_windows(file, usual.num_layers, period=_PERIOD))
 
 
 def _with_windows(usual: DecoderConfig, windows: tuple[int, ...]) -> DecoderConfig:

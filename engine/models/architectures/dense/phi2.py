@@ -29,7 +29,6 @@ class Phi2(PlainMlpDecoder):
     norm_kind = NormKind.LAYER
     has_norm_bias = True
     has_output_bias = True
-    is_parallel = True
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
@@ -49,5 +48,6 @@ class Phi2(PlainMlpDecoder):
 
 def _with_biases(usual: DecoderConfig) -> DecoderConfig:
     return dataclasses.replace(
-        usual, activation=Activation.GELU_TANH, has_qkv_bias=True, has_attention_output_bias=True, has_mlp_bias=True
-    )
+        usual, activation=Activation.GELU_TANH, has_qkv_bias=True, has_attention_output_bias=True, has_mlp_bias=True,
+        is_parallel=True,
+    )  # fmt: skip

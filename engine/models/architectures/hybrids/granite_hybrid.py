@@ -8,11 +8,11 @@ from engine.models.architectures.granite import with_multipliers, with_multiplie
 from engine.models.parts import folder_config, gguf_config, rotary
 from engine.models.parts.decoder import Names, in_layers
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.experts import check_experts
 from engine.models.parts.hybrids.hybrid_config import Block, HybridConfig, read_kinds, refuse_biases
 from engine.models.parts.hybrids.hybrid_decoder import HybridDecoder
 from engine.models.parts.hybrids.mamba_sizes import MambaSizes, read_sizes, read_sizes_of_gguf
 from engine.models.parts.rotary_config import read_rotary_dim_of_gguf, read_rotary_of_gguf
+from engine.models.parts.routing import Routing
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.leaf import Part, Stored
@@ -90,7 +90,7 @@ def _hybrid(
     num_picked: int, shared_size: int, rotates: bool,
 ) -> HybridConfig:  # fmt: skip
     """The configuration with the feed-forward block behind each kind; raises ModelError."""
-    check_experts(num_experts, num_picked)
+    Routing(num_experts=num_experts, num_picked=num_picked).check()
     if not num_experts:
         usual = replace(usual, intermediate_size=shared_size)
     num_attending = sum(Block.ATTENTION in kind for kind in kinds)

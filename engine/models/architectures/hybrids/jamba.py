@@ -14,10 +14,10 @@ from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts import folder_config, gguf_config, rotary
 from engine.models.parts.decoder import Names, in_layers
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.experts import check_experts
 from engine.models.parts.hybrids.hybrid_config import Block, HybridConfig, refuse_biases, refuse_without_mamba
 from engine.models.parts.hybrids.hybrid_decoder import HybridDecoder
 from engine.models.parts.hybrids.mamba_sizes import MambaSizes, heads_of_channels
+from engine.models.parts.routing import Routing
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -176,7 +176,7 @@ def _hybrid(
     )
     refuse_without_mamba(blocks)
     if any(has_experts):
-        check_experts(num_experts, num_picked)
+        Routing(num_experts=num_experts, num_picked=num_picked).check()
     num_attending = sum(attends)
     usual = replace(usual, tables=(-1,) * num_attending, windows=(0,) * num_attending)
     return HybridConfig(

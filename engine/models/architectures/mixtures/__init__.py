@@ -1,1 +1,1 @@
-"""Decoders with experts in every layer, one file each."""
+"""Decoders with experts, one file each."""

@@ -15,11 +15,12 @@ from engine.backends.base.backend import Backends, Products
 from engine.backends.base.operands import AttentionConstants, Convolution, Norm, StateSpace
 from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts.decoder import Names, in_layers
-from engine.models.parts.experts import ExpertsDecoder, pick
+from engine.models.parts.experts import ExpertsDecoder
 from engine.models.parts.hybrids.hybrid_config import Block, HybridConfig
 from engine.models.parts.hybrids.layers import Run, runs_of
 from engine.models.parts.model import Carry
 from engine.models.parts.rotary import rotation_tables
+from engine.models.parts.routing import pick
 from engine.weights.layout import Matrix, Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Split, Stored
 from engine.weights.tensors import AsVector, NegativeExponential, Squeezed, Transform
@@ -278,7 +279,7 @@ class HybridDecoder(ExpertsDecoder):
         config = self.config
         inputs = products.norm(x, norm, index, layout)
         scores = products.norm_product(inputs, None, params["router"], index, layout)
-        picks = pick(scores, config.num_picked, normalises=config.normalises_shares)
+        picks = pick(scores, config)
         if config.residual_scale != 1.0:
             picks = picks._replace(shares=picks.shares * config.residual_scale)
         added = products.add_experts(

@@ -416,8 +416,8 @@ def test_a_wrong_call_is_an_error(variant, changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(kv=pages_of(2, 24)), "head_dim is 24; it is a multiple of 16, at most 256"),
-        (dict(kv=pages_of(2, 272)), "head_dim is 272; it is a multiple of 16, at most 256"),
+        (dict(kv=pages_of(2, 24)), "head_dim is 24; it is a multiple of 16, at most 640"),
+        (dict(kv=pages_of(2, 656)), "head_dim is 656; it is a multiple of 16, at most 640"),
         (dict(rotations=np.zeros((2, 3, 15), np.float32)), "rotary_dim is 15; it is an even number, at most head_dim"),
         (dict(rotations=np.zeros((2, 3, 34), np.float32)), "rotary_dim is 34; it is an even number, at most head_dim"),
         (dict(softcap=-1.0), "softcap is -1.0; it is not negative"),

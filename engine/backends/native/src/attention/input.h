@@ -12,7 +12,7 @@ struct HeadNorm {
 };
 
 struct AttentionInput {
-  const float* qkv;  // [tokens][(num_heads + 2 * key heads) * head_dim]
+  const float* qkv;  // [tokens][(num_heads + parts of the pages * key heads) * head_dim]
   int64_t num_heads;
   const int32_t* page_table;  // [rows][table_width]
   int64_t table_width;

@@ -30,7 +30,7 @@ template <class Put>
 void for_each_head(const AttentionInput& in, const HeadNorm& norm, int64_t token, int64_t first_head, int64_t num_heads,
                    const Pages& pages, float scale, const Put& put) {
   const int64_t d = pages.head_dim;
-  const float* x = in.qkv + (token * (in.num_heads + 2 * pages.num_heads) + first_head) * d;
+  const float* x = in.qkv + (token * (in.num_heads + pages.num_parts * pages.num_heads) + first_head) * d;
   const float* rotation = in.rotations + token * in.rotary_dim;
   const float of_all = norm.is_of_all_heads ? inverse_rms(x, num_heads * d, in.epsilon) : 0.0f;
   alignas(64) float normed[kLargestHead], rotated[kLargestHead];
@@ -107,6 +107,7 @@ void place_token(const AttentionInput& in, const Pages& pages, const StepRow& ro
   for_each_head(in, in.k_norm, token, in.num_heads, pages.num_heads, pages, 1.0f, [&](int64_t head, const float* key) {
     write_vector(pages, 0, vector_index(pages, page, 0, head, offset), key);
   });
+  if (pages.num_parts == 1) return;
   const float* values = in.qkv + (token * (in.num_heads + 2 * pages.num_heads) + in.num_heads + pages.num_heads) * d;
   for (int64_t head = 0; head < pages.num_heads; ++head) {
     write_vector(pages, 1, vector_index(pages, page, 1, head, offset), values + head * d);

@@ -11,10 +11,10 @@
 namespace eagre {
 namespace {
 
-// The pages of one layer, of an array [layer, page, 2, head, token, feature] of which `scales` are those of int8.
+// The pages of one layer, of an array [layer, page, parts, head, token, feature] of which `scales` are those of int8.
 ffi::Error read_pages(ffi::AnyBuffer data, ffi::AnyBuffer scales, int64_t layer, Pages& pages) {
   const auto shape = data.dimensions();
-  if (shape.size() != 6 || shape[2] != 2) return invalid("the pages have another shape");
+  if (shape.size() != 6 || (shape[2] != 1 && shape[2] != 2)) return invalid("the pages have another shape");
   int64_t item = 0;
   switch (data.element_type()) {
     case ffi::F32: pages.type = PageType::kFloat32; item = 4; break;
@@ -23,12 +23,13 @@ ffi::Error read_pages(ffi::AnyBuffer data, ffi::AnyBuffer scales, int64_t layer,
     default: return invalid("pages are of float32, bfloat16 or int8");
   }
   pages.num_pages = shape[1];
+  pages.num_parts = shape[2];
   pages.num_heads = shape[3];
   pages.page_size = shape[4];
   pages.head_dim = shape[5];
-  const int64_t vectors = pages.num_pages * pages.page_size * 2 * pages.num_heads;
+  const int64_t vectors = pages.num_pages * pages.page_size * pages.num_parts * pages.num_heads;
   if (layer < 0 || layer >= shape[0]) return invalid("there is no such layer");
-  if (pages.head_dim % 16 != 0 || pages.head_dim > kLargestHead) return invalid("heads are of 16, 32, ... 256 features");
+  if (pages.head_dim % 16 != 0 || pages.head_dim > kLargestHead) return invalid("heads are of 16, 32, ... 640 features");
   pages.data = static_cast<std::byte*>(data.untyped_data()) + layer * vectors * pages.head_dim * item;
   if (pages.type == PageType::kInt8) {
     if (scales.element_type() != ffi::F32 || static_cast<int64_t>(scales.element_count()) != shape[0] * vectors) {
@@ -97,7 +98,7 @@ ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm
   in.qkv = qkv.typed_data();
   in.num_heads = y_shape[1] / pages.head_dim;
   if (in.num_heads % pages.num_heads != 0 || qkv_shape.size() != 2 || qkv_shape[0] != y_shape[0] ||
-      qkv_shape[1] != (in.num_heads + 2 * pages.num_heads) * pages.head_dim) {
+      qkv_shape[1] != (in.num_heads + pages.num_parts * pages.num_heads) * pages.head_dim) {
     return invalid("qkv has another shape");
   }
   int64_t table = -1;

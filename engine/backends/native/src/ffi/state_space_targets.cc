@@ -17,13 +17,14 @@ std::vector<RecurrentRow>& kept_rows() {
 }
 
 ffi::Error convolution(F32 x, S32 rows, S32 layer, F32 weights, F32 bias, F32 inputs, F32Result y, F32Result inputs_out,
-                       int64_t num_tiles, int64_t first) {
+                       int64_t num_tiles, int64_t first, bool has_silu) {
   if (inputs.untyped_data() != inputs_out->untyped_data()) return invalid("the states must be updated in place");
   const int64_t index = layer.typed_data()[0];
   const auto kept = inputs.dimensions(), x_shape = x.dimensions();
   if (kept.size() != 4 || index < 0 || index >= kept[0]) return invalid("there is no such layer of inputs");
   Convolution in{};
   in.first = first;
+  in.has_silu = has_silu;
   in.channels = kept[3];
   in.kernel = kept[2] + 1;
   if (in.kernel < 2 || in.kernel > kLargestKernel || in.channels < 1 || in.channels % kChannelMultiple != 0) {
@@ -103,7 +104,7 @@ ffi::Error state_space(F32 mixed, F32 gates, F32 time_steps, S32 rows, S32 layer
 
 }  // namespace
 
-EAGRE_TARGET(eagre_convolution, convolution, "num_tiles", "first")
+EAGRE_TARGET(eagre_convolution, convolution, "num_tiles", "first", "has_silu")
 EAGRE_TARGET(eagre_state_space, state_space, "num_tiles", "num_groups", "first_gate", "is_by_channel", "norms_first",
              "least_step", "most_step", "epsilon")
 

@@ -85,7 +85,8 @@ class Walk {
   Run next(int most) {
     const int64_t stored = index_ < width_ ? table_[index_] : 0;
     const int64_t page = stored >= 0 && stored < pages_->num_pages ? stored : 0;  // even of a wrong table
-    const Run run{vector_index(*pages_, page, 0, 0, offset_), vector_index(*pages_, page, 1, 0, offset_),
+    const Run run{vector_index(*pages_, page, 0, 0, offset_),
+                  vector_index(*pages_, page, pages_->num_parts - 1, 0, offset_),
                   static_cast<int>(std::min<int64_t>(most, pages_->page_size - offset_))};
     offset_ += run.count;
     if (offset_ == pages_->page_size) {

@@ -4,7 +4,7 @@
 //   keys    [head_dim in words][32 tokens]: of float32 a feature is a word; of bfloat16 and int8 two features are one
 //   values  of float32 [32 tokens][head_dim]; of bfloat16 and int8 [16 pairs of tokens][head_dim] of words
 // where a word holds two numbers, or one float32. So a vector is laid out once, when it is written, and no more when it is
-// read. Pages of other sizes hold one vector behind the other.
+// read. Pages of other sizes, and those whose keys are their values, hold one vector behind the other.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace eagre {
 
-inline bool is_packed(const Pages& pages) { return pages.page_size % kHalfKeys == 0; }
+inline bool is_packed(const Pages& pages) { return pages.page_size % kHalfKeys == 0 && pages.num_parts == 2; }
 
 // Writes a token's vector x, float32[head_dim], to the page. part: 0 for keys, 1 for values; vector: see `vector_index`;
 // of int8 pages x is what the scale leaves of it.

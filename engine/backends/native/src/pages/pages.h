@@ -5,23 +5,24 @@
 
 namespace eagre {
 
-constexpr int kLargestHead = 256;  // features
+constexpr int kLargestHead = 640;  // features
 
 enum class PageType { kFloat32, kBfloat16, kInt8 };
 
 inline int64_t bytes_of(PageType type) { return type == PageType::kFloat32 ? 4 : type == PageType::kBfloat16 ? 2 : 1; }
 
-// Keys and values of one layer, [page][2][head][token][feature]; packed_pages.h tells how tokens and features lie.
+// Keys and values of one layer, [page][parts][head][token][feature]; packed_pages.h tells how tokens and features lie. Of
+// one part, a vector is key and value at once, as latents are.
 struct Pages {
   PageType type;
   void* data;
-  float* scales;  // [page][2][head][token] of int8 pages, else null
-  int64_t num_pages, page_size, num_heads, head_dim;
+  float* scales;  // [page][parts][head][token] of int8 pages, else null
+  int64_t num_pages, num_parts, page_size, num_heads, head_dim;
 };
 
-// Index of a token's vector, in vectors of head_dim features; part: 0 for keys, 1 for values.
+// Index of a token's vector, in vectors of head_dim features; part: 0 for keys, 1 for values that are vectors of their own.
 inline int64_t vector_index(const Pages& p, int64_t page, int64_t part, int64_t head, int64_t token) {
-  return ((page * 2 + part) * p.num_heads + head) * p.page_size + token;
+  return ((page * p.num_parts + part) * p.num_heads + head) * p.page_size + token;
 }
 
 }  // namespace eagre

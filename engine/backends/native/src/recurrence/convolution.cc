@@ -30,7 +30,7 @@ void convolve(const Convolution& layer, const RecurrentRow* rows, size_t num_row
       Floats sum = mul(x, load(weights + before * channels));
       for (int64_t j = 0; j < before; ++j) sum = fma(window[j], load(weights + j * channels), sum);
       if (layer.bias != nullptr) sum = add(sum, load(layer.bias + channel));
-      store(output + token * channels + channel, silu(sum));
+      store(output + token * channels + channel, layer.has_silu ? silu(sum) : sum);
       for (int64_t j = 0; j + 1 < before; ++j) window[j] = window[j + 1];
       window[before - 1] = x;
       if (of_row.save > 0 && i + 1 == of_row.num_before_save) keep(of_row.save);

@@ -19,9 +19,10 @@ struct Convolution {
   const float* weights;  // [kernel][channels]
   const float* bias;     // [channels], or null
   float* inputs;         // [entries][kernel - 1][channels], of the layer
+  bool has_silu = true;  // of the sums
 };
 
-// output: [tokens][channels], silu of the sums; only rows of real tokens are written.
+// output: [tokens][channels], the sums or silu of them; only rows of real tokens are written.
 void run_convolution(Pool& pool, const std::vector<RecurrentRow>& rows, const std::vector<Sequence>& sequences,
                      const Convolution& layer, float* output);
 

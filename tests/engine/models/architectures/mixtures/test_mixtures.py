@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from engine.interface.errors import ModelError
+from engine.models.architectures.mixtures.dots1 import Dots1
+from engine.models.architectures.mixtures.ernie4_5_moe import Ernie45Moe
+from engine.models.architectures.mixtures.exaone_moe import ExaoneMoe
+from engine.models.architectures.mixtures.glm4_moe import Glm4Moe
 from engine.models.architectures.mixtures.granite_moe import GraniteMoe
+from engine.models.architectures.mixtures.hunyuan_moe import HunyuanMoe
+from engine.models.architectures.mixtures.minimax_m2 import MiniMaxM2
 from engine.models.architectures.mixtures.olmoe import Olmoe
 from engine.models.architectures.mixtures.qwen2_moe import Qwen2Moe
 from engine.models.architectures.mixtures.qwen3_moe import Qwen3Moe
@@ -20,6 +26,8 @@ SIZES = {
     "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 512,
 }  # fmt: skip
 EXPERTS = {**SIZES, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+ROUTED = {**EXPERTS, "n_routed_experts": 4, "num_shared_experts": 1, "moe_topk": 2}
 
 
 def opened(architecture: type[Model], values: dict[str, Any], *names: str) -> Any:
@@ -40,6 +48,32 @@ def test_qwen2_has_windows_in_every_second_layer_below_a_limit() -> None:
     assert opened(Qwen2Moe, values).config.has_qkv_bias
 
 
+def test_layers_behind_the_last_one_are_left_out() -> None:
+    model = opened(Glm4Moe, ROUTED)
+    assert model.leaves_out("model.layers.7.eh_proj.weight")
+    assert not model.leaves_out("model.layers.6.eh_proj.weight")
+    assert opened(Ernie45Moe, ROUTED).leaves_out("model.mtp_block.0.mlp.up_proj.weight")
+
+
+def test_the_layers_without_experts_are_those_that_a_file_names() -> None:
+    assert opened(Glm4Moe, {**ROUTED, "first_k_dense_replace": 2}).config.dense_layers == (0, 1)
+    interval = {"moe_layer_interval": 2, "moe_layer_start_index": 2, "moe_layer_end_index": 4}
+    assert opened(Ernie45Moe, {**ROUTED, **interval}).config.dense_layers == (0, 1, 2, 4, 5, 6)
+    kinds = ["dense", "sparse", "dense", "sparse", "sparse", "sparse", "dense"]
+    config = opened(ExaoneMoe, {**ROUTED, "mlp_layer_types": kinds}).config
+    assert (config.dense_layers, config.dense_size) == ((0, 2, 6), 96)
+    assert config.tables == (0, 0, 0, -1, 0, 0, 0)
+
+
+def test_windows_of_dots_are_those_of_the_last_layers() -> None:
+    config = opened(Dots1, {**ROUTED, "sliding_window": 30, "max_window_layers": 5}).config
+    assert config.windows == (0,) * 5 + (30,) * 2
+
+
+def test_a_rotated_part_may_be_given_in_features() -> None:
+    assert opened(MiniMaxM2, {**EXPERTS, "num_local_experts": 4, "rotary_dim": 16}).config.rotary[0].rotary_dim == 16
+
+
 @pytest.mark.parametrize(
     ("architecture", "values", "message"),
     [
@@ -51,6 +85,16 @@ def test_qwen2_has_windows_in_every_second_layer_below_a_limit() -> None:
         (GraniteMoe, {**EXPERTS, "num_experts_per_tok": 5}, "a token cannot pick 5 of 4 experts"),
         (Qwen3Moe, SIZES, "lacks moe_intermediate_size"),
         (Olmoe, {**EXPERTS, "clip_qkv": 8.0}, "clip_qkv is 8.0"),
+        (Glm4Moe, {**ROUTED, "first_k_dense_replace": 7}, "first_k_dense_replace is 7; it must be below the 7 layers"),
+        (Glm4Moe, {**ROUTED, "n_routed_experts": (1 << 31) - 1}, "2147483647 experts each; at most 4096 are served"),
+        (Glm4Moe, {**ROUTED, "n_group": 3}, "4 experts cannot form 3 groups"),
+        (Ernie45Moe, {**ROUTED, "use_bias": True}, "use_bias is true; biases are not served"),
+        (Ernie45Moe, {**ROUTED, "moe_layer_start_index": 9}, "none of the 7 layers has experts"),
+        (ExaoneMoe, {**ROUTED, "mlp_layer_types": ["sparse"]}, "mlp_layer_types is .*; it must list 7 times"),
+        (ExaoneMoe, {**ROUTED, "mlp_layer_types": ["dense"] * 7}, "no layer has experts"),
+        (HunyuanMoe, {**ROUTED, "moe_topk": [1, 2]}, "moe_topk is .*; it must be the same in all layers"),
+        (MiniMaxM2, {**EXPERTS, "use_qk_norm": False}, "use_qk_norm is false; queries and keys without norms"),
+        (MiniMaxM2, {**EXPERTS, "scoring_func": "softmax"}, 'scoring_func is "softmax"'),
     ],
 )
 def test_what_is_not_served_is_refused(architecture: type[Model], values: dict[str, Any], message: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from cache.states import StateArray
 from engine.interface.errors import ModelError
 from engine.models.parts import folder_config, gguf_config
-from engine.models.parts.experts import ExpertsConfig, check_experts
+from engine.models.parts.experts import ExpertsConfig
 from engine.models.parts.rotary_config import (
     read_rotary,
     read_rotary_dim,
@@ -176,12 +176,6 @@ def read_gguf(file: GGUFTensors, *, is_tiled: bool, has_experts: bool) -> DeltaC
     fields, sizes = file.fields, gguf_config.read_sizes(file)
     rotary_dim = read_rotary_dim_of_gguf(file, sizes["head_dim"])
     usual = gguf_config.read_decoder(file, rotary=read_rotary_of_gguf(file, rotary_dim, sizes["context_length"]))
-    # Layers behind the others predict several tokens at once; they are left where they are.
-    num_ahead = 0 if fields.value("nextn_predict_layers") == 0 else fields.integer("nextn_predict_layers") or 0
-    num_layers = usual.num_layers - num_ahead
-    if num_layers < 1:
-        raise fields.error("nextn_predict_layers", f"it must be below the {usual.num_layers} layers")
-    usual = replace(usual, num_layers=num_layers, tables=(0,) * num_layers, windows=(0,) * num_layers)
     num_heads = fields.required_integer("ssm.time_step_rank", least=1)
     value_size = fields.required_integer("ssm.inner_size", least=1)
     if value_size % num_heads:
@@ -197,7 +191,7 @@ def read_gguf(file: GGUFTensors, *, is_tiled: bool, has_experts: bool) -> DeltaC
     interval = fields.integer("full_attention_interval") or FULL_INTERVAL
     if has_experts:
         usual = replace(usual, intermediate_size=fields.required_integer("expert_feed_forward_length", least=1))
-    made = DeltaConfig(**vars(usual), delta=delta, is_recurrent=kinds_by_interval(num_layers, interval))
+    made = DeltaConfig(**vars(usual), delta=delta, is_recurrent=kinds_by_interval(usual.num_layers, interval))
     if not has_experts:
         return made
     normalises = fields.flag("expert_weights_norm")
@@ -213,11 +207,12 @@ def read_gguf(file: GGUFTensors, *, is_tiled: bool, has_experts: bool) -> DeltaC
 def _with_experts(
     usual: DeltaConfig, *, num_experts: int, num_picked: int, shared_size: int, normalises_shares: bool
 ) -> DeltaConfig:
-    check_experts(num_experts, num_picked)
-    return replace(
+    made = replace(
         usual,
         num_experts=num_experts,
         num_picked=num_picked,
         shared_size=shared_size,
         normalises_shares=normalises_shares,
     )
+    made.check()
+    return made

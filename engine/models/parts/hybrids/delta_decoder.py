@@ -14,8 +14,8 @@ from engine.backends.base.backend import Backends, Products
 from engine.backends.base.operands import AttentionConstants, GatedDelta, Norm
 from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts.decoder import Decoder, Names, QueryKeyNorm, in_layers
-from engine.models.parts.delta_config import DeltaConfig
 from engine.models.parts.experts import ExpertsDecoder
+from engine.models.parts.hybrids.delta_config import DeltaConfig
 from engine.models.parts.model import Carry
 from engine.models.parts.rotary import rotation_tables
 from engine.weights.layout import Params
@@ -210,10 +210,11 @@ class DeltaDecoder(ExpertsDecoder):
         return products.add_product(x, gated, params["attention_output"], attending, layout), kv
 
     def feed_forward(
-        self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products
-    ) -> jax.Array:
+        self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products,
+        num_others: int = 0,
+    ) -> jax.Array:  # fmt: skip
         if self.config.num_experts:
-            return super().feed_forward(x, params, index, layout, products)
+            return super().feed_forward(x, params, index, layout, products, num_others)
         return Decoder.feed_forward(self, x, params, index, layout, products)
 
 

@@ -1,0 +1,1 @@
+"""Mixtures with shared experts and layers without any, and those of them that have latent attention."""

@@ -1,0 +1,80 @@
+"""What configurations of latent attention say, what of it is refused, and files of early converters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import save_file
+
+from engine.interface.errors import ModelError
+from engine.models.architectures.mixtures.deepseek2 import Deepseek2, DeepseekV3, Glm4MoeLite
+from engine.models.parts.model import Model
+from engine.weights.formats.model_folder import JsonFile
+from tests.engine.models.gguf_twins import write_gguf
+from tests.engine.models.same_model import assert_same_model
+from tests.golden.architectures.tiny_weights import tiny_weights
+
+GOLDENS = Path(__file__).parents[4] / "golden" / "architectures"
+SIZES = {
+    "vocab_size": 100, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "max_position_embeddings": 512, "q_lora_rank": 32, "kv_lora_rank": 64,
+    "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 48, "n_routed_experts": 8, "num_experts_per_tok": 2,
+    "n_shared_experts": 1, "moe_intermediate_size": 32, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1,
+}  # fmt: skip
+
+
+def opened(architecture: type[Model], values: dict[str, Any]) -> Any:
+    return architecture.from_folder(JsonFile(Path("config.json"), values), frozenset())
+
+
+@pytest.mark.parametrize("architecture", [Deepseek2, DeepseekV3, Glm4MoeLite])
+def test_a_page_holds_one_vector_of_a_token(architecture: type[Model]) -> None:
+    layout = opened(architecture, SIZES).config.kv_layout(7, 16, "bfloat16")
+    assert layout.shape == (3, 7, 1, 1, 16, 80)
+    assert layout.bytes_per_page == 3 * 16 * 80 * 2
+
+
+def test_kimi_is_deepseek_by_another_name() -> None:
+    assert opened(DeepseekV3, {**SIZES, "model_type": "kimi_k2"}) == opened(DeepseekV3, SIZES)
+
+
+def test_groups_count_only_where_the_method_says_so() -> None:
+    config = opened(Deepseek2, {**SIZES, "topk_method": "group_limited_greedy"}).config
+    assert (config.num_groups, config.num_picked_groups, config.num_best_of_group) == (4, 2, 1)
+    assert opened(Deepseek2, {**SIZES, "topk_method": "greedy"}).config.num_groups == 1
+    assert opened(DeepseekV3, SIZES).config.num_best_of_group == 2
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "words"),
+    [
+        (DeepseekV3, {"attention_bias": True}, "attention_bias is true; biases are not served"),
+        (DeepseekV3, {"qk_rope_head_dim": 15}, "qk_rope_head_dim is 15; it must be even"),
+        (DeepseekV3, {"kv_lora_rank": 0}, "kv_lora_rank is 0; it must be an integer from 1"),
+        (DeepseekV3, {"kv_lora_rank": 1 << 20}, "kv_lora_rank is 1048576; it must be an integer from 1 to 8192"),
+        (DeepseekV3, {"qk_rope_head_dim": 1 << 30}, "qk_rope_head_dim is 1073741824; it must be an integer from 2"),
+        (DeepseekV3, {"scoring_func": "softmax"}, 'scoring_func is "softmax"'),
+        (DeepseekV3, {"v_head_dim": None}, "lacks v_head_dim"),
+        (DeepseekV3, {"num_attention_heads": 0}, "num_attention_heads is 0"),
+        (Deepseek2, {"topk_method": "noaux_tc"}, 'topk_method is "noaux_tc"'),
+        (Glm4MoeLite, {"mlp_layer_types": ["sparse"]}, "mlp_layer_types is .*; it must list 3 times"),
+    ],
+)
+def test_what_is_wrong_is_named(architecture: type[Model], changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        opened(architecture, {**SIZES, **changes})
+
+
+@pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v2_lite", "deepseek_v3"])
+def test_a_file_of_an_early_converter_holds_the_same_model(tmp_path: Path, name: str) -> None:
+    golden = json.loads((GOLDENS / f"{name}.json").read_text(encoding="utf-8"))
+    tensors = tiny_weights(golden["config"]["architectures"][0], golden["shapes"], golden["seed"])
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(golden["config"]), encoding="utf-8")
+    save_file(tensors, folder / "model.safetensors")
+    early = write_gguf(tmp_path / "early.gguf", {**golden["config"], "is_early": True}, tensors)
+    assert_same_model(folder, early, 1 << 30)

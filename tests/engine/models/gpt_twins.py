@@ -1,0 +1,45 @@
+"""What the converter for GGUF does to the tensors of decoders that descend from GPT-2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gguf import GGUFWriter
+
+_USUAL_NAMES = {
+    "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+    "n_positions": "max_position_embeddings", "n_inner": "intermediate_size", "layer_norm_epsilon": "layer_norm_eps",
+    "num_kv_heads": "num_key_value_heads", "ffn_hidden_size": "intermediate_size",
+}  # fmt: skip
+
+
+def with_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration by the names that most models give its fields."""
+    usual = {_USUAL_NAMES.get(key, key): value for key, value in config.items()}
+    if config["model_type"] == "falcon" and config["multi_query"] and not config["new_decoder_architecture"]:
+        usual["num_key_value_heads"] = 1
+    usual.setdefault("num_key_value_heads", usual["num_attention_heads"])
+    return usual
+
+
+def transposed(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    """Of GPT-2: matrices as [outputs, inputs]."""
+    return values.T if values.ndim == 2 and ".h." in name else values
+
+
+def ungrouped(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    """All queries, then all keys, then all values, instead of group after group of heads that share keys."""
+    if "query_key_value" not in name:
+        return values
+    usual = with_usual_names(config)
+    num_heads, num_groups = usual["num_attention_heads"], usual["num_key_value_heads"]
+    head_dim = usual["hidden_size"] // num_heads
+    groups = values.reshape(num_groups, num_heads // num_groups + 2, head_dim, *values.shape[1:])
+    parts = np.split(groups, [num_heads // num_groups, num_heads // num_groups + 1], axis=1)
+    return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
+
+
+def add_parallel_residual(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_parallel_residual(config["use_parallel_residual"])

@@ -1,0 +1,104 @@
+"""What the converter for GGUF does to mixtures with shared experts, and to the tensors of latent attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gguf import ExpertGatingFuncType, GGUFWriter, RopeScalingType
+
+# By transformers' class; the others leave it to the reader.
+_GATING = {
+    "Glm4MoeForCausalLM": ExpertGatingFuncType.SIGMOID,
+    "MiniMaxM2ForCausalLM": ExpertGatingFuncType.SIGMOID,
+    "DeepseekV2ForCausalLM": ExpertGatingFuncType.SOFTMAX,
+    "DeepseekV3ForCausalLM": ExpertGatingFuncType.SIGMOID,
+}
+LATENT = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM")
+
+
+def num_experts(config: Mapping[str, Any]) -> int:
+    keys = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    return int(next((config[key] for key in keys if config.get(key)), 0))
+
+
+def add_routing(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """How experts are routed, where a configuration says so."""
+    writer.add_expert_count(num_experts(config))
+    writer.add_expert_used_count(
+        next(config[key] for key in ("num_experts_per_tok", "moe_k", "moe_topk") if key in config)
+    )
+    writer.add_expert_feed_forward_length(config.get("moe_intermediate_size", config["intermediate_size"]))
+    architecture = config.get("architectures", [None])[0]  # the text of a model with pictures names none
+    if architecture in _GATING:
+        writer.add_expert_gating_func(_GATING[architecture])
+    if config.get("n_group"):
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
+    if "norm_topk_prob" in config and architecture != "DeepseekV2ForCausalLM":
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+    if "routed_scaling_factor" in config:
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    dense = config.get("first_k_dense_replace", config.get("moe_layer_start_index"))
+    if "mlp_layer_types" in config:
+        dense = config["mlp_layer_types"].index("sparse")
+    if dense is not None:
+        writer.add_leading_dense_block_count(dense)
+
+
+def add_glm4_moe(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Also a layer that predicts several tokens at once, of which one tensor is enough here."""
+    add_routing(writer, config)
+    writer.add_nextn_predict_layers(1)
+    size = config["hidden_size"]
+    writer.add_tensor(f"blk.{config['num_hidden_layers']}.nextn.eh_proj.weight", np.zeros((size, 2 * size), np.float32))
+
+
+def add_exaone_moe(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_routing(writer, config)
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+
+
+def add_latents(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_routing(writer, config)
+    kv_rank, rope_dim = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    if config["q_lora_rank"]:
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(kv_rank)
+    key_dim, value_dim = config["qk_nope_head_dim"] + rope_dim, config["v_head_dim"]
+    if config.get("is_early"):  # a key of ours: early converters knew nothing of latents in the cache
+        writer.add_key_length(key_dim)
+        writer.add_value_length(value_dim)
+    else:
+        writer.add_key_length(kv_rank + rope_dim)
+        writer.add_value_length(kv_rank)
+        writer.add_key_length_mla(key_dim)
+        writer.add_value_length_mla(value_dim)
+    rotary = config["rope_parameters"]
+    if rotary["rope_type"] == "yarn":
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rotary["mscale_all_dim"])
+
+
+def with_latent_heads(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The matrices of keys and values of each head by themselves, those of keys transposed."""
+    changed: dict[str, np.ndarray] = {}
+    for name, values in tensors.items():
+        if "kv_b_proj" not in name or config.get("is_early"):
+            changed[name] = values
+            continue
+        by_head = values.reshape(config["num_attention_heads"], -1, values.shape[1])
+        keys, of_values = np.split(by_head, [config["qk_nope_head_dim"]], axis=1)
+        changed[name.replace("kv_b_proj", "k_b_proj")] = keys.swapaxes(1, 2)
+        changed[name.replace("kv_b_proj", "v_b_proj")] = of_values
+    return changed
+
+
+def without_scaling(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Of Hunyuan's rotation: its base is written as it is used."""
+    rotary, dim = config["rope_parameters"], config["head_dim"]
+    writer.add_rope_dimension_count(dim)
+    writer.add_rope_freq_base(rotary["rope_theta"] * rotary["alpha"] ** (dim / (dim - 2)))
+    writer.add_rope_scaling_type(RopeScalingType.NONE)
+    writer.add_rope_scaling_factor(1.0)
