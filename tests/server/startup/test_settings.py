@@ -121,6 +121,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "chat_template": "chat.jinja",
         "default_chat_template_kwargs": '{"enable_thinking": false}',
         "strict_parameters": "1",
+        "task": "embed",
         "sampling_defaults": "openai",
         "log_level": "debug",
         "log_format": "json",
