@@ -14,8 +14,8 @@ import orjson
 from benchmarks.serving.resources import ResidentMemory
 
 # In bytes. One of the allocator's arenas keeps up to 64 MiB of a peak. There are two, which both have had their peak
-# when the memory is looked at first: an hour of attacks grew by 1 MiB, from 784. Where compiled programs are loaded from
-# the cache after that look, on a busy machine, 20 seconds grew by 83 MiB, from 657.
+# when the memory is looked at first: an hour of attacks grew by 1 MiB, from 784. Where compiled programs are loaded
+# after that look, on a busy machine, 20 seconds grew by 83 MiB, from 657.
 MAX_MEMORY_GROWTH = 128 << 20
 # A look itself takes two connections, and one that is just closed may still be there. An hour grew by none, of 13.
 MAX_DESCRIPTOR_GROWTH = 2
