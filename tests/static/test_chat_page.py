@@ -293,6 +293,7 @@ async def test_a_completion_goes_on_after_a_reload(
     await page.wait_for(
         "!document.querySelector('#story-undo').disabled && !document.querySelector('#story-undo').hidden"
     )
+    await page.wait_for("!document.querySelector('#story-undo').disabled")
     await page.click("#story-undo")
     await page.wait_for(f"{story} === 'x\\na:one two\\nb'")
     await page.close()
