@@ -25,11 +25,13 @@ _ALL: tuple[Attack, ...] = (
     stored_state.messages, stored_state.websocket_responses, stored_state.resumed_by_many, stored_state.queries,
     operators.preflights, random_bytes.fuzz, requests.hard_grammars, sockets.forbidden_frames,
     strangers.compression_bomb, strangers.unwanted_body, strangers.silent_crowd,
-    strangers.reconnecting_crowd,
 )  # fmt: skip
 ATTACKS: dict[str, Attack] = {attack.__name__.replace("_", " "): attack for attack in _ALL}
-# They stop all streams for a while, as operators may; each runs only where it is named.
-STOPPING: dict[str, Attack] = {"operators race": operators.operators_race}
+# They stop all streams for a while, as operators may, or fill the queue of new connections; each runs only where it is
+# named.
+STOPPING: dict[str, Attack] = {
+    "operators race": operators.operators_race, "reconnecting crowd": strangers.reconnecting_crowd,
+}  # fmt: skip
 
 ATTACK_TIMEOUT = 300.0  # seconds; an attack that takes longer was left hanging, however busy the machine is
 NICENESS = 19

@@ -23,8 +23,10 @@ async def telling_of_load(model: ServedModel, tell: TellProgress | None) -> Asyn
     try:
         yield
     finally:
+        # It is not waited for: it writes nothing more, and the answer's first events may follow in the same turn. A
+        # client that has left cancels its handler by itself, so its error is of no use to anybody.
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)  # a client that has left cancels its handler by itself
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 async def _tell(model: ServedModel, tell: TellProgress) -> None:

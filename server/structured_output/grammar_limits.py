@@ -13,9 +13,10 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
-from server.protocol.errors import shorten
 from server.structured_output.schemas.endless_references import endless_reference
 from server.structured_output.schemas.references import is_pointer, target_of
+
+_MAX_SHOWN = 80  # characters of a reference in a message
 
 DEFAULT_TIMEOUT = 5.0  # seconds to compile
 DEFAULT_MAX_BYTES = 64 << 10
@@ -70,7 +71,9 @@ def check_schema(schema: Any) -> None:
             f"the limit is {MAX_INTERSECTION} (a pattern weighs 1, a multipleOf twice its number of digits)"
         )
     if endless is not None:
-        raise InvalidGrammar(f"nothing matches it: its reference {shorten(endless)} refers to itself without end")
+        raise InvalidGrammar(
+            f"nothing matches it: its reference {json.dumps(endless[:_MAX_SHOWN])} refers to itself without end"
+        )
 
 
 def check_regex(text: str) -> None:

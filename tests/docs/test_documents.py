@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos.__main__ import ROUNDS
-from benchmarks.chaos.attackers import ATTACKS
+from benchmarks.chaos.attackers import ATTACKS, STOPPING
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
@@ -135,4 +135,4 @@ def test_the_attacks_that_security_names_exist() -> None:
     rows = [line.split(" | ")[-1] for line in table.splitlines() if line.startswith("| ")][1:]
     assert all(CODE.findall(row) for row in rows), "a defence without an attack or a test"
     named = {code for row in rows for code in CODE.findall(row) if "/" not in code}
-    assert named <= {*ATTACKS, *ROUNDS}
+    assert named <= {*ATTACKS, *STOPPING, *ROUNDS}

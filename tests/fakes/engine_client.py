@@ -346,6 +346,9 @@ class FakeEngineClient:
         if not self.is_manual:
             self._task = loop.create_task(self._run())
 
+    def check_text(self, token_ids: Sequence[int]) -> None:
+        self.check_prompt([*token_ids, *token_ids[-1:]], 1)
+
     async def embed(
         self, prompt_token_ids: Sequence[int], pooling: Pooling, *, priority: int = 0, tenant: str = "",
         second_start: int = 0,

@@ -138,7 +138,10 @@ def test_a_folder_without_a_template_is_not_made_for_chat(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"architectures": ["GPT2LMHeadModel"], "max_position_embeddings": None}, "architectures is .*GPT2LMHeadModel"),
+        (
+            {"architectures": ["OpenAIGPTLMHeadModel"], "max_position_embeddings": None},
+            "architectures is .*OpenAIGPTLMHeadModel",
+        ),
         ({"rope_scaling": {"rope_type": "dynamic"}}, "rope_type.*dynamic"),
         ({"quantization_config": {"quant_method": "hqq"}}, 'quant_method is "hqq"'),
     ],

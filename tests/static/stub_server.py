@@ -68,7 +68,8 @@ class StubServer:
                 web.get("/v1/stream", self._stream),
                 web.get("/engine/events", self._engine_events),
                 web.post("/admin/{name}", self._admin),
-                web.get("/admin/usage", self._usage),
+                web.get("/admin/usage", self._nothing),
+                web.get("/admin/models", self._nothing),
             ]
         )
         app.on_response_prepare.append(_add_headers)
@@ -123,7 +124,7 @@ class StubServer:
         self.calls.append((request.match_info["name"], request.headers.get("Authorization", "")))
         return web.json_response({"state": "paused"})
 
-    async def _usage(self, _: web.Request) -> web.Response:
+    async def _nothing(self, _: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": []})
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:

@@ -290,6 +290,10 @@ async def test_a_completion_goes_on_after_a_reload(
         engine.step()
     await page.wait_for("document.querySelector('#story-page').dataset.finish === 'stop'")
     assert await page.evaluate(story) == "x\na:one two\nbONE TWO"
+    await page.wait_for(
+        "!document.querySelector('#story-undo').disabled && !document.querySelector('#story-undo').hidden"
+    )
+    await page.wait_for("!document.querySelector('#story-undo').disabled")
     await page.click("#story-undo")
-    assert await page.evaluate(story) == "x\na:one two\nb"
+    await page.wait_for(f"{story} === 'x\\na:one two\\nb'")
     await page.close()

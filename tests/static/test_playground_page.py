@@ -124,10 +124,12 @@ async def test_undo_and_another_continuation(page: Page, server: StubServer) -> 
     await page.wait_for(f"document.querySelector('#story-branches').textContent.includes('2/2') && {STORY_FINISH}")
     assert [request["prompt"] for request in server.requests] == ["Once upon a time"] * 2
     assert await story(page) == CONTINUED
+    await page.wait_for("!document.querySelector('#story-undo').disabled")
     await page.click("#story-undo")
     assert await story(page) == "Once upon a time"
     await page.click("#toast-undo")
     await page.wait_for(f"{STORY_TEXT} === {json.dumps(CONTINUED)}")
+    await page.wait_for("!document.querySelector('#story-undo').disabled")
     await page.click("#story-undo")
     await page.click("#completion-new")
     await page.wait_for(f"{STORY_TEXT} === ''")

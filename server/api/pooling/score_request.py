@@ -12,7 +12,7 @@ from server.protocol.errors import invalid_value
 def _as_texts(value: Any) -> list[str]:
     texts = value if isinstance(value, list) else [value]
     if not 1 <= len(texts) <= MAX_DOCUMENTS:
-        raise ValueError(f"there are {len(texts)} texts; there must be 1 to {MAX_DOCUMENTS}")
+        raise ValueError(f"there are {len(texts)} texts; their number must be from 1 to {MAX_DOCUMENTS}")
     return [text_of_document(text, "the list") for text in texts]
 
 

@@ -315,7 +315,8 @@ def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert cache_folder() == Path("/var/shared/eagre")
     monkeypatch.setenv("EAGRE_CACHE", "~/own")
     assert cache_folder() == Path("/home/someone/own")
-    assert builtin_file("tiny") == Path("/home/someone/own/models/tiny.gguf")
+    assert builtin_file("gemma-3-270m") == Path("/home/someone/own/models/gemma-3-270m.gguf")
+    assert builtin_file("all-minilm-l6-v2") == Path("/home/someone/own/models/all-minilm-l6-v2.zip")
 
 
 @pytest.mark.parametrize("name", BUILTIN_MODELS)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from engine.interface.config import EngineConfig
+from engine.interface.config import EngineConfig, ModelInfo
 from engine.interface.errors import ModelError
 from server.startup import model_loader
 from server.startup.model_loader import LoadedModel, load_model
@@ -16,15 +16,17 @@ from server.text.text_model import TextModel
 from tests.server.support.gguf_files import byte_level_fields, write_gguf
 
 
+def model_info(text_model: TextModel) -> ModelInfo:
+    return ModelInfo("llama", text_model.tokenizer.vocab_size, 512, "float32", 0, "cpu", "xla", "xla", "")
+
+
 @pytest.mark.parametrize(("wanted", "expected"), [("model", {"temperature": 0.2}), ("openai", {})])
 def test_the_models_sampling_can_be_turned_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str, expected: dict[str, float]
 ) -> None:
     path = write_gguf(tmp_path / "x.gguf", byte_level_fields() | {"general.sampling.temp": 0.2})
     text_model = TextModel.load(path)
-    engine = cast(
-        Any, SimpleNamespace(model_info=SimpleNamespace(vocab_size=text_model.tokenizer.vocab_size, pictures=None))
-    )
+    engine = cast(Any, SimpleNamespace(model_info=model_info(text_model)))
     monkeypatch.setattr(model_loader, "load_with", lambda *_: LoadedModel(engine, text_model))
     loaded = load_model(ServerSettings(sampling_defaults=wanted), silent)
     assert dict(loaded.text_model.sampling_defaults) == expected
@@ -44,7 +46,7 @@ def test_a_template_of_the_users_own_has_precedence(tmp_path: Path) -> None:
 def test_variables_of_the_template_have_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = {"tokenizer.chat_template": "{{ enable_thinking }} {{ tone }}"}
     text_model = TextModel.load(write_gguf(tmp_path / "x.gguf", byte_level_fields() | source))
-    engine = cast(Any, SimpleNamespace())
+    engine = cast(Any, SimpleNamespace(model_info=model_info(text_model)))
     monkeypatch.setattr(model_loader, "load_with", lambda *_: LoadedModel(engine, text_model))
     settings = ServerSettings(default_chat_template_kwargs='{"enable_thinking": false, "tone": "dry"}')
     template = load_model(settings, silent).text_model.chat_template

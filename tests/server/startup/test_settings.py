@@ -7,7 +7,14 @@ import pytest
 from engine.interface.config import EngineConfig
 from server.startup.settings import ServerSettings, SettingsError
 
-SWITCHES = ("no_prefix_caching", "synchronous", "strict_parameters", "inspect_requests")
+SWITCHES = (
+    "no_prefix_caching",
+    "synchronous",
+    "strict_parameters",
+    "inspect_requests",
+    "ignore_media",
+    "language_model_only",
+)
 
 
 def parse(*arguments: str, **environment: str) -> ServerSettings:
@@ -104,6 +111,10 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "shutdown_timeout": "1.5",
         "ping_interval": "2",
         "write_timeout": "3",
+        "allowed_media_hosts": "pictures.example, 10.0.0.7",
+        "allowed_media_path": "pictures",
+        "ignore_media": "1",
+        "language_model_only": "1",
         "allowed_origins": "https://a.example, https://b.example",
         "playground_peers": "http://a.example:8001,https://b.example",
         "trusted_proxies": "10.0.0.0/8, fd00::1",
@@ -121,6 +132,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "chat_template": "chat.jinja",
         "default_chat_template_kwargs": '{"enable_thinking": false}',
         "strict_parameters": "1",
+        "task": "embed",
         "sampling_defaults": "openai",
         "log_level": "debug",
         "log_format": "json",
@@ -133,6 +145,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         flags += ["--" + name.replace("_", "-")] + ([] if name in SWITCHES else [value])
     assert parse(*flags) == from_environment
     assert from_environment.allowed_origins == ("https://a.example", "https://b.example")
+    assert from_environment.allowed_media_hosts == ("pictures.example", "10.0.0.7")
     assert from_environment.api_keys == ("first-key-1", "second-key-2")
     assert "first-key-1" not in repr(from_environment)
     assert "operator-key" not in repr(from_environment)

@@ -86,8 +86,9 @@ OWN_LINES = {'eagre_steps_total{model="tide"} 0.0', 'eagre_num_tokens_waiting{mo
 @pytest.mark.parametrize("names", list(MetricsNames))
 def test_the_names_are_eagres_or_vllms_or_both(names: MetricsNames) -> None:
     lines = set(MetricsPage({with_some_figures(): Named("tide")}, names).render().decode().splitlines())
-    assert (lines >= VLLM_LINES) == (names is not MetricsNames.EAGRE)
-    assert lines.isdisjoint(VLLM_LINES) == (names is MetricsNames.EAGRE)
+    has_vllms = names in (MetricsNames.VLLM, MetricsNames.BOTH)
+    assert (lines >= VLLM_LINES) == has_vllms
+    assert lines.isdisjoint(VLLM_LINES) != has_vllms
     assert (lines >= EAGRE_LINES) == (names is not MetricsNames.VLLM)
     assert lines.isdisjoint(EAGRE_LINES) == (names is MetricsNames.VLLM)
     assert lines >= OWN_LINES, "a figure that vLLM has not keeps its name"

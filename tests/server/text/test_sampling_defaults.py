@@ -48,4 +48,5 @@ def test_every_builtin_has_its_cards(tmp_path: Path) -> None:
         "gemma-3-270m": {"temperature": 1.0, "top_k": 64, "top_p": 0.95},
         "qwen2.5-coder-0.5b": {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.1},
         "qwen2.5-coder-1.5b": {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.1},
+        "all-minilm-l6-v2": {},
     }

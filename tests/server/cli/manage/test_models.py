@@ -108,12 +108,12 @@ def test_broken_models_are_listed_with_their_errors(folder: Path, capsys: pytest
     path.write_bytes(path.read_bytes()[:-10])
     (folder / "text.gguf").write_text("no model")
     (folder / "folder").mkdir()
-    (folder / "folder" / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"]}')
+    (folder / "folder" / "config.json").write_text('{"architectures": ["NobodysLMHeadModel"]}')
     models = listing(capsys, str(folder), str(folder / "none.gguf"))["models"]
     errors = {Path(model["name"]).name: model["error"] for model in models}
     assert errors.keys() == {"cut.gguf", "folder", "text.gguf", "none.gguf"}
     assert "cut short" in errors["cut.gguf"]
-    assert "GPT2LMHeadModel" in errors["folder"]
+    assert "NobodysLMHeadModel" in errors["folder"]
     assert "is no GGUF file" in errors["text.gguf"]
     assert "no such file" in errors["none.gguf"]
     assert all(model["fits"] is None and model["weight_bytes"] is None for model in models)
@@ -136,8 +136,9 @@ def test_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "fetches 491 MB, under the Apache License 2.0; it takes about 650 MB of memory" in lines[6]
     assert lines[7].split()[:2] == ["qwen2.5-coder-1.5b", "built-in"]
     assert "fetches 1.1 GB, under the Apache License 2.0; it takes about 1.2 GB of memory" in lines[8]
-    assert lines[9].split()[:2] == [str(tiny), "file"]
-    assert lines[9].split()[-1] == "yes"
-    assert lines[10].split()[0] == str(folder / "text.gguf")
-    assert "is no GGUF file" in lines[11]
-    assert "of memory are available now" in lines[13]
+    assert lines[9].split()[:2] == ["all-minilm-l6-v2", "built-in"]
+    assert lines[11].split()[:2] == [str(tiny), "file"]
+    assert lines[11].split()[-1] == "yes"
+    assert lines[12].split()[0] == str(folder / "text.gguf")
+    assert "is no GGUF file" in lines[13]
+    assert "of memory are available now" in lines[15]

@@ -85,7 +85,7 @@ async def test_admin_routes_want_the_admin_key_and_are_off_without_one(start_ser
             assert (await ask(server, method, path, bearer(ADMIN)))[0] in (200, 400)
             assert (await ask(closed, method, path, bearer(ALICE)))[1]["error"]["code"] == "admin_off"
             assert (await ask(open_to_all, method, path))[0] == 404
-    assert num_routes == 10
+    assert num_routes == 12
     assert (await ask(server, "POST", "/%61dmin/pause", bearer(ALICE)))[0] == 403
 
 

@@ -14,7 +14,7 @@ from server.text.tokenization.gguf_metadata import read_gguf_metadata
 from server.text.tokenizer import Tokenizer
 from tests.server.text.mixed_lines import lines_of
 
-GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "gemma3_tokenizer.json").read_bytes())
+GOLDEN = json.loads((Path(__file__).parents[3] / "golden" / "gemma3_tokenizer.json").read_bytes())
 
 
 @pytest.fixture(scope="module")
