@@ -30,6 +30,7 @@ def footprint(path: Path, config: EngineConfig) -> ModelFootprint:
         weight_bytes=bytes_in_memory(tensors, backends.weights, Precision.of_engine(config)),
         kv_bytes_per_token=page.bytes_per_page // page_size,
         state_bytes=StateLayout(sizes.states).bytes_per_entry,
+        page_size=page_size,
     )
 
 

@@ -64,8 +64,9 @@ class ModelLoader:
     async def load_first(self) -> bool:
         """Waits until a model is loaded, of the start's or else any other; returns False if none can be."""
         residency = self._served.residency
-        for index, model in enumerate(self._served.all):
-            with nullcontext() if index < residency.limit else residency.use(model):
+        first = residency.first_models
+        for model in (*first, *(model for model in self._served.all if model not in first)):
+            with nullcontext() if model in first else residency.use(model):
                 try:
                     await residency.arrival(model)
                 except ApiError:

@@ -114,7 +114,8 @@ class Submitter:
                 # Model.
                 if not model.is_open:
                     request = await self._wait_for_load(model, request, submission, running)
-                engine, text_model, structured_output, idle_sleep = model.opened
+                engine, _, structured_output, idle_sleep = model.opened
+                text_model = model.text_model_of(request.model)
                 refuse_generation(model)
                 with idle_sleep.use():
                     # Pictures, prompt, then grammar.
@@ -185,7 +186,7 @@ class Submitter:
             self._loads.add(load)
             load.add_done_callback(self._loads.discard)
             try:
-                async with telling_of_load(model, tell if request.streaming.tells_progress else None):
+                async with telling_of_load(model, self._residency, tell if request.streaming.tells_progress else None):
                     await asyncio.wait_for(load, min(waits, default=None))
             except asyncio.CancelledError:
                 task = asyncio.current_task()
