@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import exp2
 from typing import Generic, NamedTuple, TypeVar
 
 # Requests of all models after which a use counts half. It weighs how often a model was used against how long ago: with
@@ -34,7 +35,7 @@ class Uses(Generic[Model]):
     def of(self, model: Model) -> float:
         """The model's score at this moment."""
         score, counted_at = self._scores.get(model, (0.0, 0))
-        return score * 0.5 ** ((self._num_requests - counted_at) / HALF_LIFE)
+        return score * exp2((counted_at - self._num_requests) / HALF_LIFE)
 
     def forget(self, model: Model) -> None:
         self._scores.pop(model, None)

@@ -35,7 +35,7 @@ async def telling_of_load(model: ServedModel, residency: Residency, tell: TellPr
 
 async def _tell(model: ServedModel, residency: Residency, tell: TellProgress) -> None:
     told = None
-    while not model.is_open:
+    while not model.is_in_memory:
         detail = model.loading_stage or _turn(residency.num_before(model))
         if detail != told:
             await tell(PromptProgress(WaitStage.LOADING, detail=detail), 0)

@@ -12,6 +12,7 @@ from server.protocol.errors import SERVER_ERROR, ApiError, unavailable
 from server.serving.eviction import Candidate, Uses
 from server.serving.served_model import ModelState, ServedModel
 from server.startup.logs import log
+from server.startup.model_sizes import ModelBytes
 from server.startup.settings import ServerSettings
 
 # A model that somebody uses stays in memory for at least this time, and at least for this multiple of the time that it
@@ -28,8 +29,8 @@ Bring: TypeAlias = Callable[[ServedModel], Awaitable[None]]
 class ModelSizes(Protocol):
     """Measures memory. The methods block."""
 
-    def bytes_of(self, settings: ServerSettings) -> int:
-        """About what a model takes, weights and cache; 0 where that is not known."""
+    def bytes_of(self, settings: ServerSettings) -> ModelBytes:
+        """About what a model takes."""
 
     def free_bytes(self) -> int:
         """What models may take now, of the device's memory or the machine's."""
@@ -40,7 +41,7 @@ class _Place:
 
     def __init__(self) -> None:
         self.num_users = 0
-        self.num_bytes: int | None = None  # of weights and pages; None where that is not known yet
+        self.bytes: ModelBytes | None = None  # None where they are not known yet
         self.left = asyncio.Event()  # set whenever the last user leaves
         self.is_leaving = False  # it is freed as soon as nobody uses it
         self.may_leave_at = 0.0  # however many users it has
@@ -140,6 +141,7 @@ class Residency:
 
     def remove(self, model: ServedModel) -> None:
         """Knows the model no more, whose memory has been freed."""
+        self._tell(model, _cannot_load(model, "it was replaced or removed"))
         self._models = tuple(other for other in self._models if other is not model)
         self._places.pop(model, None)
         self._uses.forget(model)
@@ -293,7 +295,7 @@ class Residency:
                 await self._wait_for_change(RETRY_S)
                 continue
             chosen = self._choose(others, num_models, num_bytes)
-            sizes = [self._places[other].num_bytes or 0 for other in chosen]
+            sizes = [self._bytes_of([other]) for other in chosen]
             for other, size in zip(chosen, sizes, strict=True):
                 await self._put_to_sleep(other, in_favour_of=model)
                 freed += 0 if other.is_in_memory else size
@@ -322,7 +324,7 @@ class Residency:
         free = self._that_may_go(others)
         unused = [other for other in free if not self._places[other].num_users]
         if unused:
-            candidates = [Candidate(other, self._places[other].num_bytes or 0) for other in unused]
+            candidates = [Candidate(other, self._bytes_of([other])) for other in unused]
             return self._uses.choose(candidates, num_models, num_bytes)
         used = [other for other in free if self._places[other].may_leave_at <= _now()]
         return [min(used, key=lambda other: self._places[other].may_leave_at)] if used else []
@@ -332,21 +334,28 @@ class Residency:
         others = self._in_memory_beside(model)
         if self._sizes is None or (self._max_bytes is None and not others):
             return 0
-        for each in (model, *others):
-            place = self._places[each]
-            if place.num_bytes is None:
-                place.num_bytes = await asyncio.to_thread(self._sizes.bytes_of, each.settings)
-        needed = self._places[model].num_bytes or 0
-        if self._max_bytes is None:
-            return needed - max(freed, await asyncio.to_thread(self._sizes.free_bytes))
-        return needed + self._bytes_of(self._in_memory_beside(model)) - self._max_bytes
+        try:
+            for each in (model, *others):
+                place = self._places[each]
+                if place.bytes is None:
+                    place.bytes = await asyncio.to_thread(self._sizes.bytes_of, each.settings)
+            free = await asyncio.to_thread(self._sizes.free_bytes) if self._max_bytes is None else 0
+        except Exception as error:  # noqa: BLE001 - then the load finds out whether there is room
+            log.warning("memory_not_measured", model=model.model_name, reason=f"{type(error).__name__}: {error}")
+            return 0
+        if self._max_bytes is not None:
+            return self._bytes_of([model, *self._in_memory_beside(model)]) - self._max_bytes
+        place = self._places[model]
+        return 0 if place.bytes is None else place.bytes.least - max(freed, free)
 
     def _bytes_of(self, models: Iterable[ServedModel]) -> int:
-        return sum(self._places[model].num_bytes or 0 for model in models)
+        """The bytes of weights and caches of models, as far as they are known."""
+        known = (self._places[model].bytes for model in models)
+        return sum(each.usual for each in known if each is not None)
 
     def _hopeless(self, model: ServedModel, others: Sequence[ServedModel]) -> str | None:
         """Why there is never enough memory for the model; None if there may be."""
-        needed, pinned = self._places[model].num_bytes or 0, self._bytes_of(each for each in others if each.is_pinned)
+        needed, pinned = self._bytes_of([model]), self._bytes_of(each for each in others if each.is_pinned)
         if self._max_bytes is None or needed + pinned <= self._max_bytes:
             return None
         beside = f", and pinned models take {pinned}" if pinned else ""

@@ -118,6 +118,7 @@ class ServedModels:
                 self.residency.add(model)
         for model in known:
             if model not in self.all:
+                del self._by_metrics[model.metrics]  # its name may be another's from now on
                 self._leaving[model] = asyncio.create_task(self._remove(model))
         self.residency.set_limits(settings.models_max, settings.models_max_bytes, len(self.all))
         self.residency.load_first()
@@ -135,7 +136,7 @@ class ServedModels:
             log.exception("model_not_removed", model=model.model_name)
         finally:
             self.residency.remove(model)
-            del self._by_metrics[model.metrics], self._leaving[model]
+            del self._leaving[model]
 
     @property
     def with_leaving(self) -> Sequence[ServedModel]:

@@ -215,7 +215,8 @@ class _Reader:
     def _check_unique(self, tables: Sequence[ModelTable]) -> None:
         owners: dict[str, str] = {}
         for table in tables:
-            for owner in (table, *table.presets):
+            named: list[ModelTable | Preset] = [table, *table.presets]
+            for owner in named:
                 for name in (owner.name, *owner.aliases):
                     if name in owners:
                         self._fail(f"the name {name!r} is given twice, here and in {owners[name]}", _header(owner.name))

@@ -77,7 +77,7 @@ class ChatTemplate:
     def with_defaults(self, variables: Mapping[str, object]) -> ChatTemplate:
         """This template with further values of variables that a conversation does not give."""
         changed = copy(self)
-        changed._tokens = self._tokens | variables
+        changed._tokens = {**self._tokens, **variables}
         return changed
 
     @property

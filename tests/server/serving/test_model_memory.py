@@ -12,6 +12,7 @@ import pytest
 
 from server.serving import residency
 from server.serving.eviction import Uses
+from server.startup.model_sizes import ModelBytes
 from server.startup.settings import ServerSettings
 from tests.patience import PATIENCE_S
 from tests.server.conftest import eventually
@@ -31,8 +32,8 @@ class Sizes:
     of_models: dict[str, int]
     free: int = 0
 
-    def bytes_of(self, settings: ServerSettings) -> int:
-        return self.of_models[settings.model]
+    def bytes_of(self, settings: ServerSettings) -> ModelBytes:
+        return ModelBytes(self.of_models[settings.model], self.of_models[settings.model])
 
     def free_bytes(self) -> int:
         return self.free

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,6 +89,13 @@ def test_a_flag_comes_before_a_variable_and_that_before_the_file(load: Load) -> 
     assert load('coordinator = "a:1"', JAX_COORDINATOR_ADDRESS="b:1").engine.coordinator == "a:1"
     only = load(EXAMPLE, {"model": ["mine=x.gguf"]})
     assert [(own.served_model_name, own.model) for own in settings_of_each(only)] == [("mine", "x.gguf")]
+
+
+def test_the_example_of_the_documentation_can_be_used(load: Load) -> None:
+    documentation = Path(__file__).parents[3] / "docs" / "operations.md"
+    (example,) = re.findall(r"```toml\n(.*?)```", documentation.read_text(encoding="utf-8"), re.DOTALL)
+    coder, small = settings_of_each(load(example))
+    assert (list(coder.tables[0].further_names), small.engine.dtype) == (["gpt-4o-mini", "brainstorm"], "bfloat16")
 
 
 def test_the_variable_names_the_file_too(path: Path) -> None:
