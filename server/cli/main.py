@@ -69,7 +69,9 @@ def _serve(options: argparse.Namespace) -> int:
         from server.cli.router import run_local_replicas
 
         return run_local_replicas(settings, _announce)
-    return run_server(settings, _announce, None if settings.config is None else read)
+    if settings.config is None or settings.engine.num_hosts > 1:
+        return run_server(settings, _announce)
+    return run_server(settings, _announce, read)
 
 
 def _with_host_key(settings: ServerSettings) -> ServerSettings:
