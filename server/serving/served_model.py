@@ -122,12 +122,12 @@ class ServedModel:
     def _set_defaults(self) -> None:
         if self._opened is None or self._loaded is None:
             return
+        own, presets = (RequestDefaults(), ()) if self.table is None else (self.table.defaults, self.table.presets)
+        self._opened = self._opened._replace(text_model=_with_defaults(self._loaded, own))
         self._by_preset = {}
-        if self.table is not None:
-            for preset in self.table.presets:
-                text_model = _with_defaults(self._loaded, preset.defaults.over(self.table.defaults))
-                self._by_preset |= dict.fromkeys(preset.names, text_model)
-            self._opened = self._opened._replace(text_model=_with_defaults(self._loaded, self.table.defaults))
+        for preset in presets:
+            text_model = _with_defaults(self._loaded, preset.defaults.over(own))
+            self._by_preset |= dict.fromkeys(preset.names, text_model)
 
     def prepare_grammars(self) -> None:
         """Builds the grammar vocabulary before the first grammar needs it. Blocks all threads of the process."""

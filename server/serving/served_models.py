@@ -96,7 +96,8 @@ class ServedModels:
 
         Raises SettingsError: it cannot be served beside the others.
         """
-        model = ServedModel(settings_of_another(self.first.settings, name, len(self.all)), self._count)
+        own = settings_of_another(self.settings, self.first.settings, name, len(self.all))
+        model = ServedModel(own, self._count)
         self._by_metrics[model.metrics] = model
         self.all = (*self.all, model)
         self.residency.add(model)
@@ -124,14 +125,18 @@ class ServedModels:
         self.residency.load_first()
 
     async def _remove(self, model: ServedModel) -> None:
-        await self.residency.leave(model)
         try:
+            await self.residency.leave(model)
             if model.is_open:
                 with suppress(EngineBusy, EngineError, ModelError):  # then the engine's end gives its memory back
                     await model.engine.lifecycle.sleep(forget_weights=True)
                 await model.engine.shutdown_in_background()
             await model.close()
             log.info("model_removed", model=model.model_name, path=model.settings.model)
+        except asyncio.CancelledError:  # the server ends
+            if model.is_open:
+                model.engine.shutdown(0.0)
+            raise
         except Exception:  # noqa: BLE001 - the other models go on
             log.exception("model_not_removed", model=model.model_name)
         finally:
@@ -151,10 +156,11 @@ class ServedModels:
         """Ends what runs beside the requests; the engines belong to somebody else."""
         await self.streams.close()
         await self.residency.stop()
-        for task in (leaving := tuple(self._leaving.values())):
+        models, leaving = self.with_leaving, tuple(self._leaving.values())
+        for task in leaving:
             task.cancel()
         await asyncio.gather(*leaving, return_exceptions=True)
-        for model in self.with_leaving:
+        for model in models:
             await model.close()
         self.pictures.close()
         self.workers.close()

@@ -105,8 +105,10 @@ def _with_share(settings: ServerSettings, num_models: int) -> EngineConfig:
     )
 
 
-def settings_of_another(first: ServerSettings, name: str, index: int) -> ServerSettings:
-    """The settings of a model that a running server takes beside its first one; raises SettingsError."""
+def settings_of_another(settings: ServerSettings, first: ServerSettings, name: str, index: int) -> ServerSettings:
+    """The settings of a model that a server takes beside its first one while it runs; raises SettingsError."""
+    if first.tables:  # what its table says is for the first one alone
+        first = replace(settings, engine=_with_share(settings, len(settings.tables)))
     if first.engine.num_hosts > 1:
         raise SettingsError(f"num_hosts is {first.engine.num_hosts}; several hosts compute one model")
     if first.engine.prefix_cache_listen is not None or first.engine.prefix_cache_peers:

@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from engine.interface.types import EngineState
+from server.protocol.errors import ApiError
 from server.serving import residency
 from server.serving.reconfiguration import Reconfiguration
 from server.startup.settings import ServerSettings
@@ -253,9 +254,49 @@ async def test_settings_hold_at_once_or_are_named(start_several: StartSeveral, f
 
 
 async def test_a_model_that_an_administrator_added_stays(start_several: StartSeveral, file: File) -> None:
-    file.write(CODER)
+    file.write(CODER + "sleep-idle-seconds = 900")
     async with start_several("", whole=file.read()) as server:
         reconfiguration = again(server, file)
-        server.served.add("smollm2-135m-instruct")
+        added = server.served.add("smollm2-135m-instruct")
+        assert (added.table, added.settings.sleep_idle_seconds) == (None, None)  # what a table says is for its model
         await file.reload(server, CODER + OTHER, reconfiguration)
+        assert server.sources["coder"].num_loads == 1
         assert server.served.names == ["coder", "other", "smollm2-135m-instruct"]
+
+
+async def test_models_that_leave_are_ended_with_the_server(start_several: StartSeveral, file: File) -> None:
+    file.write(CODER + OTHER)
+    async with start_several("", whole=file.read()) as server:
+        other = server.engine("other")
+        running, _ = await stream_half(server, "other")
+        await file.reload(server, CODER, again(server, file))
+        server.served.start_draining()
+        assert not await server.served.wait_idle(0.01)
+        server.served.abort_all()
+        assert await server.served.wait_idle(PATIENCE_S)
+        assert b'"abort"' in await running
+    assert other.is_shut_down
+
+
+async def test_who_has_found_a_model_that_is_gone_since_is_told(start_several: StartSeveral, file: File) -> None:
+    file.write(CODER + OTHER)
+    async with start_several("", whole=file.read()) as server:
+        found = server.served.find("other")
+        await file.reload(server, CODER, again(server, file))
+        await eventually(lambda: found not in server.served.with_leaving)
+        with (
+            pytest.raises(ApiError, match="was just replaced or removed") as refusal,
+            server.served.residency.use(found),
+        ):
+            pass
+        assert refusal.value.status == 503
+
+
+async def test_without_a_table_no_defaults_of_one_hold(start_several: StartSeveral, file: File) -> None:
+    file.write(CODER)
+    async with start_several("", whole=file.read()) as server:
+        model = server.served.find("coder")
+        assert model.sampling_defaults == {"temperature": 0.5, "top_k": 7}
+        await file.reload(server, 'model = "coder=coder.gguf"', again(server, file))
+        assert server.served.find("coder") is model
+        assert (model.sampling_defaults, model.further_names) == ({}, ())
