@@ -275,6 +275,8 @@ class Residency:
         freed = 0
         while self._is_wanted(model):
             num_bytes = await self._bytes_missing(model, freed)
+            if model not in self._places:  # it was removed meanwhile
+                break
             self._changed.clear()
             others = self._in_memory_beside(model)
             leaving = [other for other in others if self._places[other].is_leaving]
@@ -331,22 +333,23 @@ class Residency:
 
     async def _bytes_missing(self, model: ServedModel, freed: int) -> int:
         """The bytes that must get free for the model, as far as they are known; `freed` ones were a moment ago."""
-        others = self._in_memory_beside(model)
+        others, own = self._in_memory_beside(model), self._places[model]
         if self._sizes is None or (self._max_bytes is None and not others):
             return 0
+        places = [(each.settings, self._places[each]) for each in (model, *others)]  # some may be removed meanwhile
         try:
-            for each in (model, *others):
-                place = self._places[each]
+            for settings, place in places:
                 if place.bytes is None:
-                    place.bytes = await asyncio.to_thread(self._sizes.bytes_of, each.settings)
+                    place.bytes = await asyncio.to_thread(self._sizes.bytes_of, settings)
             free = await asyncio.to_thread(self._sizes.free_bytes) if self._max_bytes is None else 0
         except Exception as error:  # noqa: BLE001 - then the load finds out whether there is room
             log.warning("memory_not_measured", model=model.model_name, reason=f"{type(error).__name__}: {error}")
             return 0
-        if self._max_bytes is not None:
-            return self._bytes_of([model, *self._in_memory_beside(model)]) - self._max_bytes
-        place = self._places[model]
-        return 0 if place.bytes is None else place.bytes.least - max(freed, free)
+        if own.bytes is None:
+            return 0
+        if self._max_bytes is None:
+            return own.bytes.least - max(freed, free)
+        return own.bytes.usual + self._bytes_of(self._in_memory_beside(model)) - self._max_bytes
 
     def _bytes_of(self, models: Iterable[ServedModel]) -> int:
         """The bytes of weights and caches of models, as far as they are known."""

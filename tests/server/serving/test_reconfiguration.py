@@ -284,10 +284,8 @@ async def test_who_has_found_a_model_that_is_gone_since_is_told(start_several: S
         found = server.served.find("other")
         await file.reload(server, CODER, again(server, file))
         await eventually(lambda: found not in server.served.with_leaving)
-        with (
-            pytest.raises(ApiError, match="was just replaced or removed") as refusal,
-            server.served.residency.use(found),
-        ):
+        use = server.served.residency.use(found)
+        with pytest.raises(ApiError, match="was just replaced or removed") as refusal, use:
             pass
         assert refusal.value.status == 503
 
