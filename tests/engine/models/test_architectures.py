@@ -50,11 +50,12 @@ THROUGH_THE_ENGINE = (
 # GGUF files cannot say which layers have a window, do not rotate or have no experts, or that blocks are sequential.
 NOT_IN_GGUF = {
     "ministral", "qwen2_windows", "smollm3_windows", "qwen3_next_uneven", "ernie4_5_moe_interval", "falcon_sequential",
-    "gpt_oss_limited", "lfm2_biases",
+    "gpt_oss_limited", "lfm2_biases", "nemotron_h_moe",
 }  # fmt: skip
 # Nor what bounds time steps, or that norms come before gates.
 NOT_IN_GGUF |= {"granite_hybrid_dense", "falcon_h1_norm_first"}
 NOT_IN_GGUF.add("granite_hybrid_attention")  # it is a file of Granite
+NOT_IN_GGUF |= {"olmo_hybrid", "olmo_hybrid_rotary"}  # no files of the architecture are known
 # GGUF files of Qwen3.5 hold the heads of delta-nets in another order, which changes the order of sums.
 # Those of Falcon-H1 hold weights that are multiplied.
 REORDERED_IN_GGUF = {

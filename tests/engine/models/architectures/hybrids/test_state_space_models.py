@@ -49,6 +49,11 @@ def write_folder(path: Path, name: str, changes: dict[str, Any], *, without: str
         ("granite_hybrid", {"layer_types": ["mamba"] * 4}, "layer_types is .*it must list 5 layers"),
         ("granite_hybrid", {"layer_types": [7] * 5}, "layer_types is .*it must list for each layer one of"),
         ("nemotron_h", {"layers_block_type": ["mlp", "full_attention"]}, "no layer has a state space"),
+        ("nemotron_h_moe", {"layers_block_type": ["moe", "full_attention"]}, "no layer has a state space"),
+        ("nemotron_h_moe", {"num_experts_per_tok": 7}, "a token cannot pick 7 of 6 experts"),
+        ("nemotron_h_moe", {"moe_shared_expert_intermediate_size": 0}, "moe_shared_expert_intermediate_size is 0"),
+        ("nemotron_h_moe_latent", {"moe_latent_size": 0}, "moe_latent_size is 0; it must be an integer from 1"),
+        ("nemotron_h_moe_latent", {"moe_latent_size": 48}, "has shape .*, expected"),
         ("granite_hybrid", {"num_local_experts": 2**31 - 1}, "have 2147483647 experts each; at most 4096"),
         ("granite_hybrid", {"num_experts_per_tok": 7}, "a token cannot pick 7 of 6 experts"),
         (
