@@ -71,7 +71,22 @@ SAME_IN_COMPANY = ("glm4_moe", "hunyuan_dense", "gpt2", "deepseek_v3")
 # Tokens of the longest context that is served, where a model computes long contexts in another way.
 CONTEXTS = {"phi3_short": 128}
 
-every_golden = pytest.mark.parametrize("name", GOLDENS)
+# Those that XLA computes in full runs alone, because it compiles each for seconds: what is new in them has tests of
+# its own, or other goldens.
+NATIVE_ALONE = {
+    "bailing_moe2", "gemma4_dense", "gemma4_pictures", "internlm2", "lfm2_moe", "mistral4", "nemotron_h_moe",
+    "olmo_hybrid", "olmo_hybrid_rotary", "smallthinker", "smallthinker_softmax",
+}  # fmt: skip
+every_golden = pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        pytest.param(name, backend, id=f"{backend.name}-{name}")
+        for backend in BACKENDS
+        for name in GOLDENS
+        if IS_FULL or backend.name == "native" or name not in NATIVE_ALONE
+    ],
+    indirect=["backend"],
+)
 
 
 def tensors_of(golden: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -68,7 +68,7 @@ def write_folder(path: Path, name: str, changes: dict[str, Any], *, without: str
         ("falcon_h1", {"ssm_multipliers": [1.0, 1.0]}, "ssm_multipliers is .*it must be 5 numbers"),
         ("falcon_h1", {"mlp_multipliers": "big"}, "mlp_multipliers is .*it must be 2 numbers"),
         ("falcon_h1", {"mamba_d_ssm": 100}, "4 heads of a state space of 32 features are no 100 values"),
-        ("nemotron_h", {"layers_block_type": ["linear_attention", "moe"]}, "layers_block_type is .*one of"),
+        ("nemotron_h", {"layers_block_type": ["linear_attention", "conv"]}, "layers_block_type is .*one of"),
         ("nemotron_h", {"layers_block_type": []}, "layers_block_type is .*one of"),
         ("nemotron_h", {"mlp_hidden_act": "silu"}, 'mlp_hidden_act is .*must be "relu2"'),
         ("nemotron_h", {"mlp_bias": True}, "mlp_bias is true; biases are not served"),
