@@ -75,7 +75,7 @@ class Watch:
 
     def _look(self, own: int) -> None:
         for pid in process_tree(own):
-            with suppress(ProcessLookupError):
+            with suppress(OSError):  # it has just ended
                 memory = ResidentMemory.of(pid)
                 if memory is None:
                     continue

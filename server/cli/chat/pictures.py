@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from engine.interface.regular_file import open_regular
 from server.cli.chat.conversation import ConversationError
 
 MAX_FILE_BYTES = 64 << 20
@@ -20,11 +21,12 @@ def picture_part(path: Path) -> dict[str, Any]:
     from PIL import Image, ImageOps
 
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ConversationError(f"{path} has more than {MAX_FILE_BYTES >> 20} MiB")
-        content = path.read_bytes()
+        with open_regular(path) as file:
+            content: bytes = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         raise ConversationError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(content) > MAX_FILE_BYTES:
+        raise ConversationError(f"{path} has more than {MAX_FILE_BYTES >> 20} MiB")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Pillow about odd files

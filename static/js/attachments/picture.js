@@ -6,9 +6,9 @@ import { Refused } from "./refused.js";
 const FORMATS = ["image/png", "image/jpeg", "image/webp", "image/gif"]; // that the server reads
 const MAX_FILE_BYTES = 64 * 1024 * 1024;
 const MAX_UNCHANGED_BYTES = 256 * 1024; // a larger file is made smaller: all pictures of a conversation go with each request
-const MAX_BYTES = 512 * 1024;
+const MAX_BYTES = 384 * 1024;
 const MAX_EDGE = 1568; // pixels
-const ATTEMPTS = [[MAX_EDGE, 0.88], [MAX_EDGE, 0.7], [1024, 0.7], [768, 0.6]]; // the longer edge, and JPEG's quality
+const ATTEMPTS = [[MAX_EDGE, 0.85], [MAX_EDGE, 0.7], [1024, 0.7], [768, 0.6]]; // the longer edge, and JPEG's quality
 const MAX_URL_LENGTH = 3 * 1024 * 1024; // of pictures that other programs have kept
 const URL_OF_PICTURE = /^data:image\/(?:png|jpeg|webp|gif);base64,[A-Za-z0-9+/]+={0,2}$/;
 

@@ -84,7 +84,12 @@ def test_a_saved_part_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_picture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    for path, words in ((tmp_path / "a.png", "is no picture"), (tmp_path, "directory"), (tmp_path / "b", "No such")):
+    for path, words in (
+        (tmp_path / "a.png", "is no picture"),
+        (tmp_path, "a folder"),
+        (Path("/dev/zero"), "a device"),
+        (tmp_path / "b", "No such"),
+    ):
         with pytest.raises(ConversationError, match=words):
             picture_part(path)
     with pytest.raises(ConversationError, match="null"):
