@@ -156,7 +156,7 @@ ROUNDS = {
     "soak": "benchmarks.chaos.soak",
     "ports": "benchmarks.chaos.ports",
     "quiet": "benchmarks.chaos.quiet",
-    "pictures": "benchmarks.chaos.pictures",
+    "pictures": "benchmarks.chaos.pictures.round",
 }
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from benchmarks.chaos.attacks.picture_cases import picture_cases
+from benchmarks.chaos.pictures.cases import picture_cases
 from server.media.picture_decoder import PictureDecoder, UndecodablePicture
 
 

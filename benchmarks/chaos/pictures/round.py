@@ -28,8 +28,8 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.chaos.attacks.picture_cases import picture_cases
 from benchmarks.chaos.ledger import print_rows
+from benchmarks.chaos.pictures.cases import picture_cases
 from benchmarks.serving.resources import ResidentMemory, process_tree
 from server.cli.listeners import start_sites
 from server.http.app import build_app, make_runner, read_keys

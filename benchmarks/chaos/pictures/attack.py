@@ -2,7 +2,7 @@
 
 import base64
 
-from benchmarks.chaos.attacks.picture_cases import PictureCase, picture_cases
+from benchmarks.chaos.pictures.cases import PictureCase, picture_cases
 from benchmarks.chaos.target import Target
 
 _CHAT = "/v1/chat/completions"
