@@ -13,9 +13,14 @@ import pytest
 import pytest_asyncio
 from PIL import Image
 
+from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.seeing_text_model import SeeingTextModel
+from tests.fakes.text_model import EOS
+from tests.server.conftest import server_starter
 from tests.static.devtools import Browser, Page
 from tests.static.stub_server import StubServer
 from tests.static.test_attachments import GIVE, attached, give, refusal
+from tests.static.test_chat_page import READY, TRANSPORTS, reload
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -23,9 +28,10 @@ BEGINS = "data:image/png;base64,"
 CHIP = "#chat-files .chip.picture"
 
 
-def png_of(size: tuple[int, int], *, is_noise: bool = False) -> bytes:
+def png_of(size: tuple[int, int], colour: str = "black", *, is_noise: bool = False) -> bytes:
     file = io.BytesIO()
-    picture = Image.frombytes("RGB", size, os.urandom(3 * size[0] * size[1])) if is_noise else Image.new("RGB", size)
+    noise = os.urandom(3 * size[0] * size[1] * is_noise)
+    picture = Image.frombytes("RGB", size, noise) if is_noise else Image.new("RGB", size, colour)
     picture.save(file, "PNG")
     return file.getvalue()
 
@@ -42,9 +48,9 @@ async def server() -> AsyncIterator[StubServer]:
     await server.stop()
 
 
-async def open_page(browser: Browser, server: StubServer, width: int = 1200) -> Page:
-    page = await browser.open(server.origin + "/", width=width)
-    await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+async def open_page(browser: Browser, origin: str, width: int = 1200) -> Page:
+    page = await browser.open(origin + "/", width=width)
+    await page.wait_for(READY)
     await page.click("#tab-chat")
     await page.evaluate(GIVE)
     return page
@@ -52,7 +58,7 @@ async def open_page(browser: Browser, server: StubServer, width: int = 1200) -> 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def page(browser: Browser, server: StubServer) -> AsyncIterator[Page]:
-    page = await open_page(browser, server)
+    page = await open_page(browser, server.origin)
     yield page
     await page.close()
 
@@ -68,8 +74,7 @@ async def send(page: Page, text: str = "") -> None:
 async def become_blind(page: Page, server: StubServer) -> None:
     """The server's model reads text alone from now on, as another one that is chosen might."""
     server.modalities = ["text"]
-    await page.evaluate("location.reload(), 1")
-    await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+    await reload(page)
 
 
 def content_of(server: StubServer) -> Any:
@@ -78,7 +83,7 @@ def content_of(server: StubServer) -> Any:
 
 @pytest.mark.parametrize("width", [1200, 380])
 async def test_a_picture_is_attached_sent_shown_and_kept(browser: Browser, server: StubServer, width: int) -> None:
-    page = await open_page(browser, server, width)
+    page = await open_page(browser, server.origin, width)
     kind, at = ("paste", "#chat-input") if width < 1000 else ("drop", "header")
     assert not await give(page, ("tide.png", "image/png", SMALL), kind=kind, at=at)
     await page.wait_for(f"document.querySelector('{CHIP} img')?.naturalWidth === 9")
@@ -93,13 +98,28 @@ async def test_a_picture_is_attached_sent_shown_and_kept(browser: Browser, serve
         assert await page.wait_for(f"{shown}?.naturalWidth") == 9
         assert await page.evaluate(f"{shown}.alt") == "tide.png"
         assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        await page.evaluate("location.reload(), 1")
-        await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+        await reload(page)
     await page.wait_for(f"{shown} !== null")
     await send(page, "And now?")  # the picture of an earlier turn goes along
     assert server.requests[-1]["messages"][-3]["content"][0] == picture
     assert page.complaints() == []
     await page.close()
+
+
+async def test_a_picture_reaches_the_engine_over_each_transport(browser: Browser) -> None:
+    engine = FakeEngineClient(respond=lambda _prompt, _params: [*b"red", EOS], max_model_len=2048)
+    async with server_starter() as start:
+        server = await start(engine, text_model=SeeingTextModel())
+        page = await open_page(browser, server.url)
+        for transport in TRANSPORTS:
+            engine.pictures = ()
+            await page.evaluate(f"document.querySelector('input[name=transport][value={transport}]').click()")
+            await give(page, ("red.png", "image/png", png_of((9, 6), "red")))
+            await attached(page, 1)
+            await send(page, transport)
+            assert [picture.pixels[0, 0].tolist() for picture in engine.pictures][-1:] == [[255, 0, 0]]
+        assert page.complaints() == []
+        await page.close()
 
 
 async def test_a_picture_opens_by_keyboard_and_closes_again(page: Page) -> None:
