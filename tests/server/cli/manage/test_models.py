@@ -152,6 +152,6 @@ def test_a_model_that_sees_says_what_a_picture_costs(folder: Path, capsys: pytes
     assert 0 < seeing["encoder_bytes"] < seeing["weight_bytes"]
     assert cli.main(["models", str(folder)]) == 0
     assert "sees: a picture takes 16 tokens, and its encoder is" in capsys.readouterr().out
-    write_random_model(folder.parent / "model.gguf")
+    write_random_model(folder.parent / "model.gguf", lambda name: Kind.Q8_0)
     (other,) = listing(capsys, str(folder.parent / "model.gguf"))["models"]
     assert (other["modalities"], other["image_tokens"], other["encoder_bytes"]) == (["text"], 0, 0)
