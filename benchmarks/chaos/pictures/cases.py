@@ -101,10 +101,11 @@ def _packed_zeros(num_bytes: int) -> bytes:
     return b"\x78\xda" + blocks + struct.pack(">I", sum_of_zeros)
 
 
-def _bomb(width: int, height: int, **options: int) -> bytes:
+def _bomb(width: int, height: int, *, depth: int = 8, colour: int = 2, interlaced: int = 0) -> bytes:
     """A PNG of zeros, whose rows are as long as its kind says."""
-    samples = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[options.get("colour", 2)]
-    return _png(width, height, _packed_zeros(height * (1 + width * samples * options.get("depth", 8) // 8)), **options)
+    samples = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour]
+    packed = _packed_zeros(height * (1 + width * samples * depth // 8))
+    return _png(width, height, packed, depth=depth, colour=colour, interlaced=interlaced)
 
 
 def _with_chunk(kind: bytes, data: bytes) -> bytes:
