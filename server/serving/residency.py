@@ -285,13 +285,11 @@ class Residency:
             if num_models <= 0 and num_bytes <= 0:
                 return True
             reason = self._hopeless(model, others)
-            if reason is None and not self._places[model].num_users:
-                reason = NO_ROOM
             if reason is not None:
-                if self._places[model].num_users:
-                    log.error("model_not_loaded", model=model.model_name, reason=reason)
-                    model.fail_to_load(reason)
-                self._tell(model, _cannot_load(model, reason))
+                log.error("model_not_loaded", model=model.model_name, reason=reason)
+                model.fail_to_load(reason)
+            if reason is not None or not self._places[model].num_users:
+                self._tell(model, _cannot_load(model, reason or NO_ROOM))
                 return False
             if leaving:
                 await self._wait_for_change(RETRY_S)

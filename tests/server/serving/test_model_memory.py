@@ -51,6 +51,7 @@ async def test_as_many_models_go_as_must_and_pinned_ones_never(start_several: St
     whole = tables(tmp_path / "eagre.toml", "models-max-bytes = 10", *names, a="pinned = true")
     async with start_several("", whole=whole, sizes=sizes) as server:
         await eventually(lambda: server.in_memory == ["a", "b", "c"])  # no more fit, and nobody waits for others
+        await server.reach(large="unloaded", huge="failed")
         assert (await server.complete("b"))[0] == 200
         assert (await server.complete("large"))[0] == 200
         assert server.in_memory == ["a", "large"]
