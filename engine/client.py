@@ -11,12 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.adapters.adapter_weights import AdapterWeights
+from engine.adapters.peft_folder import PeftFolder
 from engine.embedding import embed
 from engine.engine import Engine
 from engine.engine_thread import JOIN_SECONDS, EngineThread
 from engine.interface.config import EngineConfig, ModelInfo
+from engine.interface.errors import ModelError
 from engine.interface.snapshot import EngineSnapshot
 from engine.interface.types import (
+    AdapterChoice,
     EngineStats,
     FinishReason,
     MachineMemory,
@@ -74,6 +78,11 @@ class EngineClient:
         open_model.refuse_unserved(model_path)
 
     @staticmethod
+    def rank_of_adapter(path: Path) -> int:
+        """The rank of an adapter's folder; raises ModelError where it is damaged or not served."""
+        return PeftFolder(path).config.largest_rank
+
+    @staticmethod
     def footprint(model_path: Path, config: EngineConfig) -> ModelFootprint:
         """The memory that the model would take; only the headers of its files are read. Raises as `load`."""
         return footprint(model_path, config)
@@ -106,6 +115,7 @@ class EngineClient:
         wants_progress: bool = False,
         second_start: int = 0,
         pictures: Sequence[PromptPicture] = (),
+        adapter: AdapterChoice | None = None,
         is_checked: bool = False,
     ) -> TokenStream:
         """Queues one request and returns at once.
@@ -124,6 +134,7 @@ class EngineClient:
             second_start: where the second text of a pair begins in a prompt of an encoder; 0: it is no pair.
             wants_progress: until the first token comes, the stream has events with the progress of the request.
             pictures: those of the prompt, in their order, for a model that sees.
+            adapter: one that was loaded and stays in its slot until the request has ended.
             is_checked: the prompt has passed `check_prompt` and the parameters `check_token_ids`, which matters where
                 one prompt gets many answers.
 
@@ -169,6 +180,7 @@ class EngineClient:
             is_whole=is_encoder,
             second_start=second_start,
             pictures=tuple(pictures),
+            adapter=adapter,
             submitted_at=time.perf_counter(),
         )
         stream = request.mailbox = TokenStream(request, self._abort)
@@ -191,6 +203,20 @@ class EngineClient:
             self.submit, prompt_token_ids, pooling, priority, tenant,
             is_encoder=self.model_info.is_encoder, second_start=second_start,
         )  # fmt: skip
+
+    def read_adapter(self, path: Path) -> AdapterWeights:
+        """Reads the folder of an adapter, in any thread; raises ModelError if it does not fit the model."""
+        if self._engine.adapters is None:
+            raise ModelError("the model was loaded without room for adapters")
+        return self._engine.adapters.read(path)
+
+    async def load_adapter(self, slot: int, weights: AdapterWeights) -> None:
+        """Puts an adapter into a slot whose requests have all ended; raises EngineError where the engine has ended."""
+        await self.lifecycle.load_adapter(slot, weights)
+
+    def load_first_adapter(self, slot: int, weights: AdapterWeights) -> None:
+        """As `load_adapter`, before the engine is started."""
+        self._engine.load_adapter(slot, weights)
 
     def abort(self, request_id: str) -> bool:
         """Ends the request with this id; returns False if there is no unfinished one."""

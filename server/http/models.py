@@ -9,6 +9,7 @@ from server.api.responses.model_catalogue import catalogue_entry
 from server.http.entry.served import SERVED
 from server.http.transport.json_body import json_response
 from server.protocol.errors import without_folders
+from server.serving.adapters import ServedAdapter
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.serving.tasks import task_of
@@ -21,8 +22,15 @@ async def list_models(request: web.Request) -> web.Response:
     served = request.app[SERVED]
     _check_loaded(served)
     if ANTHROPIC_HEADER in request.headers:
-        return json_response(anthropic_list([model.model_name for model in served.all], served.started_at))
-    listed = [_shape(model, served) for model in served.all]
+        names = [
+            name for model in served.all for name in (model.model_name, *(each.name for each in model.adapters.all))
+        ]
+        return json_response(anthropic_list(names, served.started_at))
+    listed = [
+        shape
+        for model in served.all
+        for shape in (_shape(model, served), *(_shape_of_adapter(each, model) for each in model.adapters.all))
+    ]
     generating = [model for model in served.all if not model.is_open or task_of(model) is Task.GENERATE]
     catalogue = [_catalogue_entry(model, place) for place, model in enumerate(generating)]
     return json_response({"object": "list", "data": listed, "models": catalogue})
@@ -32,9 +40,13 @@ async def show_model(request: web.Request) -> web.Response:
     """GET /v1/models/{id}"""
     served = request.app[SERVED]
     _check_loaded(served)
-    model = served.find(request.match_info["id"])
+    name = request.match_info["id"]
+    model = served.find(name)
     if ANTHROPIC_HEADER in request.headers:
-        return json_response(anthropic_model(model.model_name, served.started_at))
+        return json_response(anthropic_model(model.name_of(name), served.started_at))
+    for adapter in model.adapters.all:
+        if adapter.name == name:
+            return json_response(_shape_of_adapter(adapter, model))
     return json_response(_shape(model, served))
 
 
@@ -94,6 +106,21 @@ def _catalogue_entry(model: ServedModel, place: int) -> dict[str, Any]:
     max_model_len = model.engine.model_info.max_model_len if model.is_open else None
     reasons = model.is_open and model.answer_format.reasoning is not None
     return catalogue_entry(model.model_name, place, max_model_len, reasons=reasons)
+
+
+def _shape_of_adapter(adapter: ServedAdapter, model: ServedModel) -> dict[str, Any]:
+    """The model object of an adapter, as vLLM has it, with the name of its folder and that of its model."""
+    shape: dict[str, Any] = {
+        "id": adapter.name,
+        "object": "model",
+        "created": adapter.created,
+        "owned_by": "eagre",
+        "root": adapter.path.name,
+        "parent": model.model_name,
+    }
+    if model.is_open:
+        shape["max_model_len"] = model.engine.model_info.max_model_len
+    return shape
 
 
 def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:

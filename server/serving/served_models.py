@@ -128,6 +128,7 @@ class ServedModels:
 
     @property
     def names(self) -> list[str]:
+        """Of all models, without those of adapters."""
         return [model.model_name for model in self.all]
 
     @property
@@ -170,11 +171,14 @@ class ServedModels:
             self.admission_budget.check_load()
 
     def find(self, name: str | None) -> ServedModel:
-        """The model that clients know by this name, None for the first; raises ApiError (404) where there is none."""
+        """The model that clients know by this name or that of one of its adapters, None for the first.
+
+        Raises ApiError (404) where there is none.
+        """
         if name is None:
             return self.first
         for model in self.all:
-            if model.model_name == name:
+            if model.model_name == name or name in model.adapters:
                 return model
         raise model_not_found(name, self.names)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from engine.interface.types import PromptProgress
+from engine.interface.types import AdapterChoice, PromptProgress
 from server.admission.admission_budget import AdmissionBudget
 from server.admission.keyring import ANYBODY, Tenant
 from server.admission.loop_throttle import LoopThrottle
@@ -116,7 +116,8 @@ class Submitter:
                     request = await self._wait_for_load(model, request, submission, running)
                 engine, text_model, structured_output, idle_sleep = model.opened
                 refuse_generation(model)
-                with idle_sleep.use():
+                async with AsyncExitStack() as using:
+                    using.enter_context(idle_sleep.use())
                     # Pictures, prompt, then grammar.
                     request = await self._with_pictures(request, text_model)
                     prompts = await prepare(request, text_model, engine, self._workers)
@@ -125,6 +126,9 @@ class Submitter:
                     rules: Sequence[OutputGrammar | None] = ()
                     if request.has_rules:
                         rules = await structured_output.rules_of(request, prompts, self._workers)
+                    adapter = None
+                    if request.model is not None and model.is_of_adapter(request.model):
+                        adapter = await using.enter_async_context(model.adapters.use(request.model))
                     # Queue. Checked once more, because everything before may have taken long.
                     self._check_accepting()
                     with model.submitting():
@@ -134,8 +138,9 @@ class Submitter:
                         async with model.submitting_many if takes_turns else nullcontext():
                             tokenizer = model.shown_tokenizer(request)
                             generation = await queue(
-                                engine, request, prompts, rules, tokenizer, observers, tenant=tenant.name
-                            )
+                                engine, request, prompts, rules, tokenizer, observers,
+                                tenant=tenant.name, adapter=adapter,
+                            )  # fmt: skip
                         model.add(generation)
                         if model.num_aborts != num_aborts:
                             generation.abort()
@@ -239,6 +244,7 @@ async def queue(
     observers: Sequence[GenerationObserver] = (),
     *,
     tenant: str = "",
+    adapter: AdapterChoice | None = None,
 ) -> Generation:
     """Queues one sequence for each answer to each prompt. If one is refused, all the others are aborted.
 
@@ -263,6 +269,7 @@ async def queue(
                     # The other answers to the prompt share the progress of its first one.
                     wants_progress=request.streaming.tells_progress and index == 0,
                     pictures=prompt.pictures,
+                    adapter=adapter,
                     is_checked=True,
                 )
                 streams.append(stream)

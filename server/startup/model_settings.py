@@ -13,6 +13,7 @@ from engine.weights.formats.gguf_shards import ShardName
 from engine.weights.formats.model_folder import CONFIG
 from server.model_sources.builtin_models import BUILTIN_MODELS
 from server.model_sources.model_paths import GGUF_SUFFIX, is_model_folder, models_in
+from server.startup.adapter_settings import paths_of
 from server.startup.settings import ServerSettings, SettingsError
 
 _ONE_MODEL = "prefix_cache_listen and prefix_cache_peers are for a server with one model"
@@ -29,7 +30,12 @@ def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
         ((name, model),) = found
         if name is not None and settings.served_model_name is not None:
             raise SettingsError(f"served_model_name is {settings.served_model_name!r}, and --model says {name!r}")
-        return (replace(settings, models=(model,), served_model_name=settings.served_model_name or name),)
+        name = settings.served_model_name or name
+        paths = paths_of(settings.lora, (name or name_of(model),))
+        lora = tuple(f"{each}={os.path.abspath(path)}" for each, path in paths.items())
+        return (replace(settings, models=(model,), served_model_name=name, lora=lora),)
+    if settings.takes_adapters:
+        raise SettingsError(f"lora and enable_lora are for a server with one model, and there are {len(found)}")
     if settings.engine.num_hosts > 1:
         raise SettingsError(
             f"num_hosts is {settings.engine.num_hosts} and there are {len(found)} models; several hosts compute one"
@@ -64,6 +70,7 @@ def settings_of_another(first: ServerSettings, name: str, index: int) -> ServerS
         raise SettingsError(f"num_hosts is {first.engine.num_hosts}; several hosts compute one model")
     if first.engine.prefix_cache_listen is not None or first.engine.prefix_cache_peers:
         raise SettingsError(_ONE_MODEL)
+    first = replace(first, lora=(), enable_lora=False)
     return replace(first, models=(name,), served_model_name=name, engine=_with_own_ports(first.engine, index))
 
 

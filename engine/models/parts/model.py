@@ -28,6 +28,7 @@ class Model(ABC):
     config: ModelConfig
 
     is_encoder: ClassVar[bool] = False  # each token sees its whole text, and none is sampled
+    takes_adapters: ClassVar[bool] = False  # low-rank ones, beside its leaves of products
 
     @property
     def encoder(self) -> VisionEncoder | None:

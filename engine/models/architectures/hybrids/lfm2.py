@@ -74,6 +74,7 @@ class Lfm2(Decoder):
         "mlp_norm": ("ffn_norm", "ffn_norm"),
     }
     model_type = "lfm2"
+    takes_adapters = False  # parts of its layers are none of the products that adapters change
     output_norm_names = ("model.embedding_norm", "token_embd_norm")
     attention_output_names = ("self_attn.out_proj", "attn_output")
     query_key_norm = QueryKeyNorm.HEAD
