@@ -71,7 +71,8 @@ class AdapterStacks:
         written = dict(params)
         for target in self._targets:
             matrix: AdaptedMatrix = params[target.name]
-            if not isinstance(matrix.pairs.down, jax.Array):
+            down: object = matrix.pairs.down
+            if not isinstance(down, jax.Array):  # its shape, or a copy in the memory of the host
                 return params
             pair = weights.pairs.get(target.name) or self._nothing(target)
             pairs = self._writes[target.name](

@@ -359,11 +359,6 @@ class ServerSettings:
                         f"{name} is {getattr(self.engine, name)}, and there are adapters (lora, enable_lora), which "
                         "one device computes"
                     )
-            if self.enable_lora and self.data_parallel > 1:
-                raise SettingsError(
-                    f"enable_lora is true and data_parallel is {self.data_parallel}; several servers behind one front "
-                    "take adapters at the start alone (lora)"
-                )
         self.engine_config()
 
     @property
