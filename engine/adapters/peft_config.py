@@ -28,6 +28,7 @@ _REFUSED = {
 }
 # Initialisations that change the base model too, so that the pair alone is of no use.
 _CHANGING_THE_BASE = re.compile(r"(pissa|olora|corda|loftq|lora_ga)", re.IGNORECASE)
+_USUAL_ALPHA = 8.0  # PEFT's
 _MAX_PATTERN_LETTERS = 200
 _MODEL = re.compile(rf"\^?(?:(?:{'|'.join(sorted(PREFIXES))})\\?\.)*")  # at the begin of a pattern
 _NESTED_REPEAT = re.compile(r"\)\s*[*+{?]")  # takes exponential time, perhaps
@@ -53,7 +54,7 @@ class PeftConfig:
                 "init_lora_weights", "such an adapter changes its base model too; convert it to a plain LoRA adapter"
             )
         self._rank = _positive_integer(config, "r")
-        self._alpha = _number(config, "lora_alpha", float(self._rank))
+        self._alpha = _number(config, "lora_alpha", _USUAL_ALPHA)
         self._ranks = _patterns(config, "rank_pattern")
         self._alphas = _patterns(config, "alpha_pattern")
         self._is_rank_stabilised = config.value("use_rslora") is True

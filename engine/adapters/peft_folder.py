@@ -91,11 +91,10 @@ class PeftFolder:
                     else f"{self.path}: the adapter has the tensor {name!r}, which is no half of a low-rank pair; "
                     "modules to save are not served"
                 )
-            pair = pairs[plain_name(matched["module"])]
-            if matched["half"] == "A":
-                pair.down = tensor
-            else:
-                pair.up = tensor
+            pair, half = pairs[plain_name(matched["module"])], "down" if matched["half"] == "A" else "up"
+            if getattr(pair, half) is not None:
+                raise ModelError(f"{self.path}: the adapter changes {plain_name(matched['module'])} twice")
+            setattr(pair, half, tensor)
         if not pairs:
             raise ModelError(f"{self.path}: {WEIGHTS} has no tensors")
         return dict(pairs)

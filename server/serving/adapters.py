@@ -67,6 +67,11 @@ class Adapters:
     def all(self) -> Sequence[ServedAdapter]:
         return tuple(self._by_name.values())
 
+    def digest(self, name: str) -> str:
+        """Of the weights of an adapter that a request uses; empty where there is none in memory."""
+        adapter = self._by_name.get(name)
+        return "" if adapter is None or adapter.place is None else adapter.place.digest
+
     def __contains__(self, name: str | None) -> bool:
         return name in self._by_name
 

@@ -180,7 +180,7 @@ class ServedModels:
         for model in self.all:
             if model.model_name == name or name in model.adapters:
                 return model
-        raise model_not_found(name, self.names)
+        raise model_not_found(name, [*self.names, *(each.name for model in self.all for each in model.adapters.all)])
 
     def generate(self, model: ServedModel, submission: Submission) -> AbstractAsyncContextManager[Generation]:
         """`Submitter.submit`."""

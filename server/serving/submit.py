@@ -128,7 +128,8 @@ class Submitter:
                         rules = await structured_output.rules_of(request, prompts, self._workers)
                     adapter = None
                     if request.model is not None and model.is_of_adapter(request.model):
-                        adapter = await using.enter_async_context(model.adapters.use(request.model))
+                        in_memory = _adapter(model, request.model, request.timeout)
+                        adapter = await using.enter_async_context(in_memory)
                     # Queue. Checked once more, because everything before may have taken long.
                     self._check_accepting()
                     with model.submitting():
@@ -214,6 +215,25 @@ class Submitter:
         if not timeouts:
             return request
         return replace(request, timeout=max(min(timeouts) - (clock() - began), 0.001))
+
+
+@asynccontextmanager
+async def _adapter(model: ServedModel, name: str, seconds: float | None) -> AsyncIterator[AdapterChoice]:
+    """The adapter of a request, which waits for it no longer than for the engine's queue; raises as `Adapters.use`."""
+    limits = model.settings.engine
+    waits = [limit for limit in (seconds, limits.request_timeout, limits.queue_timeout) if limit is not None]
+    async with AsyncExitStack() as using:
+        try:
+            async with asyncio.timeout(min(waits, default=None)):
+                adapter = await using.enter_async_context(model.adapters.use(name))
+        except TimeoutError:
+            raise ApiError(
+                f"the adapter {name} was not in memory within the {min(waits):g} s that the request may wait",
+                status=504,
+                error_type=SERVER_ERROR,
+                code="timeout",
+            ) from None
+        yield adapter
 
 
 def _streaming(tenant: Tenant, request: GenerationRequest, *, is_owed: bool) -> AbstractContextManager[None]:

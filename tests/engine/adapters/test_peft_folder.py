@@ -123,6 +123,7 @@ def test_configurations_that_are_not_served(
         ("model.lm_head.weight", (64, 64), "modules to save are not served"),
         ("model.layers.0.mlp.experts.0.up_proj.lora_A.weight", (4, 64), "layers.0.mlp.experts.0.up_proj"),
         ("lm_head.lora_A.weight", (4, 64), "lm_head"),
+        ("model.layers.0.self_attn.q_proj.lora_A.other.weight", (4, 64), "layers.0.self_attn.q_proj twice"),
         ("model.layers.99.self_attn.q_proj.lora_A.weight", (4, 64), "layers.99.self_attn.q_proj"),
     ],
 )
