@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from engine.adapters.adapter_weights import AdapterWeights
-from engine.adapters.peft_folder import PeftFolder
+from engine.adapters.gguf_adapter import open_adapter
 from engine.embedding import embed
 from engine.engine import Engine
 from engine.engine_thread import JOIN_SECONDS, EngineThread
@@ -79,8 +79,8 @@ class EngineClient:
 
     @staticmethod
     def rank_of_adapter(path: Path) -> int:
-        """The rank of an adapter's folder; raises ModelError where it is damaged or not served."""
-        return PeftFolder(path).config.largest_rank
+        """The rank of an adapter; raises ModelError where it is damaged or not served."""
+        return open_adapter(path).largest_rank
 
     @staticmethod
     def footprint(model_path: Path, config: EngineConfig) -> ModelFootprint:
@@ -205,7 +205,7 @@ class EngineClient:
         )  # fmt: skip
 
     def read_adapter(self, path: Path) -> AdapterWeights:
-        """Reads the folder of an adapter, in any thread; raises ModelError if it does not fit the model."""
+        """Reads an adapter, in any thread; raises ModelError if it does not fit the model."""
         if self._engine.adapters is None:
             raise ModelError("the model was loaded without room for adapters")
         return self._engine.adapters.read(path)

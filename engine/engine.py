@@ -31,6 +31,7 @@ from engine.kv_transfer.kv_offload import KVOffload, files_of
 from engine.loop import EngineLoop
 from engine.models.encoders.vision_encoder import VisionEncoder
 from engine.models.open_model import OpenModel, open_model
+from engine.models.registry import names_in_gguf
 from engine.multihost.group import Group, open_group
 from engine.parallel.placement import Placement, choose_devices
 from engine.schedule.picture_cache import PictureCache
@@ -174,8 +175,9 @@ class Engine:
         params, adapters = weights.params, None
         if config.adapters is not None:
             adapters = AdapterStacks(
-                targets_of(opened.model), config.adapters, backends.weights.vector_dtype(precision)
-            )
+                targets_of(opened.model), config.adapters, backends.weights.vector_dtype(precision),
+                names_in_gguf(opened.architecture),
+            )  # fmt: skip
             params, backends = adapters.attach(params), with_adapters(backends)
         model_info = ModelInfo(
             architecture=opened.architecture.name,

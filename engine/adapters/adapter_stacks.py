@@ -13,7 +13,7 @@ from jax import lax
 
 from engine.adapters.adapted_products import AdaptedMatrix
 from engine.adapters.adapter_weights import AdapterWeights, LeafPair
-from engine.adapters.peft_folder import PeftFolder
+from engine.adapters.gguf_adapter import open_adapter
 from engine.adapters.targets import AdapterTarget
 from engine.backends.base.empty_arrays import EmptyArrays
 from engine.backends.base.operands import LowRankPairs
@@ -32,8 +32,15 @@ class AdapterStacks:
     An adapter may be put into a slot while no step in flight has a row of that slot.
     """
 
-    def __init__(self, targets: Sequence[AdapterTarget], limits: AdapterLimits, dtype: str) -> None:
-        """Compiles a program for each shape of pairs, which writes one slot."""
+    def __init__(
+        self, targets: Sequence[AdapterTarget], limits: AdapterLimits, dtype: str, architectures: Sequence[str]
+    ) -> None:
+        """Compiles a program for each shape of pairs, which writes one slot.
+
+        Args:
+            architectures: names that the model's architecture may have in GGUF files.
+        """
+        self._architectures = architectures
         self._targets = targets
         self._limits = limits
         self._rank = -(-limits.max_rank // _RANK_MULTIPLE) * _RANK_MULTIPLE
@@ -44,9 +51,11 @@ class AdapterStacks:
         self._writes = {name: _compiled(shapes) for name, shapes in self._shapes.items()}
 
     def read(self, path: Path) -> AdapterWeights:
-        """Reads an adapter's folder, in any thread; raises ModelError if it cannot be served beside these weights."""
+        """Reads an adapter, in any thread; raises ModelError if it cannot be served beside these weights."""
         with naming(path):
-            return PeftFolder(path).read(self._targets, self._limits.max_rank, self._rank)
+            adapter = open_adapter(path)
+            adapter.check_architecture(self._architectures)
+            return adapter.read(self._targets, self._limits.max_rank, self._rank)
 
     def attach(self, params: Params) -> Params:
         """The parameter tree with pairs of zeros beside the weights; `write_all` writes those that are loaded."""

@@ -39,9 +39,9 @@ class AdapterTarget:
         """Of each part, among the leaf's outputs."""
         return tuple(accumulate(part.shape[0] for part in self.parts))
 
-    def module(self, part: Part, layer: int) -> str:
-        """The name of a part's module, which it may share with other parts, as `plain_name` has it."""
-        return plain_name(part.stored["safetensors"].name.removesuffix(_SUFFIX).format(layer=layer))
+    def module(self, part: Part, layer: int, file_format: str = "safetensors") -> str:
+        """The plain name of a part's module, which it may share with other parts, in one format of files."""
+        return plain_name(part.stored[file_format].name.removesuffix(_SUFFIX).format(layer=layer))
 
 
 def targets_of(model: Model) -> tuple[AdapterTarget, ...]:

@@ -132,6 +132,15 @@ ARCHITECTURES: tuple[Architecture, ...] = (
 )
 
 
+# Those that GGUF files know as others.
+_IN_GGUF = {"mistral": "llama", "ministral": "llama", "mixtral": "llama"}
+
+
+def names_in_gguf(architecture: Architecture) -> tuple[str, ...]:
+    """The names that an architecture may have in GGUF files, its own first."""
+    return tuple(dict.fromkeys((architecture.name, _IN_GGUF.get(architecture.name, architecture.name))))
+
+
 def architecture_of_folder(folder: ModelFolder) -> Architecture:
     """Raises ModelError if the architecture is not supported."""
     names = folder.config.value("architectures")

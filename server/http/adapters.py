@@ -22,7 +22,7 @@ def add_routes(app: web.Application) -> None:
 
 
 async def _load(request: web.Request) -> web.Response:
-    """POST /v1/load_lora_adapter: serves an adapter from a folder on the server's machine."""
+    """POST /v1/load_lora_adapter: serves an adapter from a folder or file on the server's machine."""
     body = await read_admin_body(request, LoadAdapterBody)
     served = request.app[SERVED]
     model = _model_with_adapters(served)
@@ -32,7 +32,7 @@ async def _load(request: web.Request) -> web.Response:
     if any(name in each.own_names for each in served.all):
         raise invalid_value(f"lora_name is {shorten(name)}, which is the name of a model", "lora_name")
     if not body.lora_path:
-        raise invalid_value('lora_path is ""; it must be a folder on the server\'s machine', "lora_path")
+        raise invalid_value('lora_path is ""; it must be a folder or file on the server\'s machine', "lora_path")
     await model.adapters.load(name, Path(body.lora_path), in_place=body.load_inplace)
     log.info("admin", action="load_lora_adapter", adapter=shorten(name))
     return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")

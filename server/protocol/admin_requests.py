@@ -32,7 +32,7 @@ class LoadAdapterBody(StrictModel):
     """The body of /v1/load_lora_adapter."""
 
     lora_name: str  # by which clients choose it, as they choose a model
-    lora_path: str  # of a folder in PEFT's layout, on the server's machine
+    lora_path: str  # of a folder in PEFT's layout or a GGUF file, on the server's machine
     load_inplace: bool = False  # whether it may replace an adapter of this name
 
 

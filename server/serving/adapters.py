@@ -96,7 +96,7 @@ class Adapters:
             self._give_back(adapter)
 
     async def load(self, name: str, path: Path, *, in_place: bool = False) -> None:
-        """Serves one more adapter, from a folder on the server's machine.
+        """Serves one more adapter, from a folder or file on the server's machine.
 
         Args:
             in_place: it may replace one of this name; requests that run keep that.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.interface.config import AdapterLimits
+from server.model_sources.model_paths import GGUF_SUFFIX
 from server.startup.settings import ServerSettings, SettingsError
 
 if TYPE_CHECKING:
@@ -19,10 +20,10 @@ LEAST_RANK = 16
 
 
 def paths_of(texts: Iterable[str], taken: Iterable[str] = ()) -> dict[str, Path]:
-    """The folders of adapters by the names that clients know them by; raises SettingsError.
+    """The folders and files of adapters by the names that clients know them by; raises SettingsError.
 
     Args:
-        texts: each is NAME=PATH, the path of an adapter's folder, or that of a folder with several.
+        texts: each is NAME=PATH, the path of an adapter, or that of a folder with several.
         taken: names that adapters cannot have.
     """
     found: dict[str, Path] = {}
@@ -33,18 +34,18 @@ def paths_of(texts: Iterable[str], taken: Iterable[str] = ()) -> dict[str, Path]
         path = Path(os.path.expanduser(rest))
         if not rest or (has_name and not name and rest != text):
             raise SettingsError(f"lora is {text!r}; it must be NAME=PATH, or the path of a folder")
-        if not path.is_dir():
-            raise SettingsError(f"lora is {text!r}, and there is no such folder")
-        folders = (
-            [path] if name or (path / CONFIG).exists() else sorted(each.parent for each in path.glob(f"*/{CONFIG}"))
-        )
-        if not folders:
-            raise SettingsError(f"lora is {text!r}, a folder without {CONFIG} and without folders that have one")
-        for folder in folders:
-            own = name or Path(os.path.abspath(folder)).name
+        if not path.exists():
+            raise SettingsError(f"lora is {text!r}, and there is no such folder or file")
+        several = [path]
+        if not name and path.is_dir() and not (path / CONFIG).exists():
+            several = sorted([*(each.parent for each in path.glob(f"*/{CONFIG}")), *path.glob(f"*{GGUF_SUFFIX}")])
+        if not several:
+            raise SettingsError(f"lora is {text!r}, a folder without {CONFIG}, and without adapters in it")
+        for each in several:
+            own = name or Path(os.path.abspath(each)).name.removesuffix(GGUF_SUFFIX)
             if own in found or own in taken:
                 raise SettingsError(f"lora is {text!r}, and the name {own} is taken; name it with NAME=PATH")
-            found[own] = folder
+            found[own] = each
     return found
 
 

@@ -187,8 +187,8 @@ class ServerSettings:
     )
     lora: tuple[str, ...] = setting(
         (),
-        "NAME=PATH of a low-rank adapter (a folder in PEFT's layout), which clients choose as the model NAME, or the "
-        "path of a folder with several; give it again for further ones",
+        "NAME=PATH of a low-rank adapter (a folder in PEFT's layout or a GGUF file), which clients choose as the model "
+        "NAME, or the path of a folder with several; give it again for further ones",
         limit=Limit(all, "no part of it may be empty"),
         metavar="ADAPTER",
     )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from engine.adapters.gguf_adapter import open_adapter
 from engine.adapters.peft_folder import PeftFolder
 from engine.adapters.targets import AdapterTarget, targets_of
 from engine.interface.errors import ModelError
@@ -81,7 +82,12 @@ def test_equal_weights_have_equal_digests_and_others_do_not(
     one, two = pairs_of(model, ATTENTION, 4, 1), pairs_of(model, ATTENTION, 4, 2)
     folders = [
         write_adapter(tmp_path / name, pairs, config)
-        for name, pairs, config in (("a", one, CONFIG), ("b", one, CONFIG), ("c", two, CONFIG), ("d", one, {"r": 4}))
+        for name, pairs, config in (
+            ("a", one, CONFIG),
+            ("b", one, CONFIG),
+            ("c", two, CONFIG),
+            ("d", one, {"r": 4, "lora_alpha": 4}),
+        )
     ]
     digests = [PeftFolder(folder).read(targets, 4, 8).digest for folder in folders]
     assert digests[0] == digests[1]
@@ -103,7 +109,7 @@ def test_equal_weights_have_equal_digests_and_others_do_not(
         ({"rank_pattern": {"q_proj": -1}}, "rank_pattern is"),
         ({"rank_pattern": {"(a+)+": 2}}, "repeats no group"),
         ({"alpha_pattern": {"[": 2}}, "no regular expression"),
-        ({"r": 2}, "matrices of the ranks 4 and 4, and adapter_config.json says 2"),
+        ({"r": 2}, "matrices of the rank 4, and adapter_config.json says 2"),
     ],
 )
 def test_configurations_that_are_not_served(
@@ -184,5 +190,5 @@ def test_half_a_folder_is_refused(tmp_path: Path, model: Path, targets: tuple[Ad
     assert "no JSON" in refusal()
     config.unlink()
     assert "it has no adapter_config.json" in refusal()
-    with pytest.raises(ModelError, match="no folder of an adapter"):
-        PeftFolder(folder / "missing")
+    with pytest.raises(ModelError, match="is no adapter"):
+        open_adapter(folder / "missing")
