@@ -28,7 +28,7 @@ class GgufAdapter(AdapterFile):
         kind, of_adapter = file.value("general.type"), file.value("adapter.type")
         if kind != "adapter" or of_adapter != "lora":
             raise ModelError(
-                f"{path} is no low-rank adapter: general.type is {kind!r} and adapter.type {of_adapter!r}; they must be "
+                f"{path} is no low-rank adapter: general.type is {kind!r} and adapter.type {of_adapter!r}, and not "
                 "'adapter' and 'lora'"
             )
         alpha = file.value("adapter.lora.alpha")
