@@ -31,7 +31,11 @@ class GgufAdapter(AdapterFile):
                 f"{path} is no low-rank adapter: general.type is {kind!r} and adapter.type {of_adapter!r}, and not "
                 "'adapter' and 'lora'"
             )
+        if file.value("adapter.alora.invocation_tokens") is not None:
+            raise ModelError(f"{path}: the adapter is an activated LoRA, which is not served")
         alpha = file.value("adapter.lora.alpha")
+        if alpha is None:
+            alpha = 0.0
         if not isinstance(alpha, int | float) or isinstance(alpha, bool) or alpha < 0:
             raise ModelError(f"{path}: adapter.lora.alpha is {alpha!r}; it must be a number that is not negative")
         self._alpha = float(alpha)

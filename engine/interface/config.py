@@ -199,10 +199,10 @@ class EngineConfig:
         "how an event is written: maps, or arrays as earlier versions of vLLM did",
         limit=one_of("maps", "arrays"),
     )
-    # Not settings, because the model and the user's cache folder decide them.
+    # Not settings, because the model, the user's cache folder and the server's adapters decide them.
     compilation_cache: str | None = None  # folder of compiled programs; None: they are not kept
-    eos_token_ids: tuple[int, ...] = ()
     adapters: AdapterLimits | None = None  # None: no adapter can be used
+    eos_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check(self)

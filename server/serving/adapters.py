@@ -75,8 +75,28 @@ class Adapters:
     def __contains__(self, name: str | None) -> bool:
         return name in self._by_name
 
+    def choose(self, name: str | None, numbers: Sequence[tuple[int, float]]) -> tuple[str, float] | None:
+        """The name and the scale of a request's adapter, None where it has none; raises ApiError.
+
+        Args:
+            name: that of an adapter, by which the request has chosen it in the place of a model.
+            numbers: the places of adapters in `all` with their scales, as llama.cpp's requests have them.
+        """
+        if not numbers:
+            return None if name is None else (name, 1.0)
+        if name is not None or len(numbers) > 1:
+            chosen = len(numbers) + (name is not None)
+            raise ApiError(f"lora and model choose {chosen} adapters; a request has one", param="lora")
+        ((number, scale),) = numbers
+        if number >= len(self._by_name):
+            raise ApiError(
+                f"lora has the id {number}; the model has {len(self._by_name)} adapters, listed by GET /lora-adapters",
+                param="lora",
+            )
+        return self.all[number].name, scale
+
     @asynccontextmanager
-    async def use(self, name: str) -> AsyncIterator[AdapterChoice]:
+    async def use(self, name: str, scale: float = 1.0) -> AsyncIterator[AdapterChoice]:
         """The adapter of this name, which stays in its slot while the context lasts.
 
         Raises ApiError: there is none, or it cannot be read any more. Raises EngineError where the engine has ended.
@@ -89,7 +109,7 @@ class Adapters:
             place = await self._bring(adapter)
         adapter.num_running += 1
         try:
-            yield AdapterChoice(place.slot, place.digest)
+            yield AdapterChoice(place.slot, place.digest, scale)
         finally:
             adapter.num_running -= 1
             adapter.used_at = time.monotonic()

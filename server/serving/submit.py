@@ -127,8 +127,10 @@ class Submitter:
                     if request.has_rules:
                         rules = await structured_output.rules_of(request, prompts, self._workers)
                     adapter = None
-                    if request.model is not None and model.is_of_adapter(request.model):
-                        in_memory = _adapter(model, request.model, request.timeout)
+                    named = request.model if model.is_of_adapter(request.model) else None
+                    chosen = model.adapters.choose(named, request.adapters)
+                    if chosen is not None:
+                        in_memory = _adapter(model, *chosen, request.timeout)
                         adapter = await using.enter_async_context(in_memory)
                     # Queue. Checked once more, because everything before may have taken long.
                     self._check_accepting()
@@ -218,14 +220,14 @@ class Submitter:
 
 
 @asynccontextmanager
-async def _adapter(model: ServedModel, name: str, seconds: float | None) -> AsyncIterator[AdapterChoice]:
+async def _adapter(model: ServedModel, name: str, scale: float, seconds: float | None) -> AsyncIterator[AdapterChoice]:
     """The adapter of a request, which waits for it no longer than for the engine's queue; raises as `Adapters.use`."""
     limits = model.settings.engine
     waits = [limit for limit in (seconds, limits.request_timeout, limits.queue_timeout) if limit is not None]
     async with AsyncExitStack() as using:
         try:
             async with asyncio.timeout(min(waits, default=None)):
-                adapter = await using.enter_async_context(model.adapters.use(name))
+                adapter = await using.enter_async_context(model.adapters.use(name, scale))
         except TimeoutError:
             raise ApiError(
                 f"the adapter {name} was not in memory within the {min(waits):g} s that the request may wait",

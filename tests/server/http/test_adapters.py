@@ -67,6 +67,27 @@ async def test_adapters_are_listed_with_their_parent(adapted: RunningServer) -> 
     assert (await adapted.get("/lora-adapters"))[1] == [{"id": 0, "path": "review", "scale": 0.0}]
 
 
+async def test_llama_cpps_requests_say_how_much_of_an_adapter(adapted: RunningServer) -> None:
+    body = {"prompt": "a", "n_predict": 1, "lora": [{"id": 0, "scale": 0.5}]}
+    status, answer = await adapted.post("/completion", body)
+    assert (status, answer["generation_settings"]["lora"]) == (200, [{"id": 0, "scale": 0.5}])
+    chosen = adapted.engine.adapters[-1]
+    assert chosen is not None
+    assert (chosen.digest, chosen.scale) == ("review", 0.5)
+    for nothing in ([], [{"id": 0, "scale": 0}]):
+        assert (await adapted.post("/completion", {**body, "lora": nothing}))[0] == 200
+        assert adapted.engine.adapters[-1] is None
+    for lora, words in (
+        ([{"id": 1, "scale": 1}], "the model has 1 adapters"),
+        ([{"id": 0, "scale": 1e30}], "lora"),
+        ([{"id": -1, "scale": 1}], "lora"),
+        ("review", "lora"),
+    ):
+        status, answer = await adapted.post("/completion", {**body, "lora": lora})
+        assert status == 400
+        assert words in answer["error"]["message"]
+
+
 async def test_an_adapter_makes_no_embeddings(adapted: RunningServer) -> None:
     status, body = await adapted.post("/v1/embeddings", {"input": "a", "model": "review"})
     assert (status, body["error"]["code"], body["error"]["param"]) == (400, "unsupported_task", "model")

@@ -127,6 +127,21 @@ async def test_a_name_may_get_other_weights_while_the_old_ones_are_in_use() -> N
     assert engine.loaded_adapters[-1] == (old.slot, "c")
 
 
+async def test_adapters_may_be_chosen_by_their_numbers_with_a_scale() -> None:
+    adapters = adapters_of(FakeEngineClient(), "a", "b")
+    assert adapters.choose(None, ()) is None
+    assert adapters.choose("a", ()) == ("a", 1.0)
+    assert adapters.choose(None, [(1, 0.5)]) == ("b", 0.5)
+    for name, numbers, words in (
+        (None, [(2, 1.0)], "the model has 2 adapters"),
+        (None, [(0, 1.0), (1, 1.0)], "choose 2 adapters"),
+        ("a", [(1, 1.0)], "choose 2 adapters"),
+    ):
+        with pytest.raises(ApiError, match=words) as refused:
+            adapters.choose(name, numbers)
+        assert refused.value.param == "lora"
+
+
 async def test_a_folder_that_cannot_be_used_is_refused_and_changes_nothing() -> None:
     engine = FakeEngineClient()
     adapters = adapters_of(engine, "bad-one", "a")
