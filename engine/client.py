@@ -41,7 +41,8 @@ from engine.token_stream import Outbox, TokenStream
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import InvalidParameter, SamplingParams
 
-__all__ = ["EngineClient", "Outbox", "TokenStream"]  # the server knows streams by way of the client
+# The server knows streams and adapters by way of the client.
+__all__ = ["AdapterWeights", "EngineClient", "Outbox", "TokenStream"]
 
 
 class EngineClient:

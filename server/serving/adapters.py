@@ -17,8 +17,8 @@ from engine.interface.types import AdapterChoice
 from server.protocol.errors import SERVER_ERROR, ApiError, without_folders
 from server.startup.logs import log
 
-if TYPE_CHECKING:  # it brings JAX, which takes a second to import
-    from engine.client import EngineClient
+if TYPE_CHECKING:  # they bring JAX, which takes a second to import
+    from engine.client import AdapterWeights, EngineClient
 
 MOST_ADAPTERS = 1024  # that have names; few of them are in memory
 
@@ -127,21 +127,26 @@ class Adapters:
         engine = self._engine
         if engine is None:
             raise ApiError("the model is not loaded, so that it takes no adapters yet", status=503, code="not_loaded")
-        if name in self._by_name and not in_place:
-            raise ApiError(f"the adapter {name} is loaded already", param="lora_name", code="adapter_exists")
-        if len(self._by_name) >= MOST_ADAPTERS:
-            raise ApiError(f"there are {MOST_ADAPTERS} adapters, the most that one model has", param="lora_name")
+        self._check_free(name, in_place=in_place)
         try:
-            await run_in_background(partial(engine.read_adapter, path), name="eagre-adapter", is_calm=True)
+            weights = await _read(engine, path)
         except ModelError as error:
             raise ApiError(f"the adapter cannot be used: {error}", param="lora_path", code="invalid_adapter") from error
+        self._check_free(name, in_place=in_place)  # another call may have taken the name meanwhile
         old = self._by_name.get(name)
         adapter = self._by_name[name] = ServedAdapter(name, path, int(time.time()))
         if old is not None:
             self._retire(old)
         if self._free:
-            await self._bring(adapter)
+            await self._bring(adapter, weights)
             self._give_back(adapter)  # it may have been removed meanwhile
+
+    def _check_free(self, name: str, *, in_place: bool) -> None:
+        """Raises ApiError where an adapter cannot get this name."""
+        if name in self._by_name and not in_place:
+            raise ApiError(f"the adapter {name} is loaded already", param="lora_name", code="adapter_exists")
+        if len(self._by_name) >= MOST_ADAPTERS:
+            raise ApiError(f"there are {MOST_ADAPTERS} adapters, the most that one model has", param="lora_name")
 
     def remove(self, name: str) -> None:
         """Serves an adapter no longer; requests that run keep it. Raises ApiError (404) where there is none."""
@@ -164,8 +169,8 @@ class Adapters:
                 adapter.place = None
         self._freed.set()
 
-    async def _bring(self, adapter: ServedAdapter) -> InSlot:
-        """Puts an adapter into a slot; raises as `use`."""
+    async def _bring(self, adapter: ServedAdapter, weights: AdapterWeights | None = None) -> InSlot:
+        """Puts an adapter into a slot, and reads it first where that is not done; raises as `use`."""
         async with self._lock:  # in the order of the requests
             if adapter.place is not None:
                 return adapter.place
@@ -173,8 +178,7 @@ class Adapters:
             assert engine is not None
             began = time.monotonic()
             try:
-                read = partial(engine.read_adapter, adapter.path)
-                weights = await run_in_background(read, name="eagre-adapter", is_calm=True)
+                weights = weights or await _read(engine, adapter.path)
             except ModelError as error:
                 raise ApiError(
                     f"the adapter {adapter.name} cannot be read: {without_folders(str(error))}",
@@ -213,6 +217,10 @@ class Adapters:
         finally:
             if leaving is not None:
                 leaving.is_leaving = False
+
+
+async def _read(engine: EngineClient, path: Path) -> AdapterWeights:
+    return await run_in_background(partial(engine.read_adapter, path), name="eagre-adapter", is_calm=True)
 
 
 def _unknown(name: str) -> ApiError:
