@@ -57,11 +57,13 @@ class AdaptedProducts:
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: Matrix, down: Matrix, picks: Picks, layer: jax.Array,
-        layout: TokenLayout, *, activation: Activation, clamp: Clamp | None = None, biases: ExpertBiases | None = None,
+        layout: TokenLayout, *, activation: Activation, is_gated: bool = True, clamp: Clamp | None = None,
+        biases: ExpertBiases | None = None,
     ) -> jax.Array:  # fmt: skip
         return self._products.add_experts(
-            addend, x, gate_up, down, picks, layer, layout, activation=activation, clamp=clamp, biases=biases
-        )
+            addend, x, gate_up, down, picks, layer, layout,
+            activation=activation, is_gated=is_gated, clamp=clamp, biases=biases,
+        )  # fmt: skip
 
     def head_product(
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: Matrix, *,
