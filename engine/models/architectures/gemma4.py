@@ -299,5 +299,16 @@ def _count(kinds: Sequence[tuple[bool, bool]], is_full: bool) -> int:
 def _normed(x: jax.Array, weights: jax.Array | None, epsilon: float) -> jax.Array:
     """An RMS norm over the last axis."""
     wide = x.astype(jnp.float32)
-    made = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)
+    made = wide * lax.rsqrt(_sum(wide * wide) / x.shape[-1] + epsilon)
     return made if weights is None else made * weights.astype(jnp.float32)
+
+
+def _sum(x: jax.Array) -> jax.Array:
+    """Over the last axis, in an order that does not depend on the shape of the step, as that of a reduction may."""
+    while x.shape[-1] % 2 == 0:
+        first, second = jnp.split(x, 2, axis=-1)
+        x = first + second
+    total = x[..., :1]
+    for index in range(1, x.shape[-1]):
+        total = total + x[..., index : index + 1]
+    return total
