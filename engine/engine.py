@@ -308,7 +308,7 @@ class Engine:
         if self.pictures is not None:
             self.pictures.cache.clear()
         if self._kv_offload is not None:
-            self._kv_offload.open()
+            self._kv_offload.open_if_changed()
 
     def load_adapter(self, slot: int, weights: AdapterWeights) -> None:
         """Puts an adapter into a slot that no step in flight names; raises ValueError if the engine takes none."""

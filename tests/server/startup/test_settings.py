@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
@@ -41,7 +42,9 @@ def test_a_cache_in_an_unknown_home_is_a_bad_setting(monkeypatch: pytest.MonkeyP
         parse()
 
 
-def test_every_setting_has_a_flag_and_a_variable() -> None:
+def test_every_setting_has_a_flag_and_a_variable(tmp_path: Path) -> None:
+    file = tmp_path / "eagre.toml"
+    file.write_text("")
     given = {
         "host": "0.0.0.0",
         "port": "9",
@@ -56,6 +59,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "api_key_file": "keys",
         "admin_key": "operator-key",
         "allowed_hosts": "a.example, .b.example",
+        "config": str(file),
         "model": "m.gguf",
         "served_model_name": "s",
         "lora": "review=adapters/review, adapters",
@@ -63,6 +67,7 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "max_loras": "3",
         "max_lora_rank": "32",
         "models_max": "2",
+        "models_max_bytes": "1000000",
         "dtype": "auto",
         "quantize": "int4",
         "matmul_backend": "native",
