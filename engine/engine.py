@@ -44,7 +44,8 @@ from engine.timeline import Timeline
 from engine.weights.host_memory import give_back_freed
 from engine.weights.layout import Params, Precision
 
-MAX_PICTURES_KEPT = 32  # whose embeddings are in memory
+MAX_PICTURES_KEPT = 32  # whose embeddings are in memory, or more, if they are small
+MAX_PICTURE_POSITIONS_KEPT = 8192
 
 _NATIVE_GRAIN = 16  # tokens that native products multiply together; of a tile they compute no padding beyond these
 
@@ -414,7 +415,8 @@ def _refuse_beside_pictures(encoder: VisionEncoder | None, config: EngineConfig)
 
 def _num_pictures(encoder: VisionEncoder, max_model_len: int) -> int:
     """Pictures whose embeddings are kept."""
-    return min(MAX_PICTURES_KEPT, -(-max_model_len // encoder.num_tokens))
+    most = max(MAX_PICTURES_KEPT, MAX_PICTURE_POSITIONS_KEPT // encoder.num_tokens)
+    return min(most, -(-max_model_len // encoder.num_tokens))
 
 
 def _picture_positions(encoder: VisionEncoder | None, max_model_len: int) -> tuple[int, int] | None:

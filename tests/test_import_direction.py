@@ -84,7 +84,10 @@ ONLY_IN = {
     "huggingface_hub": ("server/model_sources/",),
     "jinja2": ("server/text/", "server/cli/bench/"),  # chat templates, in a sandbox; the report's own page
     "rich": ("server/cli/",),
-    "PIL": ("server/media/decode_worker.py",),  # nothing that a client sends is decoded in the server's own process
+    "PIL": (
+        "server/media/decode_worker.py",
+        "server/media/tiles.py",
+    ),  # nothing that a client sends is decoded in the server's own process
     "llguidance": ("server/structured_output/",),
     "json": (
         "server/",

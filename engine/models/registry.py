@@ -32,6 +32,7 @@ from engine.models.architectures.hybrids.jamba import Jamba
 from engine.models.architectures.hybrids.lfm2 import Lfm2
 from engine.models.architectures.hybrids.mamba2 import Mamba2
 from engine.models.architectures.hybrids.nemotron_h import NemotronH
+from engine.models.architectures.idefics3 import Idefics3
 from engine.models.architectures.llama import Llama
 from engine.models.architectures.mistral import Ministral, Ministral3, Mistral
 from engine.models.architectures.mixtures.deepseek2 import Deepseek2, DeepseekV3, Glm4MoeLite
@@ -67,6 +68,8 @@ class Architecture(NamedTuple):
 
 ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("llama", "LlamaForCausalLM", Llama),
+    Architecture("llama", "Idefics3ForConditionalGeneration", Idefics3),
+    Architecture("llama", "SmolVLMForConditionalGeneration", Idefics3),
     Architecture("mistral", "MistralForCausalLM", Mistral),
     Architecture("ministral", "MinistralForCausalLM", Ministral),
     Architecture("mistral3", "Ministral3ForCausalLM", Ministral3),

@@ -2,67 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from engine.interface.errors import ModelError
-from engine.interface.types import PictureInput
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
+from server.media.tiling import Tiling
 
-_BILINEAR = 2  # Pillow's number of the filter
+_PROCESSOR_FILE = "preprocessor_config.json"
+_PROCESSORS_FILE = "processor_config.json"  # in which transformers 5 writes the image processor
 _MOST_FILTER = 5
-_HALF = 0.5  # the mean and the deviation of colours, with which the encoder expects them
+_HALF = 0.5  # the mean and the deviation of colours, with which the encoders expect them
 
 
-class PictureFormat(NamedTuple):
-    """The pictures of one model, all of which have one size."""
+@dataclass(frozen=True)
+class PictureFormat:
+    """The pictures of one model, each of which becomes one tile."""
 
-    height: int
-    width: int
-    resample: int  # Pillow's number of the filter that resizes them
-    num_tokens: int  # positions that a picture fills
-    most: int  # different ones in one prompt
+    tiling: Tiling
+    num_tokens: int  # positions that a tile fills
+    most: int  # different tiles in one prompt
     marker: str  # what chat templates write in the place of a picture
-    before: str  # text before the positions of a picture
-    token: str  # the name of the token at each of these positions
+    token: str  # the name of the token at each position of a tile
     token_id: int
-    behind: str  # text behind them
+    before: str = ""  # text before the positions
+    behind: str = ""
+
+    def text(self, num_rows: int, num_columns: int) -> str:
+        """The text of one picture in a prompt, with so many tiles beside that of the whole picture."""
+        return self.before + self.positions + self.behind
+
+    def tiling_of(self, detail: str) -> Tiling:
+        """How a picture is cut for which a client wants this detail, of `low`, `high` and `auto`."""
+        return self.tiling
 
     @property
-    def text(self) -> str:
-        """The text of one picture in a prompt."""
-        return self.before + self.token * self.num_tokens + self.behind
+    def positions(self) -> str:
+        """The text of one tile."""
+        return self.token * self.num_tokens
 
 
-def read_picture_format(path: Path, pictures: PictureInput, token_text: Callable[[int], str]) -> PictureFormat:
-    """Reads what the files of a model say of its pictures; raises ModelError.
-
-    Args:
-        pictures: what the engine takes.
-        token_text: the name of a token.
-    """
-    folder = ModelFolder(path)
-    processor = folder.json("preprocessor_config.json")
-    resample = _BILINEAR if processor is None else _read_processor(processor)
-    begin, token, end = (
-        folder.config.required_integer(name, least=0)
-        for name in ("boi_token_index", "image_token_index", "eoi_token_index")
-    )
-    try:
-        names = [token_text(each) for each in (begin, token, end)]
-    except IndexError as error:
-        raise ModelError(f"{path}: config.json names tokens of pictures that the vocabulary does not have") from error
-    # As transformers' Gemma3Processor writes it.
-    return PictureFormat(
-        pictures.height, pictures.width, resample, pictures.num_tokens, pictures.most,
-        marker=names[0], before=f"\n\n{names[0]}", token=names[1], token_id=token, behind=f"{names[2]}\n\n",
-    )  # fmt: skip
-
-
-def _read_processor(processor: JsonFile) -> int:
+def read_processor(folder: ModelFolder) -> JsonFile:
+    """The settings of a folder's image processor, empty where there is none; raises ModelError."""
+    processor = folder.json(_PROCESSOR_FILE)
+    if processor is None:
+        processors = folder.json(_PROCESSORS_FILE)
+        processor = None if processors is None else processors.table("image_processor")
+    if processor is None:
+        return JsonFile(folder.path / _PROCESSOR_FILE, {})
     for name in ("image_mean", "image_std"):
         if processor.value(name) not in (None, [_HALF] * 3):
             raise processor.error(name, f"of this architecture it must be {[_HALF] * 3}")
+    return processor
+
+
+def read_filter(processor: JsonFile, default: int) -> int:
+    """Pillow's number of the filter that resizes pictures; raises ModelError."""
     resample = processor.integer("resample", least=0, most=_MOST_FILTER)
-    return _BILINEAR if resample is None else resample
+    return default if resample is None else resample

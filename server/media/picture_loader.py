@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import numpy as np
-
 from engine.interface.regular_file import open_regular
+from server.media.decoded_picture import DecodedPicture, PictureTile
 from server.media.picture import Picture
-from server.media.picture_decoder import PictureDecoder, UndecodablePicture
+from server.media.picture_decoder import DecodedTiles, PictureDecoder, UndecodablePicture
 from server.media.picture_download import DownloadRefused, download
 from server.media.picture_format import PictureFormat
+from server.media.tiling import Tiling
 from server.protocol.errors import ApiError, shorten
 
 MAX_BYTES = 20 << 20  # of a picture from a file or from another host
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DecodedPicture:
-    """The pixels of a picture, in the size that the model takes."""
-
-    pixels: np.ndarray  # uint8[height, width, 3]
-    digest: bytes  # of the pixels
 
 
 class PictureLoader:
@@ -43,24 +34,28 @@ class PictureLoader:
         self._decoder = PictureDecoder()
 
     async def load(self, pictures: Sequence[Picture], form: PictureFormat) -> dict[Picture, DecodedPicture]:
-        """The pixels of pictures.
+        """Pictures as a model takes them.
 
         Raises:
             ApiError: names the first picture that is not allowed, cannot be found or cannot be decoded.
             QueueFull: the machine is too busy.
         """
         loaded: dict[Picture, DecodedPicture] = {}
-        decoded: dict[str, DecodedPicture] = {}  # the same picture may stand in several messages
+        decoded: dict[tuple[str, Tiling], DecodedPicture] = {}  # the same picture may stand in several messages
+        digests: set[bytes] = set()
         for picture in pictures:
-            if picture.url not in decoded:
-                decoded[picture.url] = await self._load(picture, form)
-            loaded[picture] = decoded[picture.url]
-        if len({each.digest for each in decoded.values()}) > form.most:
-            raise ApiError(
-                f"the request has {len(decoded)} pictures; this model takes at most {form.most}",
-                param=pictures[-1].path,
-                code="too_many_images",
-            )
+            key = picture.url, form.tiling_of(picture.detail)
+            if key not in decoded:
+                decoded[key] = await self._load(picture, form)
+                digests.update(tile.digest for tile in decoded[key].tiles)
+            if len(digests) > form.most:
+                kind = "pictures" if len(digests) <= len(decoded) else "pictures and pieces of pictures"
+                raise ApiError(
+                    f"the request has more than {form.most} different {kind}, the limit of this model",
+                    param=picture.path,
+                    code="too_many_images",
+                )
+            loaded[picture] = decoded[key]
         return loaded
 
     def close(self) -> None:
@@ -70,12 +65,10 @@ class PictureLoader:
     async def _load(self, picture: Picture, form: PictureFormat) -> DecodedPicture:
         content, is_base64 = await self._content(picture)
         try:
-            pixels = await self._decoder.decode(
-                content, is_base64=is_base64, height=form.height, width=form.width, resample=form.resample
-            )
+            tiles = await self._decoder.decode(content, form.tiling_of(picture.detail), is_base64=is_base64)
         except UndecodablePicture as error:
             raise _refused(picture, str(error)) from None
-        return DecodedPicture(pixels, await asyncio.to_thread(lambda: sha256(pixels.data).digest()))
+        return await asyncio.to_thread(_decoded, tiles, form)
 
     async def _content(self, picture: Picture) -> tuple[bytes, bool]:
         """The bytes of a picture, and whether they are in base64."""
@@ -116,6 +109,11 @@ class PictureLoader:
         if len(content) > MAX_BYTES:
             raise _refused(picture, f"has more than {MAX_BYTES} bytes, the limit")
         return content
+
+
+def _decoded(tiles: DecodedTiles, form: PictureFormat) -> DecodedPicture:
+    made = [PictureTile(pixels, sha256(pixels.data).digest(), form.num_tokens) for pixels in tiles.pixels]
+    return DecodedPicture(tuple(made), form.text(tiles.num_rows, tiles.num_columns))
 
 
 def _refused(picture: Picture, reason: str) -> ApiError:

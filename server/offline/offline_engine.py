@@ -68,9 +68,7 @@ class OfflineEngine:
         """
         if base is not None:
             base = over_defaults(base, self.text_model.sampling_defaults)
-        pictures, form = [each for source in request.prompts for each in source.pictures], self.text_model.pictures
-        if pictures and form is not None:
-            request = replace(request, decoded=self.run(self._pictures.load(pictures, form)))
+        request = self.with_pictures(request)
         (prompt,) = prepare_here(request, self.text_model, self._client, base)
         grammar_request = request.grammar
         grammar = None if grammar_request is None else grammar_request.to_grammar()
@@ -78,6 +76,14 @@ class OfflineEngine:
             return Job(request, prompt)
         compiled = self._grammars.compile_here(grammar, grammar_request.parameter)
         return Job(request, prompt, rules_behind(compiled, prompt))
+
+    def with_pictures(self, request: GenerationRequest) -> GenerationRequest:
+        """A request with its pictures decoded, where the model sees them; raises ApiError."""
+        pictures, form = [each for source in request.prompts for each in source.pictures], self.text_model.pictures
+        if not pictures or form is None:
+            return request
+        decoded = self.run(self._pictures.load(pictures, form))
+        return replace(request, prompts=[source.with_decoded(decoded) for source in request.prompts])
 
     def generate(self, jobs: Sequence[Job], watch: Callable[[BatchProgress], None] | None = None) -> list[Output]:
         """The outputs of `jobs`, in their order; calls `watch` in this thread ten times a second and at the end."""

@@ -162,7 +162,8 @@ class Submitter:
         pictures = [picture for prompt in request.prompts for picture in prompt.pictures]
         if not pictures or text_model.pictures is None:
             return request
-        return replace(request, decoded=await self._pictures.load(pictures, text_model.pictures))
+        decoded = await self._pictures.load(pictures, text_model.pictures)
+        return replace(request, prompts=[prompt.with_decoded(decoded) for prompt in request.prompts])
 
     async def _wait_for_load(
         self, model: ServedModel, request: GenerationRequest, submission: Submission, running: RunningRequest

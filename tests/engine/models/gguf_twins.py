@@ -405,7 +405,7 @@ def llama3_factors(rotary: Mapping[str, Any], rotary_dim: int) -> np.ndarray:
     return np.array(factors, np.float32)
 
 
-OF_PICTURES = ("vision_tower.", "multi_modal_projector.", "model.visual.")
+OF_PICTURES = ("vision_tower.", "multi_modal_projector.", "model.visual.", "model.vision_model.", "model.connector.")
 OUTPUT = {"lm_head.weight": "output.weight"}
 LAYER_NORM_EPSILONS = ("layer_norm_eps", "norm_epsilon", "norm_eps")
 
@@ -467,6 +467,7 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "Gemma2ForCausalLM": (MODEL_ARCH.GEMMA2, norms_with_one, add_gemma2),
     "Gemma3ForCausalLM": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
     "Gemma3ForConditionalGeneration": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
+    "SmolVLMForConditionalGeneration": (MODEL_ARCH.LLAMA, adjacent_pairs, nothing),
 }
 
 
@@ -545,7 +546,11 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
     for name, values in with_gguf_names(tensors, config).items():
         if name.startswith(OF_PICTURES) or ".act_fn." in name:
             continue
-        of_text = name.replace("language_model.", "").replace("e_score_correction_bias", "e_score_correction.bias")
+        of_text = (
+            name.replace("language_model.", "")
+            .replace("text_model.", "")
+            .replace("e_score_correction_bias", "e_score_correction.bias")
+        )
         # The table of names leaves out the output matrix of architectures that are published without one.
         stored = names.get_name(of_text, try_suffixes=(".weight", ".bias")) or OUTPUT.get(of_text)
         assert stored is not None, name

@@ -238,6 +238,17 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "image_token_index": 252,
         },
     ),
+    "smolvlm": (
+        "SmolVLMForConditionalGeneration",
+        {
+            "text_config": {**_LLAMA, "model_type": "llama", "rope_parameters": _PLAIN},
+            "vision_config": {
+                "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+                "image_size": 32, "patch_size": 8,
+            },
+            "scale_factor": 2, "tie_word_embeddings": False, "image_token_id": 252,
+        },
+    ),
     "mixtral": (
         "MixtralForCausalLM",
         {**_LLAMA, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 40, "rope_parameters": _PLAIN},
