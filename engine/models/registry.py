@@ -51,6 +51,7 @@ from engine.models.architectures.mixtures.qwen3_moe import Qwen3Moe
 from engine.models.architectures.olmo2 import Olmo2
 from engine.models.architectures.phi3 import Phi3
 from engine.models.architectures.qwen2 import Qwen2
+from engine.models.architectures.qwen2_5_vl import Qwen25VL
 from engine.models.architectures.qwen3 import Qwen3
 from engine.models.architectures.qwen3_5 import Qwen35, Qwen35Moe
 from engine.models.architectures.qwen3_next import Qwen3Next
@@ -74,6 +75,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("ministral", "MinistralForCausalLM", Ministral),
     Architecture("mistral3", "Ministral3ForCausalLM", Ministral3),
     Architecture("qwen2", "Qwen2ForCausalLM", Qwen2),
+    Architecture("qwen2vl", "Qwen2_5_VLForConditionalGeneration", Qwen25VL),
     Architecture("qwen3", "Qwen3ForCausalLM", Qwen3),
     Architecture("smollm3", "SmolLM3ForCausalLM", SmolLM3),
     Architecture("granite", "GraniteForCausalLM", Granite),

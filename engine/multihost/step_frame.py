@@ -66,9 +66,12 @@ class StepFormat:
         rest = _Rest(content)
         front = dict(zip(_FRONT, rest.take((len(_FRONT),), np.int32).tolist(), strict=True))
         shape = StepShape(front["num_decode_rows"], front["num_tiles"])
-        batch = StepBatch._make(
-            rest.take_like(array)
-            for array in StepBatch.padding(shape, front["num_sampled_rows"], self.max_pages_per_request)
+        batch = StepBatch(
+            *(
+                rest.take_like(array)
+                for array in StepBatch.padding(shape, front["num_sampled_rows"], self.max_pages_per_request)
+                if array is not None
+            )
         )
         sampling = SamplingRows._make(
             rest.take_like(array)

@@ -133,7 +133,7 @@ def _pictures_in(
         first = end - tile.num_tokens
         if first < 0 or places[end - 1] - places[first] != tile.num_tokens - 1:
             break
-        placed.append(PromptPicture(places[first], tile.num_tokens, tile.digest, tile.pixels))
+        placed.append(PromptPicture(places[first], tile.num_tokens, tile.digest, tile.pixels, tile.grid))
         end = first
     if end:
         raise InvalidParameter(

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-from server.media.tiles import Tiles, tile
-from server.media.tiling import Tiling
+from server.media.tiles import SizeRefused, Tiles, tile
+from server.media.tiling import Sizing, as_sizing
 
 MAX_BYTES = 1 << 30  # of address space; beyond it an allocation fails
 MAX_PIXELS = 1 << 25  # of a picture, before it is resized
@@ -37,7 +37,7 @@ class DecodeJob(NamedTuple):
     """What is wanted of the bytes of a picture."""
 
     is_base64: bool
-    tiling: Tiling
+    sizing: Sizing
     seconds: float  # of processor time
 
 
@@ -61,8 +61,8 @@ def _run(socket: Connection) -> None:
     signal.signal(TIME_SPENT_SIGNAL, signal.SIG_DFL)
     socket.send_bytes(b"ready")
     while True:
-        is_base64, tiling, seconds = json.loads(socket.recv_bytes())
-        job = DecodeJob(is_base64, Tiling(*tiling), seconds)
+        is_base64, is_native, sizing, seconds = json.loads(socket.recv_bytes())
+        job = DecodeJob(is_base64, as_sizing(is_native, sizing), seconds)
         content = socket.recv_bytes()
         signal.setitimer(signal.ITIMER_PROF, job.seconds)
         refusal, tiles, pixels = None, Tiles([]), b""
@@ -112,9 +112,11 @@ def _decode(content: bytes, job: DecodeJob) -> Tiles:
             raise PictureRefused(f"has {width} × {height} pixels")
         picture.seek(0)
         picture.load()
-        return tile(_as_rgb(ImageOps.exif_transpose(picture)), job.tiling)
+        return tile(_as_rgb(ImageOps.exif_transpose(picture)), job.sizing)
     except PictureRefused:
         raise
+    except SizeRefused as error:
+        raise PictureRefused(str(error)) from error
     except MemoryError:
         raise
     # Pillow raises whatever the plugins of its formats raise: OSError, SyntaxError, struct.error, IndexError, …

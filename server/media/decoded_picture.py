@@ -11,9 +11,10 @@ import numpy as np
 class PictureTile:
     """A picture, or a piece of one, in the size that the model's encoder takes."""
 
-    pixels: np.ndarray  # uint8[height, width, 3]
-    digest: bytes  # of the pixels
+    pixels: np.ndarray  # uint8[height, width, 3], or of a picture of any size, its patches
+    digest: bytes  # of the pixels, and of their shape
     num_tokens: int  # positions of a prompt that it fills
+    grid: tuple[int, int] = (0, 0)  # rows and columns of these positions, where pictures have any size
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from engine.interface.types import PictureInput
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
 from server.media.picture_format import PictureFormat, read_filter, read_processor
-from server.media.tiling import MAX_EDGE, Tiling
+from server.media.tiling import MAX_EDGE, Sizing, Tiling
 
 _LANCZOS = 1  # Pillow's number of the filter
 _AROUND = "<fake_token_around_image>"
@@ -33,9 +33,10 @@ class Idefics3Pictures(PictureFormat):
             lines.append("")
         return "\n".join([*lines, f"{_AROUND}{_WHOLE}{self.positions}{_AROUND}"])
 
-    def tiling_of(self, detail: str) -> Tiling:
-        """As `PictureFormat.tiling_of`; a picture of low detail is not cut."""
-        return Tiling(*self.tiling[:3]) if detail == _LOW else self.tiling
+    def sizing_of(self, detail: str) -> Sizing:
+        """As `PictureFormat.sizing_of`; a picture of low detail is not cut."""
+        is_low = detail == _LOW and isinstance(self.sizing, Tiling)
+        return self.sizing._replace(longest_edge=0) if is_low else self.sizing
 
 
 def read_idefics3_pictures(

@@ -18,7 +18,7 @@ import numpy as np
 
 from engine.interface.python_process import python_command, same_modules
 from engine.interface.types import QueueFull
-from server.media.tiling import Tiling
+from server.media.tiling import NativeSize, Sizing
 
 START = "from server.media.decode_worker import run; run()"
 START_SECONDS = 60.0  # that a process may take until it is ready; usually it takes a quarter of one
@@ -40,7 +40,7 @@ class DecodedTiles(NamedTuple):
     """The tiles of one picture, row by row, with the whole picture as the last one."""
 
     pixels: np.ndarray  # uint8[number, height, width, 3]
-    num_rows: int  # 0: the picture was not cut, and there is one tile
+    num_rows: int  # 0: the picture was not cut, and there is one tile; of a picture of any size, rows of squares
     num_columns: int
 
 
@@ -54,18 +54,22 @@ class PictureDecoder:
         self._lock = threading.Lock()
         self._is_closed = False
 
-    async def decode(self, content: bytes, tiling: Tiling, *, is_base64: bool) -> DecodedTiles:
+    async def decode(self, content: bytes, sizing: Sizing, *, is_base64: bool) -> DecodedTiles:
         """The tiles of a picture of a PNG, JPEG, WebP or GIF file.
 
         Raises:
             UndecodablePicture: the content is no such file, or is beyond a limit.
             QueueFull: the machine is too busy, or no process can be started.
         """
-        job = json.dumps([is_base64, tiling, SECONDS]).encode()
+        is_native = isinstance(sizing, NativeSize)
+        job = json.dumps([is_base64, is_native, sizing, SECONDS]).encode()
         work: Callable[[], _Decoded] = lambda: self._decode(job, content)  # noqa: E731
         pixels, num_rows, num_columns = await asyncio.get_running_loop().run_in_executor(self._threads, work)
-        array = np.frombuffer(pixels, np.uint8).reshape(-1, tiling.height, tiling.width, 3)
-        return DecodedTiles(array, num_rows, num_columns)
+        if isinstance(sizing, NativeSize):
+            height, width = num_rows * sizing.factor, num_columns * sizing.factor
+        else:
+            height, width = sizing.height, sizing.width
+        return DecodedTiles(np.frombuffer(pixels, np.uint8).reshape(-1, height, width, 3), num_rows, num_columns)
 
     def close(self) -> None:
         """Ends the process; a picture that is being decoded fails."""

@@ -11,10 +11,15 @@ from engine.weights.formats.model_folder import ModelFolder
 from server.media.gemma3_pictures import read_gemma3_pictures
 from server.media.idefics3_pictures import read_idefics3_pictures
 from server.media.picture_format import PictureFormat
+from server.media.qwen_pictures import read_qwen_pictures
 
 _Read = Callable[[ModelFolder, PictureInput, Callable[[int], str]], PictureFormat]
 # By the model_type in config.json; that of Gemma 3 holds where there is none.
-_READERS: Mapping[str, _Read] = {"idefics3": read_idefics3_pictures, "smolvlm": read_idefics3_pictures}
+_READERS: Mapping[str, _Read] = {
+    "idefics3": read_idefics3_pictures,
+    "smolvlm": read_idefics3_pictures,
+    "qwen2_5_vl": read_qwen_pictures,
+}
 
 
 def read_picture_format(path: Path, pictures: PictureInput, token_text: Callable[[int], str]) -> PictureFormat:

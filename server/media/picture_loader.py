@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from engine.interface.regular_file import open_regular
-from server.media.decoded_picture import DecodedPicture, PictureTile
+from server.media.decoded_picture import DecodedPicture
 from server.media.picture import Picture
-from server.media.picture_decoder import DecodedTiles, PictureDecoder, UndecodablePicture
+from server.media.picture_decoder import PictureDecoder, UndecodablePicture
 from server.media.picture_download import DownloadRefused, download
 from server.media.picture_format import PictureFormat
-from server.media.tiling import Tiling
+from server.media.tiling import Sizing
 from server.protocol.errors import ApiError, shorten
 
 MAX_BYTES = 20 << 20  # of a picture from a file or from another host
@@ -41,17 +40,17 @@ class PictureLoader:
             QueueFull: the machine is too busy.
         """
         loaded: dict[Picture, DecodedPicture] = {}
-        decoded: dict[tuple[str, Tiling], DecodedPicture] = {}  # the same picture may stand in several messages
-        digests: set[bytes] = set()
+        decoded: dict[tuple[str, Sizing], DecodedPicture] = {}  # the same picture may stand in several messages
+        blocks: dict[bytes, int] = {}
         for picture in pictures:
-            key = picture.url, form.tiling_of(picture.detail)
+            key = picture.url, form.sizing_of(picture.detail)
             if key not in decoded:
                 decoded[key] = await self._load(picture, form)
-                digests.update(tile.digest for tile in decoded[key].tiles)
-            if len(digests) > form.most:
-                kind = "pictures" if len(digests) <= len(decoded) else "pictures and pieces of pictures"
+                blocks.update((tile.digest, form.num_blocks(tile)) for tile in decoded[key].tiles)
+            if sum(blocks.values()) > form.most:
+                num_tokens = form.most * form.num_tokens
                 raise ApiError(
-                    f"the request has more than {form.most} different {kind}, the limit of this model",
+                    f"the pictures of the request fill more than {num_tokens} positions, the limit of this model",
                     param=picture.path,
                     code="too_many_images",
                 )
@@ -65,10 +64,10 @@ class PictureLoader:
     async def _load(self, picture: Picture, form: PictureFormat) -> DecodedPicture:
         content, is_base64 = await self._content(picture)
         try:
-            tiles = await self._decoder.decode(content, form.tiling_of(picture.detail), is_base64=is_base64)
+            tiles = await self._decoder.decode(content, form.sizing_of(picture.detail), is_base64=is_base64)
         except UndecodablePicture as error:
             raise _refused(picture, str(error)) from None
-        return await asyncio.to_thread(_decoded, tiles, form)
+        return await asyncio.to_thread(form.decoded, tiles)
 
     async def _content(self, picture: Picture) -> tuple[bytes, bool]:
         """The bytes of a picture, and whether they are in base64."""
@@ -109,11 +108,6 @@ class PictureLoader:
         if len(content) > MAX_BYTES:
             raise _refused(picture, f"has more than {MAX_BYTES} bytes, the limit")
         return content
-
-
-def _decoded(tiles: DecodedTiles, form: PictureFormat) -> DecodedPicture:
-    made = [PictureTile(pixels, sha256(pixels.data).digest(), form.num_tokens) for pixels in tiles.pixels]
-    return DecodedPicture(tuple(made), form.text(tiles.num_rows, tiles.num_columns))
 
 
 def _refused(picture: Picture, reason: str) -> ApiError:

@@ -19,10 +19,10 @@ from engine.interface.types import PromptPicture, TokenEvent
 from engine.models.open_model import open_model
 from sampling.host.params import SamplingParams
 from tests.golden.architectures.tiny_weights import tiny_weights
-from tests.golden.pictures.tiny_pictures import tiny_picture
+from tests.golden.pictures.tiny_pictures import GRIDS, tiny_patches, tiny_picture
 
 FOLDER = Path(__file__).parents[1] / "golden" / "pictures"
-NUM_TOKENS = {"gemma3": 16, "smolvlm": 4}  # of a picture, or of a tile of one
+NUM_TOKENS = {"gemma3": 16, "smolvlm": 4}  # of a picture, or of a tile of one, where all have one size
 
 
 class Golden:
@@ -32,8 +32,8 @@ class Golden:
         values: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
         self.config: dict[str, Any] = values["config"]
         self.prompts: list[dict[str, Any]] = values["prompts"]
-        self.num_tokens = NUM_TOKENS[name]
-        self.size: int = self.config["vision_config"]["image_size"]
+        self.num_tokens = NUM_TOKENS.get(name, 0)
+        self.size: int = self.config["vision_config"].get("image_size", 0)
         self._shapes, self._seed = values["shapes"], values["seed"]
 
     def write(self, path: Path) -> Path:
@@ -45,9 +45,18 @@ class Golden:
     def pictures_of(self, prompt: dict[str, Any]) -> list[PromptPicture]:
         pictures = []
         for name, start in prompt["pictures"]:
+            if not self.size:
+                pictures.append(self._picture_of_any_size(name, start))
+                continue
             pixels = tiny_picture(name, self.size)
             pictures.append(PromptPicture(start, self.num_tokens, hashlib.sha256(pixels.data).digest(), pixels))
         return pictures
+
+    def _picture_of_any_size(self, name: str, start: int) -> PromptPicture:
+        vision = self.config["vision_config"]
+        pixels = tiny_patches(name, vision["patch_size"], vision["spatial_merge_size"])
+        rows, columns = GRIDS[name]
+        return PromptPicture(start, rows * columns, hashlib.sha256(pixels.data).digest(), pixels, (rows, columns))
 
 
 GEMMA = Golden("gemma3")
@@ -104,7 +113,7 @@ async def test_an_engine_that_sees(folder: Path, backend: str, request: pytest.F
     engine.pool.check()
 
 
-@pytest.mark.parametrize("name", ["smolvlm"])
+@pytest.mark.parametrize("name", ["smolvlm", "qwen2_5_vl"])
 async def test_other_families(name: str, native: str, tmp_path: Path) -> None:
     golden = Golden(name)
     client = EngineClient(load(golden.write(tmp_path), "native"))

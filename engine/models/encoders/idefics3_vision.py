@@ -45,8 +45,7 @@ class Idefics3Vision(VisionEncoder):
         size = tower.image_size
         return cls(size, size, num_tokens, tower.num_layers, hidden_size, False, tower, factor)
 
-    @property
-    def inner_shape(self) -> tuple[int, int]:
+    def inner_shape(self, bucket: int) -> tuple[int, int]:
         return self.tower.num_patches, self.tower.hidden_size
 
     def leaves(self) -> tuple[Leaf, ...]:
@@ -55,10 +54,10 @@ class Idefics3Vision(VisionEncoder):
         projection = Leaf("vision.projection", LeafKind.VECTOR, (part,), is_per_layer=False, is_exact=True)
         return (*self.tower.leaves(_TOWER), projection)
 
-    def begin(self, params: Params, pixels: jax.Array) -> jax.Array:
+    def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
         return self.tower.begin(params, pixels)
 
-    def layer(self, params: Params, x: jax.Array, index: jax.Array) -> jax.Array:
+    def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
         return self.tower.layer(params, x, index)
 
     def end(self, params: Params, x: jax.Array) -> jax.Array:

@@ -190,7 +190,9 @@ class Decoder(Model):
         constants = AttentionConstants(
             num_heads=config.num_heads,
             scale=config.attention_scale,
-            rotations=rotation_tables(layout.positions, config.rotary),
+            rotations=rotation_tables(
+                layout.positions if layout.rope_positions is None else layout.rope_positions, config.rotary
+            ),
             tables=np.array(config.tables, np.int32),
             windows=np.array(config.windows, np.int32),
             softcap=config.attention_softcap,

@@ -249,6 +249,19 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "scale_factor": 2, "tie_word_embeddings": False, "image_token_id": 252,
         },
     ),
+    "qwen2_5_vl": (
+        "Qwen2_5_VLForConditionalGeneration",
+        {
+            "text_config": {
+                **_SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [2, 3, 3]},
+            },
+            "vision_config": {
+                "depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
+                "window_size": 16, "fullatt_block_indexes": [1], "out_hidden_size": 64,
+            },
+            "tie_word_embeddings": False, **_PICTURE_TOKENS,
+        },
+    ),
     "mixtral": (
         "MixtralForCausalLM",
         {**_LLAMA, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 40, "rope_parameters": _PLAIN},

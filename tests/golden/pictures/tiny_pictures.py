@@ -10,6 +10,18 @@ from tests.golden.tiny_llama import noise
 ODD_SIZES = ((1, 1), (3, 7), (48, 48), (50, 49), (97, 33), (31, 96), (200, 1), (1, 130), (47, 101), (150, 149))
 
 
+# Rows and columns of squares of pictures that keep their size, by their names.
+GRIDS = {"a": (2, 3), "b": (5, 1), "c": (3, 4), "d": (1, 1), "e": (4, 5)}
+
+
+def tiny_patches(name: str, patch_size: int, merge_size: int) -> np.ndarray:
+    """uint8[patches, patch_size, patch_size, 3], those of each square beside each other."""
+    rows, columns = GRIDS[name]
+    shape = rows * columns * merge_size**2, patch_size, patch_size, 3
+    patches: np.ndarray = ((noise(ord(name), shape) + 1) * 127.9).astype(np.uint8)
+    return patches
+
+
 def tiny_picture(name: str, size: int) -> np.ndarray:
     """uint8[size, size, 3] of a one-letter name."""
     picture: np.ndarray = ((noise(ord(name), (size, size, 3)) + 1) * 127.9).astype(np.uint8)
