@@ -424,7 +424,7 @@ def _picture_positions(encoder: VisionEncoder | None, max_model_len: int) -> tup
     """Positions and features of the embeddings of pictures."""
     if encoder is None:
         return None
-    return _num_pictures(encoder, max_model_len) * encoder.num_tokens, encoder.hidden_size
+    return _num_pictures(encoder, max_model_len) * encoder.num_tokens, encoder.num_features
 
 
 def _picture_input(encoder: VisionEncoder | None, layout: KVLayout, max_model_len: int) -> PictureInput | None:

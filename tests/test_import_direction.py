@@ -47,7 +47,7 @@ ROOMS = (
     "server.admission", "server.admission.limits", "server.protocol", "server",
     "engine", "engine.multihost", "engine.step", "engine.parallel", "engine.schedule", "engine.schedule.step_time",
     "engine.kv_transfer", "engine.peer_transport", "engine.kv_events",
-    "engine.models", "engine.models.architectures.mixtures",
+    "engine.models", "engine.models.architectures.mixtures", "engine.models.architectures.seeing",
     "engine.models.architectures.dense", "engine.models.architectures.gpt", "engine.models.architectures.encoders",
     "engine.models.architectures.hybrids",
     "engine.models.architectures", "engine.models.parts.hybrids", "engine.models.parts.routed", "engine.models.parts",

@@ -19,6 +19,7 @@ _READERS: Mapping[str, _Read] = {
     "idefics3": read_idefics3_pictures,
     "smolvlm": read_idefics3_pictures,
     "qwen2_5_vl": read_qwen_pictures,
+    "qwen3_vl": read_qwen_pictures,
 }
 
 

@@ -10,11 +10,12 @@ from engine.interface.types import CLIP_MEAN, CLIP_STD, PictureInput
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
 from server.media.decoded_picture import DecodedPicture, PictureTile
 from server.media.picture_decoder import DecodedTiles
-from server.media.picture_format import PictureFormat, read_filter, read_processor
+from server.media.picture_format import HALVES, PictureFormat, read_filter, read_processor
 from server.media.tiling import NativeSize
 
 _BICUBIC = 3  # Pillow's number of the filter
-_PATCH_SIZE, _MERGE_SIZE = 14, 2  # where config.json says nothing
+_EARLY = "qwen2_5_vl"
+_EARLY_PATCH_SIZE, _PATCH_SIZE, _MERGE_SIZE = 14, 16, 2  # where config.json says nothing
 _LEAST_TOKENS, _MOST_TOKENS = 4, 16_384  # where preprocessor_config.json says nothing
 _MOST = 1 << 30
 
@@ -43,9 +44,10 @@ class QwenPictures(PictureFormat):
 
 def read_qwen_pictures(folder: ModelFolder, pictures: PictureInput, token_text: Callable[[int], str]) -> QwenPictures:
     """As `read_picture_format`; raises IndexError where the vocabulary lacks a token."""
-    processor = read_processor(folder, CLIP_MEAN, CLIP_STD)
+    is_early = folder.config.text("model_type") == _EARLY
+    processor = read_processor(folder, *((CLIP_MEAN, CLIP_STD) if is_early else (HALVES, HALVES)))
     vision = folder.config.table("vision_config") or JsonFile(folder.config.path, {})
-    patch = vision.integer("patch_size", least=1) or _PATCH_SIZE
+    patch = vision.integer("patch_size", least=1) or (_EARLY_PATCH_SIZE if is_early else _PATCH_SIZE)
     merge = vision.integer("spatial_merge_size", least=1) or _MERGE_SIZE
     for name, expected in (("patch_size", patch), ("merge_size", merge)):
         if processor.value(name) not in (None, expected):

@@ -113,7 +113,7 @@ async def test_an_engine_that_sees(folder: Path, backend: str, request: pytest.F
     engine.pool.check()
 
 
-@pytest.mark.parametrize("name", ["smolvlm", "qwen2_5_vl"])
+@pytest.mark.parametrize("name", ["smolvlm", "qwen2_5_vl", "qwen3_vl"])
 async def test_other_families(name: str, native: str, tmp_path: Path) -> None:
     golden = Golden(name)
     client = EngineClient(load(golden.write(tmp_path), "native"))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from server.media.idefics3_pictures import Idefics3Pictures
 from server.media.picture_format import PictureFormat
 from server.media.tiling import Tiling
 from tests.fakes.text_model import FakeTextModel
@@ -178,6 +179,39 @@ async def test_a_cut_prompt_has_whole_pictures(seeing: RunningServer) -> None:
         assert status == 200
         assert [start for start, _ in seen(seeing)] == starts, most
         assert answer["usage"]["prompt_tokens"] <= most
+
+
+class CuttingTextModel(SeeingTextModel):
+    pictures = Idefics3Pictures(Tiling(4, 4, 2, 8), 3, 16, marker="<img>", token="\x01", token_id=1)
+
+
+async def test_a_picture_that_is_cut_is_several_to_the_engine(start_server: StartServer) -> None:
+    server = await start_server(text_model=CuttingTextModel())
+    around, rest = "<fake_token_around_image>", "\1\1\1"
+    rows = [f"{around}<row_{at}_col_1>{rest}{around}<row_{at}_col_2>{rest}\n" for at in (1, 2)]
+    text = f"user:a{''.join(rows)}\n{around}<global-img>{rest}{around}b\nassistant:"
+    body = {"messages": [{"role": "user", "content": parts("a", RED, "b")}], "max_tokens": 4}
+    status, answer = await server.post("/v1/chat/completions", body)
+    assert (status, answer["usage"]["prompt_tokens"]) == (200, len(text))
+    assert answer["usage"]["prompt_tokens_details"]["image_tokens"] == 15
+    assert [picture.start for picture in server.engine.pictures] == [
+        at for at in range(len(text)) if text[at : at + 3] == rest
+    ]
+    assert [picture.num_tokens for picture in server.engine.pictures] == [3] * 5
+    _, counted = await server.post("/v1/chat/completions/input_tokens", body)
+    assert counted["input_tokens"] == len(text)
+    for most in (len(text) - len(text.partition(rest)[0]) - 1, 40):  # within a tile, and behind the first ones
+        await server.post("/v1/chat/completions", {**body, "truncate_prompt_tokens": most})
+        assert server.engine.pictures == ()
+
+
+async def test_low_detail_is_one_tile(start_server: StartServer) -> None:
+    server = await start_server(text_model=CuttingTextModel())
+    low = {"type": "image_url", "image_url": {"url": RED, "detail": "low"}}
+    content = [low, *parts(RED)]
+    status, _ = await server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}]})
+    assert status == 200
+    assert len(server.engine.pictures) == 1 + 5
 
 
 async def test_files_of_the_allowed_folder_are_read(start_server: StartServer, tmp_path: Path) -> None:

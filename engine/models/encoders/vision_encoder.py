@@ -27,6 +27,16 @@ class VisionEncoder(ABC):
 
     uses_mrope: ClassVar[bool] = False  # whether the text model rotates tokens of pictures by their rows and columns
 
+    @property
+    def num_deep(self) -> int:
+        """Layers of the text model, the first ones, behind which it adds more of a picture (deep stack)."""
+        return 0
+
+    @property
+    def num_features(self) -> int:
+        """Of a token: its embedding, and what is added behind each of these layers."""
+        return self.hidden_size * (1 + self.num_deep)
+
     def buckets(self, max_model_len: int) -> tuple[int, ...]:
         """Tokens of the largest pictures that each group of programs takes, ascending."""
         return (self.num_tokens,)
@@ -53,4 +63,4 @@ class VisionEncoder(ABC):
 
     @abstractmethod
     def end(self, params: Params, x: jax.Array) -> jax.Array:
-        """Embeddings, float32[bucket, hidden]."""
+        """Embeddings, float32[bucket, num_features]."""

@@ -469,6 +469,7 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "Gemma3ForConditionalGeneration": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
     "SmolVLMForConditionalGeneration": (MODEL_ARCH.LLAMA, adjacent_pairs, nothing),
     "Qwen2_5_VLForConditionalGeneration": (MODEL_ARCH.QWEN2VL, as_stored, nothing),
+    "Qwen3VLForConditionalGeneration": (MODEL_ARCH.QWEN3VL, as_stored, nothing),
 }
 
 

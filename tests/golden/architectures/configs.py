@@ -262,6 +262,19 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": False, **_PICTURE_TOKENS,
         },
     ),
+    "qwen3_vl": (
+        "Qwen3VLForConditionalGeneration",
+        {
+            "text_config": {
+                **_LLAMA, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [8, 5, 3]},
+            },
+            "vision_config": {
+                "depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
+                "num_position_embeddings": 36, "deepstack_visual_indexes": [0, 1], "out_hidden_size": 64,
+            },
+            "tie_word_embeddings": False, **_PICTURE_TOKENS,
+        },
+    ),
     "mixtral": (
         "MixtralForCausalLM",
         {**_LLAMA, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 40, "rope_parameters": _PLAIN},

@@ -65,7 +65,9 @@ def inputs_of_qwen(model: Any, names: list[str], ids: torch.Tensor) -> dict[str,
     vision = model.config.vision_config
     merge = vision.spatial_merge_size
     patches = np.concatenate([tiny_patches(name, vision.patch_size, merge) for name in names]).astype(np.float32)
-    values = (patches / 255 - np.array(CLIP_MEAN, np.float32)) / np.array(CLIP_STD, np.float32)
+    is_early = model.config.model_type == "qwen2_5_vl"
+    mean, deviation = (CLIP_MEAN, CLIP_STD) if is_early else ([0.5] * 3, [0.5] * 3)
+    values = (patches / 255 - np.array(mean, np.float32)) / np.array(deviation, np.float32)
     frames = np.repeat(values.transpose(0, 3, 1, 2)[:, :, None], vision.temporal_patch_size, axis=2)
     grids = torch.tensor([[1, merge * rows, merge * columns] for rows, columns in map(GRIDS.__getitem__, names)])
     kinds = (ids == model.config.image_token_id).int()
@@ -96,6 +98,7 @@ FAMILIES = {
         lambda model, names, ids: {"pixel_values": square_pixels(model, names)[None]},
     ),
     "qwen2_5_vl": Family("qwen2_5_vl", {}, {}, 250, lambda name: GRIDS[name][0] * GRIDS[name][1], inputs_of_qwen),
+    "qwen3_vl": Family("qwen3_vl", {}, {}, 250, lambda name: GRIDS[name][0] * GRIDS[name][1], inputs_of_qwen),
 }  # fmt: skip
 
 
