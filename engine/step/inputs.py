@@ -48,6 +48,11 @@ class StepBatch(NamedTuple):
     sampled: np.ndarray  # int32[num_sampled_rows], index of the token whose logits are wanted; -1 in padding
     rope_positions: np.ndarray | None = None  # int32[num_tokens, NUM_ROPE_AXES]; None: those in the sequence
 
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """All that there are."""
+        return [array for array in self if array is not None]
+
     @classmethod
     def padding(cls, shape: StepShape, num_sampled_rows: int, max_pages_per_request: int) -> StepBatch:
         """A batch of padding rows alone."""

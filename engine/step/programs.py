@@ -138,7 +138,7 @@ class StepPrograms:
             self._copies_pages,
         )  # fmt: skip
         arrays = self._arrays
-        batch = StepBatch(0, 0, 0, 0, 0 if self._uses_mrope else None)
+        batch = self._batch(StepShape(1, 0), 1)
         trees = shapes_of(ArrayTrees(arrays.params, arrays.kv, arrays.slots, arrays.states, batch))
         return ProgramCache(store, f"{parts!r} {described(trees)} {environment([module])}", trees.of)
 
@@ -240,7 +240,7 @@ class ArrayTrees(NamedTuple):
     kv: KVPages
     slots: Slots
     states: FeatureStates
-    batch: Any  # a StepBatch of numbers
+    batch: StepBatch  # of any shape
 
     def of(self, key: Hashable) -> ProgramTrees:
         """The arguments and results of a program without tracing it, numbers for arrays; raises KeyError."""

@@ -35,8 +35,8 @@ class Idefics3Pictures(PictureFormat):
 
     def sizing_of(self, detail: str) -> Sizing:
         """As `PictureFormat.sizing_of`; a picture of low detail is not cut."""
-        is_low = detail == _LOW and isinstance(self.sizing, Tiling)
-        return self.sizing._replace(longest_edge=0) if is_low else self.sizing
+        size = self.sizing
+        return size._replace(longest_edge=0) if detail == _LOW and isinstance(size, Tiling) else size
 
 
 def read_idefics3_pictures(

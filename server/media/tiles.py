@@ -37,9 +37,8 @@ def tile(picture: Image, sizing: Sizing) -> Tiles:
 def _native(width: int, height: int, size: NativeSize) -> tuple[int, int]:
     """The width and the height, as transformers' Qwen2VLImageProcessorPil computes them."""
     if max(width, height) > MAX_RATIO * min(width, height):
-        raise SizeRefused(
-            f"has {width} × {height} pixels; one side may be at most {MAX_RATIO} times as long as the other"
-        )
+        reason = f"a side may be at most {MAX_RATIO} times as long as the other"
+        raise SizeRefused(f"has {width} × {height} pixels; {reason}")
     factor = size.factor
     rounded = [round(edge / factor) * factor for edge in (height, width)]
     if rounded[0] * rounded[1] > size.max_pixels:

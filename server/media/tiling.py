@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 MAX_EDGE = 4096  # of a picture that is cut into tiles; source: transformers' Idefics3ImageProcessor
 
@@ -29,6 +29,6 @@ class NativeSize(NamedTuple):
 Sizing: TypeAlias = Tiling | NativeSize
 
 
-def as_sizing(is_native: bool, values: list[int]) -> Sizing:
+def as_sizing(is_native: bool, values: list[Any]) -> Sizing:
     """What was sent as JSON."""
     return NativeSize(*values) if is_native else Tiling(*values)

@@ -49,7 +49,7 @@ class Qwen25Vision(QwenVision):
         window = vision.required_integer("window_size", least=1, most=MOST) // pixels
         if window < 1:
             raise vision.error("window_size", f"it must be at least {pixels}")
-        return cls(*fields, window, tuple(full))
+        return cls(**fields, window_size=window, full_layers=tuple(full))
 
     def leaves(self) -> tuple[Leaf, ...]:
         inner, feeding, merged = self.inner_size, self.intermediate_size, self.merged_size

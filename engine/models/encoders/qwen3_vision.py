@@ -51,7 +51,7 @@ class Qwen3Vision(QwenVision):
         deep, depth = vision.value("deepstack_visual_indexes"), vision.required_integer("depth", least=1)
         if not isinstance(deep, list) or any(not isinstance(each, int) or not 0 <= each < depth for each in deep):
             raise vision.error("deepstack_visual_indexes", f"it must be a list of integers from 0 to {depth - 1}")
-        return cls(*fields, side, tuple(deep))
+        return cls(**fields, num_places_a_side=side, deep_layers=tuple(deep))
 
     @property
     def num_deep(self) -> int:
@@ -112,7 +112,8 @@ class Qwen3Vision(QwenVision):
 
     def end(self, params: Params, x: jax.Array) -> jax.Array:
         last, *deep = jnp.split(x, 1 + self.num_deep, axis=-1)
-        normed = layer_norm(last, *(params[f"{PREFIX}{name}"][0] for name in ("last_norm", "last_norm_bias")), _EPSILON)
+        weight, bias = params[f"{PREFIX}last_norm"][0], params[f"{PREFIX}last_norm_bias"][0]
+        normed = layer_norm(last, weight, bias, _EPSILON)
         made = [self._merged(normed, lambda name: params[PREFIX + name][0])]
         for at, each in enumerate(deep):
             of = _of_deep(params, at)

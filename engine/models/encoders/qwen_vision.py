@@ -24,6 +24,7 @@ _BLOCK = 64  # tokens whose embeddings lie beside each other
 _SCORES_AT_ONCE = 1 << 20  # of a head
 _THETA = 10_000.0
 _COLOURS = 255
+_UNSEEN = -1e30
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class QwenVision(VisionEncoder):
     @classmethod
     def read_sizes(
         cls, config: JsonFile, tensor_names: Set[str], hidden_size: int, defaults: dict[str, Any], activation: str
-    ) -> tuple[JsonFile, tuple[Any, ...]] | None:
-        """The `vision_config` of a folder, and the first fields; None where it has no tensors of an encoder.
+    ) -> tuple[JsonFile, dict[str, Any]] | None:
+        """The `vision_config` of a folder, and these fields; None where it has no tensors of an encoder.
 
         Raises ModelError.
         """
@@ -70,7 +71,11 @@ class QwenVision(VisionEncoder):
             raise vision.error("num_heads", f"hidden_size ({inner}) must be a multiple of 4 times as many")
         if vision.integer("out_hidden_size", least=1) not in (None, hidden_size):
             raise vision.error("out_hidden_size", f"it must be the hidden_size of the text model ({hidden_size})")
-        fields = (0, 0, _BLOCK, depth, hidden_size, False, prefixes[0], inner, feeding, heads, patch, frames, merge)
+        fields = {
+            "height": 0, "width": 0, "num_tokens": _BLOCK, "num_layers": depth, "hidden_size": hidden_size,
+            "sees_both_ways": False, "prefix": prefixes[0], "inner_size": inner, "intermediate_size": feeding,
+            "num_heads": heads, "patch_size": patch, "num_frames": frames, "merge_size": merge,
+        }  # fmt: skip
         return vision, fields
 
     def buckets(self, max_model_len: int) -> tuple[int, ...]:
@@ -168,8 +173,8 @@ class QwenVision(VisionEncoder):
             queries, its_windows = block
             sees = its_windows[:, None] == window[None]
             sees = is_real[None] & (sees if is_full is None else sees | is_full)
-            # A padding query may see nothing; the least finite number keeps its weights finite.
-            scores = jnp.where(sees, jnp.einsum("qhd,hkd->hqk", queries, keys), jnp.finfo(jnp.float32).min)
+            # A padding query may see nothing; a finite number keeps its weights finite.
+            scores = jnp.where(sees, jnp.einsum("qhd,hkd->hqk", queries, keys), _UNSEEN)
             return jnp.einsum("hqk,hkd->qhd", jax.nn.softmax(scores, axis=-1), values)
 
         made: jax.Array = lax.map(attend, (blocks, windows))

@@ -152,8 +152,10 @@ def outputs(model: Any, parts: list[Any], family: Family) -> dict[str, Any]:
         gaps.append(best - second)
         logits.append([round(value, 5) for value in row.tolist()])
         token_ids.append(int(row.argmax()))
+        if token_ids[-1] == family.image_token:
+            return {}
     made = token_ids[len(prompt) :]
-    if min(gaps) < LEAST_GAP or len(set(made)) < LEAST_DIFFERENT or family.image_token in made:
+    if min(gaps) < LEAST_GAP or len(set(made)) < LEAST_DIFFERENT:
         return {}
     return {
         "prompt_token_ids": prompt,
