@@ -405,7 +405,14 @@ def llama3_factors(rotary: Mapping[str, Any], rotary_dim: int) -> np.ndarray:
     return np.array(factors, np.float32)
 
 
-OF_PICTURES = ("vision_tower.", "multi_modal_projector.", "model.visual.", "model.vision_model.", "model.connector.")
+OF_PICTURES = (
+    "vision_tower.",
+    "multi_modal_projector.",
+    "visual.",
+    "model.visual.",
+    "model.vision_model.",
+    "model.connector.",
+)
 OUTPUT = {"lm_head.weight": "output.weight"}
 LAYER_NORM_EPSILONS = ("layer_norm_eps", "norm_epsilon", "norm_eps")
 

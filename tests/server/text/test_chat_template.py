@@ -188,12 +188,12 @@ def test_a_template_that_reads_only_parts_gets_them() -> None:
     """SmolVLM's walks over the characters of a text, and writes none of them."""
     source = (
         "{% for m in messages %}{{ m['role'] }}{% if m['content'][0]['type'] == 'image' %}:{% else %}: {% endif %}"
-        "{% for line in m['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}{% endif %}{% endfor %}\n"
+        "{% for line in m['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}{% endif %}{% endfor %};"
         "{% endfor %}"
     )
     template = ChatTemplate(source)
     template.detect_content_format()
-    assert template.render([USER, {"role": "assistant", "content": "Yes"}]) == "user: Hi\nassistant: Yes\n"
+    assert template.render([USER, {"role": "assistant", "content": "Yes"}]) == "user: Hi;assistant: Yes;"
     assert template.render([USER], False, True) == "user: Hi"
     others = simple()
     others.detect_content_format()
