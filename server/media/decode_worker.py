@@ -112,7 +112,7 @@ def _decode(content: bytes, job: DecodeJob) -> Tiles:
             raise PictureRefused(f"has {width} × {height} pixels")
         picture.seek(0)
         picture.load()
-        return tile(_as_rgb(ImageOps.exif_transpose(picture)), job.sizing)
+        return tile(as_rgb(ImageOps.exif_transpose(picture)), job.sizing)
     except PictureRefused:
         raise
     except SizeRefused as error:
@@ -129,7 +129,7 @@ def _reason(error: Exception) -> str:
     return "its format is not known" if "cannot identify" in text else text[:200] or type(error).__name__
 
 
-def _as_rgb(picture: Image.Image) -> Image.Image:
+def as_rgb(picture: Image.Image) -> Image.Image:
     """The picture in 8 bits for each colour, over white where it is transparent."""
     if picture.mode == "I" or picture.mode.startswith("I;16"):
         gray = np.asarray(picture).astype(np.float64)

@@ -33,6 +33,14 @@ class Idefics3Pictures(PictureFormat):
             lines.append("")
         return "\n".join([*lines, f"{_AROUND}{_WHOLE}{self.positions}{_AROUND}"])
 
+    @property
+    def max_tokens(self) -> int:
+        """As `PictureFormat.max_tokens`."""
+        size = self.sizing
+        if not isinstance(size, Tiling) or not size.is_cut or size.longest_edge <= size.width:
+            return self.num_tokens
+        return ((-(-size.longest_edge // size.width)) ** 2 + 1) * self.num_tokens
+
     def sizing_of(self, detail: str) -> Sizing:
         """As `PictureFormat.sizing_of`; a picture of low detail is not cut."""
         size = self.sizing

@@ -34,6 +34,16 @@ class PictureFormat:
         """The text of one picture in a prompt, with so many tiles beside that of the whole picture."""
         return self.before + self.positions + self.behind
 
+    @property
+    def max_tokens(self) -> int:
+        """Positions of the picture that fills the most."""
+        return self.num_tokens
+
+    @property
+    def max_pictures(self) -> int:
+        """Different pictures of one prompt, where each fills the most positions."""
+        return self.most // -(-self.max_tokens // self.num_tokens)
+
     def sizing_of(self, detail: str) -> Sizing:
         """How a picture is resized for which a client wants this detail, of `low`, `high` and `auto`."""
         return self.sizing

@@ -31,6 +31,12 @@ class QwenPictures(PictureFormat):
         """As `PictureFormat.text`, of so many rows and columns of squares."""
         return self.token * (num_rows * num_columns)
 
+    @property
+    def max_tokens(self) -> int:
+        """As `PictureFormat.max_tokens`."""
+        size = self.sizing
+        return size.max_pixels // size.factor**2 if isinstance(size, NativeSize) else self.num_tokens
+
     def decoded(self, tiles: DecodedTiles) -> DecodedPicture:
         """As `PictureFormat.decoded`, with the patches of each square beside each other."""
         rows, columns, merge, patch = tiles.num_rows, tiles.num_columns, self.merge_size, self.patch_size

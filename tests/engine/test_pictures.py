@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from engine.client import EngineClient
 from engine.engine import Engine
@@ -18,7 +17,7 @@ from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.interface.types import PromptPicture, TokenEvent
 from engine.models.open_model import open_model
 from sampling.host.params import SamplingParams
-from tests.golden.architectures.tiny_weights import tiny_weights
+from tests.golden.pictures.tiny_folder import write_tiny_folder
 from tests.golden.pictures.tiny_pictures import GRIDS, tiny_patches, tiny_picture
 
 FOLDER = Path(__file__).parents[1] / "golden" / "pictures"
@@ -34,13 +33,10 @@ class Golden:
         self.prompts: list[dict[str, Any]] = values["prompts"]
         self.num_tokens = NUM_TOKENS.get(name, 0)
         self.size: int = self.config["vision_config"].get("image_size", 0)
-        self._shapes, self._seed = values["shapes"], values["seed"]
+        self.values = values
 
     def write(self, path: Path) -> Path:
-        path.mkdir(exist_ok=True)
-        (path / "config.json").write_text(json.dumps(self.config), encoding="utf-8")
-        save_file(tiny_weights(self.config["architectures"][0], self._shapes, self._seed), path / "model.safetensors")
-        return path
+        return write_tiny_folder(path, self.values)
 
     def pictures_of(self, prompt: dict[str, Any]) -> list[PromptPicture]:
         pictures = []
