@@ -23,6 +23,7 @@ from server.generation.prompt_sources import (
     TokenPrompt,
 )
 from server.media.picture_format import PictureFormat
+from server.media.picture_loader import PictureLoader
 from server.protocol.sampling_fields import DEFAULT_BREAKERS
 from server.structured_output.output_grammar import OutputGrammar
 from server.text.detokenizer import IncrementalDetokenizer
@@ -54,6 +55,15 @@ class PreparedPrompt:
     def output_token_ids(self) -> list[int]:
         """The answer so far, where it is part of the prompt."""
         return self.token_ids[len(self.token_ids) - self.num_output_tokens :]
+
+
+async def with_pictures(request: GenerationRequest, text_model: TextModel, loader: PictureLoader) -> GenerationRequest:
+    """The request with its pictures decoded, where the model sees them; raises ApiError or QueueFull."""
+    pictures = [picture for prompt in request.prompts for picture in prompt.pictures]
+    if not pictures or text_model.pictures is None:
+        return request
+    decoded = await loader.load(pictures, text_model.pictures)
+    return replace(request, prompts=[prompt.with_decoded(decoded) for prompt in request.prompts])
 
 
 async def prepare(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -15,7 +14,7 @@ from sampling.host.params import SamplingParams
 from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
 from server.generation.output_sequence import OutputSequence
-from server.generation.prompts import prepare_here, rules_behind
+from server.generation.prompts import prepare_here, rules_behind, with_pictures
 from server.media.picture_loader import PictureLoader
 from server.offline.batch import Batch, BatchProgress, Job, Output
 from server.offline.loop_thread import LoopStopped, LoopThread
@@ -79,11 +78,7 @@ class OfflineEngine:
 
     def with_pictures(self, request: GenerationRequest) -> GenerationRequest:
         """A request with its pictures decoded, where the model sees them; raises ApiError."""
-        pictures, form = [each for source in request.prompts for each in source.pictures], self.text_model.pictures
-        if not pictures or form is None:
-            return request
-        decoded = self.run(self._pictures.load(pictures, form))
-        return replace(request, prompts=[source.with_decoded(decoded) for source in request.prompts])
+        return self.run(with_pictures(request, self.text_model, self._pictures))
 
     def generate(self, jobs: Sequence[Job], watch: Callable[[BatchProgress], None] | None = None) -> list[Output]:
         """The outputs of `jobs`, in their order; calls `watch` in this thread ten times a second and at the end."""

@@ -18,7 +18,7 @@ from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
 from server.generation.observer import GenerationObserver, tell_finished
 from server.generation.output_sequence import OutputSequence
-from server.generation.prompts import PreparedPrompt, prepare
+from server.generation.prompts import PreparedPrompt, prepare, with_pictures
 from server.media.picture_loader import PictureLoader
 from server.protocol.errors import SERVER_ERROR, ApiError
 from server.serving.load_progress import telling_of_load
@@ -32,7 +32,6 @@ from server.telemetry.request_log import RequestLog
 from server.telemetry.tracing import Tracing
 from server.telemetry.usage_fields import UsageFields
 from server.text.detokenizer import HasTokenTexts
-from server.text.text_model import TextModel
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient, TokenStream
@@ -79,7 +78,7 @@ class Submitter:
         self._workers = workers
         self._request_log = request_log
         self._pictures = pictures
-        self._loads: set[asyncio.Task[None]] = set()  # of models that requests wait for before they can be queued
+        self._loads: set[asyncio.Task[None]] = set()  # of models that requests wait for before they are queued
 
     @asynccontextmanager
     async def submit(self, model: ServedModel, submission: Submission) -> AsyncIterator[Generation]:
@@ -111,14 +110,15 @@ class Submitter:
                     record = self._request_log.begin(ids, tenant.name, model.model_name)
                     observers.append(record)
                     await self._request_log.describe(record, request, self._workers)
-                # Model.
-                if not model.is_open:
+                # Model. One that sleeps takes the request into its queue, unless its client is told how the load goes.
+                if not model.is_open or (request.streaming.tells_progress and not model.is_in_memory):
                     request = await self._wait_for_load(model, request, submission, running)
-                engine, text_model, structured_output, idle_sleep = model.opened
+                engine, _, structured_output, idle_sleep = model.opened
+                text_model = model.text_model_of(request.model)
                 refuse_generation(model)
                 with idle_sleep.use():
                     # Pictures, prompt, then grammar.
-                    request = await self._with_pictures(request, text_model)
+                    request = await with_pictures(request, text_model, self._pictures)
                     prompts = await prepare(request, text_model, engine, self._workers)
                     if account is not None:
                         account.reserve(_most_tokens(request, prompts), is_owed=submission.was_accepted)
@@ -157,18 +157,10 @@ class Submitter:
         for load in tuple(self._loads):
             load.cancel()
 
-    async def _with_pictures(self, request: GenerationRequest, text_model: TextModel) -> GenerationRequest:
-        """The request with the pixels of its pictures, where the model sees them; raises ApiError or QueueFull."""
-        pictures = [picture for prompt in request.prompts for picture in prompt.pictures]
-        if not pictures or text_model.pictures is None:
-            return request
-        decoded = await self._pictures.load(pictures, text_model.pictures)
-        return replace(request, prompts=[prompt.with_decoded(decoded) for prompt in request.prompts])
-
     async def _wait_for_load(
         self, model: ServedModel, request: GenerationRequest, submission: Submission, running: RunningRequest
     ) -> GenerationRequest:
-        """Waits for a model that was never loaded; returns the request with the time left, or raises ApiError."""
+        """Waits for a model that is not in memory; returns the request with the time left, or raises ApiError."""
 
         async def tell(progress: PromptProgress, index: int) -> None:
             for observer in submission.observers:
@@ -186,7 +178,7 @@ class Submitter:
             self._loads.add(load)
             load.add_done_callback(self._loads.discard)
             try:
-                async with telling_of_load(model, tell if request.streaming.tells_progress else None):
+                async with telling_of_load(model, self._residency, tell if request.streaming.tells_progress else None):
                     await asyncio.wait_for(load, min(waits, default=None))
             except asyncio.CancelledError:
                 task = asyncio.current_task()

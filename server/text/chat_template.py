@@ -1,10 +1,13 @@
 """Renders chat messages into a prompt with the model's jinja2 chat template."""
 
+from __future__ import annotations
+
 import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, NoReturn
@@ -94,9 +97,11 @@ class ChatTemplate:
 
         self._takes_parts = not writes(_PROBE) and writes(_as_parts(_PROBE))
 
-    def set_defaults(self, variables: Mapping[str, object]) -> None:
-        """Sets the values of variables that a conversation does not give."""
-        self._tokens |= variables
+    def with_defaults(self, variables: Mapping[str, object]) -> ChatTemplate:
+        """This template with further values of variables that a conversation does not give."""
+        changed = copy(self)
+        changed._tokens = {**self._tokens, **variables}
+        return changed
 
     @property
     def source(self) -> str:

@@ -157,6 +157,11 @@ async def test_a_cut_prompt_has_whole_pictures(seeing: RunningServer) -> None:
         assert answer["usage"]["prompt_tokens"] <= most
 
 
+RESPONSES_PARTS = [
+    {"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": RED}, {"type": "input_text", "text": "b"},
+]  # fmt: skip
+
+
 class CuttingTextModel(SeeingTextModel):
     pictures = Idefics3Pictures(Tiling(4, 4, 2, 8), 3, 16, marker="<img>", token="\x01", token_id=1)
 
@@ -174,8 +179,14 @@ async def test_a_picture_that_is_cut_is_several_to_the_engine(start_server: Star
         at for at in range(len(text)) if text[at : at + 3] == rest
     ]
     assert [picture.num_tokens for picture in server.engine.pictures] == [3] * 5
-    _, counted = await server.post("/v1/chat/completions/input_tokens", body)
-    assert counted["input_tokens"] == len(text)
+    for route in ("/v1/chat/completions/input_tokens", "/v1/responses/input_tokens"):
+        asked = {"input": [{"role": "user", "content": RESPONSES_PARTS}]} if "responses" in route else body
+        _, counted = await server.post(route, asked)
+        assert counted["input_tokens"] == len(text)
+    _, shown = await server.post("/apply-template", body)
+    assert shown["prompt"] == text
+    _, rendered = await server.post("/v1/chat/completions/render", body)
+    assert bytes(rendered["token_ids"]).decode() == text
     for most in (len(text) - len(text.partition(rest)[0]) - 1, 40):  # within a tile, and behind the first ones
         await server.post("/v1/chat/completions", {**body, "truncate_prompt_tokens": most})
         assert server.engine.pictures == ()
