@@ -7,7 +7,7 @@ from engine.backends.base.backend import Products
 from engine.backends.base.norms import of_layer
 from engine.backends.base.operands import Norm
 from engine.backends.base.token_layout import TokenLayout
-from engine.models.architectures.gemma4_config import Gemma4Config
+from engine.models.architectures.gemma4.config import Gemma4Config
 from engine.models.parts.decoder import in_layers
 from engine.models.parts.routing import pick
 from engine.weights.layout import Params

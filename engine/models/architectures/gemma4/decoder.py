@@ -16,8 +16,8 @@ from engine.backends.base.backend import Backends, Products
 from engine.backends.base.norms import of_layer
 from engine.backends.base.operands import AttentionConstants, Norm
 from engine.backends.base.token_layout import TokenLayout
-from engine.models.architectures.gemma4_config import Gemma4Config, read_folder, read_gguf
-from engine.models.architectures.gemma4_experts import NORMS, expert_leaves, with_experts
+from engine.models.architectures.gemma4.config import Gemma4Config, read_folder, read_gguf
+from engine.models.architectures.gemma4.experts import NORMS, expert_leaves, with_experts
 from engine.models.parts.decoder import Decoder, Names, in_layers, single
 from engine.models.parts.hybrids.layers import Run, runs_of
 from engine.models.parts.model import Model
