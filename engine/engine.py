@@ -180,6 +180,7 @@ class Engine:
             encoder_bytes=opened.encoder_bytes(backends.weights, Precision.of_engine(config)),
             is_encoder=opened.model.is_encoder,
             num_labels=opened.model.num_labels,
+            head_pooling=opened.model.head_pooling,
         )
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
@@ -463,9 +464,13 @@ def _refuse_of_encoders(config: EngineConfig) -> None:
 def _shape_table(config: EngineConfig, model: ModelInfo) -> ShapeTable:
     if not model.is_encoder:
         return ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE)
-    # A step has one text of any length, or as many short ones as `max_num_batched_tokens` allow.
+    # A step has one text of any length, or as many short ones as `max_num_batched_tokens` allow, each with one tile
+    # that is not full.
     grain = _NATIVE_GRAIN if model.matmul_backend == "native" else TILE_SIZE
-    most = max(-(-model.max_model_len // TILE_SIZE), min(config.max_num_batched_tokens // grain, config.max_num_seqs))
+    most_of_several = min(
+        config.max_num_batched_tokens // grain, config.max_num_batched_tokens // TILE_SIZE + config.max_num_seqs
+    )
+    most = max(-(-model.max_model_len // TILE_SIZE), most_of_several)
     return ShapeTable(config.max_num_seqs, most, is_of_encoder=True)
 
 

@@ -229,6 +229,7 @@ class Decoder(Model):
             tables=np.array(config.tables, np.int32),
             windows=np.array(config.windows, np.int32),
             softcap=config.attention_softcap,
+            is_causal=not self.is_encoder,
             sinks=params.get("sinks"),
             q_norm=self.norm(params, "q_norm"),
             k_norm=self.norm(params, "k_norm"),
