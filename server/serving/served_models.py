@@ -14,6 +14,7 @@ from server.admission.workers import Workers
 from server.generation.generation import Generation
 from server.media.picture_loader import PictureLoader
 from server.protocol.errors import model_not_found, unavailable
+from server.serving.batch_figures import BatchFigures
 from server.serving.ignored_parameters import IgnoredParameters
 from server.serving.residency import Bring, Residency
 from server.serving.running_requests import RunningRequests
@@ -50,6 +51,7 @@ class ServedModels:
             None if settings.store is None else Path(settings.store),
             max_records=settings.store_records,
             max_bytes=settings.store_bytes,
+            max_file_bytes=settings.store_file_bytes,
         )
         self.workers = Workers()
         self.turns = LoopThrottle()  # of clients
@@ -67,7 +69,8 @@ class ServedModels:
         self.started_at = int(time.time())
         self._idle = asyncio.Event()
         self._idle.set()
-        self._is_draining = False
+        self.draining = asyncio.Event()  # set once the server ends
+        self.batch_figures = BatchFigures()
         self.all = tuple(ServedModel(own, self._count) for own in each or (settings,))
         self.residency = Residency(self.all, settings.models_max or len(self.all))
         self.pictures = PictureLoader(settings.allowed_media_hosts, settings.allowed_media_path)
@@ -83,6 +86,7 @@ class ServedModels:
                 "eagre_store_failures", "Calls of the store that failed so far", lambda: self.store.num_failures
             ),
             ProcessGauge("eagre_held_stream_bytes", "Bytes of their events", lambda: self.streams.num_bytes),
+            *self.batch_figures.gauges(),
         )
         self._by_metrics = {model.metrics: model for model in self.all}
         self.metrics = MetricsPage(self._by_metrics, MetricsNames(settings.metrics_names), gauges)
@@ -138,7 +142,7 @@ class ServedModels:
                 return Phase.FAILED
             if model.is_open:
                 phase = Phase.READY
-        return Phase.DRAINING if self._is_draining else phase
+        return Phase.DRAINING if self.draining.is_set() else phase
 
     @property
     def is_alive(self) -> bool:
@@ -196,7 +200,7 @@ class ServedModels:
 
     def start_draining(self) -> None:
         """Refuses new work and what waits for a model that was never loaded; ends logged streams that nobody reads."""
-        self._is_draining = True
+        self.draining.set()
         self.streams.stop_unread()
         self._submitter.cancel_loads()
 
