@@ -235,19 +235,19 @@ class BatchTable:
                 self._record(batch, line, make(custom_id), TokenCounts(), has_failed=True)
             return len(rows)
 
-    def end(self, number: int, status: str, fields: Mapping[str, Any]) -> StoredBatch:
-        """Ends a batch: its files are there for its owner, and lines without an answer are dropped."""
+    def end(self, number: int, status: str, fields: Mapping[str, Any], now: int) -> StoredBatch:
+        """Ends a batch: its files are there for its owner from now on, and lines without an answer are dropped."""
         with self._database.transaction():
             batch = self._of(number)
             if not batch.is_open:
                 return batch
             self._drop_lines(number)
             output, errors = self._run("SELECT output, errors FROM batches WHERE number = ?", (number,)).fetchone()
-            ids = {}
+            lifetime, ids = batch.fields.get("output_lifetime"), {}
+            expires = None if lifetime is None else now + lifetime
             for name, file in (("output_file_id", output), ("error_file_id", errors)):
                 if file is not None:
-                    self._run("UPDATE files SET state = ? WHERE number = ?", (FileState.READY, file))
-                    (ids[name],) = self._run("SELECT id FROM files WHERE number = ?", (file,)).fetchone()
+                    ids[name] = self._files.publish(file, now, expires)
             self._run(
                 "UPDATE batches SET status = ?, is_open = 0, fields = ? WHERE number = ?",
                 (status, orjson.dumps({**batch.fields, **fields, **ids}), number),
@@ -276,11 +276,10 @@ class BatchTable:
         column, count = ("errors", "failed") if has_failed else ("output", "completed")
         (file,) = self._run(f"SELECT {column} FROM batches WHERE number = ?", (batch.number,)).fetchone()
         if file is None:
-            lifetime = batch.fields.get("output_lifetime")
+            name = f"{batch.id}_{'error' if has_failed else 'output'}.jsonl"
             file = self._files.insert(
-                batch.owner, new_file_id(), f"{batch.id}_{'error' if has_failed else 'output'}.jsonl", OUTPUT_PURPOSE,
-                batch.created, None if lifetime is None else batch.created + lifetime, FileState.GROWING,
-            )  # fmt: skip
+                batch.owner, new_file_id(), name, OUTPUT_PURPOSE, batch.created, None, FileState.GROWING
+            )
             self._run(f"UPDATE batches SET {column} = ? WHERE number = ?", (file, batch.number))
         self._files.add_piece(file, batch.owner, line, value)
         self._run(

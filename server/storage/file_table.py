@@ -150,6 +150,15 @@ class FileTable:
             )
             return StoredFile(*self._run(f"SELECT {_COLUMNS} FROM files WHERE number = ?", (number,)).fetchone())
 
+    def publish(self, number: int, created: int, expires: int | None) -> str:
+        """Shows a file that a batch has written to its owner, within a transaction of the caller's; returns its id."""
+        self._run(
+            "UPDATE files SET state = ?, created = ?, expires = ? WHERE number = ?",
+            (FileState.READY, created, expires, number),
+        )
+        (file_id,) = self._run("SELECT id FROM files WHERE number = ?", (number,)).fetchone()
+        return str(file_id)
+
     def discard(self, number: int) -> None:
         """Drops a file of any state, if it is there."""
         with self._database.transaction():

@@ -105,6 +105,7 @@ class KeyAccount:
         wanted = min(num_tokens + tokens.capacity / 2, tokens.capacity) if is_background else num_tokens
         if tokens.remaining < max(wanted, num_tokens) and not is_owed:
             seconds = None if num_tokens > tokens.capacity else tokens.seconds_until(wanted)
+            self.usage.num_refused -= is_background  # it is tried again
             raise self._refusal(TOKENS, _tokens_per_minute(tokens, num_tokens), seconds, "The prompt or max_tokens")
         tokens.take(num_tokens)
 

@@ -23,6 +23,7 @@ from server.storage.batch_table import BatchLine, TokenCounts
 from server.storage.database import StoreError
 
 MAX_BESIDE_OTHERS = 1  # requests of batches that run while a client waits for an answer of its own
+MAX_BYTES = 8 << 20  # of the lines that run at once, unless one alone has more
 MAX_ATTEMPTS = 10  # computations of one request that ended with the process, before it is given up
 _POLL_S = 0.25  # between two looks at whether clients wait, while requests of batches do
 _SWEEP_S = 60.0  # between two looks at what has expired, while there are no batches
@@ -51,6 +52,7 @@ class BatchRunner:
         self._is_stale = True  # the store has changes that `_open` lacks
         self._changed = asyncio.Event()
         self._num_running = 0
+        self._num_bytes = 0  # of the lines that run
         self._num_turns = 0
         self._swept_at = 0.0
         self._running: asyncio.Task[None] | None = None
@@ -82,7 +84,7 @@ class BatchRunner:
                 self._changed.clear()
                 try:
                     await self._look()
-                except StoreError as error:
+                except Exception as error:  # noqa: BLE001 - batches go on as soon as they can
                     self._log_failure(error)
                     self._is_stale = True
                     await asyncio.sleep(_RETRY_S)
@@ -126,7 +128,7 @@ class BatchRunner:
             if known is None:
                 self._open[batch.number] = OpenBatch(batch)
             else:
-                known.stored = batch
+                known.stored, known.num_recorded = batch, 0
 
     def _advance(self, batch: OpenBatch, now: float) -> None:
         """Begins what a batch needs besides its requests: to be validated, or to be ended."""
@@ -148,7 +150,7 @@ class BatchRunner:
         async def run() -> None:
             try:
                 await work
-            except StoreError as error:
+            except Exception as error:  # noqa: BLE001 - it is begun anew
                 self._log_failure(error)
                 await asyncio.sleep(_RETRY_S)
             finally:
@@ -191,8 +193,8 @@ class BatchRunner:
         await self._end(batch, status, {f"{status}_at": int(self.clock())})
 
     async def _end(self, batch: OpenBatch, status: BatchStatus, fields: dict[str, object]) -> None:
-        number = batch.stored.number
-        ended = await self._store.run(lambda tables: tables.batches.end(number, status, fields))
+        number, now = batch.stored.number, int(self.clock())
+        ended = await self._store.run(lambda tables: tables.batches.end(number, status, fields, now))
         self._open.pop(number, None)
         log.info(
             "batch_ended", batch=ended.id, status=ended.status, requests=ended.total, completed=ended.completed,
@@ -214,9 +216,13 @@ class BatchRunner:
                 if batch.is_done:
                     self._changed.set()  # it ends in the next round
                 continue
+            if self._num_running and self._num_bytes + line.size > MAX_BYTES:
+                batch.leave(line)
+                return
             self._num_turns += 1
             batch.last_turn = self._num_turns
             self._num_running += 1
+            self._num_bytes += line.size
             batch.lines_running[line.number] = asyncio.create_task(self._work(batch, line))
 
     def _choose(self, *, is_others_turn: bool) -> OpenBatch | None:
@@ -276,6 +282,7 @@ class BatchRunner:
             batch.put_back(line, LONGEST_PAUSE_S)
         finally:
             self._num_running -= 1
+            self._num_bytes -= line.size
             batch.lines_running.pop(line.number, None)
             self._changed.set()
 
@@ -337,9 +344,10 @@ class BatchRunner:
         if not task.cancelled():
             task.exception()
 
-    def _log_failure(self, error: StoreError) -> None:
+    def _log_failure(self, error: Exception) -> None:
+        """Logs why batches have to wait: once a minute, with a traceback unless it is the store."""
         if self._log_interval.is_due():
-            log.error("batches_wait_for_store", reason=str(error))
+            log.error("batches_wait", reason=str(error), exc_info=not isinstance(error, StoreError))
 
 
 BATCH_RUNNER = web.AppKey("batch_runner", BatchRunner)

@@ -51,7 +51,8 @@ async def create(request: web.Request) -> web.Response:
             f"{MAX_OPEN} batches of this key have not ended, the limit; wait for them or cancel some",
             status=429, error_type="rate_limit_error", code="too_many_batches",
         ) from None  # fmt: skip
-    runner.notice()
+    finally:
+        runner.notice()  # also where the client has left
     return json_response(batch_object(batch))
 
 

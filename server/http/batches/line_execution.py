@@ -30,6 +30,7 @@ from server.protocol.errors import ApiError, invalid_value
 from server.serving.served_models import Phase, ServedModels
 from server.serving.submit import Submission
 from server.startup.logs import failure_of
+from server.storage.database import StoreError, TooLarge
 
 # From the decoded body of a request and its id to the body of the answer.
 Compute: TypeAlias = Callable[[ServedModels, Tenant, dict[str, Any], str], Awaitable[dict[str, Any]]]
@@ -52,8 +53,6 @@ async def execute(served: ServedModels, tenant: Tenant, request: LineRequest) ->
         Postponed: the server ends, its queue or a budget is full, or a model cannot be loaded.
     """
     request_id = uuid.uuid4().hex
-    if tenant.account is not None:
-        tenant.account.usage.num_requests += 1
     try:
         compute = _COMPUTE.get(request.url)
         if compute is None:
@@ -63,16 +62,26 @@ async def execute(served: ServedModels, tenant: Tenant, request: LineRequest) ->
         body |= {name: value for name, value in request.body.items() if name != "priority"}
         answer = await compute(served, tenant, body, request_id)
         encoded = await served.workers.run(orjson.dumps, answer)
+        _count(tenant)
         return LineAnswer(200, request_id, encoded, token_counts(answer.get("usage")))
     except Postponed:
         raise
     except Exception as error:  # noqa: BLE001 - it is the answer to this request, and the log has the traceback
+        if isinstance(error, StoreError) and not isinstance(error, TooLarge):
+            raise Postponed(_RETRY_S, str(error)) from None
         failure = failure_of(error, "batch_request_failed")
         seconds = _seconds_until_retry(failure)
         if seconds is None:
+            _count(tenant)
             return LineAnswer(failure.status, request_id, orjson.dumps(error_object(failure)))
         message = failure.message
     raise Postponed(seconds, message)
+
+
+def _count(tenant: Tenant) -> None:
+    """Counts a request of the tenant's key, for which a batch has no limit."""
+    if tenant.account is not None:
+        tenant.account.usage.num_requests += 1
 
 
 def _seconds_until_retry(error: ApiError) -> float | None:
@@ -103,15 +112,16 @@ async def _generate(
         context = AnswerContext(route.framing, name, model.model_name, model.tokenizer, model.answer_format)
         writer = call.make_writer(generation, context)
         answers = await generation.collect()
-        _check_complete(answers, served)
+        _check_complete(answers, served, may_time_out=call.request.timeout is not None)
         return await served.workers.run(writer.to_dict, answers)
 
 
-def _check_complete(answers: Sequence[Answer], served: ServedModels) -> None:
+def _check_complete(answers: Sequence[Answer], served: ServedModels, *, may_time_out: bool) -> None:
     """Raises Postponed where the end of the server has cut the answers off, or they never began."""
     if served.phase is not Phase.READY and any(answer.finish_reason is FinishReason.ABORT for answer in answers):
         raise Postponed(_RETRY_S, "the server ends")
-    if all(answer.finish_reason is FinishReason.TIMEOUT and not answer.token_ids for answer in answers):
+    has_begun = any(answer.finish_reason is not FinishReason.TIMEOUT or answer.token_ids for answer in answers)
+    if not has_begun and not may_time_out:
         raise Postponed(_RETRY_S, "the request has waited longer than the server lets one wait")
 
 

@@ -63,6 +63,10 @@ class OpenBatch:
             self._after = lines[-1].number if lines else after
         return self._lines.popleft() if self._lines else None
 
+    def leave(self, line: BatchLine) -> None:
+        """Takes a line back whose turn has not come."""
+        self._lines.appendleft(line)
+
     def put_back(self, line: BatchLine, seconds: float) -> None:
         """Takes a line back that could not be computed now. The batch pauses for so long, or longer after each pause
         until a request was computed.

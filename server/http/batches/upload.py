@@ -44,9 +44,15 @@ class Upload:
         self._rest = bytearray()  # what is no whole piece yet
 
     async def __aenter__(self) -> Upload:
-        self._number = await self._store.run(
+        creating = asyncio.ensure_future(self._store.run(
             lambda tables: tables.files.create(self._owner, self._id, "", "", self._created, None, FileState.ARRIVING)
-        )
+        ))  # fmt: skip
+        try:
+            self._number = await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            self._number = await creating
+            await self.__aexit__()
+            raise
         return self
 
     async def __aexit__(self, *_error: object) -> None:

@@ -64,14 +64,14 @@ def test_a_line_is_answered_once() -> None:
     assert before.usage == TokenCounts(6, 1, 8, 2)
     assert "output_file_id" not in before.fields
     assert files.page("ann", purpose="batch_output", after=None, limit=9, is_ascending=True) == []
-    ended = batches.end(number, "completed", {"completed_at": 50})
+    ended = batches.end(number, "completed", {"completed_at": 50}, 50)
     assert (ended.status, ended.is_open, ended.fields["completed_at"]) == ("completed", False, 50)
     assert content(files, ended.fields["output_file_id"]) == b"one\ntwo\n", "in the order of the input"
     assert content(files, ended.fields["error_file_id"]) == b"error\n"
     output = files.get("ann", ended.fields["output_file_id"])
     assert output is not None
-    assert (output.name, output.purpose, output.expires) == ("b1_output.jsonl", "batch_output", 10 + 3600)
-    assert batches.end(number, "cancelled", {}).status == "completed"
+    assert (output.name, output.purpose, output.expires) == ("b1_output.jsonl", "batch_output", 50 + 3600)
+    assert batches.end(number, "cancelled", {}, 60).status == "completed"
 
 
 def test_lines_are_taken_in_order_and_their_attempts_counted() -> None:
@@ -92,7 +92,7 @@ def test_what_is_left_of_a_batch_fails_with_it() -> None:
     batches.record(number, 4, b"four\n", TokenCounts(), has_failed=False)
     while batches.fail_lines(number, 3, lambda custom_id: f"{custom_id} failed\n".encode()):
         pass
-    ended = batches.end(number, "expired", {})
+    ended = batches.end(number, "expired", {}, 60)
     assert (ended.total, ended.completed, ended.failed) == (5, 1, 4)
     assert content(files, ended.fields["error_file_id"]).count(b"failed") == 4
 
@@ -118,7 +118,7 @@ def test_a_deleted_input_is_there_until_its_batch_has_ended() -> None:
     assert files.get("ann", "in-b1") is None
     assert files.read_range(batch.input, 0, 9) == b"the input"
     assert files.held.total == held
-    batches.end(batch.number, "cancelled", {})
+    batches.end(batch.number, "cancelled", {}, 60)
     assert files.read_range(batch.input, 0, 9) == b""
     assert files.held.total == 0
 
@@ -136,7 +136,7 @@ def test_open_batches_are_few_and_ended_ones_go(monkeypatch: pytest.MonkeyPatch)
     batches, files = open_tables()
     file = add_input(files)
     for at in range(4):
-        batches.end(batches.create("ann", f"b{at}", 1, 2, file, FIELDS, 1).number, "failed", {})
+        batches.end(batches.create("ann", f"b{at}", 1, 2, file, FIELDS, 1).number, "failed", {}, 60)
     assert [batch.id for batch in batches.page("ann", after=None, limit=9)] == ["b3", "b2"]
     batches.create("ann", "open", 1, 2, file, FIELDS, 1)
     with pytest.raises(TooManyOpen):
@@ -168,6 +168,6 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert [line.number for line in left] == list(range(12, 21))
     for line in left:
         batches.record(batch.number, line.number, b"answer %d\n" % line.number, TokenCounts(), has_failed=False)
-    file_id = batches.end(batch.number, "completed", {}).fields["output_file_id"]
+    file_id = batches.end(batch.number, "completed", {}, 60).fields["output_file_id"]
     assert content(files, file_id) == b"".join(b"answer %d\n" % line for line in range(1, 21))
     batches._database.close()
