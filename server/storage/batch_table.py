@@ -198,11 +198,14 @@ class BatchTable:
             )
             self._files.held.add(owner, size)
 
-    def drop_lines(self, number: int) -> None:
-        """Drops all lines of a batch, as before its validation."""
+    def drop_lines(self, number: int) -> bool:
+        """Drops the lines of a batch that is being validated; returns False where it is not."""
         with self._database.transaction():
+            if self._of(number).status != "validating":
+                return False
             self._drop_lines(number)
             self._run("UPDATE batches SET total = 0 WHERE number = ?", (number,))
+            return True
 
     def take_lines(self, number: int, after: int, limit: int) -> Sequence[BatchLine]:
         """The next lines behind the line `after`."""

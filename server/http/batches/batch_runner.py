@@ -160,6 +160,8 @@ class BatchRunner:
 
     async def _validate(self, batch: OpenBatch) -> None:
         scanner = await validate(self._served, batch.stored)
+        if scanner is None:
+            return
         number, now = batch.stored.number, int(self.clock())
         if scanner.errors:
             errors = {"object": "list", "data": scanner.errors}

@@ -11,14 +11,15 @@ _CHUNK_BYTES = 256 << 10
 _NOTED_AT_ONCE = 256  # lines in one transaction
 
 
-async def validate(served: ServedModels, batch: StoredBatch) -> InputScanner:
+async def validate(served: ServedModels, batch: StoredBatch) -> InputScanner | None:
     """Notes the lines of the batch, or finds errors in them; begins anew what an earlier process has begun.
 
-    Raises StoreError.
+    Returns None where the batch is not to be validated any more. Raises StoreError.
     """
     number, file = batch.number, batch.input
     scanner = InputScanner(batch.fields["endpoint"], served.settings.max_body_bytes, served.find)
-    await served.store.run(lambda tables: tables.batches.drop_lines(number))
+    if not await served.store.run(lambda tables: tables.batches.drop_lines(number)):
+        return None
     start = 0
     while not scanner.is_given_up:
         chunk = await served.store.run_read(partial(_read, file, start))

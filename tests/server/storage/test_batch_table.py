@@ -104,7 +104,9 @@ def test_a_custom_id_is_there_once_in_a_batch() -> None:
         batches.add_lines(second.number, [BatchLine(9, 0, 1, 0, "new"), BatchLine(10, 0, 1, 0, "id 2")])
     assert (raised.value.line, raised.value.custom_id) == (10, "id 2")
     assert batches.find(second.number).total == 3
-    batches.drop_lines(first.number)
+    assert not batches.drop_lines(first.number), "it is computed already"
+    batches.change(first.number, "validating", {})
+    assert batches.drop_lines(first.number)
     assert (batches.find(first.number).total, batches.counts()) == (0, (2, 3))
 
 
