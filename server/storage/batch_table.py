@@ -318,4 +318,5 @@ def new_batch_id() -> str:
 
 
 def _batch(row: Sequence[Any]) -> StoredBatch:
-    return StoredBatch(*row[:4], bool(row[4]), *row[5:11], TokenCounts(*row[11:15]), orjson.loads(row[15]))
+    values = (*row[:4], bool(row[4]), *row[5:11], TokenCounts(*row[11:15]), orjson.loads(row[15]))
+    return StoredBatch._make(values)

@@ -86,6 +86,7 @@ class RecordTable:
         self.database = database
         self._run = database.run
         self._shares = shares
+        self._num_uses = 0
         database.on_rollback(self._count)
         with database.reading():
             (self._num_uses,) = self._run("SELECT coalesce(max(used), 0) FROM records").fetchone()

@@ -21,11 +21,12 @@ from server.serving.served_models import Phase, ServedModels
 from server.startup.logs import log
 from server.storage.batch_table import BatchLine, TokenCounts
 from server.storage.database import StoreError
+from server.storage.record_store import Tables
 
 MAX_BESIDE_OTHERS = 1  # requests of batches that run while a client waits for an answer of its own
 MAX_BYTES = 8 << 20  # of the lines that run at once, unless one alone has more
 MAX_ATTEMPTS = 10  # computations of one request that ended with the process, before it is given up
-_POLL_S = 0.25  # between two looks at whether clients wait, while requests of batches do
+_POLL_S = 0.25  # between two looks at whether clients wait for answers, or a model is ready, while batches wait
 _SWEEP_S = 60.0  # between two looks at what has expired, while there are no batches
 _RETRY_S = 1.0  # after a failure of the store
 _FAILED_AT_ONCE = 200  # requests of an ended batch in one transaction
@@ -56,7 +57,7 @@ class BatchRunner:
         self._num_turns = 0
         self._swept_at = 0.0
         self._running: asyncio.Task[None] | None = None
-        self._background: set[asyncio.Future[object]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._log_interval = LogInterval()
 
     def start(self) -> None:
@@ -89,10 +90,8 @@ class BatchRunner:
                     self._is_stale = True
                     await asyncio.sleep(_RETRY_S)
                 changed = asyncio.ensure_future(self._changed.wait())
-                await asyncio.wait(
-                    (changed, draining), timeout=_POLL_S if self._open else _SWEEP_S,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )  # fmt: skip
+                seconds = _POLL_S if self._open or self._is_stale else _SWEEP_S
+                await asyncio.wait((changed, draining), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
         finally:
             draining.cancel()
@@ -301,12 +300,11 @@ class BatchRunner:
             except LineError as error:
                 return error
 
-        content = await self._store.run(
-            lambda tables: (
-                tables.batches.count_attempt(stored.number, line.number),
-                tables.files.read_range(stored.input, line.start, line.size),
-            )[1]
-        )
+        def begin(tables: Tables) -> bytes:
+            tables.batches.count_attempt(stored.number, line.number)
+            return tables.files.read_range(stored.input, line.start, line.size)
+
+        content = await self._store.run(begin)
         request = await self._served.workers.run(read)
         if isinstance(request, LineError):  # it was valid before; the file is damaged
             return error_line(line.custom_id, request.code, request.message), NO_TOKENS, True
@@ -341,10 +339,10 @@ class BatchRunner:
         self._background.add(task)
         task.add_done_callback(self._forget)
 
-    def _forget(self, task: asyncio.Future[object]) -> None:
+    def _forget(self, task: asyncio.Task[None]) -> None:
         self._background.discard(task)
         if not task.cancelled():
-            task.exception()
+            task.exception()  # asyncio would complain where nobody looks
 
     def _log_failure(self, error: Exception) -> None:
         """Logs why batches have to wait: once a minute, with a traceback unless it is the store."""

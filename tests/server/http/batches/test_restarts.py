@@ -20,7 +20,7 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.http.batches.conftest import client_of, create, ended, line, lines_of, wait_for
 
-NUM_LINES = 60
+NUM_LINES = 30
 
 
 async def restart(server: RunningServer, start_server: StartServer, store: str, **settings: Any) -> RunningServer:
@@ -64,42 +64,51 @@ async def test_a_batch_goes_on_after_three_restarts(start_server: StartServer, t
 
 
 PROGRAM = """
-import asyncio, json, os, signal, sys
+import asyncio, os, signal, sys
 import structlog
 structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+from server.storage.batch_table import BatchTable
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import server_starter
-from tests.server.http.batches.conftest import client_of, create, line
 
-async def run(store, batch_id, num_lines, num_answers):
+record, num_recorded = BatchTable._record, 0
+
+def record_and_die(*arguments, **options):
+    global num_recorded
+    num_recorded += 1
+    recorded = record(*arguments, **options)
+    if num_recorded == 8:
+        os.kill(os.getpid(), signal.SIGKILL)  # in the middle of a transaction
+    return recorded
+
+BatchTable._record = record_and_die
+
+async def run():
     async with server_starter() as start_server:
-        server = await start_server(FakeEngineClient(), store=store, max_batch_requests=3)
-        if not batch_id:
-            async with client_of(server) as client:
-                content = b"".join(line(f"r{at}") for at in range(num_lines))
-                print((await create(client, content)).id, flush=True)
-        while server.served.batch_figures.num_answered < num_answers:
-            await asyncio.sleep(0)
-        os.kill(os.getpid(), signal.SIGKILL)
+        await start_server(FakeEngineClient(), store=sys.argv[1], max_batch_requests=3)
+        await asyncio.sleep(60)
 
-asyncio.run(run(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+asyncio.run(run())
 """
 
 
-async def test_a_batch_goes_on_after_kills(start_server: StartServer, tmp_path: Path) -> None:
-    """Killed while it is validated or computed, with the store in the middle of whatever it does."""
-    store, batch_id = str(tmp_path / "store.db"), ""
-    for num_answers in (0, 7):
-        killed = await asyncio.to_thread(
-            subprocess.run, [sys.executable, "-c", PROGRAM, store, batch_id, str(NUM_LINES), str(num_answers)],
-            env={**os.environ}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-        batch_id = batch_id or killed.stdout.strip()
+async def test_a_batch_goes_on_after_a_kill(start_server: StartServer, tmp_path: Path) -> None:
+    store = str(tmp_path / "store.db")
+    server = await start_server(FakeEngineClient(is_manual=True), store=store)
+    async with client_of(server) as client:
+        batch = await create(client, content())
+    await server.runner.cleanup()
+    killed = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", PROGRAM, store], env={**os.environ}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     server = await start_server(FakeEngineClient(), store=store)
     async with client_of(server) as client:
-        batch = await ended(client, batch_id)
-        assert batch.status == "completed"
+        batch = await ended(client, batch.id)
+        assert batch.request_counts is not None
+        assert (batch.status, batch.request_counts.completed) == ("completed", NUM_LINES)
+        assert len(server.engine.submitted) == NUM_LINES - 7
         answers = await lines_of(client, batch.output_file_id)
         assert [answer["custom_id"] for answer in answers] == [f"r{at}" for at in range(NUM_LINES)]
 
