@@ -25,10 +25,13 @@ class AnswerFile:
         self.answered: set[str] = set()  # the custom_ids of its lines
         try:
             self._file = path.open("ab+")
-            if self._file.tell() and not resume:
+            try:
+                if self._file.tell() and not resume:
+                    raise NoAnswer(f"{path} has answers already; --resume goes on with it")
+                self._read()
+            except BaseException:
                 self._file.close()
-                raise NoAnswer(f"{path} has answers already; --resume goes on with it")
-            self._read()
+                raise
         except OSError as error:
             raise NoAnswer(f"{path} cannot be written: {error.strerror or error}") from error
 

@@ -20,7 +20,7 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.http.batches.conftest import client_of, create, ended, line, lines_of, wait_for
 
-NUM_LINES = 30
+NUM_LINES = 44
 
 
 async def restart(server: RunningServer, start_server: StartServer, store: str, **settings: Any) -> RunningServer:
