@@ -175,6 +175,7 @@ class Engine:
             attention_backend=backends.for_attention.name,
             backend_detail=backends.detail,
             pictures=_picture_input(opened.model.encoder, layout),
+            encoder_bytes=opened.encoder_bytes(backends.weights, Precision.of_engine(config)),
             is_encoder=opened.model.is_encoder,
             num_labels=opened.model.num_labels,
         )

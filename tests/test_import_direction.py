@@ -49,7 +49,7 @@ ROOMS = (
     "engine.kv_transfer", "engine.peer_transport", "engine.kv_events",
     "engine.models", "engine.models.architectures.mixtures",
     "engine.models.architectures.dense", "engine.models.architectures.gpt", "engine.models.architectures.encoders",
-    "engine.models.architectures.hybrids",
+    "engine.models.architectures.hybrids", "engine.models.architectures.latent",
     "engine.models.architectures", "engine.models.parts.hybrids", "engine.models.parts.routed", "engine.models.parts",
     "engine.models.encoders",
     "engine.backends", "engine.backends.native",
@@ -84,7 +84,8 @@ ONLY_IN = {
     "huggingface_hub": ("server/model_sources/",),
     "jinja2": ("server/text/", "server/cli/bench/"),  # chat templates, in a sandbox; the report's own page
     "rich": ("server/cli/",),
-    "PIL": ("server/media/decode_worker.py",),  # nothing that a client sends is decoded in the server's own process
+    # Nothing that a client sends is decoded in the server's own process; the command reads its user's own files.
+    "PIL": ("server/media/decode_worker.py", "server/cli/chat/pictures.py"),
     "llguidance": ("server/structured_output/",),
     "json": (
         "server/",

@@ -283,3 +283,4 @@ class ModelInfo:
     is_encoder: bool = False  # it computes whole texts and generates none
     num_labels: int = 0  # of a model that scores or classifies texts; 0: its texts become embeddings
     pictures: PictureInput | None = None  # None: it reads text alone
+    encoder_bytes: int = 0  # of the weights, those of the encoder of pictures

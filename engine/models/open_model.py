@@ -16,7 +16,7 @@ from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import ModelFolder
 from engine.weights.formats.safetensors_files import SafetensorsFiles
 from engine.weights.layout import Precision, WeightsLayout
-from engine.weights.loader import LeafTensors, Weights, load_weights
+from engine.weights.loader import LeafTensors, Weights, bytes_in_memory, load_weights
 from engine.weights.quantised.folder_tensors import FolderTensors
 
 _NUM_NAMES_SHOWN = 3
@@ -41,6 +41,13 @@ class OpenModel:
     def for_context(self, num_tokens: int) -> OpenModel:
         """The model for requests of up to so many tokens."""
         return dataclasses.replace(self, model=self.model.for_context(num_tokens))
+
+    def encoder_bytes(self, layout: WeightsLayout, precision: Precision) -> int:
+        """The bytes in memory of its encoder of pictures; 0 where it has none. Raises ModelError."""
+        encoder = self.model.encoder
+        if encoder is None:
+            return 0
+        return bytes_in_memory(self.tensors, layout, precision, {leaf.name for leaf in encoder.leaves()})
 
     def load(self, layout: WeightsLayout, precision: Precision, progress: Progress) -> Weights:
         """Reads all weights; `progress` counts bytes of the file. Raises ModelError."""

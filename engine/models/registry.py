@@ -22,6 +22,7 @@ from engine.models.architectures.encoders.bert_classifier import BertClassifier
 from engine.models.architectures.encoders.xlm_roberta import XlmRoberta, XlmRobertaClassifier
 from engine.models.architectures.gemma2 import Gemma2
 from engine.models.architectures.gemma3 import Gemma3
+from engine.models.architectures.gemma4 import Gemma4
 from engine.models.architectures.gpt.falcon import Falcon
 from engine.models.architectures.gpt.gpt2 import Gpt2
 from engine.models.architectures.gpt.gpt_neox import GptNeoX
@@ -29,12 +30,16 @@ from engine.models.architectures.granite import Granite
 from engine.models.architectures.hybrids.falcon_h1 import FalconH1
 from engine.models.architectures.hybrids.granite_hybrid import GraniteHybrid
 from engine.models.architectures.hybrids.jamba import Jamba
-from engine.models.architectures.hybrids.lfm2 import Lfm2
+from engine.models.architectures.hybrids.lfm2 import Lfm2, Lfm2Moe
 from engine.models.architectures.hybrids.mamba2 import Mamba2
 from engine.models.architectures.hybrids.nemotron_h import NemotronH
+from engine.models.architectures.hybrids.olmo_hybrid import OlmoHybrid
+from engine.models.architectures.internlm2 import InternLM2
+from engine.models.architectures.latent.deepseek2 import Deepseek2, DeepseekV3, Glm4MoeLite
+from engine.models.architectures.latent.mistral4 import Mistral4
 from engine.models.architectures.llama import Llama
 from engine.models.architectures.mistral import Ministral, Ministral3, Mistral
-from engine.models.architectures.mixtures.deepseek2 import Deepseek2, DeepseekV3, Glm4MoeLite
+from engine.models.architectures.mixtures.bailing_moe2 import BailingMoe2
 from engine.models.architectures.mixtures.dots1 import Dots1
 from engine.models.architectures.mixtures.ernie4_5_moe import Ernie45Moe
 from engine.models.architectures.mixtures.exaone_moe import ExaoneMoe
@@ -47,6 +52,7 @@ from engine.models.architectures.mixtures.mixtral import Mixtral
 from engine.models.architectures.mixtures.olmoe import Olmoe
 from engine.models.architectures.mixtures.qwen2_moe import Qwen2Moe
 from engine.models.architectures.mixtures.qwen3_moe import Qwen3Moe
+from engine.models.architectures.mixtures.smallthinker import SmallThinker
 from engine.models.architectures.olmo2 import Olmo2
 from engine.models.architectures.phi3 import Phi3
 from engine.models.architectures.qwen2 import Qwen2
@@ -81,6 +87,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("ernie4_5", "Ernie4_5ForCausalLM", Ernie45),
     Architecture("glm4", "Glm4ForCausalLM", Glm4),
     Architecture("arcee", "ArceeForCausalLM", Arcee),
+    Architecture("internlm2", "InternLM2ForCausalLM", InternLM2),
     Architecture("apertus", "ApertusForCausalLM", Apertus),
     Architecture("hunyuan-dense", "HunYuanDenseV1ForCausalLM", Hunyuan),
     Architecture("gpt2", "GPT2LMHeadModel", Gpt2),
@@ -97,6 +104,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("gemma2", "Gemma2ForCausalLM", Gemma2),
     Architecture("gemma3", "Gemma3ForCausalLM", Gemma3),
     Architecture("gemma3", "Gemma3ForConditionalGeneration", Gemma3),
+    Architecture("gemma4", "Gemma4ForCausalLM", Gemma4),
+    Architecture("gemma4", "Gemma4ForConditionalGeneration", Gemma4),
     Architecture("mixtral", "MixtralForCausalLM", Mixtral),
     Architecture("granitemoe", "GraniteMoeForCausalLM", GraniteMoe),
     Architecture("gpt-oss", "GptOssForCausalLM", GptOss),
@@ -109,15 +118,20 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("hunyuan-moe", "HunYuanMoEV1ForCausalLM", HunyuanMoe),
     Architecture("minimax-m2", "MiniMaxM2ForCausalLM", MiniMaxM2),
     Architecture("exaone-moe", "ExaoneMoeForCausalLM", ExaoneMoe),
+    Architecture("bailingmoe2", "BailingMoeV2ForCausalLM", BailingMoe2),
+    Architecture("smallthinker", "SmallThinkerForCausalLM", SmallThinker),
     Architecture("deepseek2", "DeepseekV2ForCausalLM", Deepseek2),
     Architecture("deepseek2", "DeepseekV3ForCausalLM", DeepseekV3),
     Architecture("deepseek2", "Glm4MoeLiteForCausalLM", Glm4MoeLite),
+    Architecture("mistral4", "Mistral4ForCausalLM", Mistral4),
     Architecture("lfm2", "Lfm2ForCausalLM", Lfm2),
+    Architecture("lfm2moe", "Lfm2MoeForCausalLM", Lfm2Moe),
     Architecture("qwen3next", "Qwen3NextForCausalLM", Qwen3Next),
     Architecture("qwen35", "Qwen3_5ForCausalLM", Qwen35),
     Architecture("qwen35", "Qwen3_5ForConditionalGeneration", Qwen35),
     Architecture("qwen35moe", "Qwen3_5MoeForCausalLM", Qwen35Moe),
     Architecture("qwen35moe", "Qwen3_5MoeForConditionalGeneration", Qwen35Moe),
+    Architecture("olmo-hybrid", "OlmoHybridForCausalLM", OlmoHybrid),
     Architecture("bert", "BertModel", Bert),
     Architecture("bert-rerank", "BertForSequenceClassification", BertClassifier),
     Architecture("xlm-roberta", "XLMRobertaModel", XlmRoberta),
@@ -127,6 +141,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("granitehybrid", "GraniteMoeHybridForCausalLM", GraniteHybrid),
     Architecture("falcon-h1", "FalconH1ForCausalLM", FalconH1),
     Architecture("nemotron_h", "NemotronHForCausalLM", NemotronH),
+    Architecture("nemotron_h_moe", "NemotronHForCausalLM", NemotronH),
     Architecture("mamba2", "Mamba2ForCausalLM", Mamba2),
     Architecture("jamba", "JambaForCausalLM", Jamba),
 )

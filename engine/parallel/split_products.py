@@ -61,8 +61,8 @@ class SplitProducts:
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: SplitMatrix, down: SplitMatrix, picks: Picks,
-        layer: jax.Array, layout: TokenLayout, *, activation: Activation, clamp: Clamp | None = None,
-        biases: ExpertBiases | None = None,
+        layer: jax.Array, layout: TokenLayout, *, activation: Activation, is_gated: bool = True,
+        clamp: Clamp | None = None, biases: ExpertBiases | None = None,
     ) -> jax.Array:  # fmt: skip
         """As `Products.add_experts`: each device computes the tokens routed to its own experts."""
         count = picks.num_experts // lax.axis_size(AXIS)
@@ -71,7 +71,7 @@ class SplitProducts:
         own = Picks(jnp.where(is_own, place, count), picks.shares, count)  # an expert behind the last computes nothing
         added = self._local.add_experts(
             jnp.zeros_like(addend), x, gate_up.array, down.array, own, layer, layout,
-            activation=activation, clamp=clamp, biases=biases,
+            activation=activation, is_gated=is_gated, clamp=clamp, biases=biases,
         )  # fmt: skip
         return addend + _sum(added)
 

@@ -129,8 +129,8 @@ _CHAT_EXAMPLES = """examples:
   eagre chat --mcp-config mcp.json --tools
   echo "Why is the sky blue?" | eagre chat
 
-/help lists the commands of the chat; Ctrl-C stops an answer. Without a terminal each line is
-a question, and only the answers are written to standard output.
+/help lists the commands of the chat, such as /image PATH; Ctrl-C stops an answer. Without a
+terminal each line is a question, and only the answers are written to standard output.
 Without --url (or EAGRE_URL) and without a server at http://127.0.0.1:8000, the model is
 loaded into this process.
 """

@@ -13,7 +13,14 @@ from server.media.picture_format import PictureFormat
 from server.protocol.errors import ApiError
 from server.protocol.json_limits import is_deeper, size_of
 from server.text.chat_template import ChatTemplate, ChatTemplateError
-from server.text.conversation_forms import described_tool, forms_of
+from server.text.conversation_forms import (
+    as_texts,
+    described_tool,
+    forms_of,
+    leaves_out_system,
+    with_described_tools,
+    with_early_system,
+)
 from server.text.template_limits import PromptTextTooLong, inline_template_limits
 from server.text.text_model import TextModel
 from server.text.tokenization.control_tokens import ShieldedText
@@ -222,6 +229,19 @@ class Conversation(NamedTuple):
             plain = without_pictures(plain, ignores=True)  # those of users are refused by now, or may be left out
         return self._replace(messages=messages, plain_messages=plain)
 
+    def _known_to(self, template: ChatTemplate) -> Conversation:
+        """The conversation as texts as far as the template has no place for tools, calls and results."""
+        conversation = self
+        if not template.takes_results and any(
+            message["role"] == "tool" or message.get("tool_calls") for message in self.messages
+        ):
+            texts = as_texts(self.messages) if self.plain_messages is None else self.plain_messages
+            conversation = conversation._replace(messages=texts, plain_messages=None)
+        if self.tools and not template.takes_tools:
+            described = with_described_tools(conversation.messages, self.tools)
+            conversation = conversation._replace(messages=described, tools=(), plain_messages=None)
+        return conversation
+
     @property
     def _contents(self) -> str:
         """The texts of all messages; only what every template writes: many leave out the reasoning of earlier turns."""
@@ -241,7 +261,7 @@ class Conversation(NamedTuple):
             most_tokens: a conversation of more is refused, without the work of counting how many they are.
         """
         template = _template_of(text_model)
-        shown = self.shown_to(text_model)
+        shown = self.shown_to(text_model)._known_to(template)
         contents = shown._contents
         _refuse_hopeless(len(contents), text_model, max_model_len)
         tokenizer, most = text_model.tokenizer, most_tokens
@@ -281,8 +301,7 @@ class Conversation(NamedTuple):
 
         Raises ApiError where the template refuses the messages, TooManyTokens for the contents alone.
         """
-        tokenizer, form = text_model.tokenizer, text_model.pictures
-        tokenizer.refuse_far_too_long(contents, max_tokens)  # before the work of rendering
+        text_model.tokenizer.refuse_far_too_long(contents, max_tokens)  # before the work of rendering
         variables: dict[str, Any] = {
             **self.variables,
             **({"tools": list(self.tools)} if self.tools else {}),
@@ -293,15 +312,46 @@ class Conversation(NamedTuple):
         with inline_template_limits(MAX_INLINE_SECONDS) if is_brief else nullcontext():
             for messages, more in self._forms():
                 try:
-                    if self.parse_special:
-                        text = template.render(messages, **{**variables, **more})
-                        return self._with_pictures(text, form), None
-                    shielded = template.render_shielded(messages, tokenizer.control, **{**variables, **more})
-                    shielded = shielded._replace(text=self._with_pictures(shielded.text, form))
-                    return shielded.plain, shielded
+                    rendered = self._render_form(template, text_model, messages, {**variables, **more})
                 except ChatTemplateError as error:
                     refusal = refusal or error  # the first says it of what the client has sent
+                    continue
+                return self._with_system(rendered, template, text_model, {**variables, **more})
         raise ApiError(str(refusal), param="messages", code="invalid_messages") from refusal
+
+    def _render_form(
+        self,
+        template: ChatTemplate,
+        text_model: TextModel,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any],
+    ) -> tuple[str, ShieldedText | None]:
+        """`_render` of one form of the conversation; raises ChatTemplateError where the template refuses it."""
+        form = text_model.pictures
+        if self.parse_special:
+            return self._with_pictures(template.render(messages, **variables), form), None
+        shielded = template.render_shielded(messages, text_model.tokenizer.control, **variables)
+        shielded = shielded._replace(text=self._with_pictures(shielded.text, form))
+        return shielded.plain, shielded
+
+    def _with_system(
+        self,
+        rendered: tuple[str, ShieldedText | None],
+        template: ChatTemplate,
+        text_model: TextModel,
+        variables: Mapping[str, Any],
+    ) -> tuple[str, ShieldedText | None]:
+        """The prompt with all system messages, if the template takes a form in which it leaves out none."""
+        if self.continues or not leaves_out_system(rendered[0], self.messages):
+            return rendered
+        for messages in with_early_system(self.messages):
+            try:
+                other = self._render_form(template, text_model, messages, variables)
+            except ChatTemplateError:
+                continue
+            if not leaves_out_system(other[0], self.messages):
+                return other
+        return rendered
 
     def _with_pictures(self, text: str, form: PictureFormat | None) -> str:
         """A rendered text in which each picture has all its positions; raises ApiError where one has no place.

@@ -81,7 +81,7 @@ async def _show_properties(request: web.Request) -> web.Response:
         "total_slots": served.settings.engine.max_num_seqs,
         "model_alias": model.model_name,
         "model_path": Path(str(model.settings.model)).name,  # where it lies is no client's affair
-        "modalities": {"vision": False, "audio": False},
+        "modalities": {"vision": model.sees, "audio": False},
         "chat_template": "",
         "bos_token": "",
         "eos_token": "",

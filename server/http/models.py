@@ -8,6 +8,7 @@ from server.api.anthropic.message_objects import ANTHROPIC_HEADER, anthropic_lis
 from server.api.responses.model_catalogue import catalogue_entry
 from server.http.entry.served import SERVED
 from server.http.transport.json_body import json_response
+from server.media.picture import MAX_PICTURES
 from server.protocol.errors import without_folders
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
@@ -93,7 +94,7 @@ def _check_loaded(served: ServedModels) -> None:
 def _catalogue_entry(model: ServedModel, place: int) -> dict[str, Any]:
     max_model_len = model.engine.model_info.max_model_len if model.is_open else None
     reasons = model.is_open and model.answer_format.reasoning is not None
-    return catalogue_entry(model.model_name, place, max_model_len, reasons=reasons)
+    return catalogue_entry(model.model_name, place, max_model_len, reasons=reasons, sees=model.sees)
 
 
 def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
@@ -116,11 +117,18 @@ def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
         "architecture": info.architecture,
         "num_parameters": info.num_parameters,
         "max_model_len": info.max_model_len,
-        "modalities": ["text"] if info.pictures is None else ["text", "image"],
+        "modalities": ["text", "image"] if model.sees else ["text"],
         "dtype": info.dtype,
         "matmul_backend": info.matmul_backend,
         "attention_backend": info.attention_backend,
     }
+    pictures = model.text_model.pictures
+    if pictures is not None:
+        shape |= {
+            "image_tokens": pictures.num_tokens,
+            "max_images": min(pictures.most, MAX_PICTURES),
+            "encoder_bytes": info.encoder_bytes,
+        }
     task = task_of(model)
     if task is not Task.GENERATE:
         shape["task"] = task

@@ -167,6 +167,8 @@ async def _show(request: web.Request) -> web.Response:
         shown["capabilities"] = [] if model.engine.model_info.num_labels else ["embedding"]
     if model.answer_format.reasoning is not None:
         shown["capabilities"].append("thinking")
+    if model.sees:
+        shown["capabilities"].append("vision")
     if model.is_open:
         info = model.engine.model_info
         shown["model_info"] = {

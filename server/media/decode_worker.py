@@ -108,7 +108,7 @@ def _decode(content: bytes, job: DecodeJob) -> np.ndarray:
             raise PictureRefused(f"has {width} × {height} pixels")
         picture.seek(0)
         picture.load()
-        upright = _as_rgb(ImageOps.exif_transpose(picture))
+        upright = as_rgb(ImageOps.exif_transpose(picture))
         sized = upright.resize((job.width, job.height), resample=Image.Resampling(job.resample))
     except PictureRefused:
         raise
@@ -125,7 +125,7 @@ def _reason(error: Exception) -> str:
     return "its format is not known" if "cannot identify" in text else text[:200] or type(error).__name__
 
 
-def _as_rgb(picture: Image.Image) -> Image.Image:
+def as_rgb(picture: Image.Image) -> Image.Image:
     """The picture in 8 bits for each colour, over white where it is transparent."""
     if picture.mode == "I" or picture.mode.startswith("I;16"):
         gray = np.asarray(picture).astype(np.float64)

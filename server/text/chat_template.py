@@ -1,6 +1,7 @@
 """Renders chat messages into a prompt with the model's jinja2 chat template."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -25,6 +26,10 @@ END_OF_CONTENT = "\ufdd0"
 
 MAX_SOURCE_CHARS = 1 << 20
 MAX_REASON_CHARS = 1000  # of the reason why a template fails
+
+# What a template's source has that writes the tools, and the results of calls.
+_TOOLS = re.compile(r"\b(?:tools|xml_tools|functions)\b")
+_RESULTS = re.compile(r"\btool|ipython")
 
 # A model may have templates of their own for conversations in which one of these variables is given.
 VARIANTS = dict(zip(("tools", "documents"), TEMPLATE_VARIANTS, strict=True))
@@ -67,6 +72,8 @@ class ChatTemplate:
         except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
             raise ChatTemplateError(f"the chat template cannot be compiled: {error}") from error
         self._source = "\0".join(sources.values())
+        self.takes_tools = _TOOLS.search(self._source) is not None  # otherwise it cannot tell the model of any
+        self.takes_results = _RESULTS.search(self._source) is not None
         self.is_slow = False  # whether it once computed for longer than a thread could wait
         # Templates ask whether there are tools, and in some of them an undefined variable is not none.
         self._tokens: dict[str, object] = dict.fromkeys(VARIANTS) | {"bos_token": bos_token, "eos_token": eos_token}
@@ -178,6 +185,8 @@ class ChatTemplate:
         if "functions" in self._source:
             functions = [tool["function"] for tool in tools if "function" in tool] if isinstance(tools, list) else []
             known["functions"] = json.dumps(functions, indent=4, ensure_ascii=False) if functions else ""
+        if "xml_tools" in self._source and tools:
+            known["xml_tools"] = tools
         if "datetime" in self._source:
             known["datetime"] = _strftime_now("%b %d %Y, %H:%M GMT%z")
         if "date_string" in self._source:

@@ -12,12 +12,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, product
 from typing import Any
 
-from server.media.picture import Content, join_contents
+from server.media.picture import Content, join_contents, text_of
 
 Message = Mapping[str, Any]
 Messages = list[dict[str, Any]]
 
 _SHORT_ID_CHARS = 9  # as Mistral's templates want it
+
+# How a model learns of tools from a template that cannot tell it of them: the words and the syntax of Hermes 2 Pro, in
+# which most small models were trained.
+_TOOLS = """You may call one or more functions to help with the user's request.
+
+Their signatures are within <tools></tools>:
+<tools>
+{tools}
+</tools>
+
+For each call, return a JSON object with the function's name and arguments within <tool_call></tool_call>:
+<tool_call>
+{{"name": <function-name>, "arguments": <arguments-object>}}
+</tool_call>"""
 
 
 def forms_of(messages: Sequence[Message]) -> Iterator[Messages]:
@@ -31,7 +45,32 @@ def forms_of(messages: Sequence[Message]) -> Iterator[Messages]:
         if form not in seen:
             seen.append(form)
             yield form
-    yield _alternating(_as_texts(whole))
+    texts = as_texts(whole)
+    yield _alternating(texts)
+    yield _alternating([message for message in texts if message["content"]])
+
+
+def with_described_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Messages:
+    """The conversation with the tools in its system message."""
+    described = _TOOLS.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+    rest = [dict(message) for message in messages]
+    if not rest or rest[0]["role"] != "system":
+        return [{"role": "system", "content": described}, *rest]
+    contents = [rest[0]["content"], described] if rest[0]["content"] else [described]
+    return [{**rest[0], "content": join_contents(contents, "\n\n")}, *rest[1:]]
+
+
+def leaves_out_system(text: str, messages: Sequence[Message]) -> bool:
+    """Whether a rendered text lacks the text of a system message."""
+    return any(message["role"] == "system" and text_of(message["content"]).strip() not in text for message in messages)
+
+
+def with_early_system(messages: Sequence[Message]) -> Iterator[Messages]:
+    """Forms of a conversation for templates that leave out a system message where it stands: as the first one, and as
+    a part of the user's first turn."""
+    first = _with_system_first(_with_ids([dict(message) for message in messages]))
+    yield first
+    yield _alternating(first)
 
 
 def described_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,10 +194,10 @@ def _alternating(messages: Messages) -> Messages:
     return _joined(messages)
 
 
-def _as_texts(messages: Messages) -> Messages:
+def as_texts(messages: Sequence[Message]) -> Messages:
     """Calls and their results are texts of assistant and user."""
     changed: Messages = []
-    for message in messages:
+    for message in map(dict, messages):
         if message["role"] == "tool":
             content = join_contents(["<tool_response>", message["content"], "</tool_response>"])
             changed.append({"role": "user", "content": content})

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from engine.client import EngineClient
 from engine.engine import Engine
@@ -18,12 +16,9 @@ from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.interface.types import PromptPicture, TokenEvent
 from engine.models.open_model import open_model
 from sampling.host.params import SamplingParams
-from tests.golden.architectures.tiny_weights import tiny_weights
+from tests.golden.pictures.tiny_folder import GOLDEN, write_tiny_folder
 from tests.golden.pictures.tiny_pictures import tiny_picture
 
-GOLDEN: dict[str, Any] = json.loads(
-    (Path(__file__).parents[1] / "golden" / "pictures" / "gemma3.json").read_text(encoding="utf-8")
-)
 PROMPTS: list[dict[str, Any]] = GOLDEN["prompts"]
 SIZE = GOLDEN["config"]["vision_config"]["image_size"]
 NUM_TOKENS = GOLDEN["config"]["mm_tokens_per_image"]
@@ -31,11 +26,7 @@ NUM_TOKENS = GOLDEN["config"]["mm_tokens_per_image"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("gemma3")
-    (path / "config.json").write_text(json.dumps(GOLDEN["config"]), encoding="utf-8")
-    tensors = tiny_weights(GOLDEN["config"]["architectures"][0], GOLDEN["shapes"], GOLDEN["seed"])
-    save_file(tensors, path / "model.safetensors")
-    return path
+    return write_tiny_folder(tmp_path_factory.mktemp("gemma3"))
 
 
 def pictures_of(prompt: dict[str, Any]) -> list[PromptPicture]:

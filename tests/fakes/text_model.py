@@ -17,6 +17,7 @@ from server.text.tokenization.native_errors import TooManyTokens
 BOS, EOS, TURN, END_OF_TURN = 256, 257, 258, 259
 CONTROL_TOKENS = ("<b>", "<e>", "<t>", "</t>")
 CHAT_TEMPLATE = (
+    "{# tools: has a place for them, and writes none of them #}"
     "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )

@@ -11,34 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from server.media.picture_format import PictureFormat
-from tests.fakes.text_model import FakeTextModel
+from tests.fakes.seeing_text_model import FORM, SeeingTextModel
 from tests.server.conftest import RunningServer, StartServer
-
-TEMPLATE = (
-    "{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}"
-    "{% for part in m.content %}{% if part.type == 'image' %}<img>{% else %}{{ part.text }}{% endif %}{% endfor %}"
-    "{% endif %}{{ '\n' }}{% endfor %}assistant:"
-)
-FORM = PictureFormat(
-    height=4,
-    width=6,
-    resample=2,
-    num_tokens=3,
-    most=2,
-    marker="<img>",
-    before="[",
-    token="\x01",
-    token_id=1,
-    behind="]",
-)
-
-
-class SeeingTextModel(FakeTextModel):
-    pictures = FORM
-
-    def __init__(self) -> None:
-        super().__init__(TEMPLATE)
 
 
 def url_of(colour: str) -> str:
@@ -217,3 +191,20 @@ async def test_pictures_of_allowed_hosts_are_downloaded(start_server: StartServe
 def test_the_text_of_a_picture() -> None:
     assert FORM.text == "[\1\1\1]"
     assert np.array(FORM[:2]).tolist() == [4, 6]
+
+
+async def test_what_the_model_reads_is_told_to_every_client(seeing: RunningServer) -> None:
+    _, listed = await seeing.get("/v1/models")
+    (model,), (codex,) = listed["data"], listed["models"]
+    assert model["modalities"] == codex["input_modalities"] == ["text", "image"]
+    assert (model["image_tokens"], model["max_images"], model["encoder_bytes"]) == (3, 2, 0)
+    assert (await seeing.get("/props"))[1]["modalities"]["vision"] is True
+    assert "vision" in (await seeing.post("/api/show", {"model": "fake"}))[1]["capabilities"]
+
+
+async def test_a_model_of_text_has_no_figures_of_pictures(server: RunningServer) -> None:
+    _, listed = await server.get("/v1/models")
+    assert not {"image_tokens", "max_images", "encoder_bytes"} & listed["data"][0].keys()
+    assert listed["models"][0]["input_modalities"] == ["text"]
+    assert (await server.get("/props"))[1]["modalities"]["vision"] is False
+    assert "vision" not in (await server.post("/api/show", {"model": "fake"}))[1]["capabilities"]

@@ -155,7 +155,7 @@ async def test_calls_that_must_be_made_always_parse(server: RealServer, seed: in
         {"type": "function", "function": {"name": "forget", "parameters": {"$ref": "#/$defs/id", "$defs": {"id": ID}}}},
     ]
     body = {"messages": [{"role": "user", "content": "Register Ada."}], "tools": tools, "tool_choice": "required"}
-    body |= {"temperature": 1.0, "n": 10, "seed": 10 * seed, "max_tokens": 900, "parallel_tool_calls": False}
+    body |= {"temperature": 1.0, "n": 10, "seed": 10 * seed, "max_tokens": 690, "parallel_tool_calls": False}
     status, answer = await server.post("/v1/chat/completions", body)
     assert status == 200, answer
     named = set()

@@ -186,12 +186,21 @@ class Page:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + WAIT_DEADLINE
-        while not (value := await self.evaluate(expression)):
+        while not (value := await self._evaluate_across_loads(expression)):
             if loop.time() > deadline:
                 shown = await self.evaluate("document.body.innerText")
                 raise AssertionError(f"in {WAIT_DEADLINE} s this did not become true: {expression}\nthe page: {shown}")
             await asyncio.sleep(POLL_INTERVAL)
         return value
+
+    async def _evaluate_across_loads(self, expression: str) -> Any:
+        """The expression's value; None where the page was left while it was evaluated."""
+        try:
+            return await self.evaluate(expression)
+        except DevToolsError as error:
+            if "navigated" not in str(error) and "Execution context was destroyed" not in str(error):
+                raise
+            return None
 
     async def text(self, selector: str) -> str:
         """The text of the first element that matches, as it is in the document; waits for one to be there."""

@@ -60,11 +60,13 @@ class Products(Protocol):
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: Matrix, down: Matrix, picks: Picks, layer: jax.Array,
-        layout: TokenLayout, *, activation: Activation, clamp: Clamp | None = None, biases: ExpertBiases | None = None,
+        layout: TokenLayout, *, activation: Activation, is_gated: bool = True, clamp: Clamp | None = None,
+        biases: ExpertBiases | None = None,
     ) -> jax.Array:  # fmt: skip
         """addend + the sum over each token's experts of share * ((activation(x @ gate) * (x @ up)) @ down).
 
-        Biases are added to each of the three products, and a clamp stands for the activation.
+        Biases are added to each of the three products, and a clamp stands for the activation. Without gates, gate_up
+        holds ups alone, and the activation is that of up.
 
         Only experts with tokens are read, and each computes those tokens alone (Shazeer et al., 2017). The addend may
         be overwritten; gate_up and down are stacks of all experts of all layers.

@@ -24,6 +24,8 @@ class Activation(IntEnum):
     SILU = 1  # Elfwing et al., "Sigmoid-weighted linear units", 2017
     GELU_TANH = 2  # the approximation of Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016
     GELU_ERF = 3  # their exact function
+    RELU = 4
+    RELU_SQUARED = 5  # So et al., "Primer", 2021
 
 
 class Clamp(NamedTuple):
@@ -39,7 +41,7 @@ class Clamp(NamedTuple):
 class ExpertBiases(NamedTuple):
     """Of a stack of experts, as their matrices are stacked."""
 
-    gate_up: jax.Array  # [num_layers * num_experts, 2 * inner], the gate's first
+    gate_up: jax.Array  # [num_layers * num_experts, 2 * inner], the gate's first; without gates [..., inner]
     down: jax.Array  # [num_layers * num_experts, hidden]
 
 
@@ -114,6 +116,7 @@ class GatedDelta:
     time_bias: jax.Array  # float32[num_layers, num_heads]
     norm: Norm  # of each head of the output: [num_layers, value_dim]
     is_tiled: bool  # whether head i has keys i modulo num_key_heads; else neighbouring heads share keys
+    beta_scale: float = 1.0  # multiplies the sigmoid of beta; with 2, states may be turned around
 
     @property
     def key_size(self) -> int:

@@ -63,13 +63,14 @@ class NativeProducts:
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: PackedMatrix, down: PackedMatrix, picks: Picks,
-        layer: jax.Array, layout: TokenLayout, *, activation: Activation, clamp: Clamp | None = None,
-        biases: ExpertBiases | None = None,
+        layer: jax.Array, layout: TokenLayout, *, activation: Activation, is_gated: bool = True,
+        clamp: Clamp | None = None, biases: ExpertBiases | None = None,
     ) -> jax.Array:  # fmt: skip
         """As `Products.add_experts`, in place."""
         return add_experts(
-            addend, x, gate_up, down, picks, layer, layout, activation=activation, clamp=clamp, biases=biases
-        )
+            addend, x, gate_up, down, picks, layer, layout,
+            activation=activation, is_gated=is_gated, clamp=clamp, biases=biases,
+        )  # fmt: skip
 
     def head_product(
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: PackedMatrix, *,

@@ -19,7 +19,7 @@ from engine.weights.packing import ALIGNMENT, Format, PackedMatrix
 Array: TypeAlias = jax.Array | np.ndarray
 
 _NOTHING = np.zeros(0, np.float32)  # in place of biases
-_CLAMPED = 4  # the number of what stands for an activation where there is a clamp; as src/products/finish.h has it
+_CLAMPED = 6  # the number of what stands for an activation where there is a clamp; as src/products/finish.h has it
 _AS_BFLOAT16 = 64  # on top of a format of integers: they are multiplied as bfloat16; as src/ffi/stack.h has it
 
 
@@ -145,7 +145,8 @@ def _check_norm(kind: int, norm: Array, norm_bias: Array) -> None:
 
 def add_experts(
     addend: jax.Array, x: jax.Array, gate_up: PackedMatrix, down: PackedMatrix, picks: Picks, layer: jax.Array,
-    layout: TokenLayout, *, activation: Activation, clamp: Clamp | None = None, biases: ExpertBiases | None = None,
+    layout: TokenLayout, *, activation: Activation, is_gated: bool = True, clamp: Clamp | None = None,
+    biases: ExpertBiases | None = None,
 ) -> jax.Array:  # fmt: skip
     """As `Products.add_experts`, in place of the addend.
 
@@ -160,7 +161,7 @@ def add_experts(
         num_tiles=layout.num_tiles, gate_up_tiles=np.array(gate_up.placement.tiles, np.int64),
         down_tiles=np.array(down.placement.tiles, np.int64), num_inputs=gate_up.num_inputs,
         num_inner=down.num_inputs, num_experts=picks.num_experts,
-        activation=int(activation) if clamp is None else _CLAMPED,
+        activation=int(activation) if clamp is None else _CLAMPED, is_gated=is_gated,
         scale=np.float32(1.0 if clamp is None else clamp.alpha),
         softcap=np.float32(0.0 if clamp is None else clamp.limit),
     )  # fmt: skip

@@ -15,6 +15,8 @@ _ACTIVATIONS: Mapping[Activation, Callable[[jax.Array], jax.Array]] = {
     Activation.SILU: jax.nn.silu,
     Activation.GELU_TANH: partial(jax.nn.gelu, approximate=True),
     Activation.GELU_ERF: partial(jax.nn.gelu, approximate=False),
+    Activation.RELU: jax.nn.relu,
+    Activation.RELU_SQUARED: lambda x: jnp.square(jax.nn.relu(x)),
 }
 
 
@@ -43,13 +45,14 @@ class XlaProducts:
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: jax.Array, down: jax.Array, picks: Picks, layer: jax.Array,
-        layout: TokenLayout, *, activation: Activation, clamp: Clamp | None = None, biases: ExpertBiases | None = None,
+        layout: TokenLayout, *, activation: Activation, is_gated: bool = True, clamp: Clamp | None = None,
+        biases: ExpertBiases | None = None,
     ) -> jax.Array:  # fmt: skip
         if clamp is None:
-            gated = partial(_finished, activation=activation, is_gated=True)
+            finished = partial(_finished, activation=activation, is_gated=is_gated)
         else:
-            gated = partial(_clamped, clamp=clamp)
-        return add_experts(addend, x, gate_up, down, picks, layer, layout, gated, biases)
+            finished = partial(_clamped, clamp=clamp)
+        return add_experts(addend, x, gate_up, down, picks, layer, layout, finished, biases)
 
     def head_product(
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: jax.Array, *,

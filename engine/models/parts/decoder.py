@@ -187,17 +187,7 @@ class Decoder(Model):
             pictures = PictureTokens(tokens, config.vocab_size)
             layout = pictures.layout(layout, self.encoder)
             x = pictures.embedded(self.embed(params, pictures.text, layout, products), kv.pictures)
-        constants = AttentionConstants(
-            num_heads=config.num_heads,
-            scale=config.attention_scale,
-            rotations=rotation_tables(layout.positions, config.rotary),
-            tables=np.array(config.tables, np.int32),
-            windows=np.array(config.windows, np.int32),
-            softcap=config.attention_softcap,
-            sinks=params.get("sinks"),
-            q_norm=self.norm(params, "q_norm"),
-            k_norm=self.norm(params, "k_norm"),
-        )
+        constants = self.constants(params, layout)
 
         def layer(index: jax.Array, carry: Carry, *, feed_forward: FeedForward) -> Carry:
             x, kv = carry
@@ -213,6 +203,21 @@ class Decoder(Model):
         for layers, feed_forward in self.runs():
             x, kv = run_layers(partial(layer, feed_forward=feed_forward), len(layers), x, kv, first=layers.start)
         return x, kv
+
+    def constants(self, params: Params, layout: TokenLayout) -> AttentionConstants:
+        """The constants of attention in a step."""
+        config = self.config
+        return AttentionConstants(
+            num_heads=config.num_heads,
+            scale=config.attention_scale,
+            rotations=rotation_tables(layout.positions, config.rotary),
+            tables=np.array(config.tables, np.int32),
+            windows=np.array(config.windows, np.int32),
+            softcap=config.attention_softcap,
+            sinks=params.get("sinks"),
+            q_norm=self.norm(params, "q_norm"),
+            k_norm=self.norm(params, "k_norm"),
+        )
 
     def embed(self, params: Params, tokens: jax.Array, layout: TokenLayout, products: Products) -> jax.Array:
         """What the first layer reads of int32[num_tokens]: [num_tokens, hidden]."""

@@ -28,6 +28,7 @@ class Model(ABC):
     config: ModelConfig
 
     is_encoder: ClassVar[bool] = False  # each token sees its whole text, and none is sampled
+    can_be_split: ClassVar[bool] = True  # over several devices, each with some of the heads
 
     @property
     def encoder(self) -> VisionEncoder | None:

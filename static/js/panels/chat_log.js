@@ -26,6 +26,8 @@ export class ChatLog {
       example.addEventListener("click", () => onExample(example.textContent));
     }
     this.#element.addEventListener("scroll", () => this.#showEnd(), { passive: true });
+    // A picture has its height only once it is read.
+    this.#element.addEventListener("load", () => this.#end.hidden && this.scrollToEnd(), { capture: true });
     this.#end.addEventListener("click", () => this.scrollToEnd());
   }
 

@@ -50,11 +50,12 @@ THROUGH_THE_ENGINE = (
 # GGUF files cannot say which layers have a window, do not rotate or have no experts, or that blocks are sequential.
 NOT_IN_GGUF = {
     "ministral", "qwen2_windows", "smollm3_windows", "qwen3_next_uneven", "ernie4_5_moe_interval", "falcon_sequential",
-    "gpt_oss_limited", "lfm2_biases",
+    "gpt_oss_limited", "lfm2_biases", "nemotron_h_moe",
 }  # fmt: skip
 # Nor what bounds time steps, or that norms come before gates.
 NOT_IN_GGUF |= {"granite_hybrid_dense", "falcon_h1_norm_first"}
 NOT_IN_GGUF.add("granite_hybrid_attention")  # it is a file of Granite
+NOT_IN_GGUF |= {"olmo_hybrid", "olmo_hybrid_rotary"}  # no files of the architecture are known
 # GGUF files of Qwen3.5 hold the heads of delta-nets in another order, which changes the order of sums.
 # Those of Falcon-H1 hold weights that are multiplied.
 REORDERED_IN_GGUF = {
@@ -70,7 +71,22 @@ SAME_IN_COMPANY = ("glm4_moe", "hunyuan_dense", "gpt2", "deepseek_v3")
 # Tokens of the longest context that is served, where a model computes long contexts in another way.
 CONTEXTS = {"phi3_short": 128}
 
-every_golden = pytest.mark.parametrize("name", GOLDENS)
+# Those that XLA computes in full runs alone, because it compiles each for seconds: what is new in them has tests of
+# its own, or other goldens.
+NATIVE_ALONE = {
+    "bailing_moe2", "gemma4_dense", "gemma4_pictures", "internlm2", "lfm2_moe", "mistral4", "nemotron_h_moe",
+    "olmo_hybrid", "olmo_hybrid_rotary", "smallthinker", "smallthinker_softmax",
+}  # fmt: skip
+every_golden = pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        pytest.param(name, backend, id=f"{backend.name}-{name}")
+        for backend in BACKENDS
+        for name in GOLDENS
+        if IS_FULL or backend.name == "native" or name not in NATIVE_ALONE
+    ],
+    indirect=["backend"],
+)
 
 
 def tensors_of(golden: dict[str, Any]) -> dict[str, np.ndarray]:

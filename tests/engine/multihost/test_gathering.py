@@ -144,8 +144,11 @@ def test_silent_connections_hold_up_no_host(num_silent: int, monkeypatch: pytest
 
 def test_a_silent_connection_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "HANDSHAKE_SECONDS", 0.2)
-    with gathering(2) as (leader, _, __), connect(leader) as silent_one:
-        assert len(everything(silent_one)) == GREETING_BYTES
+    with gathering(2) as (leader, gathered, join):
+        with connect(leader) as silent_one:
+            assert len(everything(silent_one)) == GREETING_BYTES
+        join(1).result(PATIENCE_S).close()
+        gathered.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("key", [None, "a-key-that-was-guessed"])

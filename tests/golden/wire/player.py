@@ -38,7 +38,8 @@ _UNTOLD_HEADERS = frozenset({"date", "server", "content-length", "sec-websocket-
 # An answer's headers are noted where they are others than these.
 _PLAIN_HEADERS = {"Content-Type": "application/json", "X-Request-ID": "<id>"}
 # Short, for the sake of the recording's size: the beginning of the role, the text and the name of each message.
-_CHAT_TEMPLATE = "{% for m in messages %}{{ m.role[:1] }}{{ m.content }}{{ m.name }}{% endfor %}"
+# It has a place for `tools`, as most have, and writes none of them.
+_CHAT_TEMPLATE = "{# tools #}{% for m in messages %}{{ m.role[:1] }}{{ m.content }}{{ m.name }}{% endfor %}"
 _DEFAULTS = SamplingParams()
 _MADE_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 _CREATED = re.compile(r'"created":\d{10}(?!\d)')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,6 +43,49 @@ def test_a_message_ends_no_turn(model: TextModel) -> None:
 def test_a_message_ends_a_turn_where_that_is_asked_for(model: TextModel) -> None:
     conversation = Conversation([{"role": "user", "content": ATTACK}], parse_special=True)
     assert controls(model, conversation) == [START, END, START, END]
+
+
+def written(model: TextModel, template: str, conversation: Conversation) -> str:
+    named = cast(
+        TextModel,
+        SimpleNamespace(name="t", tokenizer=model.tokenizer, chat_template=ChatTemplate(template), **READS_TEXT),
+    )
+    return model.tokenizer.decode(conversation.encode(named))
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+
+
+@pytest.mark.parametrize("parse_special", [False, True])
+def test_a_template_without_a_place_for_tools_gets_them_as_texts(model: TextModel, parse_special: bool) -> None:
+    source = "{% for m in messages %}{{ m.role }}:{{ m.content }}|{% endfor %}"
+    messages = [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "tool", "content": "r", "tool_call_id": "c"},
+    ]
+    text = written(model, source, Conversation(messages, parse_special, tools=[TOOL]))
+    assert text.startswith("system:")
+    assert json.dumps(TOOL) in text
+    assert text.endswith(
+        "|user:u|assistant:<tool_call>\n"
+        '{"name": "f", "arguments": {"x": 1}}\n</tool_call>|user:<tool_response>\nr\n</tool_response>|'
+    )
+    assert written(model, source + "{# tools #}", Conversation(messages[:1], parse_special, tools=[TOOL])) == "user:u|"
+
+
+def test_a_system_message_is_told_where_the_template_tells_one(model: TextModel) -> None:
+    source = (
+        "{% if messages[0].role == 'system' %}[{{ messages[0].content }}]{% endif %}"
+        "{% for m in messages if m.role != 'system' %}{{ m.content }}|{% endfor %}"
+    )
+    s, t, u = ({"role": role, "content": name} for role, name in (("system", "s"), ("system", "t"), ("user", "u")))
+    assert written(model, source, Conversation([s, u])) == "[s]u|"
+    assert written(model, source, Conversation([s, t, u])) == "[s\n\nt]u|"
+    assert written(model, source, Conversation([u, t])) == "u\nt|"
+    assert written(model, "{{ messages[-1].content }}", Conversation([s, u])) == "s\nu"
+    assert written(model, "{{ messages | length }}", Conversation([s, u])) == "2"  # no form has it
 
 
 def test_the_prompt_of_a_completion_is_taken_as_it_is(model: TextModel) -> None:

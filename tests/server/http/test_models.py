@@ -23,6 +23,7 @@ async def test_models(server: RunningServer) -> None:
         "dtype": "float32",
         "matmul_backend": "xla",
         "attention_backend": "xla",
+        "modalities": ["text"],
     }
     assert (await server.get("/v1/models/fake"))[1] == {**model, "created": created}
     status, body = await server.get("/v1/models/org/other")

@@ -16,6 +16,7 @@ import eagre
 from engine.interface.errors import ModelError
 from engine.interface.types import DeadEnd, FinishReason
 from sampling.host.params import InvalidParameter, SamplingParams
+from server.generation.answers import Usage
 from server.model_sources.cache_folder import ModelStoreError
 from server.offline.llm import LLM
 from tests.fakes.engine_client import FakeEngineClient, token_logprobs
@@ -29,7 +30,7 @@ def test_one_prompt_gives_one_output(llm: LLM) -> None:
     assert output.token_ids == [*"tidé 🌊".encode(), EOS]
     assert output.prompt_token_ids == list("tidé 🌊".encode())
     assert output.finish_reason is FinishReason.STOP
-    assert output.usage == (len("tidé 🌊".encode()), len("tidé 🌊".encode()) + 1, 0)
+    assert output.usage == Usage(len("tidé 🌊".encode()), len("tidé 🌊".encode()) + 1, 0)
     assert output.num_cached_tokens == 0
 
 
@@ -69,7 +70,7 @@ def test_several_answers(llm: LLM) -> None:
     output = llm.generate("abc", n=3, seed=7)
     assert [answer.index for answer in output.answers] == [0, 1, 2]
     assert [answer.text for answer in output.answers] == ["abc"] * 3
-    assert output.usage == (3, 12, 0)
+    assert output.usage == Usage(3, 12, 0)
 
 
 def test_stop_strings_cut_as_over_http(llm: LLM) -> None:

@@ -135,14 +135,14 @@ def test_an_answer_as_a_library_sends_it_back() -> None:
         "function_call": None, "tool_calls": None, "reasoning_content": None, "tool_call_id": None, "name": None,
     }  # fmt: skip
     request = ChatCompletionRequest.parse({"messages": [{"role": "user", "content": "a"}, answer]})
-    assert [message.to_template() for message in request.messages] == [
+    assert [message.to_template("messages[]") for message in request.messages] == [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": ""},
     ]
     tool = {"role": "tool", "content": "4", "tool_call_id": "t1"}
     thought = {"role": "assistant", "content": "b", "reasoning_content": "hm", "tool_calls": [], "refusal": ""}
     request = ChatCompletionRequest.parse({"messages": [tool, thought]})
-    assert [message.to_template() for message in request.messages] == [
+    assert [message.to_template("messages[]") for message in request.messages] == [
         tool,
         {"role": "assistant", "content": "b", "reasoning_content": "hm"},
     ]

@@ -168,7 +168,7 @@ def test_a_message_may_have_whatever_a_library_keeps_in_it() -> None:
     content = [{"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}}]
     request = ChatCompletionRequest.parse({"messages": [message, {"role": "user", "content": content}, message]})
     assert request.ignored == ("messages[].parsed", "messages[].provider")
-    assert [told.to_template() for told in request.messages][:2] == [
+    assert [told.to_template("messages[]") for told in request.messages][:2] == [
         {"role": "assistant", "content": "a"},
         {"role": "user", "content": "b"},
     ]

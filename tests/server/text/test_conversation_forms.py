@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server.text.chat_template import ChatTemplate, ChatTemplateError
-from server.text.conversation_forms import forms_of
+from server.text.conversation_forms import forms_of, leaves_out_system, with_described_tools, with_early_system
 
 LONG_ID = "call_0123456789abcdef01234567"
 WRITE = (
@@ -119,3 +119,39 @@ def test_older_templates_know_their_variables() -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert ChatTemplate(source).render([user("a")], tools=tools) == '[\n    {\n        "name": "f"\n    }\n]True'
     assert ChatTemplate(source).render([user("a")]) == "True"
+
+
+@pytest.mark.parametrize(
+    ("source", "tools", "results"),
+    [
+        ("{{ tools | tojson }}{% if m.role == 'tool' %}{% endif %}", True, True),
+        ("{{ xml_tools }}{{ m.role == 'ipython' }}", True, True),
+        ("{{ functions }}", True, False),
+        ("{% if m.tool_calls %}{% endif %}", False, True),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", False, False),
+    ],
+)
+def test_what_a_template_has_a_place_for(source: str, tools: bool, results: bool) -> None:
+    template = ChatTemplate(source)
+    assert (template.takes_tools, template.takes_results) == (tools, results)
+
+
+def test_tools_join_the_system_message() -> None:
+    tools = [{"type": "function", "function": {"name": "größe"}}, {"type": "function", "function": {"name": "g"}}]
+    first, second = with_described_tools([user("a")], tools)
+    assert (first["role"], second) == ("system", user("a"))
+    assert '{"type": "function", "function": {"name": "größe"}}\n{"type"' in first["content"]
+    joined = with_described_tools([system("s"), user("a")], tools)
+    assert joined == [system("s\n\n" + first["content"]), user("a")]
+    assert with_described_tools([system(""), user("a")], tools) == [first, second]
+    assert with_described_tools([], tools) == [first]
+
+
+def test_a_system_message_that_is_left_out_comes_earlier() -> None:
+    messages = [user("a"), system(" late "), user("b")]
+    assert leaves_out_system("a b", messages)
+    assert not leaves_out_system("a late b", messages)
+    assert list(with_early_system(messages)) == [[user("a\n late \nb")]] * 2
+    first, second = with_early_system([system("s"), system("t"), user("a")])
+    assert first == [system("s\n\nt"), user("a")]
+    assert second == [user("s\n\nt\na")]

@@ -120,7 +120,7 @@ class LatentDecoder(RoutedDecoder):
         absorbed = self._by_head(plain, params["key_up"], index, layout, products)
         of_heads = jnp.concatenate([turning.reshape(num_tokens, heads, -1), absorbed], axis=-1)
         joined = jnp.concatenate([of_heads.reshape(num_tokens, -1), rotated, latent], axis=1)
-        mixed, kv = backends.attention(joined, kv, index, layout, constants)
+        mixed, kv = backends.attention(self.attention_input(joined, layout), kv, index, layout, constants)
         latents = mixed.reshape(num_tokens, heads, -1)[..., sizes.rope_dim :].reshape(num_tokens, -1)
         return self._by_head(latents, params["value_up"], index, layout, products).reshape(num_tokens, -1), kv
 

@@ -60,6 +60,8 @@ StoreTiles store_tiles_of(Finish finish) {
     case Finish::kSilu: return store_tiles<Finish::kSilu>;
     case Finish::kGeluTanh: return store_tiles<Finish::kGeluTanh>;
     case Finish::kGeluErf: return store_tiles<Finish::kGeluErf>;
+    case Finish::kRelu: return store_tiles<Finish::kRelu>;
+    case Finish::kReluSquared: return store_tiles<Finish::kReluSquared>;
     case Finish::kClamped: return store_tiles<Finish::kClamped>;
     case Finish::kScaled: return store_tiles<Finish::kScaled>;
     case Finish::kCapped: return store_tiles<Finish::kCapped>;
