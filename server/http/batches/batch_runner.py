@@ -91,8 +91,10 @@ class BatchRunner:
                     await asyncio.sleep(_RETRY_S)
                 changed = asyncio.ensure_future(self._changed.wait())
                 seconds = _POLL_S if self._open or self._is_stale else _SWEEP_S
-                await asyncio.wait((changed, draining), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
+                try:
+                    await asyncio.wait((changed, draining), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    changed.cancel()
         finally:
             draining.cancel()
             tasks = [task for batch in self._open.values() for task in batch.tasks()]
