@@ -70,7 +70,7 @@ class BatchCommand:
         finally:
             for worker in workers:
                 worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+            await asyncio.gather(working, *workers, return_exceptions=True)
 
     async def _work(self, served: ServedModels, places: Iterator[Place]) -> None:
         for place in places:
