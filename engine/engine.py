@@ -287,7 +287,7 @@ class Engine:
         if self.pictures is not None:
             self.pictures.cache.clear()
         if self._kv_offload is not None:
-            self._kv_offload.open()
+            self._kv_offload.open_if_changed()
 
     def reset_prefix_cache(self) -> bool:
         """Forgets every prefix, also those in the offload folder; refuses while any request holds a page."""

@@ -201,6 +201,7 @@ class ModelFootprint:
     kv_bytes_per_token: int  # of the cache, for the keys and values of all layers
     quantization: str | None = None  # what its files say of their numbers, such as "Q4_K_M" or "awq int4 g128"
     state_bytes: int = 0  # of the cache, for the recurrent layers of one sequence
+    page_size: int = 16  # tokens of a page of the cache
     encoder_bytes: int = 0  # of the weights, those of the encoder of pictures
     image_tokens: int = 0  # positions of a prompt that a picture fills; 0: the model reads text alone
 

@@ -31,6 +31,7 @@ def footprint(path: Path, config: EngineConfig) -> ModelFootprint:
         weight_bytes=bytes_in_memory(tensors, backends.weights, precision),
         kv_bytes_per_token=page.bytes_per_page // page_size,
         state_bytes=StateLayout(sizes.states).bytes_per_entry,
+        page_size=page_size,
         encoder_bytes=opened.encoder_bytes(backends.weights, precision),
         image_tokens=0 if encoder is None else encoder.num_tokens,
     )

@@ -22,7 +22,7 @@ from engine.models.architectures.encoders.bert_classifier import BertClassifier
 from engine.models.architectures.encoders.xlm_roberta import XlmRoberta, XlmRobertaClassifier
 from engine.models.architectures.gemma2 import Gemma2
 from engine.models.architectures.gemma3 import Gemma3
-from engine.models.architectures.gemma4 import Gemma4
+from engine.models.architectures.gemma4.decoder import Gemma4
 from engine.models.architectures.gpt.falcon import Falcon
 from engine.models.architectures.gpt.gpt2 import Gpt2
 from engine.models.architectures.gpt.gpt_neox import GptNeoX

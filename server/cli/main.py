@@ -49,8 +49,11 @@ def _serve(options: argparse.Namespace) -> int:
     from server.cli.serve import run_server
     from server.startup.settings import ServerSettings
 
+    def read() -> ServerSettings:
+        return ServerSettings.from_sources(_flags(options), os.environ)
+
     try:
-        settings = ServerSettings.from_sources(_flags(options), os.environ)
+        settings = read()
         settings.engine.check_packages()
     except ValueError as error:  # a SettingsError, or of a package
         return _fail(str(error), EXIT_USAGE)
@@ -66,7 +69,9 @@ def _serve(options: argparse.Namespace) -> int:
         from server.cli.router import run_local_replicas
 
         return run_local_replicas(settings, _announce)
-    return run_server(settings, _announce)
+    if settings.config is None or settings.engine.num_hosts > 1:
+        return run_server(settings, _announce)
+    return run_server(settings, _announce, read)
 
 
 def _with_host_key(settings: ServerSettings) -> ServerSettings:
@@ -187,6 +192,17 @@ def _pull(options: argparse.Namespace) -> int:
     except ModelStoreError as error:
         return _fail(str(error), EXIT_FAILURE)
     print(without_controls(str(path)) if sys.stdout.isatty() else path)
+    return EXIT_OK
+
+
+def _config(options: argparse.Namespace) -> int:
+    from server.cli.manage.config import check_config
+    from server.startup.settings import SettingsError
+
+    try:
+        _write(check_config(options.file))
+    except SettingsError as error:
+        return _fail(str(error), EXIT_FAILURE)
     return EXIT_OK
 
 
@@ -345,7 +361,7 @@ def _completion(options: argparse.Namespace) -> int:
 
 _COMMANDS = {
     "serve": _serve, "deploy": _deploy, "run-batch": _run_batch, "pull": _pull, "models": _models, "run": _run,
-    "ps": _ps, "show": _show, "stop": _stop, "rm": _rm, "complete": _complete, "chat": _chat,
+    "ps": _ps, "show": _show, "stop": _stop, "rm": _rm, "config": _config, "complete": _complete, "chat": _chat,
     "top": _top, "bench": _bench, "completion": _completion,
 }  # fmt: skip
 

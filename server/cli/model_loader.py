@@ -63,15 +63,16 @@ class ModelLoader:
 
     async def load_first(self) -> bool:
         """Waits until a model is loaded, of the start's or else any other; returns False if none can be."""
-        residency = self._served.residency
-        for index, model in enumerate(self._served.all):
-            with nullcontext() if index < residency.limit else residency.use(model):
+        residency, models = self._served.residency, self._served.all
+        first = residency.first_models
+        for model in (*first, *(model for model in models if model not in first)):
+            with nullcontext() if model in first else residency.use(model):
                 try:
                     await residency.arrival(model)
                 except ApiError:
                     continue  # the log has the reason
                 return True
-        return False
+        return await self.load_first() if self._served.all != models else False  # they may have changed meanwhile
 
     def _progress_of(self, model: ServedModel) -> Progress:
         """Returns a progress function that also sets the loading stage, which readiness reports."""

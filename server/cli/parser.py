@@ -16,6 +16,7 @@ _EXAMPLES = """examples:
   eagre run qwen2.5-coder-1.5b           talk with a model worth talking to, fetched if need be
   eagre serve                            serve a small built-in model, with a playground
   eagre serve ./my-model.gguf            serve another one
+  eagre config check eagre.toml          check a file of settings for `eagre serve --config`
   eagre deploy --replicas 2              serve from several machines, with Ray
   eagre models                           list the models that are here
   eagre chat                             talk with it in the terminal
@@ -108,6 +109,13 @@ _RM_EXAMPLES = """examples:
   eagre rm bartowski/SmolLM2-360M-Instruct-GGUF:Q8_0
 
 Deletes a model that was fetched. Files of your own are never deleted.
+"""
+
+_CONFIG_EXAMPLES = """examples:
+  eagre config check eagre.toml
+
+Says whether `eagre serve --config FILE` can use the file, and what it serves; else the table and the key that
+are wrong.
 """
 
 _COMPLETE_EXAMPLES = """examples:
@@ -230,6 +238,10 @@ def build_parser(arguments: Sequence[str]) -> Parser:
 
     stop = _add_command(commands, "stop", "end servers that `eagre run` has started", _STOP_EXAMPLES)
     stop.add_argument("model", metavar="MODEL", nargs="?", help="only that of this model")
+
+    config = _add_command(commands, "config", "check a file of settings for `eagre serve --config`", _CONFIG_EXAMPLES)
+    config.add_argument("action", metavar="ACTION", choices=("check",), help="check")
+    config.add_argument("file", metavar="FILE", help="a TOML file")
 
     rm = _add_command(commands, "rm", "delete a fetched model from the cache", _RM_EXAMPLES)
     rm.add_argument("model", metavar="MODEL", help="a built-in model, or one of the Hub")

@@ -171,7 +171,7 @@ async def serve_model(request: web.Request) -> web.Response:
         raise ApiError(
             f"{name} is not here; POST /api/pull fetches it", status=404, param="model", code="model_not_found"
         )
-    if name not in served.names:
+    if name not in served.all_names:
         try:
             served.add(name)
         except SettingsError as error:

@@ -65,7 +65,7 @@ async def _apply_template(request: web.Request) -> web.StreamResponse:
         call = await read_asked(request, ChatCall.parse, preparing)
         model = served.find(call.request.model)
         async with in_memory(served, model):
-            text = await served.workers.run_long(call.conversation.render, model.text_model)
+            text = await served.workers.run_long(call.conversation.render, model.text_model_of(call.request.model))
     return await send_whole(request, json_response({"prompt": text}), served.settings)
 
 
@@ -73,12 +73,13 @@ async def _show_properties(request: web.Request) -> web.Response:
     """GET /props"""
     served = request.app[SERVED]
     served.check_accepting()
-    model = served.find(request.query.get("model"))
-    params = SamplingParams(**model.sampling_defaults, seed=served.settings.engine.seed)
+    name = request.query.get("model")
+    model = served.find(name)
+    params = SamplingParams(**model.text_model_of(name).sampling_defaults, seed=model.settings.engine.seed)
     settings = {"n_ctx": _context_length(model), "params": settings_object(params)}
     body: dict[str, Any] = {
         "default_generation_settings": settings,
-        "total_slots": served.settings.engine.max_num_seqs,
+        "total_slots": model.settings.engine.max_num_seqs,
         "model_alias": model.model_name,
         "model_path": Path(str(model.settings.model)).name,  # where it lies is no client's affair
         "modalities": {"vision": model.sees, "audio": False},
@@ -102,7 +103,7 @@ async def _list_slots(request: web.Request) -> web.Response:
     served.check_accepting()
     model = served.find(request.query.get("model"))
     num_running = model.engine.stats().num_running if model.is_open else 0
-    num_slots = served.settings.engine.max_num_seqs
+    num_slots = model.settings.engine.max_num_seqs
     if request.query.get("fail_on_no_slot") and num_running >= num_slots:
         raise unavailable(f"all {num_slots} places of running requests are taken", "no_slot_available")
     return json_response(

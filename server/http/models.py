@@ -22,8 +22,9 @@ async def list_models(request: web.Request) -> web.Response:
     served = request.app[SERVED]
     _check_loaded(served)
     if ANTHROPIC_HEADER in request.headers:
-        return json_response(anthropic_list([model.model_name for model in served.all], served.started_at))
+        return json_response(anthropic_list(served.all_names, served.started_at))
     listed = [_shape(model, served) for model in served.all]
+    listed += [_shape_of_name(name, model, served) for model in served.all for name in model.further_names]
     generating = [model for model in served.all if not model.is_open or task_of(model) is Task.GENERATE]
     catalogue = [_catalogue_entry(model, place) for place, model in enumerate(generating)]
     return json_response({"object": "list", "data": listed, "models": catalogue})
@@ -33,17 +34,20 @@ async def show_model(request: web.Request) -> web.Response:
     """GET /v1/models/{id}"""
     served = request.app[SERVED]
     _check_loaded(served)
-    model = served.find(request.match_info["id"])
+    name = request.match_info["id"]
+    model = served.find(name)
     if ANTHROPIC_HEADER in request.headers:
-        return json_response(anthropic_model(model.model_name, served.started_at))
-    return json_response(_shape(model, served))
+        return json_response(anthropic_model(name, served.started_at))
+    is_own = name == model.model_name
+    return json_response(_shape(model, served) if is_own else _shape_of_name(name, model, served))
 
 
 async def show_server(request: web.Request) -> web.Response:
     """GET /server_info, for routers, with the names of SGLang and vLLM."""
     served = request.app[SERVED]
     _check_loaded(served)
-    model, config = served.first, served.settings.engine
+    model = served.first
+    config = model.settings.engine
     return json_response(
         {
             "model_id": model.model_name,
@@ -136,4 +140,12 @@ def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
         shape["quantization"] = info.quantization
     if model.sampling_defaults:
         shape["sampling_defaults"] = dict(model.sampling_defaults)
+    return shape
+
+
+def _shape_of_name(name: str, model: ServedModel, served: ServedModels) -> dict[str, Any]:
+    """The model object of an alias or a preset; its `root` is the model's own name."""
+    shape = _shape(model, served) | {"id": name, "root": model.model_name}
+    if model.is_open and (sampling := model.text_model_of(name).sampling_defaults):
+        shape["sampling_defaults"] = dict(sampling)
     return shape

@@ -33,6 +33,7 @@ from server.media.picture import Picture
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.text.detokenizer import token_text_alone
+from server.text.text_model import TextModel
 from server.text.tokenization.native_errors import TooManyTokens
 
 COUNT_TOKENS = "/v1/messages/count_tokens"
@@ -155,7 +156,7 @@ async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedMo
                 continues=query.continue_final_message is True,
                 variables=query.template_variables,
             )
-            token_ids = _encode(conversation, model)
+            token_ids = _encode(conversation, model.text_model_of(query.model))
         names = [text_model.tokenizer.token_text(token_id) for token_id in token_ids]
         return {
             "count": len(token_ids),
@@ -190,8 +191,8 @@ def _tokenize_content(content: str, query: TokenizeRequest, model: ServedModel) 
 async def _count_tokens(
     query: CountedConversation | CountedChat, model: ServedModel, served: ServedModels, tenant: Tenant
 ) -> dict[str, Any]:
-    conversation = query.conversation
-    token_ids = await _in_worker(served, conversation.num_chars, lambda: _encode(conversation, model))
+    conversation, text_model = query.conversation, model.text_model_of(query.model)
+    token_ids = await _in_worker(served, conversation.num_chars, lambda: _encode(conversation, text_model))
     return {"input_tokens": len(token_ids)}
 
 
@@ -201,10 +202,10 @@ async def _in_worker(served: ServedModels, num_chars: int, work: Callable[[], T]
     return await (workers.run_long if num_chars > MAX_SHORT_CHARS else workers.run)(work)
 
 
-def _encode(conversation: Conversation, model: ServedModel) -> list[int]:
+def _encode(conversation: Conversation, text_model: TextModel) -> list[int]:
     """The tokens of a conversation; raises ApiError or InvalidParameter where it has more than MAX_COUNTED."""
     try:
-        return conversation.encode(model.text_model, MAX_COUNTED)
+        return conversation.encode(text_model, MAX_COUNTED)
     except InvalidParameter as error:  # which speaks of a context of so many tokens
         raise _too_many("messages") from error
 

@@ -34,7 +34,9 @@ def _make_handler(route: BodyRoute, *, is_list: bool) -> Handler:
             call = await read_asked(request, route.parse, preparing)
             model = served.find(call.request.model)
             async with in_memory(served, model):
-                prompts = await prepare(call.request, model.text_model, model.engine, served.workers)
+                prompts = await prepare(
+                    call.request, model.text_model_of(call.request.model), model.engine, served.workers
+                )
         head = {"request_id": call.request_id or request[REQUEST_ID], "model": model.model_name}
 
         def respond() -> web.Response:

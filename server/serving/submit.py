@@ -79,7 +79,7 @@ class Submitter:
         self._workers = workers
         self._request_log = request_log
         self._pictures = pictures
-        self._loads: set[asyncio.Task[None]] = set()  # of models that requests wait for before they can be queued
+        self._loads: set[asyncio.Task[None]] = set()  # of models that requests wait for before they are queued
 
     @asynccontextmanager
     async def submit(self, model: ServedModel, submission: Submission) -> AsyncIterator[Generation]:
@@ -111,10 +111,11 @@ class Submitter:
                     record = self._request_log.begin(ids, tenant.name, model.model_name)
                     observers.append(record)
                     await self._request_log.describe(record, request, self._workers)
-                # Model.
-                if not model.is_open:
+                # Model. One that sleeps takes the request into its queue, unless its client is told how the load goes.
+                if not model.is_open or (request.streaming.tells_progress and not model.is_in_memory):
                     request = await self._wait_for_load(model, request, submission, running)
-                engine, text_model, structured_output, idle_sleep = model.opened
+                engine, _, structured_output, idle_sleep = model.opened
+                text_model = model.text_model_of(request.model)
                 refuse_generation(model)
                 with idle_sleep.use():
                     # Pictures, prompt, then grammar.
@@ -170,7 +171,7 @@ class Submitter:
     async def _wait_for_load(
         self, model: ServedModel, request: GenerationRequest, submission: Submission, running: RunningRequest
     ) -> GenerationRequest:
-        """Waits for a model that was never loaded; returns the request with the time left, or raises ApiError."""
+        """Waits for a model that is not in memory; returns the request with the time left, or raises ApiError."""
 
         async def tell(progress: PromptProgress, index: int) -> None:
             for observer in submission.observers:
@@ -188,7 +189,7 @@ class Submitter:
             self._loads.add(load)
             load.add_done_callback(self._loads.discard)
             try:
-                async with telling_of_load(model, tell if request.streaming.tells_progress else None):
+                async with telling_of_load(model, self._residency, tell if request.streaming.tells_progress else None):
                     await asyncio.wait_for(load, min(waits, default=None))
             except asyncio.CancelledError:
                 task = asyncio.current_task()

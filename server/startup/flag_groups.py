@@ -5,9 +5,9 @@ from collections.abc import Mapping
 # By keys of settings. Each setting is in one group.
 FLAG_GROUPS: Mapping[str, tuple[str, ...]] = {
     "model": (
-        "model", "served_model_name", "task", "models_max", "dtype", "quantize", "max_model_len", "language_model_only",
-        "chat_template", "default_chat_template_kwargs", "sampling_defaults", "seed", "tool_call_parser",
-        "reasoning_parser",
+        "model", "config", "served_model_name", "task", "models_max", "models_max_bytes", "dtype", "quantize",
+        "max_model_len", "language_model_only", "chat_template", "default_chat_template_kwargs", "sampling_defaults",
+        "seed", "tool_call_parser", "reasoning_parser",
     ),
     "address": (
         "host", "port", "uds", "api_prefix", "apis", "metrics_port", "metrics_names", "ssl_certfile", "ssl_keyfile",

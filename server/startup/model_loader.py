@@ -44,9 +44,9 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
     except ValueError:
         loaded.engine.shutdown()
         raise
-    template, variables = loaded.text_model.chat_template, settings.default_chat_template_kwargs
-    if template is not None and variables is not None:
-        template.set_defaults(orjson.loads(variables))
+    variables = settings.default_chat_template_kwargs
+    if variables is not None:
+        loaded = loaded._replace(text_model=loaded.text_model.with_defaults({}, orjson.loads(variables)))
     if settings.sampling_defaults == OPENAI_DEFAULTS:
         loaded = loaded._replace(text_model=replace(loaded.text_model, sampling_defaults={}))
     if settings.ignore_media:

@@ -1,4 +1,4 @@
-"""The settings of `eagre serve`: flags, then environment variables, then defaults."""
+"""The settings of `eagre serve`: flags, then environment variables, then a file, then defaults."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from engine.interface.setting import NOT_EMPTY, Limit, Setting, at_least, check,
 from server.model_sources.cache_folder import cache_folder
 from server.output_parsers.reasoning_parser import OFF, REASONING_SYNTAXES
 from server.output_parsers.tool_call_syntaxes import NATIVE, TOOL_CALL_SYNTAXES
+from server.startup.config_file import ConfigError, ConfigFile, read_config
 from server.startup.flag_groups import FIRST_FLAGS, FLAG_GROUPS
-from server.startup.flags import add_flag, as_given, read
+from server.startup.flags import add_flag, as_given, is_given, read
+from server.startup.model_table import ModelTable
 from server.startup.model_task import Task
 from server.structured_output.grammar_limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
 
@@ -169,6 +171,10 @@ class ServerSettings:
         64 << 20, "most bytes of requests that are kept for that; the oldest go first", limit=at_least(1 << 16),
         metavar="BYTES",
     )  # fmt: skip
+    config: str | None = setting(
+        None, "TOML file with these settings, and a table for each model; SIGHUP reads it again", limit=NOT_EMPTY,
+        metavar="PATH",
+    )  # fmt: skip
     models: tuple[str, ...] = setting(
         (DEFAULT_MODEL,),
         "a built-in model, owner/name of one of the Hub, path of a GGUF file or a Hugging Face folder, or of a folder "
@@ -187,9 +193,15 @@ class ServerSettings:
     )
     models_max: int | None = setting(
         None,
-        "models in memory at once, of which the one used the longest ago makes room; all if not given",
+        "models in memory at once, of which the one that is used the least makes room; all if not given",
         limit=at_least(1),
         metavar="N",
+    )
+    models_max_bytes: int | None = setting(
+        None,
+        "most bytes of the weights and caches of models in memory at once; what the machine has if not given",
+        limit=at_least(1),
+        metavar="BYTES",
     )
     chat_template: str | None = setting(
         None, "file with a jinja2 template in the place of the model's own", limit=NOT_EMPTY, metavar="PATH"
@@ -331,6 +343,7 @@ class ServerSettings:
     )
     log_level: str = setting("info", "debug, info, warning or error", limit=_listed(LOG_LEVELS))
     log_format: str = setting("console", "console or json", limit=_listed(LOG_FORMATS))
+    tables: tuple[ModelTable, ...] = ()  # of the models in the file of `config`; of one model, its own
 
     def __post_init__(self) -> None:
         try:
@@ -367,7 +380,10 @@ class ServerSettings:
         own = settings_of(cls)
         found: list[Setting] = []
         for item in fields(cls):
-            found += settings_of(EngineConfig).values() if item.name == "engine" else [own[item.name]]
+            if item.name == "engine":
+                found += settings_of(EngineConfig).values()
+            elif item.name in own:
+                found.append(own[item.name])
         return found
 
     @classmethod
@@ -384,12 +400,30 @@ class ServerSettings:
 
     @classmethod
     def from_sources(cls, flags: Mapping[str, Any], environment: Mapping[str, str]) -> ServerSettings:
-        """The first of flag, environment variable and default that is given; raises SettingsError.
+        """The first of flag, environment variable, file and default that is given; raises SettingsError.
 
         `flags` are by the settings' keys, as texts that are parsed; other names are ignored.
         """
+        file = ConfigFile()
         try:
-            engine = EngineConfig(**read(settings_of(EngineConfig).values(), flags, environment))
-            return cls(engine=engine, **read(settings_of(cls).values(), flags, environment))
+            own = settings_of(cls)
+            (path,) = read([own["config"]], flags, environment).values() or (None,)
+            if path is not None:
+                file = read_config(path, cls.declared())
+            engine = EngineConfig(**read(settings_of(EngineConfig).values(), flags, environment, file.values))
+            values = read(own.values(), flags, environment, file.values)
+            if file.tables and "models" not in values:
+                tables = tuple(_without_given(table, flags, environment) for table in file.tables)
+                values |= {"tables": tables, "models": tuple(table.model for table in tables)}
+            return cls(engine=engine, **values)
+        except ConfigError as error:
+            raise SettingsError(str(error)) from error
         except ValueError as error:
-            raise SettingsError(as_given(str(error), cls.declared(), flags, environment)) from error
+            raise SettingsError(as_given(str(error), cls.declared(), flags, environment, file)) from error
+
+
+def _without_given(table: ModelTable, flags: Mapping[str, Any], environment: Mapping[str, str]) -> ModelTable:
+    """The table without the settings that a flag or a variable gives, for all models."""
+    declared = {setting.key: setting for setting in ServerSettings.declared()}
+    given = {key for key in table.settings if is_given(declared[key], flags, environment)}
+    return replace(table, settings={key: value for key, value in table.settings.items() if key not in given})

@@ -1,9 +1,12 @@
 """Renders chat messages into a prompt with the model's jinja2 chat template."""
 
+from __future__ import annotations
+
 import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, NoReturn
@@ -78,9 +81,11 @@ class ChatTemplate:
         # Templates ask whether there are tools, and in some of them an undefined variable is not none.
         self._tokens: dict[str, object] = dict.fromkeys(VARIANTS) | {"bos_token": bos_token, "eos_token": eos_token}
 
-    def set_defaults(self, variables: Mapping[str, object]) -> None:
-        """Sets the values of variables that a conversation does not give."""
-        self._tokens |= variables
+    def with_defaults(self, variables: Mapping[str, object]) -> ChatTemplate:
+        """This template with further values of variables that a conversation does not give."""
+        changed = copy(self)
+        changed._tokens = {**self._tokens, **variables}
+        return changed
 
     @property
     def source(self) -> str:

@@ -74,6 +74,15 @@ class TextModel:
         recommended = sampling_defaults([("the model's card", card or {}), (str(path), model.sampling_defaults)])
         return replace(model, name=name or model.name, sampling_defaults=recommended)
 
+    def with_defaults(self, sampling: Mapping[str, int | float], variables: Mapping[str, Any]) -> TextModel:
+        """This model with other sampling, and other variables of its chat template, for requests that give none."""
+        template = self.chat_template
+        return replace(
+            self,
+            sampling_defaults=MappingProxyType({**self.sampling_defaults, **sampling}),
+            chat_template=None if template is None else template.with_defaults(variables),
+        )
+
     @classmethod
     def _load_gguf(cls, path: Path, own_template: str | None) -> TextModel:
         metadata = read_gguf_metadata(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from typing import Any, cast
 
 from server.media.picture_format import PictureFormat
@@ -78,6 +79,13 @@ class FakeTextModel:
         self.sampling_defaults = sampling_defaults
         self.tokenizer = FakeTokenizer()
         self.chat_template = None if chat_template is None else ChatTemplate(chat_template)
+
+    def with_defaults(self, sampling: Mapping[str, Any], variables: Mapping[str, Any]) -> TextModel:
+        changed = copy(self)
+        changed.sampling_defaults = {**self.sampling_defaults, **sampling}
+        if self.chat_template is not None:
+            changed.chat_template = self.chat_template.with_defaults(variables)
+        return changed.model
 
     @property
     def model(self) -> TextModel:

@@ -33,7 +33,7 @@ async def count_input(request: web.Request) -> web.StreamResponse:
 
         def work() -> int:
             try:
-                return len(turn.conversation().encode(model.text_model, MAX_COUNTED))
+                return len(turn.conversation().encode(model.text_model_of(turn.body.model), MAX_COUNTED))
             except InvalidParameter as error:  # which speaks of a context of so many tokens
                 raise InvalidParameter(
                     "input", f"input has more than {MAX_COUNTED} tokens, the limit of this route"

@@ -125,8 +125,8 @@ class ResumableAnswer:
         async def tell(progress: PromptProgress, index: int) -> None:
             await write(self._encode_progress(progress, index))
 
-        is_told = self.call.request.streaming.tells_progress and not self.model.is_open
-        return telling_of_load(self.model, tell if is_told else None)
+        is_told = self.call.request.streaming.tells_progress and not self.model.is_in_memory
+        return telling_of_load(self.model, self.served.residency, tell if is_told else None)
 
     def _encode_progress(self, progress: PromptProgress, index: int) -> bytes:
         return self.call.encode_progress(progress, index, self.framing, self.request_id, self.model.model_name)

@@ -52,6 +52,7 @@ def settings_of_replica(settings: ServerSettings, index: int, folder: Path) -> S
     )
     return replace(
         settings,
+        config=None,  # all that it says is among these settings
         data_parallel=1,
         uds=str(socket_of(folder, index)),
         metrics_port=None,

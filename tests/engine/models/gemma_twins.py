@@ -53,3 +53,19 @@ def add_gemma4(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_shared_kv_layers(config["num_kv_shared_layers"])
     writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
     writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    if config["enable_moe_block"]:
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["top_k_experts"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+
+
+def with_scales(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The scales of routers and experts by the names that files have for them, whole."""
+    names = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"}
+    changed = {}
+    for name, values in tensors.items():
+        for folder, file in names.items():
+            if name.endswith(folder):
+                name = f"blk.{name.split('.')[-3]}.{file}"
+        changed[name] = values
+    return changed

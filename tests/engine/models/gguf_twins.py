@@ -519,6 +519,8 @@ def add_rotary_of(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
 
 def with_gguf_names(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The tensors as converters rename, join and cut them before the table of names."""
+    if config["model_type"] == "gemma4_text":
+        tensors = gemma_twins.with_scales(tensors)
     if config["model_type"] == "internlm2":
         tensors = gpt_twins.with_split_qkv(tensors, config)
     if config["model_type"] in STATE_SPACES:
@@ -582,6 +584,7 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
         )
         # The table of names leaves out the output matrix of architectures that are published without one.
         stored = names.get_name(of_text, try_suffixes=(".weight", ".bias")) or OUTPUT.get(of_text)
+        stored = name if name.startswith("blk.") else stored
         assert stored is not None, name
         values = values[0] if name.endswith("moe_statics.e_score_correction_bias") else values
         writer.add_tensor(stored, np.ascontiguousarray(transform(name, values, config)))

@@ -41,6 +41,10 @@ CHUNK = 48  # tokens of a prompt in a step; no multiple of pages or tiles
 # Tokens of the two prompts that go through the engine: their pages have room for both until they have some output.
 CROWDED = (70, 100)
 
+# Pages that take no memory have a snapshot of states for each 448 tokens, and four more: so few pages as there are here
+# have no more than those that the output takes.
+WITH_FEW_SNAPSHOTS = {"mamba2"}
+
 # Those that go through the engine too, which compiles for seconds: in a full run all of them, by each backend.
 THROUGH_THE_ENGINE = (
     [(name, backend.name) for name in GOLDENS for backend in BACKENDS]
@@ -74,8 +78,8 @@ CONTEXTS = {"phi3_short": 128}
 # Those that XLA computes in full runs alone, because it compiles each for seconds: what is new in them has tests of
 # its own, or other goldens.
 NATIVE_ALONE = {
-    "bailing_moe2", "gemma4_dense", "gemma4_pictures", "internlm2", "lfm2_moe", "mistral4", "nemotron_h_moe",
-    "olmo_hybrid", "olmo_hybrid_rotary", "smallthinker", "smallthinker_softmax",
+    "bailing_moe2", "gemma4_dense", "gemma4_experts", "gemma4_pictures", "internlm2", "lfm2_moe", "mistral4",
+    "nemotron_h_moe", "olmo_hybrid", "olmo_hybrid_rotary", "smallthinker", "smallthinker_softmax",
 }  # fmt: skip
 every_golden = pytest.mark.parametrize(
     ("name", "backend"),
@@ -187,7 +191,7 @@ async def test_the_engine_gives_the_same_tokens_in_chunks_cached_and_preempted(
     client.shutdown()
     engine.pool.check()
     assert stats.num_preemptions > 0
-    assert max(num_cached[2:]) > 0
+    assert max(num_cached[2:]) > 0 or name in WITH_FEW_SNAPSHOTS
 
 
 async def check_embeddings(client: EngineClient, name: str) -> None:

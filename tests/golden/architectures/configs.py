@@ -278,6 +278,14 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "audio_token_id": 252, "boi_token_id": 253, "eoi_token_id": 254,
         },
     ),
+    "gemma4_experts": (
+        "Gemma4ForCausalLM",
+        {
+            **_GEMMA4, "num_hidden_layers": 3, "hidden_size_per_layer_input": 0, "enable_moe_block": True,
+            "num_experts": 6, "top_k_experts": 3, "moe_intermediate_size": 32,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        },
+    ),
     "gemma4_dense": (  # keys that are values, and fewer heads of them, in layers that see all
         "Gemma4ForCausalLM",
         {

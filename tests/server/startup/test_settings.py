@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
@@ -40,7 +41,9 @@ def test_a_cache_in_an_unknown_home_is_a_bad_setting(monkeypatch: pytest.MonkeyP
         parse()
 
 
-def test_every_setting_has_a_flag_and_a_variable() -> None:
+def test_every_setting_has_a_flag_and_a_variable(tmp_path: Path) -> None:
+    file = tmp_path / "eagre.toml"
+    file.write_text("")
     given = {
         "host": "0.0.0.0",
         "port": "9",
@@ -55,9 +58,11 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "api_key_file": "keys",
         "admin_key": "operator-key",
         "allowed_hosts": "a.example, .b.example",
+        "config": str(file),
         "model": "m.gguf",
         "served_model_name": "s",
         "models_max": "2",
+        "models_max_bytes": "1000000",
         "dtype": "auto",
         "quantize": "int4",
         "matmul_backend": "native",

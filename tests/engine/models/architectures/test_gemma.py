@@ -10,7 +10,7 @@ import pytest
 from engine.interface.errors import ModelError
 from engine.models.architectures.gemma2 import Gemma2
 from engine.models.architectures.gemma3 import Gemma3
-from engine.models.architectures.gemma4 import Gemma4
+from engine.models.architectures.gemma4.decoder import Gemma4
 from engine.models.parts import rotary
 from engine.models.parts.model import Model
 from engine.parallel.mesh import refuse_unsplittable
@@ -23,6 +23,8 @@ SIZES = {
 
 
 GEMMA4 = {**SIZES, "vocab_size_per_layer_input": 100, "hidden_size_per_layer_input": 32, "global_head_dim": 48}
+
+GEMMA4_EXPERTS = {**GEMMA4, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}
 
 
 def opened(architecture: type[Model], values: dict[str, Any], *names: str) -> Any:
@@ -106,7 +108,9 @@ def test_gemma4_is_not_split_over_devices() -> None:
         (Gemma3, {**SIZES, "hidden_activation": "relu"}, 'hidden_activation is "relu"'),
         (Gemma3, {**SIZES, "layer_types": ["full_attention"]}, "it must list 7 times"),
         (Gemma3, {**SIZES, "rope_parameters": {"full_attention": {}}}, "lacks sliding_attention"),
-        (Gemma4, {**GEMMA4, "enable_moe_block": True}, "enable_moe_block is true; the experts of this architecture"),
+        (Gemma4, {**GEMMA4, "enable_moe_block": True}, "lacks num_experts"),
+        (Gemma4, {**GEMMA4_EXPERTS, "top_k_experts": 5}, "a token cannot pick 5 of 4 experts"),
+        (Gemma4, {**GEMMA4_EXPERTS, "num_experts": (1 << 31) - 1}, "2147483647 experts each; at most 4096 are served"),
         (Gemma4, {**GEMMA4, "attention_bias": True}, "attention_bias is true; biases are not served"),
         (Gemma4, {**GEMMA4, "use_bidirectional_attention": "all"}, 'use_bidirectional_attention is "all"'),
         (

@@ -1,4 +1,4 @@
-"""The Gemma 4 architecture (Gemma Team, "Gemma 4", 2026), text only, without experts."""
+"""The Gemma 4 architecture (Gemma Team, "Gemma 4", 2026), text only."""
 
 import re
 from collections.abc import Mapping, Sequence, Set
@@ -16,11 +16,13 @@ from engine.backends.base.backend import Backends, Products
 from engine.backends.base.norms import of_layer
 from engine.backends.base.operands import AttentionConstants, Norm
 from engine.backends.base.token_layout import TokenLayout
-from engine.models.architectures.gemma4_config import Gemma4Config, read_folder, read_gguf
+from engine.models.architectures.gemma4.config import Gemma4Config, read_folder, read_gguf
+from engine.models.architectures.gemma4.experts import NORMS, expert_leaves, with_experts
 from engine.models.parts.decoder import Decoder, Names, in_layers, single
 from engine.models.parts.hybrids.layers import Run, runs_of
 from engine.models.parts.model import Model
 from engine.models.parts.rotary import rotation_tables
+from engine.models.parts.routing import Routing
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -87,6 +89,9 @@ class Gemma4(Decoder):
 
         return tuple(leaf.renamed("safetensors", renamed) for leaf in (*super().leaves(), *self._layer_leaves()))
 
+    def norm_names(self) -> Mapping[str, Names]:
+        return {**self.norms, **NORMS} if self.config.routing.num_experts else self.norms
+
     def attention_leaves(self) -> list[Leaf]:
         config, hidden = self.config, self.config.hidden_size
         leaves = []
@@ -117,9 +122,12 @@ class Gemma4(Decoder):
 
     def feed_forward_leaves(self) -> list[Leaf]:
         config, leaves = self.config, super().feed_forward_leaves()
+        experts = expert_leaves(config) if config.routing.num_experts else []
         if not config.wide_size:
-            return leaves
-        others = replace(self, config=replace(config, intermediate_size=config.wide_size, wide_size=0))
+            return [*leaves, *experts]
+        others = replace(
+            self, config=replace(config, intermediate_size=config.wide_size, wide_size=0, routing=Routing())
+        )
         first = config.num_paged_layers
         return [
             *(replace(leaf, layers=tuple(range(first))) for leaf in leaves),
@@ -127,6 +135,7 @@ class Gemma4(Decoder):
                 replace(leaf, name=f"wide_{leaf.name}", layers=tuple(range(first, config.num_layers)))
                 for leaf in others.feed_forward_leaves()
             ),
+            *experts,
         ]
 
     def _layer_leaves(self) -> list[Leaf]:
@@ -258,6 +267,8 @@ class Gemma4(Decoder):
             inputs, None, params[f"{prefix}gate_up"], place, layout, activation=config.activation, is_gated=True
         )
         product = products.norm_product(mixed, None, params[f"{prefix}down"], place, layout)
+        if config.routing.num_experts:
+            product = with_experts(x, product, config, params, layer, layout, products)
         return self._plus_normed(x, product, "down_norm", layer, params, layout, products)
 
     def _with_input(
@@ -288,5 +299,16 @@ def _count(kinds: Sequence[tuple[bool, bool]], is_full: bool) -> int:
 def _normed(x: jax.Array, weights: jax.Array | None, epsilon: float) -> jax.Array:
     """An RMS norm over the last axis."""
     wide = x.astype(jnp.float32)
-    made = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)
+    made = wide * lax.rsqrt(_sum(wide * wide) / x.shape[-1] + epsilon)
     return made if weights is None else made * weights.astype(jnp.float32)
+
+
+def _sum(x: jax.Array) -> jax.Array:
+    """Over the last axis, in an order that does not depend on the shape of the step, as that of a reduction may."""
+    while x.shape[-1] % 2 == 0:
+        first, second = jnp.split(x, 2, axis=-1)
+        x = first + second
+    total = x[..., :1]
+    for index in range(1, x.shape[-1]):
+        total = total + x[..., index : index + 1]
+    return total

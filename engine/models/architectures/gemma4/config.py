@@ -10,6 +10,7 @@ from engine.models.parts import folder_config, gguf_config, rotary
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.rotary import Rotary
 from engine.models.parts.rotary_config import FACTORS, kind_of, read_factors, read_rotary
+from engine.models.parts.routing import Routing
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 
@@ -53,6 +54,8 @@ class Gemma4Config(DecoderConfig):
     num_shared: int  # the last layers, which read the keys and values of the last one of their kind before them
     wide_size: int  # the inner size of their feed-forward blocks; 0: as that of the others
     layer_size: int  # features of the embeddings by layer; 0: there are none
+    routing: Routing  # of the experts, if there are any
+    expert_size: int  # the inner size of an expert
 
     @property
     def num_paged_layers(self) -> int:
@@ -70,7 +73,9 @@ class Gemma4Config(DecoderConfig):
     @property
     def product_inputs(self) -> dict[str, int]:
         """As `ModelConfig.product_inputs`."""
-        optional = {"shared layers": self.wide_size, "embeddings by layer": self.layer_size}
+        optional = {
+            "shared layers": self.wide_size, "embeddings by layer": self.layer_size, "experts": self.expert_size,
+        }  # fmt: skip
         return {
             "hidden": self.hidden_size, "intermediate": self.intermediate_size,
             "queries with a window": self.num_heads * self.local.head_dim,
@@ -101,6 +106,7 @@ def read_folder(config: JsonFile, outputs: Set[str]) -> Gemma4Config:
     full = _read_full_heads(config, is_full, usual, keys_are_values=keys_are_values)
     num_shared = config.integer("num_kv_shared_layers", least=0) or 0
     is_wide = folder_config.read_flag(config, "use_double_wide_mlp", False)
+    has_experts = folder_config.read_flag(config, "enable_moe_block", False)
     vocab = config.required_integer("vocab_size_per_layer_input", least=1)
     layer_size = config.integer("hidden_size_per_layer_input", least=0) or 0
     if layer_size and vocab != usual.vocab_size:
@@ -111,12 +117,22 @@ def read_folder(config: JsonFile, outputs: Set[str]) -> Gemma4Config:
         window=config.required_integer("sliding_window", least=1), keys_are_values=keys_are_values,
         num_shared=num_shared, wide_size=2 * usual.intermediate_size if is_wide and num_shared else 0,
         layer_size=layer_size, softcap=config.positive_number("final_logit_softcapping"),
+        routing=_read_routing(config) if has_experts else Routing(),
+        expert_size=config.required_integer("moe_intermediate_size", least=1) if has_experts else 0,
     )  # fmt: skip
 
 
+def _read_routing(config: JsonFile) -> Routing:
+    routing = Routing(
+        num_experts=config.required_integer("num_experts", least=1),
+        num_picked=config.required_integer("top_k_experts", least=1),
+        normalises_shares=True,
+    )
+    routing.check()
+    return routing
+
+
 def _refuse(config: JsonFile) -> None:
-    if folder_config.read_flag(config, "enable_moe_block", False):
-        raise config.error("enable_moe_block", "the experts of this architecture are not served")
     if folder_config.read_flag(config, "attention_bias", False):
         raise config.error("attention_bias", "biases are not served")
     if config.value("use_bidirectional_attention") == "all":
@@ -174,9 +190,15 @@ def _of_first(frequencies: tuple[float, ...], num_rotated: int, head_dim: int) -
 
 def read_gguf(file: GGUFTensors) -> Gemma4Config:
     """The configuration in a GGUF file; raises ModelError."""
-    fields = file.fields
+    fields, routing, expert_size = file.fields, Routing(), 0
     if fields.value("expert_count"):
-        raise fields.error("expert_count", "the experts of this architecture are not served")
+        routing = Routing(
+            num_experts=fields.required_integer("expert_count", least=1),
+            num_picked=fields.required_integer("expert_used_count", least=1),
+            normalises_shares=True,
+        )
+        routing.check()
+        expert_size = fields.required_integer("expert_feed_forward_length", least=1)
     num_layers = fields.required_integer("block_count", least=1)
     pattern, key = fields.value("attention.sliding_window_pattern"), "attention.sliding_window_pattern"
     if num_layers > len(file.names):
@@ -205,7 +227,7 @@ def read_gguf(file: GGUFTensors) -> Gemma4Config:
         keys_are_values=f"blk.{first}.attn_v.weight" not in file.names, num_shared=num_shared,
         wide_size=wide if wide != inner[0] else 0,
         layer_size=gguf_config.read_count(file, "embedding_length_per_layer_input"),
-        softcap=fields.positive_number("final_logit_softcapping"),
+        softcap=fields.positive_number("final_logit_softcapping"), routing=routing, expert_size=expert_size,
     )  # fmt: skip
 
 
@@ -232,7 +254,7 @@ def _read_full_rotary(file: GGUFTensors, head_dim: int) -> Rotary:
 def _made(
     usual: DecoderConfig, is_full: tuple[bool, ...], local: HeadSizes, full: HeadSizes,
     rotaries: tuple[Rotary, Rotary], *, window: int, keys_are_values: bool, num_shared: int, wide_size: int,
-    layer_size: int, softcap: float | None,
+    layer_size: int, softcap: float | None, routing: Routing, expert_size: int,
 ) -> Gemma4Config:  # fmt: skip
     """Raises ModelError if heads cannot share keys evenly, or a shared layer has none before it to share with."""
     num_paged = usual.num_layers - num_shared
@@ -254,7 +276,7 @@ def _made(
     )  # fmt: skip
     return Gemma4Config(
         **vars(usual), is_full=is_full, local=local, full=full, keys_are_values=keys_are_values, num_shared=num_shared,
-        wide_size=wide_size, layer_size=layer_size,
+        wide_size=wide_size, layer_size=layer_size, routing=routing, expert_size=expert_size,
     )  # fmt: skip
 
 
