@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.embedding import embed
+from engine.embedding import embed, next_logprobs
 from engine.engine import Engine
 from engine.engine_thread import JOIN_SECONDS, EngineThread
 from engine.interface.config import EngineConfig, ModelInfo
@@ -180,7 +180,7 @@ class EngineClient:
 
     async def embed(
         self, prompt_token_ids: Sequence[int], pooling: Pooling, *, priority: int = 0, tenant: str = "",
-        second_start: int = 0,
+        second_start: int = 0, cache_salt: str | None = None,
     ) -> np.ndarray:  # fmt: skip
         """The embedding of a prompt, float32[hidden], in the model's own length; raises as `submit`.
 
@@ -189,8 +189,15 @@ class EngineClient:
         """
         return await embed(
             self.submit, prompt_token_ids, pooling, priority, tenant,
-            is_encoder=self.model_info.is_encoder, second_start=second_start,
+            is_encoder=self.model_info.is_encoder, second_start=second_start, cache_salt=cache_salt,
         )  # fmt: skip
+
+    async def next_logprobs(
+        self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], *, priority: int = 0, tenant: str = "",
+        cache_salt: str | None = None,
+    ) -> np.ndarray:  # fmt: skip
+        """The logprobs with which each of some tokens follows a prompt, float32[num_token_ids]; raises as `submit`."""
+        return await next_logprobs(self.submit, prompt_token_ids, token_ids, priority, tenant, cache_salt=cache_salt)
 
     def abort(self, request_id: str) -> bool:
         """Ends the request with this id; returns False if there is no unfinished one."""

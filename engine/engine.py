@@ -44,7 +44,8 @@ from engine.timeline import Timeline
 from engine.weights.host_memory import give_back_freed
 from engine.weights.layout import Params, Precision
 
-MAX_PICTURES_KEPT = 32  # whose embeddings are in memory
+MAX_PICTURES_KEPT = 32  # whose embeddings are in memory, or more, if they are small
+MAX_PICTURE_POSITIONS_KEPT = 8192
 
 _NATIVE_GRAIN = 16  # tokens that native products multiply together; of a tile they compute no padding beyond these
 
@@ -79,7 +80,8 @@ class Engine:
             )
         block = pages_per_block(layout.page_size)
         pages_per_request = -(-model_info.max_model_len // (layout.page_size * block)) * block
-        buffer = SequenceBuffer(config.max_num_seqs, model_info.max_model_len, pages_per_request)
+        uses_mrope = model_info.pictures is not None and model_info.pictures.uses_mrope
+        buffer = SequenceBuffer(config.max_num_seqs, model_info.max_model_len, pages_per_request, uses_mrope=uses_mrope)
         self.scheduler = make_scheduler(
             self.pool,
             buffer,
@@ -100,7 +102,7 @@ class Engine:
         self.pool.on_reach = self.runner.arrays.reach
         self.pictures: PictureEncoding | None = None  # None: the model sees none
         if layout.pictures is not None:
-            self.pictures = _picture_encoding(self.runner, layout.pictures[0], model_info.vocab_size)
+            self.pictures = _picture_encoding(self.runner, layout.pictures[0], model_info)
             self.scheduler.requests.pictures = self.pictures.cache
         try:
             self.runner.programs.compile(progress)
@@ -174,10 +176,11 @@ class Engine:
             matmul_backend=backends.for_products.name,
             attention_backend=backends.for_attention.name,
             backend_detail=backends.detail,
-            pictures=_picture_input(opened.model.encoder, layout),
+            pictures=_picture_input(opened.model.encoder, layout, max_model_len),
             encoder_bytes=opened.encoder_bytes(backends.weights, Precision.of_engine(config)),
             is_encoder=opened.model.is_encoder,
             num_labels=opened.model.num_labels,
+            head_pooling=opened.model.head_pooling,
         )
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
@@ -415,30 +418,36 @@ def _refuse_beside_pictures(encoder: VisionEncoder | None, config: EngineConfig)
 
 def _num_pictures(encoder: VisionEncoder, max_model_len: int) -> int:
     """Pictures whose embeddings are kept."""
-    return min(MAX_PICTURES_KEPT, -(-max_model_len // encoder.num_tokens))
+    most = max(MAX_PICTURES_KEPT, MAX_PICTURE_POSITIONS_KEPT // encoder.num_tokens)
+    return min(most, -(-max_model_len // encoder.num_tokens))
 
 
 def _picture_positions(encoder: VisionEncoder | None, max_model_len: int) -> tuple[int, int] | None:
     """Positions and features of the embeddings of pictures."""
     if encoder is None:
         return None
-    return _num_pictures(encoder, max_model_len) * encoder.num_tokens, encoder.hidden_size
+    return _num_pictures(encoder, max_model_len) * encoder.num_tokens, encoder.num_features
 
 
-def _picture_input(encoder: VisionEncoder | None, layout: KVLayout) -> PictureInput | None:
+def _picture_input(encoder: VisionEncoder | None, layout: KVLayout, max_model_len: int) -> PictureInput | None:
     """What the server has to know of the model's pictures."""
     if encoder is None or layout.pictures is None:
         return None
     num_kept = layout.pictures[0] // encoder.num_tokens
-    return PictureInput(encoder.height, encoder.width, encoder.num_tokens, num_kept)
+    max_tokens = encoder.buckets(max_model_len)[-1]
+    return PictureInput(
+        encoder.height, encoder.width, encoder.num_tokens, num_kept, max_tokens, uses_mrope=encoder.uses_mrope
+    )
 
 
-def _picture_encoding(runner: DeviceRunner, num_positions: int, vocab_size: int) -> PictureEncoding:
+def _picture_encoding(runner: DeviceRunner, num_positions: int, info: ModelInfo) -> PictureEncoding:
     encoder = runner.model.encoder
     assert encoder is not None
     num_tokens = encoder.num_tokens
-    cache = PictureCache(num_positions // num_tokens, num_tokens, vocab_size, sees_both_ways=encoder.sees_both_ways)
-    return PictureEncoding(cache, runner.arrays, runner.programs.compiled, encoder)
+    cache = PictureCache(
+        num_positions // num_tokens, num_tokens, info.vocab_size, sees_both_ways=encoder.sees_both_ways
+    )
+    return PictureEncoding(cache, runner.arrays, runner.programs.compiled, encoder, info.max_model_len)
 
 
 def _refuse_of_encoders(config: EngineConfig) -> None:
@@ -455,9 +464,13 @@ def _refuse_of_encoders(config: EngineConfig) -> None:
 def _shape_table(config: EngineConfig, model: ModelInfo) -> ShapeTable:
     if not model.is_encoder:
         return ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE)
-    # A step has one text of any length, or as many short ones as `max_num_batched_tokens` allow.
+    # A step has one text of any length, or as many short ones as `max_num_batched_tokens` allow, each with one tile
+    # that is not full.
     grain = _NATIVE_GRAIN if model.matmul_backend == "native" else TILE_SIZE
-    most = max(-(-model.max_model_len // TILE_SIZE), min(config.max_num_batched_tokens // grain, config.max_num_seqs))
+    most_of_several = min(
+        config.max_num_batched_tokens // grain, config.max_num_batched_tokens // TILE_SIZE + config.max_num_seqs
+    )
+    most = max(-(-model.max_model_len // TILE_SIZE), most_of_several)
     return ShapeTable(config.max_num_seqs, most, is_of_encoder=True)
 
 

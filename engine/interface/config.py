@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from engine.interface.address import ENDPOINT, HOST_ADDRESS
 from engine.interface.setting import NOT_EMPTY, Limit, alternatives, at_least, check, one_of, setting
-from engine.interface.types import PictureInput
+from engine.interface.types import PictureInput, Pooling
 from sampling.host.params import MAX_EOS_TOKEN_IDS
 
 MAX_STALL_TIMEOUT = 86400.0  # seconds
@@ -282,5 +282,6 @@ class ModelInfo:
     quantization: str | None = None  # what its files say of their numbers, such as "Q4_K_M" or "awq int4 g128"
     is_encoder: bool = False  # it computes whole texts and generates none
     num_labels: int = 0  # of a model that scores or classifies texts; 0: its texts become embeddings
+    head_pooling: Pooling = Pooling.CLS  # of a text that its head scores
     pictures: PictureInput | None = None  # None: it reads text alone
     encoder_bytes: int = 0  # of the weights, those of the encoder of pictures

@@ -19,6 +19,11 @@ from engine.models.architectures.dense.stablelm import StableLm
 from engine.models.architectures.dense.starcoder2 import Starcoder2
 from engine.models.architectures.encoders.bert import Bert
 from engine.models.architectures.encoders.bert_classifier import BertClassifier
+from engine.models.architectures.encoders.gemma_embedding import GemmaEmbedding
+from engine.models.architectures.encoders.jina_bert_v2 import JinaBertV2
+from engine.models.architectures.encoders.jina_v3 import JinaV3
+from engine.models.architectures.encoders.modern_bert import ModernBert, ModernBertClassifier
+from engine.models.architectures.encoders.nomic_bert import NomicBert
 from engine.models.architectures.encoders.xlm_roberta import XlmRoberta, XlmRobertaClassifier
 from engine.models.architectures.gemma2 import Gemma2
 from engine.models.architectures.gemma3 import Gemma3
@@ -59,6 +64,9 @@ from engine.models.architectures.qwen2 import Qwen2
 from engine.models.architectures.qwen3 import Qwen3
 from engine.models.architectures.qwen3_5 import Qwen35, Qwen35Moe
 from engine.models.architectures.qwen3_next import Qwen3Next
+from engine.models.architectures.seeing.idefics3 import Idefics3
+from engine.models.architectures.seeing.qwen2_5_vl import Qwen25VL
+from engine.models.architectures.seeing.qwen3_vl import Qwen3VL
 from engine.models.architectures.smollm3 import SmolLM3
 from engine.models.parts.model import Model
 from engine.weights.formats.gguf_tensors import GGUFTensors
@@ -73,11 +81,15 @@ class Architecture(NamedTuple):
 
 ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("llama", "LlamaForCausalLM", Llama),
+    Architecture("llama", "Idefics3ForConditionalGeneration", Idefics3),
+    Architecture("llama", "SmolVLMForConditionalGeneration", Idefics3),
     Architecture("mistral", "MistralForCausalLM", Mistral),
     Architecture("ministral", "MinistralForCausalLM", Ministral),
     Architecture("mistral3", "Ministral3ForCausalLM", Ministral3),
     Architecture("qwen2", "Qwen2ForCausalLM", Qwen2),
+    Architecture("qwen2vl", "Qwen2_5_VLForConditionalGeneration", Qwen25VL),
     Architecture("qwen3", "Qwen3ForCausalLM", Qwen3),
+    Architecture("qwen3vl", "Qwen3VLForConditionalGeneration", Qwen3VL),
     Architecture("smollm3", "SmolLM3ForCausalLM", SmolLM3),
     Architecture("granite", "GraniteForCausalLM", Granite),
     Architecture("olmo2", "Olmo2ForCausalLM", Olmo2),
@@ -138,6 +150,13 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("xlm-roberta", "RobertaModel", XlmRoberta),
     Architecture("xlm-roberta-rerank", "XLMRobertaForSequenceClassification", XlmRobertaClassifier),
     Architecture("xlm-roberta-rerank", "RobertaForSequenceClassification", XlmRobertaClassifier),
+    Architecture("nomic-bert", "NomicBertModel", NomicBert),
+    Architecture("jina-bert-v2", "JinaBertModel", JinaBertV2),
+    Architecture("jina-bert-v2", "JinaBertForMaskedLM", JinaBertV2),
+    Architecture("jina-bert-v3", "JinaEmbeddingsV3Model", JinaV3),
+    Architecture("modern-bert", "ModernBertModel", ModernBert),
+    Architecture("modern-bert-rerank", "ModernBertForSequenceClassification", ModernBertClassifier),
+    Architecture("gemma-embedding", "Gemma3TextModel", GemmaEmbedding),
     Architecture("granitehybrid", "GraniteMoeHybridForCausalLM", GraniteHybrid),
     Architecture("falcon-h1", "FalconH1ForCausalLM", FalconH1),
     Architecture("nemotron_h", "NemotronHForCausalLM", NemotronH),
@@ -147,12 +166,29 @@ ARCHITECTURES: tuple[Architecture, ...] = (
 )
 
 
+# The names of architectures in GGUF files, and those that they have here where the file has a head.
+_WITH_HEAD = {"bert": "xlm-roberta-rerank", "modern-bert": "modern-bert-rerank"}
+
+
+_CAUSAL, _LABELS = "ForCausalLM", "ForSequenceClassification"  # how names end in transformers
+
+
+def has_head_of_labels(architecture: Architecture) -> bool:
+    """Whether a decoder has a head for labels in the place of the matrix that makes logits."""
+    return architecture.transformers_name.endswith(_LABELS) and not architecture.model.is_encoder
+
+
 def architecture_of_folder(folder: ModelFolder) -> Architecture:
     """Raises ModelError if the architecture is not supported."""
     names = folder.config.value("architectures")
     for architecture in ARCHITECTURES:
         if names == [architecture.transformers_name]:
             return architecture
+    for architecture in ARCHITECTURES:
+        # A decoder with a head for labels has the class of its name.
+        name = architecture.transformers_name.replace(_CAUSAL, _LABELS)
+        if names == [name] and not architecture.model.is_encoder and name.endswith(_LABELS):
+            return architecture._replace(transformers_name=name)
     served = ", ".join(f'["{architecture.transformers_name}"]' for architecture in ARCHITECTURES)
     raise folder.config.error("architectures", f"this version serves {served}")
 
@@ -162,8 +198,8 @@ def architecture_of_gguf(file: GGUFTensors) -> Architecture:
     # The ggml project knows Mixtral as Llama with experts.
     is_mixtral = file.architecture == "llama" and file.fields.value("expert_count")
     name = "mixtral" if is_mixtral else file.architecture
-    if name == "bert" and "cls.output.weight" in file.names:
-        name = "xlm-roberta-rerank"
+    if "cls.output.weight" in file.names:
+        name = _WITH_HEAD.get(name, name)
     for architecture in ARCHITECTURES:
         if name == architecture.name:
             return architecture

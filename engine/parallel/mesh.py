@@ -64,7 +64,7 @@ def refuse_unsplittable(model: Model, num_devices: int) -> None:
             "which devices that have some of the heads each cannot"
         )
     sizes = {"heads": model.config.num_heads, "heads of keys": model.config.num_kv_heads}
-    for leaf in model.leaves():
+    for leaf in model.all_leaves():
         sizes.update(_divided_sizes(leaf))
     for name, size in sizes.items():
         if size % num_devices:

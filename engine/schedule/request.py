@@ -103,7 +103,12 @@ class Request:
     @property
     def needs_whole_prompt(self) -> bool:
         """Whether every token of the prompt must be computed, for logprobs or an embedding of it."""
-        return self.prompt_logprobs is not None or self.pooling is not None
+        return self.prompt_logprobs is not None or self.pooling not in (None, Pooling.LAST)
+
+    @property
+    def num_always_computed(self) -> int:
+        """Tokens at the end of the sequence that no cached page may stand for."""
+        return 1 if self.pooling is None else 2  # a decoder samples behind the last token, which is none of the text
 
     @property
     def num_pooled_tokens(self) -> int:

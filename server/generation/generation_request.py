@@ -1,12 +1,10 @@
 """A request for answers, independent of the route that it came by."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from server.generation.prompt_sources import PromptSource
-from server.media.picture import Picture
-from server.media.picture_loader import DecodedPicture
 from server.protocol.generation_fields import PLAIN, Streaming
 from server.protocol.structured_outputs import GrammarRequest
 from server.protocol.tools import OfferedCalls, StrictCalls
@@ -42,7 +40,6 @@ class GenerationRequest:
     cache_salt: str | None = None
     timeout: float | None = None  # seconds
     streaming: Streaming = PLAIN
-    decoded: Mapping[Picture, DecodedPicture] = field(default_factory=dict)  # of the prompts, for a model that sees
 
     @property
     def has_rules(self) -> bool:

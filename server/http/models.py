@@ -129,8 +129,8 @@ def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
     pictures = model.text_model.pictures
     if pictures is not None:
         shape |= {
-            "image_tokens": pictures.num_tokens,
-            "max_images": min(pictures.most, MAX_PICTURES),
+            "image_tokens": pictures.max_tokens,
+            "max_images": min(pictures.max_pictures, MAX_PICTURES),
             "encoder_bytes": info.encoder_bytes,
         }
     task = task_of(model)

@@ -97,7 +97,9 @@ async def _embed(request: web.Request) -> web.StreamResponse:
     began = time.perf_counter()
     with ExitStack() as preparing:
         asked = await read_asked(request, EmbedRequest.parse, preparing)
-        found = await _embeddings(request, asked.model_name, asked.input, asked.dimensions)
+        found = await _embeddings(
+            request, asked.model_name, asked.input, asked.dimensions, is_cut=asked.truncate is not False
+        )
     body = {
         "model": asked.model_name,
         "embeddings": [each["embedding"] for each in found["data"]],
@@ -113,14 +115,18 @@ async def _embed_one(request: web.Request) -> web.StreamResponse:
     """POST /api/embeddings"""
     with ExitStack() as preparing:
         asked = await read_asked(request, EmbedOneRequest.parse, preparing)
-        found = await _embeddings(request, asked.model_name, [asked.prompt], None)
+        found = await _embeddings(request, asked.model_name, [asked.prompt], None, is_cut=True)
     return json_response({"embedding": found["data"][0]["embedding"]})
 
 
-async def _embeddings(request: web.Request, name: str, texts: Sequence[str], dimensions: int | None) -> dict[str, Any]:
+async def _embeddings(
+    request: web.Request, name: str, texts: Sequence[str], dimensions: int | None, *, is_cut: bool
+) -> dict[str, Any]:
     served = request.app[SERVED]
     model = served.find(name)
-    query = token_requests.EmbeddingsRequest(model=name, input=list(texts), dimensions=dimensions)
+    query = token_requests.EmbeddingsRequest(
+        model=name, input=list(texts), dimensions=dimensions, truncate_prompt_tokens=-1 if is_cut else None
+    )
     async with in_memory(served, model):
         return await embed(query, model, served, request[TENANT])
 

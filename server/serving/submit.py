@@ -18,7 +18,7 @@ from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
 from server.generation.observer import GenerationObserver, tell_finished
 from server.generation.output_sequence import OutputSequence
-from server.generation.prompts import PreparedPrompt, prepare
+from server.generation.prompts import PreparedPrompt, prepare, with_pictures
 from server.media.picture_loader import PictureLoader
 from server.protocol.errors import SERVER_ERROR, ApiError
 from server.serving.load_progress import telling_of_load
@@ -32,7 +32,6 @@ from server.telemetry.request_log import RequestLog
 from server.telemetry.tracing import Tracing
 from server.telemetry.usage_fields import UsageFields
 from server.text.detokenizer import HasTokenTexts
-from server.text.text_model import TextModel
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient, TokenStream
@@ -119,7 +118,7 @@ class Submitter:
                 refuse_generation(model)
                 with idle_sleep.use():
                     # Pictures, prompt, then grammar.
-                    request = await self._with_pictures(request, text_model)
+                    request = await with_pictures(request, text_model, self._pictures)
                     prompts = await prepare(request, text_model, engine, self._workers)
                     if account is not None:
                         account.reserve(
@@ -160,13 +159,6 @@ class Submitter:
         """Refuses the requests that wait for a model that was never loaded; the server is draining."""
         for load in tuple(self._loads):
             load.cancel()
-
-    async def _with_pictures(self, request: GenerationRequest, text_model: TextModel) -> GenerationRequest:
-        """The request with the pixels of its pictures, where the model sees them; raises ApiError or QueueFull."""
-        pictures = [picture for prompt in request.prompts for picture in prompt.pictures]
-        if not pictures or text_model.pictures is None:
-            return request
-        return replace(request, decoded=await self._pictures.load(pictures, text_model.pictures))
 
     async def _wait_for_load(
         self, model: ServedModel, request: GenerationRequest, submission: Submission, running: RunningRequest

@@ -9,6 +9,8 @@ def task_of(model: ServedModel) -> Task:
     """The task of a loaded model, by the setting or else by its files; raises ApiError as `ServedModel.engine`."""
     stated, usual = model.settings.task, tasks_of(model.engine.model_info)[0]
     if stated is None:
+        if model.text_model.pairs is not None:
+            return Task.RERANK
         is_of_sentences = usual is Task.GENERATE and model.text_model.sentences is not None
         return Task.EMBED if is_of_sentences else usual
     return Task(stated)
@@ -36,7 +38,7 @@ def refuse_embeddings(model: ServedModel) -> None:
 
 def refuse_pairs(model: ServedModel) -> None:
     """Raises ApiError where the model has no score of a pair of texts."""
-    if model.engine.model_info.num_labels > 1:
+    if model.engine.model_info.num_labels > 1 and model.text_model.pairs is None:
         raise _refusal(model, f"{_ROUTES[Task.CLASSIFY]} and has several labels in the place of a score")
 
 

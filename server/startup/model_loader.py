@@ -13,7 +13,7 @@ from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
 from engine.interface.regular_file import open_regular
 from engine.interface.types import Progress
-from server.media.picture_format import read_picture_format
+from server.media.picture_formats import read_picture_format
 from server.model_sources.builtin_models import BUILTIN_MODELS
 from server.model_sources.model_store import ensure_model, name_of
 from server.startup.model_task import check_task

@@ -42,15 +42,20 @@ def encode_part(tokenizer: Tokenizer, text: str, most: int, *, is_cut: bool) -> 
 
 
 def join_pair(
-    tokenizer: Tokenizer, first: Sequence[int], second: Sequence[int], most: int, *, is_cut: bool
-) -> WholeText:
+    tokenizer: Tokenizer, first: Sequence[int], second: Sequence[int], most: int, *, is_cut: bool,
+    is_of_encoder: bool = True,
+) -> WholeText:  # fmt: skip
     """A pair of texts; with `is_cut`, the longer one is cut first, as transformers does ("longest_first").
+
+    Those of decoders stand side by side where their tokenizers say nothing of pairs.
 
     Raises NoPairs.
     """
     before, between, behind = tokenizer.prefix_ids, tokenizer.between_ids, tokenizer.suffix_ids
     if between is None:
-        raise NoPairs("the model's tokenizer takes no pairs of texts")
+        if is_of_encoder:
+            raise NoPairs("the model's tokenizer takes no pairs of texts")
+        between = ()
     if is_cut:
         room = max(0, most - len(before) - len(between) - len(behind))
         num_first, num_second = _longest_first(len(first), len(second), room)

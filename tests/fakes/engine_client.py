@@ -351,7 +351,7 @@ class FakeEngineClient:
 
     async def embed(
         self, prompt_token_ids: Sequence[int], pooling: Pooling, *, priority: int = 0, tenant: str = "",
-        second_start: int = 0,
+        second_start: int = 0, cache_salt: str | None = None,
     ) -> np.ndarray:  # fmt: skip
         """The first and the last token and how many there are; of the mean, negative."""
         values = np.array([prompt_token_ids[0], prompt_token_ids[-1], len(prompt_token_ids)], np.float32)

@@ -10,6 +10,7 @@ from server.media.picture_format import PictureFormat
 from server.text.chat_template import ChatTemplate
 from server.text.infill import Infill
 from server.text.label_head import LabelHead
+from server.text.pair_prompt import AnswerTokens, PairPrompt
 from server.text.sentence_encoder import SentenceEncoder
 from server.text.text_model import TextModel
 from server.text.tokenization.control_tokens import ControlTokens, ShieldedText
@@ -72,6 +73,8 @@ class FakeTextModel:
     infill: Infill | None = None
     sentences: SentenceEncoder | None = None
     head: LabelHead | None = None
+    pairs: PairPrompt | None = None
+    answers: AnswerTokens | None = None
     ignores_media = False
     pictures: PictureFormat | None = None
 

@@ -68,8 +68,7 @@ class AttentionConstants:
     """The constants of attention in a model, the same for a whole step.
 
     Host arrays are constants of the compiled program, so that what a model does not use costs nothing. Raises
-    ValueError where the norms of queries and keys are no RMS norms, have biases or differ in epsilon, or where a
-    layer has a window without an order of the tokens.
+    ValueError where the norms of queries and keys are no RMS norms, have biases or differ in epsilon.
     """
 
     num_heads: int
@@ -78,12 +77,16 @@ class AttentionConstants:
     # rotary_dim features of a head are rotated, feature i with feature i + rotary_dim / 2; the rest pass through.
     rotations: jax.Array
     tables: np.ndarray  # int32[num_layers]: which of the rotations a layer uses; -1: it does not rotate
-    windows: np.ndarray  # int32[num_layers]: tokens that a query sees, up to and with its own; 0: all
+    # int32[num_layers]: tokens that a query sees, up to and with its own, and where tokens have no order, on either
+    # side; 0: all.
+    windows: np.ndarray
     softcap: float = 0.0  # above 0, scores become softcap * tanh(scores / softcap)
-    is_causal: bool = True  # else tokens see their whole text, which one step computes; without windows
+    is_causal: bool = True  # else tokens see their whole text, which one step computes
     # [num_layers, num_heads]: a score in each softmax that has no value, so that the weights add up to less than 1
     # (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023).
     sinks: jax.Array | None = None
+    # float32[num_heads]: what each position between a query and a key takes from their score, behind soft caps.
+    distance_slopes: np.ndarray | None = None
     # RMS norms of queries and keys before they are rotated: [num_layers, head_dim], each head by itself,
     # or [num_layers, num_heads * head_dim], over all heads at once.
     q_norm: Norm | None = None
@@ -95,8 +98,6 @@ class AttentionConstants:
             raise ValueError("a norm of queries or keys has another kind or a bias; attention takes RMS norms alone")
         if len({norm.epsilon for norm in norms}) > 1:
             raise ValueError(f"q_norm and k_norm differ in epsilon: {norms[0].epsilon} and {norms[1].epsilon}")
-        if not self.is_causal and self.windows.any():
-            raise ValueError("attention without an order of the tokens has no windows")
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ class TokenLayout(NamedTuple):
     write_page: jax.Array  # int32[num_tokens]; the null page for padding
     write_offset: jax.Array  # int32[num_tokens], within the page
     last_seen: jax.Array | None = None  # int32[num_tokens], the last position that each token sees; None: its own
+    rope_positions: jax.Array | None = None  # int32[num_tokens, axes], by which M-RoPE rotates; None: `positions`
 
     @property
     def num_decode_rows(self) -> int:

@@ -153,6 +153,8 @@ def attention_unsupported_reason(model: ModelConfig) -> str | None:
                 f"the native recurrence takes heads of up to {recurrence.LARGEST_HEAD} features in multiples of "
                 f"{recurrence.HEAD_MULTIPLE}; the model's {name} have {size}"
             )
+    if model.has_distance_biases:
+        return "native attention does not take the distance of tokens into account (ALiBi)"
     if not model.num_paged_layers or (model.head_dim % HEAD_MULTIPLE == 0 and model.head_dim <= LARGEST_HEAD):
         return None
     return (

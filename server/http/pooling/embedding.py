@@ -45,9 +45,9 @@ async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedMode
 
 def _check_dimensions(query: EmbeddingsRequest, model: ServedModel, sentences: SentenceEncoder | None) -> None:
     """Refuses shorter embeddings of a model that is made for whole ones, as vLLM does; raises InvalidParameter."""
-    if query.dimensions is None or sentences is None:
+    if query.dimensions is None:
         return
-    if not sentences.takes_dimensions:
+    if sentences is None or not sentences.takes_dimensions:
         raise InvalidParameter(
             "dimensions",
             f"dimensions is {query.dimensions}, and the model {model.model_name} was not made for shorter embeddings",

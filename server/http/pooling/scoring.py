@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import numpy as np
 
-from engine.interface.types import Pooling
 from server.admission.keyring import Tenant
 from server.api.pooling.classify_request import ClassifyRequest
 from server.api.pooling.score_request import ScoreRequest
@@ -37,10 +36,10 @@ async def classify(query: ClassifyRequest, model: ServedModel, served: ServedMod
     """The label of each text, and the probabilities of all labels."""
     refuse_classes(model)
     texts = await encode_inputs(query.input, model, served, cut_at=query.truncate_prompt_tokens)
-    vectors = await pool_texts(texts, Pooling.CLS, model, served, tenant, "input")
+    vectors = await pool_texts(texts, model.engine.model_info.head_pooling, model, served, tenant, "input")
     num_labels = model.engine.model_info.num_labels
     head = model.text_model.head
-    if head is None:
+    if head is None or len(head.labels) != num_labels:
         head = LabelHead(tuple(f"LABEL_{index}" for index in range(num_labels)), usual_activation(num_labels))
     data = await served.workers.run(_classes, vectors, head, query.use_activation is not False)
     return _listed("classify", data, sum(len(text.token_ids) for text in texts), model)
