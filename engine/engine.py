@@ -13,6 +13,10 @@ from cache.page import NULL_PAGE_ID
 from cache.pool import PagePool
 from cache.states import StateLayout, num_snapshots_for, pages_beside_states, snapshot_interval
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, cache_budget, check_num_pages, pages_that_fit
+from engine.adapters.adapted_products import with_adapters
+from engine.adapters.adapter_stacks import AdapterStacks
+from engine.adapters.adapter_weights import AdapterWeights
+from engine.adapters.targets import targets_of
 from engine.backends.backends import kv_dtype
 from engine.backends.base.backend import Backends
 from engine.backends.base.model_config import ModelConfig
@@ -27,6 +31,7 @@ from engine.kv_transfer.kv_offload import KVOffload, files_of
 from engine.loop import EngineLoop
 from engine.models.encoders.vision_encoder import VisionEncoder
 from engine.models.open_model import OpenModel, open_model
+from engine.models.registry import names_in_gguf
 from engine.multihost.group import Group, open_group
 from engine.parallel.placement import Placement, choose_devices
 from engine.schedule.picture_cache import PictureCache
@@ -66,6 +71,7 @@ class Engine:
         self.config = config
         self.model_info = model_info
         self.model_path: Path | None = None  # of the file or folder that has the weights; None: they came otherwise
+        self.adapters: AdapterStacks | None = None  # None: no adapter can be used
         self._kv_offload: KVOffload | None = None  # None: no pages are kept in a folder
         self._group = Group()
         self._is_asleep = False
@@ -124,6 +130,8 @@ class Engine:
         opened = open_model(path, language_model_only=config.language_model_only)
         _refuse_beside_states(opened.config, config)
         _refuse_beside_pictures(opened.model.encoder, config)
+        if config.adapters is not None and not targets_of(opened.model):
+            raise ValueError(f"{opened.architecture.transformers_name} takes no adapters (lora, enable_lora) yet")
         if opened.model.is_encoder:
             _refuse_of_encoders(config)
         group = open_group(config, opened, progress)
@@ -164,7 +172,15 @@ class Engine:
         """Loads the weights and builds the engine; `undo` closes it if anything fails later."""
         sizes = opened.config
         files = files_of(opened.path) if config.keeps_pages else None
-        weights = opened.load(backends.weights, Precision.of_engine(config), progress)
+        precision = Precision.of_engine(config)
+        weights = opened.load(backends.weights, precision, progress)
+        params, adapters = weights.params, None
+        if config.adapters is not None:
+            adapters = AdapterStacks(
+                targets_of(opened.model), config.adapters, backends.weights.vector_dtype(precision),
+                names_in_gguf(opened.architecture),
+            )  # fmt: skip
+            params, backends = adapters.attach(params), with_adapters(backends)
         model_info = ModelInfo(
             architecture=opened.architecture.name,
             quantization=opened.quantization,
@@ -184,17 +200,18 @@ class Engine:
         )
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
-            placement = place(weights.params)
+            placement = place(params)
             # Programs of several devices are found in JAX's own cache alone.
             folder = config.compilation_cache if config.tensor_parallel == 1 else None
             return group.make_runner(
-                weights.params, opened.model, backends, layout, buffer, table, config.decode_chunk,
+                params, opened.model, backends, layout, buffer, table, config.decode_chunk,
                 placement=placement, store=None if folder is None else Path(folder), copies_pages=config.keeps_pages,
             )  # fmt: skip
 
         engine = cls(config, layout, model_info, make_runner, progress)
         undo.callback(engine.close)
         engine.model_path = opened.path
+        engine.adapters = adapters
         if files is not None:
             parts = page_parts(opened, config, backends, layout)
             engine._kv_offload = KVOffload(config, engine.pool, engine.runner.pages, files, parts)
@@ -254,6 +271,7 @@ class Engine:
             if params is not None:
                 self._replace_params(params)
             self.runner.wake()
+            self._write_adapters()
         except BaseException:
             if params is not None:
                 self.runner.arrays.forget_weights()  # an engine with weights would count as awake
@@ -273,6 +291,8 @@ class Engine:
             raise ModelError(f"{path} is of another shape: {opened.config} in the place of {self.runner.model.config}")
         precision = Precision.of_engine(self.config)
         params = opened.load(self.runner.backends.weights, precision, lambda stage, done, total: None).params
+        if self.adapters is not None:
+            params = self.adapters.attach(params)
         if not self.runner.arrays.accepts(params):
             raise ModelError(f"{path} holds its weights in other formats than the model that is loaded")
         if self._kv_offload is not None and files is not None:
@@ -284,6 +304,7 @@ class Engine:
         if not self.pool.reset_prefix_cache():
             raise EngineBusy(f"{self.pool.num_active} pages are still being read or stored; try again")
         self._replace_params(params)
+        self._write_adapters()
 
     def _replace_params(self, params: Params) -> None:
         self.runner.arrays.params = params
@@ -291,6 +312,19 @@ class Engine:
             self.pictures.cache.clear()
         if self._kv_offload is not None:
             self._kv_offload.open_if_changed()
+
+    def load_adapter(self, slot: int, weights: AdapterWeights) -> None:
+        """Puts an adapter into a slot that no step in flight names; raises ValueError if the engine takes none."""
+        if self.adapters is None:
+            raise ValueError("the engine takes no adapters")
+        arrays = self.runner.arrays
+        arrays.params = self.adapters.load(arrays.params, slot, weights)
+
+    def _write_adapters(self) -> None:
+        """Writes the adapters that are in memory beside weights that have come back."""
+        if self.adapters is not None:
+            arrays = self.runner.arrays
+            arrays.params = self.adapters.write_all(arrays.params)
 
     def reset_prefix_cache(self) -> bool:
         """Forgets every prefix, also those in the offload folder; refuses while any request holds a page."""

@@ -46,7 +46,7 @@ ROOMS = (
     "server.text", "server.text.tokenization", "server.media",
     "server.admission", "server.admission.limits", "server.protocol", "server",
     "engine", "engine.multihost", "engine.step", "engine.parallel", "engine.schedule", "engine.schedule.step_time",
-    "engine.kv_transfer", "engine.peer_transport", "engine.kv_events",
+    "engine.kv_transfer", "engine.peer_transport", "engine.kv_events", "engine.adapters",
     "engine.models", "engine.models.architectures.mixtures", "engine.models.architectures.seeing",
     "engine.models.architectures.dense", "engine.models.architectures.gpt", "engine.models.architectures.encoders",
     "engine.models.architectures.hybrids", "engine.models.architectures.latent",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -112,6 +113,26 @@ class PromptPicture:
     def end(self) -> int:
         """The position behind the last one."""
         return self.start + self.num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterChoice:
+    """The adapter of a request: one that is in memory, and how much of it."""
+
+    slot: int
+    digest: str  # of its weights
+    scale: float = 1.0  # multiplies what it adds
+
+    @property
+    def columns(self) -> tuple[int, int]:
+        """What a row of a step says of it: the slot, counted from 1, and the bits of a float32."""
+        (bits,) = struct.unpack("<i", struct.pack("<f", self.scale))
+        return self.slot + 1, bits
+
+    @property
+    def page_key(self) -> str:
+        """What distinguishes the pages of requests with this adapter."""
+        return f"adapter {self.digest} {self.scale!r}"
 
 
 class EngineError(RuntimeError):

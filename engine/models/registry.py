@@ -166,6 +166,15 @@ ARCHITECTURES: tuple[Architecture, ...] = (
 )
 
 
+# Those that GGUF files know as others.
+_IN_GGUF = {"mistral": "llama", "ministral": "llama", "mixtral": "llama"}
+
+
+def names_in_gguf(architecture: Architecture) -> tuple[str, ...]:
+    """The names that an architecture may have in GGUF files, its own first."""
+    return tuple(dict.fromkeys((architecture.name, _IN_GGUF.get(architecture.name, architecture.name))))
+
+
 # The names of architectures in GGUF files, and those that they have here where the file has a head.
 _WITH_HEAD = {"bert": "xlm-roberta-rerank", "modern-bert": "modern-bert-rerank"}
 

@@ -30,6 +30,7 @@ class SequenceBuffer:
         self.page_table = np.full((num_slots + 1, max_pages_per_request), NULL_PAGE_ID, np.int32)
         self.sampling = SamplingRows.padding(num_slots + 1, num_slots)
         self.levels = np.full(num_slots + 1, SamplerVariant.GREEDY, np.int32)  # the program of each request
+        self.adapters = np.zeros((num_slots, 2), np.int32)  # the columns ADAPTER and ADAPTER_SCALE of a step's rows
         # By slot: requests whose sampling features are not written to the device yet.
         self.admitted: dict[int, Request] = {}
         # The position of the token that the device holds in slots.last_token; NO_SLOT while it holds none.
@@ -64,6 +65,7 @@ class SequenceBuffer:
             seed=request.seed, num_prompt_tokens=request.num_tokens_before_output, uses=request.uses,
         )  # fmt: skip
         self.levels[slot] = request.level
+        self.adapters[slot] = (0, 0) if request.adapter is None else request.adapter.columns
         if request.uses:
             self.admitted[slot] = request
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.backends.base.token_layout import (
+    ADAPTER,
+    ADAPTER_SCALE,
     END,
     LOAD,
     NUM_ROW_INTS,
@@ -161,7 +163,7 @@ class InputBuilder:
         rows = inputs.batch.rows.copy()
         rows[:num_requests, START] = starts
         rows[:num_requests, TOKEN] = FROM_DEVICE  # the last step has left it there
-        rows[:num_requests, LOAD:] = 0
+        rows[:num_requests, LOAD : SAVE_END + 1] = 0
         _write_states(rows, plan, range(num_requests))
         page_table = inputs.batch.page_table
         if buffer.num_page_changes != last.num_page_changes:
@@ -210,6 +212,7 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
     decode[:, NUM_TOKENS] = 1
     decode[:, SLOT] = decode_slots
     decode[:, TOKEN] = FROM_DEVICE
+    decode[:, ADAPTER : ADAPTER_SCALE + 1] = buffer.adapters[decode_slots]
     is_known = buffer.device_token_position.take(decode_slots) != decode_starts
     if np.count_nonzero(is_known):
         decode[is_known, TOKEN] = buffer.token_ids[decode_slots[is_known], decode_starts[is_known]]
@@ -231,6 +234,7 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
         tiles[:, START] = tile_starts
         tiles[:, NUM_TOKENS] = tile_lengths
         tiles[:, SLOT] = slots[owner]
+        tiles[:, ADAPTER : ADAPTER_SCALE + 1] = buffer.adapters[slots[owner]]
         if plan.requests[-1].is_whole:  # and so all others are
             tiles[:, END] = ends[owner]
             tiles[:, SECOND] = np.array([request.second_start for request in plan.requests], np.int32)[owner]

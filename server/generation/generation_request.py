@@ -36,6 +36,7 @@ class GenerationRequest:
     offered_calls: OfferedCalls | None = None  # calls that answers may have, where there is no grammar
     declares_tools: bool = False  # whether the model may write calls, even where the request allows none
     thinking_budget: int | None = None  # tokens of each answer's reasoning, at most
+    adapters: Sequence[tuple[int, float]] = ()  # by their numbers, with scales, where `model` names none
     priority: int | None = None  # None: the lowest number that the tenant may ask for, at least 0
     cache_salt: str | None = None
     timeout: float | None = None  # seconds

@@ -116,9 +116,10 @@ async def _list_slots(request: web.Request) -> web.Response:
     )
 
 
-async def _list_adapters(_request: web.Request) -> web.Response:
-    """GET /lora-adapters"""
-    return json_response([])
+async def _list_adapters(request: web.Request) -> web.Response:
+    """GET /lora-adapters: those of the first model, none of which changes requests that do not choose it."""
+    adapters = request.app[SERVED].first.adapters.all
+    return json_response([{"id": place, "path": each.name, "scale": 0.0} for place, each in enumerate(adapters)])
 
 
 async def _load(request: web.Request) -> web.Response:

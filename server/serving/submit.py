@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from engine.interface.types import PromptProgress
+from engine.interface.types import AdapterChoice, PromptProgress
 from server.admission.admission_budget import AdmissionBudget
 from server.admission.keyring import ANYBODY, Tenant
 from server.admission.loop_throttle import LoopThrottle
@@ -116,7 +116,8 @@ class Submitter:
                 engine, _, structured_output, idle_sleep = model.opened
                 text_model = model.text_model_of(request.model)
                 refuse_generation(model)
-                with idle_sleep.use():
+                async with AsyncExitStack() as using:
+                    using.enter_context(idle_sleep.use())
                     # Pictures, prompt, then grammar.
                     request = await with_pictures(request, text_model, self._pictures)
                     prompts = await prepare(request, text_model, engine, self._workers)
@@ -128,6 +129,12 @@ class Submitter:
                     rules: Sequence[OutputGrammar | None] = ()
                     if request.has_rules:
                         rules = await structured_output.rules_of(request, prompts, self._workers)
+                    adapter = None
+                    named = request.model if model.is_of_adapter(request.model) else None
+                    chosen = model.adapters.choose(named, request.adapters)
+                    if chosen is not None:
+                        in_memory = _adapter(model, *chosen, request.timeout)
+                        adapter = await using.enter_async_context(in_memory)
                     # Queue. Checked once more, because everything before may have taken long.
                     self._check_accepting()
                     with model.submitting():
@@ -137,8 +144,9 @@ class Submitter:
                         async with model.submitting_many if takes_turns else nullcontext():
                             tokenizer = model.shown_tokenizer(request)
                             generation = await queue(
-                                engine, request, prompts, rules, tokenizer, observers, tenant=tenant.name
-                            )
+                                engine, request, prompts, rules, tokenizer, observers,
+                                tenant=tenant.name, adapter=adapter,
+                            )  # fmt: skip
                         model.add(generation)
                         if model.num_aborts != num_aborts:
                             generation.abort()
@@ -207,6 +215,25 @@ class Submitter:
         return replace(request, timeout=max(min(timeouts) - (clock() - began), 0.001))
 
 
+@asynccontextmanager
+async def _adapter(model: ServedModel, name: str, scale: float, seconds: float | None) -> AsyncIterator[AdapterChoice]:
+    """The adapter of a request, which waits for it no longer than for the engine's queue; raises as `Adapters.use`."""
+    limits = model.settings.engine
+    waits = [limit for limit in (seconds, limits.request_timeout, limits.queue_timeout) if limit is not None]
+    async with AsyncExitStack() as using:
+        try:
+            async with asyncio.timeout(min(waits, default=None)):
+                adapter = await using.enter_async_context(model.adapters.use(name, scale))
+        except TimeoutError:
+            raise ApiError(
+                f"the adapter {name} was not in memory within the {min(waits):g} s that the request may wait",
+                status=504,
+                error_type=SERVER_ERROR,
+                code="timeout",
+            ) from None
+        yield adapter
+
+
 def _streaming(tenant: Tenant, request: GenerationRequest, *, is_owed: bool) -> AbstractContextManager[None]:
     """Counts the answers to a request among the streams of the tenant's key.
 
@@ -235,6 +262,7 @@ async def queue(
     observers: Sequence[GenerationObserver] = (),
     *,
     tenant: str = "",
+    adapter: AdapterChoice | None = None,
 ) -> Generation:
     """Queues one sequence for each answer to each prompt. If one is refused, all the others are aborted.
 
@@ -259,6 +287,7 @@ async def queue(
                     # The other answers to the prompt share the progress of its first one.
                     wants_progress=request.streaming.tells_progress and index == 0,
                     pictures=prompt.pictures,
+                    adapter=adapter,
                     is_checked=True,
                 )
                 streams.append(stream)

@@ -47,6 +47,7 @@ class Decoder(Model):
 
     config: DecoderConfig
 
+    takes_adapters: ClassVar[bool] = True
     # The norms before a block, and those of what it adds; an architecture has some of them.
     norms: ClassVar[Mapping[str, Names]] = {
         "attention_norm": ("input_layernorm", "attn_norm"),
