@@ -15,7 +15,6 @@ from server.admission.workers import Workers
 from server.generation.generation import Generation
 from server.media.picture_loader import PictureLoader
 from server.protocol.errors import model_not_found, unavailable
-from server.serving.batch_figures import BatchFigures
 from server.serving.ignored_parameters import IgnoredParameters
 from server.serving.residency import Bring, ModelSizes, Residency
 from server.serving.running_requests import RunningRequests
@@ -24,6 +23,7 @@ from server.serving.submit import Submission, Submitter
 from server.startup.logs import log
 from server.startup.model_settings import settings_of_another
 from server.startup.settings import MetricsNames, ServerSettings
+from server.storage.batch_figures import BatchFigures
 from server.storage.record_store import RecordStore
 from server.streams.stream_registry import StreamRegistry
 from server.telemetry.metrics_page import MetricsPage, ProcessGauge
@@ -90,7 +90,7 @@ class ServedModels:
                 "eagre_store_failures", "Calls of the store that failed so far", lambda: self.store.num_failures
             ),
             ProcessGauge("eagre_held_stream_bytes", "Bytes of their events", lambda: self.streams.num_bytes),
-            *self.batch_figures.gauges(),
+            *_batch_gauges(self.batch_figures),
         )
         self._by_metrics = {model.metrics: model for model in self.all}
         self.metrics = MetricsPage(self._by_metrics, MetricsNames(settings.metrics_names), gauges)
@@ -294,3 +294,16 @@ class ServedModels:
             self._idle.clear()
         else:
             self._idle.set()
+
+
+def _batch_gauges(figures: BatchFigures) -> Sequence[ProcessGauge]:
+    return (
+        ProcessGauge("eagre_batches_open", "Batches that have not ended", lambda: figures.num_open),
+        ProcessGauge(
+            "eagre_batch_requests_waiting", "Requests of batches without an answer", lambda: figures.num_waiting
+        ),
+        ProcessGauge("eagre_batch_requests_running", "Of these, those that run", lambda: figures.num_running),
+        ProcessGauge(
+            "eagre_batch_requests_answered", "Requests of batches answered so far", lambda: figures.num_answered
+        ),
+    )
