@@ -46,8 +46,8 @@ ROOMS = (
     "server.text", "server.text.tokenization", "server.media",
     "server.admission", "server.admission.limits", "server.protocol", "server",
     "engine", "engine.multihost", "engine.step", "engine.parallel", "engine.schedule", "engine.schedule.step_time",
-    "engine.kv_transfer", "engine.peer_transport", "engine.kv_events",
-    "engine.models", "engine.models.architectures.mixtures",
+    "engine.kv_transfer", "engine.peer_transport", "engine.kv_events", "engine.adapters",
+    "engine.models", "engine.models.architectures.mixtures", "engine.models.architectures.seeing",
     "engine.models.architectures.dense", "engine.models.architectures.gpt", "engine.models.architectures.encoders",
     "engine.models.architectures.hybrids", "engine.models.architectures.latent",
     "engine.models.architectures.gemma4",
@@ -87,7 +87,7 @@ ONLY_IN = {
     "jinja2": ("server/text/", "server/cli/bench/"),  # chat templates, in a sandbox; the report's own page
     "rich": ("server/cli/",),
     # Nothing that a client sends is decoded in the server's own process; the command reads its user's own files.
-    "PIL": ("server/media/decode_worker.py", "server/cli/chat/pictures.py"),
+    "PIL": ("server/media/decode_worker.py", "server/media/tiles.py", "server/cli/chat/pictures.py"),
     "llguidance": ("server/structured_output/",),
     "json": (
         "server/",

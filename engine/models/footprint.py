@@ -33,7 +33,7 @@ def footprint(path: Path, config: EngineConfig) -> ModelFootprint:
         state_bytes=StateLayout(sizes.states).bytes_per_entry,
         page_size=page_size,
         encoder_bytes=opened.encoder_bytes(backends.weights, precision),
-        image_tokens=0 if encoder is None else encoder.num_tokens,
+        image_tokens=0 if encoder is None else encoder.buckets(sizes.context_length)[-1],
     )
 
 

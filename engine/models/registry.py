@@ -64,6 +64,9 @@ from engine.models.architectures.qwen2 import Qwen2
 from engine.models.architectures.qwen3 import Qwen3
 from engine.models.architectures.qwen3_5 import Qwen35, Qwen35Moe
 from engine.models.architectures.qwen3_next import Qwen3Next
+from engine.models.architectures.seeing.idefics3 import Idefics3
+from engine.models.architectures.seeing.qwen2_5_vl import Qwen25VL
+from engine.models.architectures.seeing.qwen3_vl import Qwen3VL
 from engine.models.architectures.smollm3 import SmolLM3
 from engine.models.parts.model import Model
 from engine.weights.formats.gguf_tensors import GGUFTensors
@@ -78,11 +81,15 @@ class Architecture(NamedTuple):
 
 ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("llama", "LlamaForCausalLM", Llama),
+    Architecture("llama", "Idefics3ForConditionalGeneration", Idefics3),
+    Architecture("llama", "SmolVLMForConditionalGeneration", Idefics3),
     Architecture("mistral", "MistralForCausalLM", Mistral),
     Architecture("ministral", "MinistralForCausalLM", Ministral),
     Architecture("mistral3", "Ministral3ForCausalLM", Ministral3),
     Architecture("qwen2", "Qwen2ForCausalLM", Qwen2),
+    Architecture("qwen2vl", "Qwen2_5_VLForConditionalGeneration", Qwen25VL),
     Architecture("qwen3", "Qwen3ForCausalLM", Qwen3),
+    Architecture("qwen3vl", "Qwen3VLForConditionalGeneration", Qwen3VL),
     Architecture("smollm3", "SmolLM3ForCausalLM", SmolLM3),
     Architecture("granite", "GraniteForCausalLM", Granite),
     Architecture("olmo2", "Olmo2ForCausalLM", Olmo2),
@@ -157,6 +164,15 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("mamba2", "Mamba2ForCausalLM", Mamba2),
     Architecture("jamba", "JambaForCausalLM", Jamba),
 )
+
+
+# Those that GGUF files know as others.
+_IN_GGUF = {"mistral": "llama", "ministral": "llama", "mixtral": "llama"}
+
+
+def names_in_gguf(architecture: Architecture) -> tuple[str, ...]:
+    """The names that an architecture may have in GGUF files, its own first."""
+    return tuple(dict.fromkeys((architecture.name, _IN_GGUF.get(architecture.name, architecture.name))))
 
 
 # The names of architectures in GGUF files, and those that they have here where the file has a head.

@@ -130,6 +130,8 @@ def _hidden_of(
     layout = token_layout(
         batch.rows, batch.page_table, num_tiles=num_tiles, tile_size=tile_size, page_size=kv.page_size
     )
+    if batch.rope_positions is not None:
+        layout = layout._replace(rope_positions=jnp.asarray(batch.rope_positions))
     return model.forward(params, tokens, kv, layout, backends)
 
 
@@ -169,9 +171,10 @@ def decode_steps(
         rows = jnp.asarray(batch.rows).at[:, START].add(index)
         rows = rows.at[:, TOKEN].set(jnp.where(index == 0, rows[:, TOKEN], FROM_DEVICE))
         # The fields are declared as what the host builds; inside a program they are device arrays.
-        logits, kv = forward(
-            params, kv, slots, batch._replace(rows=cast(np.ndarray, rows)), model=model, backends=backends
-        )
+        moved = batch._replace(rows=cast(np.ndarray, rows))
+        if batch.rope_positions is not None:
+            moved = moved._replace(rope_positions=batch.rope_positions + index)
+        logits, kv = forward(params, kv, slots, moved, model=model, backends=backends)
         ints = jnp.asarray(sampling.ints).at[:, POSITION].add(index)
         moved_sampling = sampling._replace(ints=cast(np.ndarray, ints))
         slots, out = sample(logits, slots, moved_sampling, all_greedy=all_greedy, backend=backends.sampler)

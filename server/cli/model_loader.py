@@ -10,6 +10,7 @@ from engine.interface.background import run_in_background
 from engine.interface.config import BACKEND_NAMES, EngineConfig, ModelInfo
 from engine.interface.types import Progress
 from server.protocol.errors import ApiError
+from server.serving.adapters import InSlot
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.startup.logs import log
@@ -54,6 +55,8 @@ class ModelLoader:
             loaded.engine.start(asyncio.get_running_loop())
             loaded.engine.failure.add_done_callback(partial(self._note_failure, model))
             model.open(loaded.engine, loaded.text_model)
+            places = {name: InSlot(*place) for name, place in loaded.adapters.items()}
+            model.adapters.open(loaded.engine, loaded.num_adapter_slots, places)
         except BaseException:
             await loaded.engine.shutdown_in_background()  # others stream meanwhile
             raise

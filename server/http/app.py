@@ -14,6 +14,7 @@ from server.api.anthropic.messages import MESSAGES
 from server.api.openapi import handlers
 from server.api.route import BodyRoute, ErrorShape, MessageRoute
 from server.http import (
+    adapters,
     admin,
     engine_events,
     generating,
@@ -115,6 +116,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     engine_events.add_routes(app)
     inspecting.add_routes(app)
     admin.add_routes(app)
+    adapters.add_routes(app)
     usage.add_routes(app)
     mcp.add_routes(app, settings)
     handlers.add_routes(app, served.workers, is_strict=settings.strict_parameters, apis=settings.apis)

@@ -10,6 +10,7 @@ from server.http.entry.served import SERVED
 from server.http.transport.json_body import json_response
 from server.media.picture import MAX_PICTURES
 from server.protocol.errors import without_folders
+from server.serving.adapters import ServedAdapter
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.serving.tasks import task_of
@@ -22,9 +23,11 @@ async def list_models(request: web.Request) -> web.Response:
     served = request.app[SERVED]
     _check_loaded(served)
     if ANTHROPIC_HEADER in request.headers:
-        return json_response(anthropic_list(served.all_names, served.started_at))
+        names = [*served.all_names, *(each.name for model in served.all for each in model.adapters.all)]
+        return json_response(anthropic_list(names, served.started_at))
     listed = [_shape(model, served) for model in served.all]
     listed += [_shape_of_name(name, model, served) for model in served.all for name in model.further_names]
+    listed += [_shape_of_adapter(adapter, model) for model in served.all for adapter in model.adapters.all]
     generating = [model for model in served.all if not model.is_open or task_of(model) is Task.GENERATE]
     catalogue = [_catalogue_entry(model, place) for place, model in enumerate(generating)]
     return json_response({"object": "list", "data": listed, "models": catalogue})
@@ -38,6 +41,9 @@ async def show_model(request: web.Request) -> web.Response:
     model = served.find(name)
     if ANTHROPIC_HEADER in request.headers:
         return json_response(anthropic_model(name, served.started_at))
+    for adapter in model.adapters.all:
+        if adapter.name == name:
+            return json_response(_shape_of_adapter(adapter, model))
     is_own = name == model.model_name
     return json_response(_shape(model, served) if is_own else _shape_of_name(name, model, served))
 
@@ -101,6 +107,21 @@ def _catalogue_entry(model: ServedModel, place: int) -> dict[str, Any]:
     return catalogue_entry(model.model_name, place, max_model_len, reasons=reasons, sees=model.sees)
 
 
+def _shape_of_adapter(adapter: ServedAdapter, model: ServedModel) -> dict[str, Any]:
+    """The model object of an adapter, as vLLM has it, with the name of its folder and that of its model."""
+    shape: dict[str, Any] = {
+        "id": adapter.name,
+        "object": "model",
+        "created": adapter.created,
+        "owned_by": "eagre",
+        "root": adapter.path.name,
+        "parent": model.model_name,
+    }
+    if model.is_open:
+        shape["max_model_len"] = model.engine.model_info.max_model_len
+    return shape
+
+
 def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
     """The model object; of a model that was never loaded, the name and the state alone."""
     shape: dict[str, Any] = {
@@ -129,8 +150,8 @@ def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
     pictures = model.text_model.pictures
     if pictures is not None:
         shape |= {
-            "image_tokens": pictures.num_tokens,
-            "max_images": min(pictures.most, MAX_PICTURES),
+            "image_tokens": pictures.max_tokens,
+            "max_images": min(pictures.max_pictures, MAX_PICTURES),
             "encoder_bytes": info.encoder_bytes,
         }
     task = task_of(model)

@@ -24,7 +24,7 @@ from server.api.route import ErrorShape
 from server.generation.prompt_sources import MAX_INLINE_CHARS, Conversation
 from server.generation.prompts import MAX_SHORT_CHARS
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, HasIgnored, in_memory, read_asked
+from server.http.entry.served import SERVED, HasIgnored, decode_pictures, in_memory, read_asked
 from server.http.pooling.embedding import embed
 from server.http.pooling.reranking import rerank, rerank_as_cohere
 from server.http.pooling.scoring import classify, score
@@ -137,6 +137,8 @@ def _make_handler(kind: type[Asked], answer: Answer[Asked]) -> Handler:
 
 
 async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
+    decoded = await decode_pictures(query.pictures, model, served)
+
     def work() -> dict[str, Any]:
         text_model = model.text_model
         if query.prompt is not None:
@@ -156,7 +158,7 @@ async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedMo
                 continues=query.continue_final_message is True,
                 variables=query.template_variables,
             )
-            token_ids = _encode(conversation, model.text_model_of(query.model))
+            token_ids = _encode(conversation.with_decoded(decoded), model.text_model_of(query.model))
         names = [text_model.tokenizer.token_text(token_id) for token_id in token_ids]
         return {
             "count": len(token_ids),
@@ -192,6 +194,7 @@ async def _count_tokens(
     query: CountedConversation | CountedChat, model: ServedModel, served: ServedModels, tenant: Tenant
 ) -> dict[str, Any]:
     conversation, text_model = query.conversation, model.text_model_of(query.model)
+    conversation = conversation.with_decoded(await decode_pictures(conversation.pictures, model, served))
     token_ids = await _in_worker(served, conversation.num_chars, lambda: _encode(conversation, text_model))
     return {"input_tokens": len(token_ids)}
 

@@ -216,7 +216,7 @@ class LLM(LLMLifecycle):
         check_conversations(text_or_messages)
         with as_invalid_parameter("messages"):
             request = ChatCall.parse({"messages": CHAT.to_wire(list(text_or_messages))}).request
-            return len(request.prompts[0].encode(text_model))
+            return len(self._engine.with_pictures(request).prompts[0].encode(text_model))
 
     # ---------------------------------------------------------------- save and load
 

@@ -15,8 +15,10 @@ from server.output_parsers.output_parser import OutputFormat
 from server.output_parsers.reasoning_parser import choose_reasoning
 from server.output_parsers.tool_call_syntaxes import choose_tool_call_syntax
 from server.protocol.errors import ApiError, unavailable
+from server.serving.adapters import Adapters
 from server.serving.idle_sleep import IdleSleep
 from server.serving.structured_output_manager import StructuredOutputManager
+from server.startup.adapter_settings import paths_of
 from server.startup.model_settings import name_of
 from server.startup.model_table import ModelTable, RequestDefaults
 from server.startup.settings import ServerSettings
@@ -65,6 +67,7 @@ class ServedModel:
         self._loaded: TextModel | None = None  # with the defaults that its files recommend
         self._by_preset: dict[str, TextModel] = {}  # by the names of presets, with their defaults
         self._failure: asyncio.Future[None] | None = None  # of the engine
+        self.adapters = Adapters(paths_of(settings.lora))
         self.answer_format = OutputFormat()  # how the model writes what is not content, where that is known
         self._grammars: GrammarCompiler | None = None
         self._generations: set[Generation] = set()
@@ -202,6 +205,21 @@ class ServedModel:
         if self.settings.served_model_name is not None:
             return self.settings.served_model_name
         return name_of(self.settings.model) if self._opened is None else self._opened.text_model.name
+
+    def name_of(self, name: str | None) -> str:
+        """The name that an answer says for a request: that of an adapter of this model, or else the model's own."""
+        return name if name is not None and self.is_of_adapter(name) else self.model_name
+
+    def is_of_adapter(self, name: str | None) -> bool:
+        """Whether the name by which a request has found this model is, or was, that of one of its adapters."""
+        return name is not None and name not in self.own_names
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """All names of the model itself, and the one that it had before it was loaded."""
+        if self.settings.served_model_name is not None:
+            return (self.settings.served_model_name, *self.further_names)
+        return (self.model_name, name_of(self.settings.model), *self.further_names)
 
     @property
     def table(self) -> ModelTable | None:

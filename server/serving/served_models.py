@@ -182,6 +182,7 @@ class ServedModels:
 
     @property
     def names(self) -> list[str]:
+        """Of all models, without those of adapters."""
         return [model.model_name for model in self.all]
 
     @property
@@ -229,13 +230,18 @@ class ServedModels:
             self.admission_budget.check_load()
 
     def find(self, name: str | None) -> ServedModel:
-        """The model that clients know by this name, None for the first; raises ApiError (404) where there is none."""
+        """The model that clients know by this name or that of one of its adapters, None for the first.
+
+        Raises ApiError (404) where there is none.
+        """
         if name is None:
             return self.first
         for model in self.all:
-            if name == model.model_name or name in model.further_names:
+            if name == model.model_name or name in model.further_names or name in model.adapters:
                 return model
-        raise model_not_found(name, self.all_names)
+        raise model_not_found(
+            name, [*self.all_names, *(each.name for model in self.all for each in model.adapters.all)]
+        )
 
     def generate(self, model: ServedModel, submission: Submission) -> AbstractAsyncContextManager[Generation]:
         """`Submitter.submit`."""

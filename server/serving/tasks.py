@@ -49,5 +49,14 @@ def refuse_classes(model: ServedModel) -> None:
         raise _refusal(model, f"{what} and has no labels to classify with")
 
 
+def refuse_adapter(model: ServedModel, name: str | None) -> None:
+    """Raises ApiError where a request for embeddings or scores names an adapter of the model."""
+    if model.is_of_adapter(name):
+        raise ApiError(
+            f"{name} is an adapter, which generates text alone; embeddings and scores are those of {model.model_name}",
+            param="model", code="unsupported_task",
+        )  # fmt: skip
+
+
 def _refusal(model: ServedModel, what: str) -> ApiError:
     return ApiError(f"the model {model.model_name} {what}", param="model", code="unsupported_task")

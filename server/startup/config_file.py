@@ -156,7 +156,7 @@ class _Reader:
             if not isinstance(pinned, bool):
                 self._fail(f"pinned is {_short(pinned)}; it must be true or false", where)
             if "lora" in table:
-                self._fail("there is the key lora, and adapters are not served", where)
+                self._fail("there is the key lora, and adapters (--lora) are for a server with one model", where)
             own = {key: value for key, value in table.items() if key in MODEL_SETTINGS}
             settings = self._values(own, MODEL_SETTINGS, where)
             models[name] = ModelTable(name, model, aliases, defaults, pinned, settings)

@@ -14,6 +14,7 @@ from engine.weights.formats.gguf_shards import ShardName
 from engine.weights.formats.model_folder import CONFIG
 from server.model_sources.builtin_models import BUILTIN_MODELS
 from server.model_sources.model_paths import GGUF_SUFFIX, is_model_folder, models_in
+from server.startup.adapter_settings import paths_of
 from server.startup.settings import ServerSettings, SettingsError
 
 _ONE_MODEL = "prefix_cache_listen and prefix_cache_peers are for a server with one model"
@@ -32,7 +33,12 @@ def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
         ((name, model),) = found
         if name is not None and settings.served_model_name is not None:
             raise SettingsError(f"served_model_name is {settings.served_model_name!r}, and --model says {name!r}")
-        return (replace(settings, models=(model,), served_model_name=settings.served_model_name or name),)
+        name = settings.served_model_name or name
+        paths = paths_of(settings.lora, (name or name_of(model),))
+        lora = tuple(f"{each}={os.path.abspath(path)}" for each, path in paths.items())
+        return (replace(settings, models=(model,), served_model_name=name, lora=lora),)
+    if settings.takes_adapters:
+        raise SettingsError(f"lora and enable_lora are for a server with one model, and there are {len(found)}")
     if settings.engine.num_hosts > 1:
         raise SettingsError(
             f"num_hosts is {settings.engine.num_hosts} and there are {len(found)} models; several hosts compute one"
@@ -57,6 +63,10 @@ def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
 
 def _of_tables(settings: ServerSettings) -> tuple[ServerSettings, ...]:
     tables = settings.tables
+    if settings.takes_adapters:
+        raise SettingsError(
+            f"lora and enable_lora are for a server with one model, and {settings.config} has tables of models"
+        )
     several = ((settings.engine.num_hosts, "num_hosts"), (settings.data_parallel, "data_parallel"))
     for number, name in several:
         if number > 1:
@@ -114,8 +124,9 @@ def settings_of_another(settings: ServerSettings, first: ServerSettings, name: s
     if first.engine.prefix_cache_listen is not None or first.engine.prefix_cache_peers:
         raise SettingsError(_ONE_MODEL)
     return replace(
-        first, models=(name,), served_model_name=name, tables=(), engine=_with_own_ports(first.engine, index)
-    )
+        first, models=(name,), served_model_name=name, tables=(), lora=(), enable_lora=False,
+        engine=_with_own_ports(first.engine, index),
+    )  # fmt: skip
 
 
 def _with_own_ports(engine: EngineConfig, index: int) -> EngineConfig:

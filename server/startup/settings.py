@@ -191,6 +191,27 @@ class ServerSettings:
     served_model_name: str | None = setting(
         None, "name for clients of the only model; its own if not given", limit=NOT_EMPTY, metavar="NAME"
     )
+    lora: tuple[str, ...] = setting(
+        (),
+        "NAME=PATH of a low-rank adapter (a folder in PEFT's layout or a GGUF file), which clients choose as the model "
+        "NAME, or the path of a folder with several; give it again for further ones",
+        limit=Limit(all, "no part of it may be empty"),
+        metavar="ADAPTER",
+    )
+    enable_lora: bool = setting(False, "take adapters at run time, by /v1/load_lora_adapter")
+    max_loras: int | None = setting(
+        None,
+        "adapters in memory at once, of which the one used the longest ago makes room; if not given, those of --lora, "
+        "and with --enable-lora at least 4",
+        limit=from_to(1, 256),
+        metavar="N",
+    )
+    max_lora_rank: int | None = setting(
+        None,
+        "largest rank of an adapter; if not given, that of --lora, and with --enable-lora at least 16",
+        limit=from_to(1, 512),
+        metavar="RANK",
+    )
     models_max: int | None = setting(
         None,
         "models in memory at once, of which the one that is used the least makes room; all if not given",
@@ -344,7 +365,19 @@ class ServerSettings:
             raise SettingsError("ssl_certfile and ssl_keyfile go together; one of them is missing")
         if self.inspect_requests and not self.admin_keys:
             raise SettingsError("inspect_requests shows requests to the administrator alone; admin_key is missing")
+        if self.takes_adapters:
+            for name in ("tensor_parallel", "num_hosts"):
+                if getattr(self.engine, name) > 1:
+                    raise SettingsError(
+                        f"{name} is {getattr(self.engine, name)}, and there are adapters (lora, enable_lora), which "
+                        "one device computes"
+                    )
         self.engine_config()
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether adapters are given, or may come at run time."""
+        return bool(self.lora) or self.enable_lora
 
     @property
     def hosts(self) -> tuple[str, ...]:

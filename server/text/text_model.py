@@ -136,7 +136,9 @@ def _chat_template(
     if source is None:
         return None
     try:
-        return ChatTemplate(source, bos_token=bos_token or "", eos_token=eos_token or "", variants=variants)
+        template = ChatTemplate(source, bos_token=bos_token or "", eos_token=eos_token or "", variants=variants)
+        template.detect_content_format()
+        return template
     except ChatTemplateError as error:
         raise ModelError(str(error)) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from server.media.picture_format import PictureFormat
+from server.media.tiling import Tiling
 from tests.fakes.text_model import FakeTextModel
 
 TEMPLATE = (
@@ -11,9 +12,7 @@ TEMPLATE = (
     "{% endif %}{{ '\n' }}{% endfor %}assistant:"
 )
 FORM = PictureFormat(
-    height=4,
-    width=6,
-    resample=2,
+    Tiling(height=4, width=6, resample=2),
     num_tokens=3,
     most=2,
     marker="<img>",

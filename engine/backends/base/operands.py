@@ -1,7 +1,7 @@
 """What a model passes to a backend besides weights and activations: norms, activations, constants of attention."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -61,6 +61,25 @@ class Picks(NamedTuple):
     experts: jax.Array  # int32[num_tokens, num_picked], different ones for each token
     shares: jax.Array  # float32[num_tokens, num_picked]
     num_experts: int  # of a layer; in a stack of matrices, expert i of a layer is at layer * num_experts + i
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LowRankPairs:
+    """The pairs of low-rank matrices that adapters add to one leaf (Hu et al., "LoRA", 2021).
+
+    The outputs of a leaf are in parts, such as queries, keys and values, each with rows of `down` of its own, from
+    part * rank on. What an adapter's own rank leaves free is 0.
+    """
+
+    down: jax.Array  # [num_slots, num_layers, num_parts * rank, inputs]
+    up: jax.Array  # [num_slots, num_layers, rank, outputs], times the adapter's own scale
+    ranks: jax.Array  # int32[num_slots], of each adapter; 0: it does not change this leaf, or there is none
+    ends: tuple[int, ...] = field(metadata={"static": True})  # of each part, among the outputs
+
+    @property
+    def num_outputs(self) -> int:
+        return self.ends[-1]
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ class Model(ABC):
     config: ModelConfig
 
     is_encoder: ClassVar[bool] = False  # each token sees its whole text, and none is sampled
+    takes_adapters: ClassVar[bool] = False  # low-rank ones, beside its leaves of products
     can_be_split: ClassVar[bool] = True  # over several devices, each with some of the heads
 
     @property

@@ -77,16 +77,11 @@ class JsonFile(Fields):
         return ModelError(f"{self.path} lacks {key}")
 
 
-class ModelFolder:
-    """A folder with a `config.json` and other files."""
+class Folder:
+    """A folder whose files are read within limits."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ModelError if `config.json` is missing, damaged or cannot be read."""
         self.path = path
-        config = self.json(CONFIG)
-        if config is None:
-            raise ModelError(f"{path} is no model folder: it has no {CONFIG}")
-        self.config = config
 
     def file(self, name: str) -> Path | None:
         """The path of a regular file in the folder, or None; raises ModelError if the folder cannot be searched."""
@@ -142,6 +137,18 @@ class ModelFolder:
         if _HALF_A_PAIR.search(text):
             _refuse_half_pairs(path, values)
         return JsonFile(path, values)
+
+
+class ModelFolder(Folder):
+    """A folder with a `config.json` and other files."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ModelError if `config.json` is missing, damaged or cannot be read."""
+        super().__init__(path)
+        config = self.json(CONFIG)
+        if config is None:
+            raise ModelError(f"{path} is no model folder: it has no {CONFIG}")
+        self.config = config
 
 
 def _refuse_half_pairs(path: Path, values: object) -> None:

@@ -20,7 +20,15 @@ from server.api.pooling.classify_request import ClassifyRequest
 from server.api.pooling.rerank_request import RerankRequest
 from server.api.pooling.score_request import ScoreRequest
 from server.api.responses.responses_request import ResponsesRequest
-from server.protocol.admin_requests import AbortBody, ModelBody, ServeBody, SleepBody, UpdateWeightsBody
+from server.protocol.admin_requests import (
+    AbortBody,
+    LoadAdapterBody,
+    ModelBody,
+    ServeBody,
+    SleepBody,
+    UnloadAdapterBody,
+    UpdateWeightsBody,
+)
 
 
 class Tag(StrEnum):
@@ -121,12 +129,21 @@ OPERATIONS = (
     _llama("POST", "/apply-template", "The text that the chat template makes of a conversation", ChatCompletionRequest),
     _llama("GET", "/props", "Properties of the server and of a model"),
     _llama("GET", "/slots", "The places of running requests"),
-    _llama("GET", "/lora-adapters", "Lists the adapters, of which there are none"),
+    _llama("GET", "/lora-adapters", "Lists the adapters that requests may choose by `model`"),
     _llama("GET", "/models", "The same as `/v1/models`"),
     _llama("POST", "/models/load", "Brings a served model into memory", LoadRequest),
     Operation(
         "POST", "/models/unload", Tag.LLAMA_CPP, "Puts a model to sleep until the next request for it", LoadRequest,
         error=answers.LlamaError, key=Key.ADMIN,
+    ),
+    Operation(
+        "POST", "/v1/load_lora_adapter", Tag.ADMIN,
+        "Serves an adapter from a folder on the server's machine (with `--enable-lora`), as vLLM does", LoadAdapterBody,
+        answer="text/plain", key=Key.ADMIN,
+    ),
+    Operation(
+        "POST", "/v1/unload_lora_adapter", Tag.ADMIN, "Serves an adapter no longer; requests that run keep it",
+        UnloadAdapterBody, answer="text/plain", key=Key.ADMIN,
     ),
     Operation("GET", "/v1/stream", Tag.GENERATING, "A WebSocket on which many generations run at once", is_socket=True),
     Operation(

@@ -18,7 +18,7 @@ from server.protocol.errors import ApiError, shorten
 from server.serving.pooled_texts import pool_texts, pooling_of
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
-from server.serving.tasks import refuse_embeddings
+from server.serving.tasks import refuse_adapter, refuse_embeddings
 from server.text.sentence_encoder import SentenceEncoder
 
 _SHOWN_PROMPTS = 20  # names that a message lists
@@ -26,6 +26,7 @@ _SHOWN_PROMPTS = 20  # names that a message lists
 
 async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
     """OpenAI's list of embeddings, one for each input."""
+    refuse_adapter(model, query.model)
     refuse_embeddings(model)
     prompts: Sequence[PromptSource] = query.input
     sentences = model.text_model.sentences

@@ -17,12 +17,13 @@ from server.http.pooling.pair_scores import PairsOf, score_pairs
 from server.serving.pooled_texts import pool_texts
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
-from server.serving.tasks import refuse_classes
+from server.serving.tasks import refuse_adapter, refuse_classes
 from server.text.label_head import LabelHead, usual_activation
 
 
 async def score(query: ScoreRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
     """The score of each pair of texts."""
+    refuse_adapter(model, query.model)
     first, second = query.pairs
     pairs = PairsOf(first, second, query.truncate_prompt_tokens, "text_2" if query.text_2 else "documents")
     scored = await score_pairs(
@@ -34,6 +35,7 @@ async def score(query: ScoreRequest, model: ServedModel, served: ServedModels, t
 
 async def classify(query: ClassifyRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
     """The label of each text, and the probabilities of all labels."""
+    refuse_adapter(model, query.model)
     refuse_classes(model)
     texts = await encode_inputs(query.input, model, served, cut_at=query.truncate_prompt_tokens)
     vectors = await pool_texts(texts, model.engine.model_info.head_pooling, model, served, tenant, "input")

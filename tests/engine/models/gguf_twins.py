@@ -421,7 +421,10 @@ def llama3_factors(rotary: Mapping[str, Any], rotary_dim: int) -> np.ndarray:
     return np.array(factors, np.float32)
 
 
-OF_PICTURES = ("vision_tower.", "multi_modal_projector.", "model.visual.", "model.vision_tower.", "model.embed_vision.")
+OF_PICTURES = (
+    "vision_tower.", "multi_modal_projector.", "visual.", "model.visual.", "model.vision_model.", "model.connector.",
+    "model.vision_tower.", "model.embed_vision.",
+)  # fmt: skip
 OUTPUT = {"lm_head.weight": "output.weight"}
 LAYER_NORM_EPSILONS = ("layer_norm_eps", "norm_epsilon", "norm_eps")
 
@@ -490,6 +493,9 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "Gemma4ForConditionalGeneration": (MODEL_ARCH.GEMMA4, as_stored, gemma_twins.add_gemma4),
     "Gemma3ForCausalLM": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
     "Gemma3ForConditionalGeneration": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
+    "SmolVLMForConditionalGeneration": (MODEL_ARCH.LLAMA, adjacent_pairs, nothing),
+    "Qwen2_5_VLForConditionalGeneration": (MODEL_ARCH.QWEN2VL, as_stored, nothing),
+    "Qwen3VLForConditionalGeneration": (MODEL_ARCH.QWEN3VL, as_stored, nothing),
 }
 
 
@@ -575,7 +581,8 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
     for name, values in with_gguf_names(tensors, config).items():
         if name.startswith(OF_PICTURES) or ".act_fn." in name:
             continue
-        of_text = name.replace("language_model.", "").replace("e_score_correction_bias", "e_score_correction.bias")
+        of_text = name.replace("language_model.", "").replace("text_model.", "")
+        of_text = of_text.replace("e_score_correction_bias", "e_score_correction.bias")
         of_text = of_text.replace(".expert_bias", ".expert_bias.bias")
         of_text = (
             f"{of_text}.weight"

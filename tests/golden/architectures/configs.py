@@ -254,6 +254,43 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "image_token_index": 252,
         },
     ),
+    "smolvlm": (
+        "SmolVLMForConditionalGeneration",
+        {
+            "text_config": {**_LLAMA, "model_type": "llama", "rope_parameters": _PLAIN},
+            "vision_config": {
+                "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+                "image_size": 32, "patch_size": 8,
+            },
+            "scale_factor": 2, "tie_word_embeddings": False, "image_token_id": 252,
+        },
+    ),
+    "qwen2_5_vl": (
+        "Qwen2_5_VLForConditionalGeneration",
+        {
+            "text_config": {
+                **_SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [2, 3, 3]},
+            },
+            "vision_config": {
+                "depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
+                "window_size": 16, "fullatt_block_indexes": [1], "out_hidden_size": 64,
+            },
+            "tie_word_embeddings": False, **_PICTURE_TOKENS,
+        },
+    ),
+    "qwen3_vl": (
+        "Qwen3VLForConditionalGeneration",
+        {
+            "text_config": {
+                **_LLAMA, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [8, 5, 3]},
+            },
+            "vision_config": {
+                "depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
+                "num_position_embeddings": 36, "deepstack_visual_indexes": [0, 1], "out_hidden_size": 64,
+            },
+            "tie_word_embeddings": False, **_PICTURE_TOKENS,
+        },
+    ),
     "gemma4": (  # layers that share keys and values, and are wider
         "Gemma4ForCausalLM",
         {

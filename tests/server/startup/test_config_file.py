@@ -143,7 +143,8 @@ CODER = '[models.coder]\nmodel = "x"\n'
          "to 2"),
         (CODER + "sampling = 3", "FILE, [models.coder]: sampling is 3; it must be a table"),
         (CODER + "chat-template-kwargs = { messages = 1 }", "without reserved names"),
-        (CODER + "lora = { a = 'b' }", "FILE, [models.coder]: there is the key lora, and adapters are not served"),
+        (CODER + "lora = { a = 'b' }", "FILE, [models.coder]: there is the key lora, and adapters (--lora) are for a "
+         "server with one model"),
         ("[models.coder]", "FILE, [models.coder]: the key model is missing: a built-in name, a path, or owner/name of "
          "the Hub"),
         ("[models.coder]\nmodel = 1", "FILE, [models.coder]: model is 1; it must be a string with a name or a path"),

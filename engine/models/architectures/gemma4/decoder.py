@@ -49,6 +49,7 @@ class Gemma4(Decoder):
 
     config: Gemma4Config
     can_be_split = False
+    takes_adapters = False  # until it is tried
     # Of a folder's tensors; it says nothing about the model itself.
     folder_prefix: str = field(default=_USUAL_PREFIX, compare=False)
 

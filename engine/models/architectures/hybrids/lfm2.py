@@ -78,6 +78,7 @@ class Lfm2(ExpertsDecoder):
         "mlp_norm": ("ffn_norm", "ffn_norm"),
     }
     model_type = "lfm2"
+    takes_adapters = False  # parts of its layers are none of the products that adapters change
     has_experts: ClassVar[bool] = False
     choice_bias_names = ("feed_forward.expert_bias", "exp_probs_b")
     output_norm_names = ("model.embedding_norm", "token_embd_norm")

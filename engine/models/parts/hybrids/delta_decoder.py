@@ -32,6 +32,7 @@ class DeltaDecoder(ExpertsDecoder):
     """Layers of a gated delta-net or of gated attention, each with a dense block or experts behind it."""
 
     config: DeltaConfig
+    takes_adapters = False  # parts of its layers are none of the products that adapters change
     # The formats of files in which an expert's gate and up are one tensor; they say nothing about the model itself.
     joined_experts: frozenset[str] = field(default=frozenset(), compare=False)
 

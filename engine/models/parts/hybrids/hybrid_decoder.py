@@ -34,6 +34,7 @@ class HybridDecoder(ExpertsDecoder):
     """Residual blocks, each behind a norm of its own."""
 
     config: HybridConfig
+    takes_adapters = False  # parts of its layers are none of the products that adapters change
 
     norms: ClassVar[Mapping[str, Names]] = {}
     # The norm before a block, by the block.

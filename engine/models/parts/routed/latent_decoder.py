@@ -29,6 +29,7 @@ class LatentDecoder(RoutedDecoder):
     """
 
     config: LatentConfig
+    takes_adapters = False  # parts of its layers are none of the products that adapters change
     # Whether a GGUF file, of an early converter, joins the matrices of keys and values as folders do.
     is_joined_in_gguf: bool = field(default=False, compare=False)
 
