@@ -57,8 +57,9 @@ class PairPrompt:
                 "truncate_prompt_tokens",
                 f"texts are cut to {most} tokens, and the model's prompt for a pair alone has {num_around}",
             )
-        num_tokens = (len(encode_beginning(tokenizer, text, most - num_around)) for text in (query, document))
-        num_of_query, room = longest_first(*num_tokens, most - num_around)
+        room = most - num_around
+        in_query, in_document = (len(encode_beginning(tokenizer, text, room)) for text in (query, document))
+        num_of_query, room = longest_first(in_query, in_document, room)
         query = cut_text(tokenizer, query, num_of_query)
         while True:
             kept = cut_text(tokenizer, document, room)
