@@ -212,7 +212,7 @@ class ServedModel:
 
     def is_of_adapter(self, name: str | None) -> bool:
         """Whether the name by which a request has found this model is, or was, that of one of its adapters."""
-        return name is not None and name not in self.own_names
+        return name is not None and self.settings.takes_adapters and name not in self.own_names
 
     @property
     def own_names(self) -> tuple[str, ...]:

@@ -26,6 +26,19 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 BEGINS = "data:image/png;base64,"
 CHIP = "#chat-files .chip.picture"
+# Whether every answer is kept with its end: a page that is loaded anew knows what is kept.
+IS_KEPT = """
+new Promise((done) => {
+  const opening = indexedDB.open("eagre.playground");
+  opening.onsuccess = () => {
+    const reading = opening.result.transaction("nodes").objectStore("nodes").getAll();
+    reading.onsuccess = () => {
+      opening.result.close();
+      done(reading.result.every(({ role, finish }) => role !== "assistant" || finish !== null));
+    };
+  };
+})
+"""
 
 
 def png_of(size: tuple[int, int], colour: str = "black", *, is_noise: bool = False) -> bytes:
@@ -69,6 +82,7 @@ async def send(page: Page, text: str = "") -> None:
     before = await page.evaluate(count)
     await page.click("#chat-send")
     await page.wait_for(f"{count} > {before}")
+    await page.wait_for(IS_KEPT)
 
 
 async def become_blind(page: Page, server: StubServer) -> None:

@@ -207,6 +207,8 @@ def read_gguf(file: GGUFTensors) -> Gemma4Config:
         raise fields.error(key, f"it must say of each of {num_layers} layers whether it has a window, and of some not")
     is_full = tuple(not each for each in pattern)
     num_shared = gguf_config.read_count(file, "attention.shared_kv_layers")
+    if num_shared >= num_layers:
+        raise fields.error("attention.shared_kv_layers", f"it must be below the {num_layers} layers")
     first, first_shared = is_full.index(True), num_layers - num_shared
     num_kv_heads = _of_layers(file, "attention.head_count_kv", num_layers)
     inner = _of_layers(file, "feed_forward_length", num_layers)

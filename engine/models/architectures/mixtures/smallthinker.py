@@ -11,6 +11,7 @@ from cache.storage import KVPages
 from engine.backends.base.backend import Backends
 from engine.backends.base.operands import Activation, AttentionConstants
 from engine.backends.base.token_layout import TokenLayout
+from engine.interface.errors import ModelError
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder import Names
 from engine.models.parts.experts import ExpertsConfig, ExpertsDecoder
@@ -64,6 +65,8 @@ class SmallThinker(ExpertsDecoder):
     def from_gguf(cls, file: GGUFTensors) -> Self:
         usual = gguf_config.read_decoder(file)
         made = routed_config.read_gguf(file, usual, normalises_shares=True)
+        if made.dense_layers:
+            raise ModelError("layers without experts are not served for this architecture")
         window, num_layers = gguf_config.read_window(file), usual.num_layers
         is_local = [bool(window) and layer % _PERIOD != 0 for layer in range(num_layers)]
         return cls(_made(made, is_local if window else [True] * num_layers, [window * local for local in is_local]))
