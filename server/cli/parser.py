@@ -1,4 +1,4 @@
-"""The argument parser of the command `eagre`. Only `serve` and `deploy` import the settings."""
+"""The argument parser of the command `eagre`. Only `serve`, `deploy` and `run-batch` import the settings."""
 
 import argparse
 import os
@@ -45,6 +45,15 @@ _DEPLOY_EXAMPLES = """examples:
 
 Needs Ray: pip install 'eagre[ray]', on every machine of the cluster. All flags of `eagre serve` apply
 to the router or to each replica; --help=all shows them. SIGTERM or Ctrl-C ends the router, then its replicas.
+"""
+
+_BATCH_EXAMPLES = """examples:
+  eagre run-batch -i requests.jsonl -o answers.jsonl --model smollm2-135m-instruct
+  eagre run-batch -i requests.jsonl -o answers.jsonl --model ./my-model.gguf --resume
+
+A line of the input is a request in OpenAI's form for batches:
+  {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [...]}}
+Answers come in the order in which they are ready. --help=all shows the flags of the model and the engine.
 """
 
 _PULL_EXAMPLES = """examples:
@@ -162,7 +171,7 @@ class _ShowVersion(argparse.Action):
 
 
 def build_parser(arguments: Sequence[str]) -> Parser:
-    """The parser of the whole command; it has the flags of `serve` and `deploy` only if these are among `arguments`.
+    """The parser of the whole command; it has the flags of settings only if a command with them is among `arguments`.
 
     Their help shows the flags that matter first, or with `--help=all` among the arguments all.
     """
@@ -177,7 +186,7 @@ def build_parser(arguments: Sequence[str]) -> Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     serve = _add_command(commands, "serve", "serve a model over HTTP and WebSocket", _SERVE_EXAMPLES)
-    if "serve" in arguments:  # only this command and the next one take their flags from the settings
+    if "serve" in arguments:  # only this command and the next two take their flags from the settings
         from server.startup.settings import ServerSettings
 
         serve.add_argument("only_model", metavar="MODEL", nargs="?", help="the same as --model MODEL")
@@ -191,6 +200,16 @@ def build_parser(arguments: Sequence[str]) -> Parser:
         deploy.add_argument("only_model", metavar="MODEL", nargs="?", help="the same as --model MODEL")
         DeployPlan.add_flags(deploy)
         ServerSettings.add_flags(deploy, shows_all=shows_all)
+
+    batch = _add_command(commands, "run-batch", "answer a file of requests without a server", _BATCH_EXAMPLES)
+    batch.add_argument("-i", "--input-file", metavar="PATH", required=True, help="requests, a line of JSON each")
+    batch.add_argument("-o", "--output-file", metavar="PATH", required=True, help="gets the answers, a line each")
+    batch.add_argument("--resume", action="store_true", help="go on with the answers that the output file has")
+    if "run-batch" in arguments:
+        from server.startup.settings import ServerSettings
+
+        batch.add_argument("only_model", metavar="MODEL", nargs="?", help="the same as --model MODEL")
+        ServerSettings.add_flags(batch, shows_all=shows_all)
 
     pull = _add_command(commands, "pull", "fetch a model into the user's cache", _PULL_EXAMPLES)
     pull.add_argument(

@@ -32,7 +32,7 @@ from server.startup.model_loader import LoadedModel, load_model
 from server.startup.model_settings import settings_of_each
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings, SettingsError
-from server.storage.record_table import StoreError
+from server.storage.database import StoreError
 from server.telemetry.tracing import open_tracing
 from server.text.tokenization.tokenizers_encoder import disable_tokenizers_threads
 

@@ -70,7 +70,7 @@ async def pool_texts(
     num_tokens = sum(len(text.token_ids) for text in texts)
     account = tenant.account
     if account is not None:
-        account.reserve(num_tokens)
+        account.reserve(num_tokens, is_background=tenant.is_background)
     model.metrics.add_prompt_tokens(num_tokens)
     engine, priority = model.engine, tenant.check_priority(None)
     vectors: list[np.ndarray] = [_NOTHING] * len(texts)

@@ -23,6 +23,7 @@ from server.serving.submit import Submission, Submitter
 from server.startup.logs import log
 from server.startup.model_settings import settings_of_another
 from server.startup.settings import MetricsNames, ServerSettings
+from server.storage.batch_figures import BatchFigures
 from server.storage.record_store import RecordStore
 from server.streams.stream_registry import StreamRegistry
 from server.telemetry.metrics_page import MetricsPage, ProcessGauge
@@ -52,6 +53,7 @@ class ServedModels:
             None if settings.store is None else Path(settings.store),
             max_records=settings.store_records,
             max_bytes=settings.store_bytes,
+            max_file_bytes=settings.store_file_bytes,
         )
         self.workers = Workers()
         self.turns = LoopThrottle()  # of clients
@@ -69,7 +71,8 @@ class ServedModels:
         self.started_at = int(time.time())
         self._idle = asyncio.Event()
         self._idle.set()
-        self._is_draining = False
+        self.draining = asyncio.Event()  # set once the server ends
+        self.batch_figures = BatchFigures()
         self._was_ready = False  # before its models were changed
         self.all = tuple(ServedModel(own, self._count) for own in each or (settings,))
         self.residency = Residency(self.all, settings.models_max, settings.models_max_bytes)
@@ -87,6 +90,7 @@ class ServedModels:
                 "eagre_store_failures", "Calls of the store that failed so far", lambda: self.store.num_failures
             ),
             ProcessGauge("eagre_held_stream_bytes", "Bytes of their events", lambda: self.streams.num_bytes),
+            *_batch_gauges(self.batch_figures),
         )
         self._by_metrics = {model.metrics: model for model in self.all}
         self.metrics = MetricsPage(self._by_metrics, MetricsNames(settings.metrics_names), gauges)
@@ -198,7 +202,7 @@ class ServedModels:
                 return Phase.FAILED
             if model.is_open:
                 phase = Phase.READY
-        return Phase.DRAINING if self._is_draining else phase
+        return Phase.DRAINING if self.draining.is_set() else phase
 
     @property
     def is_alive(self) -> bool:
@@ -261,7 +265,7 @@ class ServedModels:
 
     def start_draining(self) -> None:
         """Refuses new work and what waits for a model that was never loaded; ends logged streams that nobody reads."""
-        self._is_draining = True
+        self.draining.set()
         self.streams.stop_unread()
         self._submitter.cancel_loads()
 
@@ -290,3 +294,16 @@ class ServedModels:
             self._idle.clear()
         else:
             self._idle.set()
+
+
+def _batch_gauges(figures: BatchFigures) -> Sequence[ProcessGauge]:
+    return (
+        ProcessGauge("eagre_batches_open", "Batches that have not ended", lambda: figures.num_open),
+        ProcessGauge(
+            "eagre_batch_requests_waiting", "Requests of batches without an answer", lambda: figures.num_waiting
+        ),
+        ProcessGauge("eagre_batch_requests_running", "Of these, those that run", lambda: figures.num_running),
+        ProcessGauge(
+            "eagre_batch_requests_answered", "Requests of batches answered so far", lambda: figures.num_answered
+        ),
+    )

@@ -103,7 +103,7 @@ class Submitter:
                 request = replace(request, priority=priority, cache_salt=cache_salt)
             with (
                 _streaming(tenant, request, is_owed=submission.was_accepted),
-                self._requests.hold(tenant.salt, ids) as running,
+                self._requests.hold(tenant.salt, ids, is_background=tenant.is_background) as running,
                 self._residency.use(model),
             ):
                 if self._request_log is not None:
@@ -122,7 +122,10 @@ class Submitter:
                     request = await with_pictures(request, text_model, self._pictures)
                     prompts = await prepare(request, text_model, engine, self._workers)
                     if account is not None:
-                        account.reserve(_most_tokens(request, prompts), is_owed=submission.was_accepted)
+                        account.reserve(
+                            _most_tokens(request, prompts), is_owed=submission.was_accepted,
+                            is_background=tenant.is_background,
+                        )  # fmt: skip
                     rules: Sequence[OutputGrammar | None] = ()
                     if request.has_rules:
                         rules = await structured_output.rules_of(request, prompts, self._workers)
@@ -237,7 +240,7 @@ def _streaming(tenant: Tenant, request: GenerationRequest, *, is_owed: bool) -> 
     Raises:
         ApiError: 429, with them more would run at once than may.
     """
-    if tenant.account is None:
+    if tenant.account is None or tenant.is_background:  # batches have a limit of their own
         return nullcontext()
     return tenant.account.streams(len(request.prompts) * request.num_sampled, is_owed=is_owed)
 

@@ -344,6 +344,16 @@ class ServerSettings:
     store_records: int = setting(
         10_000, "most responses, conversations and the like that are stored", limit=at_least(1)
     )
+    store_file_bytes: int = setting(
+        256 << 20, "most bytes of the files of batches that are stored; beyond them uploads are refused",
+        limit=at_least(1 << 16), metavar="BYTES",
+    )  # fmt: skip
+    max_file_bytes: int = setting(
+        100 << 20, "largest file that a client may upload for a batch", limit=at_least(1024), metavar="BYTES"
+    )
+    max_batch_requests: int = setting(
+        16, "requests of batches that are computed at once while nothing else is", limit=at_least(1), metavar="N"
+    )
     sleep_idle_seconds: float | None = setting(
         None, "quiet time after which memory is given back until the next request", limit=_SECONDS
     )

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from server.admission.probes import LIVENESS, READINESS
 from server.api.anthropic.messages_request import CountTokensRequest, MessagesRequest
+from server.api.batches.batch_requests import NewBatch
 from server.api.conversations.conversation_requests import AddedItems, ConversationChange, NewConversation
 from server.api.llama_cpp.completion_request import InfillRequest, LlamaCompletionRequest
 from server.api.llama_cpp.queries import EmbeddingRequest, LoadRequest
@@ -15,7 +16,7 @@ from server.api.ollama.requests import ChatRequest, EmbedOneRequest, EmbedReques
 from server.api.openai.chat_request import ChatCompletionRequest
 from server.api.openai.completion_request import CompletionRequest
 from server.api.openai.token_requests import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
-from server.api.openapi import answers, messages
+from server.api.openapi import answers, batch_answers, messages
 from server.api.pooling.classify_request import ClassifyRequest
 from server.api.pooling.rerank_request import RerankRequest
 from server.api.pooling.score_request import ScoreRequest
@@ -36,6 +37,7 @@ class Tag(StrEnum):
 
     GENERATING = "Generating"
     RESPONSES = "Responses and conversations"
+    BATCHES = "Files and batches"
     TOKENS = "Tokens and embeddings"
     MODELS = "Models"
     MCP = "MCP servers"
@@ -192,6 +194,28 @@ OPERATIONS = (
     Operation("POST", "/v1/conversations/{id}/items", Tag.RESPONSES, "Adds items to a conversation", AddedItems),
     Operation("GET", "/v1/conversations/{id}/items/{item}", Tag.RESPONSES, "One item of a conversation"),
     Operation("DELETE", "/v1/conversations/{id}/items/{item}", Tag.RESPONSES, "Deletes an item of a conversation"),
+    Operation(
+        "POST", "/v1/files", Tag.BATCHES, "Uploads a file for a batch, as a form with `purpose` and `file`",
+        answer=batch_answers.FileObject,
+    ),
+    Operation(
+        "GET", "/v1/files", Tag.BATCHES, "Lists the files", answer=batch_answers.FileList, query=(*_PAGE, "purpose"),
+    ),
+    Operation("GET", "/v1/files/{id}", Tag.BATCHES, "A file without its content", answer=batch_answers.FileObject),
+    Operation("DELETE", "/v1/files/{id}", Tag.BATCHES, "Deletes a file", answer=batch_answers.DeletedFile),
+    Operation(
+        "GET", "/v1/files/{id}/content", Tag.BATCHES, "The content of a file", answer="application/octet-stream",
+    ),
+    Operation(
+        "POST", "/v1/batches", Tag.BATCHES, "Creates a batch of the requests in a file", NewBatch,
+        answer=batch_answers.BatchObject,
+    ),
+    Operation(
+        "GET", "/v1/batches", Tag.BATCHES, "Lists the batches", answer=batch_answers.BatchList,
+        query=("limit", "after"),
+    ),
+    Operation("GET", "/v1/batches/{id}", Tag.BATCHES, "A batch", answer=batch_answers.BatchObject),
+    Operation("POST", "/v1/batches/{id}/cancel", Tag.BATCHES, "Cancels a batch", answer=batch_answers.BatchObject),
     Operation(
         "GET", "/v1/streams/{id}", Tag.GENERATING, "Resumes a resumable stream after a lost connection",
         answer="text/event-stream", query=("after",),

@@ -29,7 +29,7 @@ from server.generation.observer import ProgressObserver
 from server.serving.served_models import Phase, ServedModels
 from server.serving.submit import Submission
 from server.startup.logs import failure_of, log
-from server.storage.record_table import StoreError, TooLarge
+from server.storage.database import StoreError, TooLarge
 from server.streams.stream import Stream
 
 HISTORY_SHARE = 4  # what comes before a request may have so many times the bytes of the largest body

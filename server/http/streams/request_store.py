@@ -17,7 +17,8 @@ from server.protocol.errors import ApiError
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.startup.logs import log
-from server.storage.record_table import RecordKey, StoreError
+from server.storage.database import StoreError
+from server.storage.record_table import RecordKey
 from server.streams.stream import LoggedStream
 from server.streams.stream_registry import unknown_stream
 
