@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from engine.interface.errors import ModelError
 from engine.weights.formats.model_folder import ModelFolder
+from sampling.host.params import InvalidParameter
 from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.tokenization.control_tokens import Part
 from server.text.tokenizer import Tokenizer
-from server.text.whole_texts import WholeText, encode_beginning
+from server.text.whole_texts import WholeText, encode_beginning, longest_first
 
 _QUERY, _DOCUMENT = "{query}", "{document}"  # of llama.cpp's templates
 _YES, _NO = "yes", "no"
@@ -43,13 +44,23 @@ class PairPrompt:
         return cls(before, between, behind)
 
     def encode(self, tokenizer: Tokenizer, query: str, document: str, most: int, *, is_cut: bool) -> WholeText:
-        """A pair as one text, whose query and document cannot become control tokens; documents may be cut.
+        """A pair as one text, whose query and document cannot become control tokens; with `is_cut` the longer is cut.
 
-        Raises TooManyTokens as `encode_parts`; the exact number of tokens is not checked.
+        Raises TooManyTokens as `encode_parts`, whose exact number is not checked; InvalidParameter: the prompt itself
+        has more than `most` tokens.
         """
         if not is_cut:
             return WholeText(tokenizer.encode_parts(self._parts(tokenizer, query, document), max_tokens=2 * most))
-        room = most - len(tokenizer.encode_parts(self._parts(tokenizer, query, ""), max_tokens=2 * most))
+        num_around = len(tokenizer.encode_parts(self._parts(tokenizer, "", "")))
+        if num_around > most:
+            raise InvalidParameter(
+                "truncate_prompt_tokens",
+                f"texts are cut to {most} tokens, and the model's prompt for a pair alone has {num_around}",
+            )
+        room = most - num_around
+        in_query, in_document = (len(encode_beginning(tokenizer, text, room)) for text in (query, document))
+        num_of_query, room = longest_first(in_query, in_document, room)
+        query = cut_text(tokenizer, query, num_of_query)
         while True:
             kept = cut_text(tokenizer, document, room)
             token_ids = tokenizer.encode_parts(self._parts(tokenizer, query, kept))

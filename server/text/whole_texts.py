@@ -58,7 +58,7 @@ def join_pair(
         between = ()
     if is_cut:
         room = max(0, most - len(before) - len(between) - len(behind))
-        num_first, num_second = _longest_first(len(first), len(second), room)
+        num_first, num_second = longest_first(len(first), len(second), room)
         first, second = first[:num_first], second[:num_second]
     start = [*before, *first, *between]
     return WholeText([*start, *second, *behind], len(start))
@@ -79,7 +79,7 @@ def _encode_all(tokenizer: Tokenizer, text: str, most: int) -> Sequence[int]:
     return tokenizer.encode(text, add_special_tokens=False, max_tokens=2 * most)
 
 
-def _longest_first(a: int, b: int, room: int) -> tuple[int, int]:
+def longest_first(a: int, b: int, room: int) -> tuple[int, int]:
     """How many tokens of two texts are kept in `room`: the longer one is cut, and where both are too long, both."""
     shorter, longer = min(a, b), max(a, b)
     longer = shorter if shorter > room else max(shorter, room - shorter)

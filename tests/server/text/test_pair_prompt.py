@@ -9,6 +9,7 @@ import pytest
 
 from engine.interface.errors import ModelError
 from engine.weights.formats.model_folder import ModelFolder
+from sampling.host.params import InvalidParameter
 from server.text.chat_template import ChatTemplate
 from server.text.label_head import HeadActivation, LabelHead
 from server.text.pair_prompt import QWEN3, AnswerTokens, PairPrompt, cut_text, pair_prompt_of, read_answer_tokens
@@ -43,8 +44,14 @@ def test_documents_are_cut_so_that_the_pair_fits(most: int) -> None:
     assert text.token_ids == [TURN, *b"q: q d: ", *document.encode()[:num_bytes], TURN, *b"!"]
 
 
-def test_a_query_that_leaves_no_room_keeps_its_length() -> None:
-    assert len(PROMPT.encode(TOKENIZER, "q" * 10, "d", 15, is_cut=True).token_ids) == 20
+def test_a_query_that_leaves_no_room_is_cut_too() -> None:
+    text = PROMPT.encode(TOKENIZER, "q" * 1000, "d", 15, is_cut=True)
+    assert text.token_ids == [TURN, *b"q: qqqq d: d", TURN, *b"!"]
+
+
+def test_a_prompt_that_is_longer_than_what_is_allowed() -> None:
+    with pytest.raises(InvalidParameter, match="cut to 9 tokens, and the model's prompt for a pair alone has 10"):
+        PROMPT.encode(TOKENIZER, "q", "d", 9, is_cut=True)
 
 
 def test_the_beginning_of_a_text() -> None:

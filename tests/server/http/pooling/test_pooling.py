@@ -270,10 +270,10 @@ async def test_a_decoder_that_answers_with_a_token(start_server: StartServer) ->
     assert answer["usage"]["total_tokens"] == 17
     _, answer = await server.post(
         "/v1/score",
-        {"text_1": ["a", "b"], "text_2": ["c", "d"], "truncate_prompt_tokens": 7, "use_activation": False},
+        {"text_1": ["a", "b"], "text_2": ["cc", "dd"], "truncate_prompt_tokens": 8, "use_activation": False},
     )
-    assert engine.texts[2:] == [list(b"q=a;d=?"), list(b"q=b;d=?")]
-    assert [entry["score"] for entry in answer["data"]] == [4.0, 4.0]
+    assert engine.texts[2:] == [list(b"q=a;d=c?"), list(b"q=b;d=d?")]
+    assert [entry["score"] for entry in answer["data"]] == [5.0, 5.0]
     _, answer = await server.post("/v1/rerank", {"query": "a", "documents": ["bcd"], "max_tokens_per_doc": 1})
     assert engine.texts[-1] == list(b"q=a;d=b?")
     for path, body in (("/v1/completions", {"prompt": "a"}), ("/classify", {"input": "a"})):
