@@ -11,12 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.embedding import embed
+from engine.adapters.adapter_weights import AdapterWeights
+from engine.adapters.gguf_adapter import open_adapter
+from engine.embedding import embed, next_logprobs
 from engine.engine import Engine
 from engine.engine_thread import JOIN_SECONDS, EngineThread
 from engine.interface.config import EngineConfig, ModelInfo
+from engine.interface.errors import ModelError
 from engine.interface.snapshot import EngineSnapshot
 from engine.interface.types import (
+    AdapterChoice,
     EngineStats,
     FinishReason,
     MachineMemory,
@@ -37,7 +41,8 @@ from engine.token_stream import Outbox, TokenStream
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import InvalidParameter, SamplingParams
 
-__all__ = ["EngineClient", "Outbox", "TokenStream"]  # the server knows streams by way of the client
+# The server knows streams and adapters by way of the client.
+__all__ = ["AdapterWeights", "EngineClient", "Outbox", "TokenStream"]
 
 
 class EngineClient:
@@ -74,6 +79,11 @@ class EngineClient:
         open_model.refuse_unserved(model_path)
 
     @staticmethod
+    def rank_of_adapter(path: Path) -> int:
+        """The rank of an adapter; raises ModelError where it is damaged or not served."""
+        return open_adapter(path).largest_rank
+
+    @staticmethod
     def footprint(model_path: Path, config: EngineConfig) -> ModelFootprint:
         """The memory that the model would take; only the headers of its files are read. Raises as `load`."""
         return footprint(model_path, config)
@@ -106,6 +116,7 @@ class EngineClient:
         wants_progress: bool = False,
         second_start: int = 0,
         pictures: Sequence[PromptPicture] = (),
+        adapter: AdapterChoice | None = None,
         is_checked: bool = False,
     ) -> TokenStream:
         """Queues one request and returns at once.
@@ -124,6 +135,7 @@ class EngineClient:
             second_start: where the second text of a pair begins in a prompt of an encoder; 0: it is no pair.
             wants_progress: until the first token comes, the stream has events with the progress of the request.
             pictures: those of the prompt, in their order, for a model that sees.
+            adapter: one that was loaded and stays in its slot until the request has ended.
             is_checked: the prompt has passed `check_prompt` and the parameters `check_token_ids`, which matters where
                 one prompt gets many answers.
 
@@ -169,6 +181,7 @@ class EngineClient:
             is_whole=is_encoder,
             second_start=second_start,
             pictures=tuple(pictures),
+            adapter=adapter,
             submitted_at=time.perf_counter(),
         )
         stream = request.mailbox = TokenStream(request, self._abort)
@@ -180,7 +193,7 @@ class EngineClient:
 
     async def embed(
         self, prompt_token_ids: Sequence[int], pooling: Pooling, *, priority: int = 0, tenant: str = "",
-        second_start: int = 0,
+        second_start: int = 0, cache_salt: str | None = None,
     ) -> np.ndarray:  # fmt: skip
         """The embedding of a prompt, float32[hidden], in the model's own length; raises as `submit`.
 
@@ -189,8 +202,29 @@ class EngineClient:
         """
         return await embed(
             self.submit, prompt_token_ids, pooling, priority, tenant,
-            is_encoder=self.model_info.is_encoder, second_start=second_start,
+            is_encoder=self.model_info.is_encoder, second_start=second_start, cache_salt=cache_salt,
         )  # fmt: skip
+
+    def read_adapter(self, path: Path) -> AdapterWeights:
+        """Reads an adapter, in any thread; raises ModelError if it does not fit the model."""
+        if self._engine.adapters is None:
+            raise ModelError("the model was loaded without room for adapters")
+        return self._engine.adapters.read(path)
+
+    async def load_adapter(self, slot: int, weights: AdapterWeights) -> None:
+        """Puts an adapter into a slot whose requests have all ended; raises EngineError where the engine has ended."""
+        await self.lifecycle.load_adapter(slot, weights)
+
+    def load_first_adapter(self, slot: int, weights: AdapterWeights) -> None:
+        """As `load_adapter`, before the engine is started."""
+        self._engine.load_adapter(slot, weights)
+
+    async def next_logprobs(
+        self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], *, priority: int = 0, tenant: str = "",
+        cache_salt: str | None = None,
+    ) -> np.ndarray:  # fmt: skip
+        """The logprobs with which each of some tokens follows a prompt, float32[num_token_ids]; raises as `submit`."""
+        return await next_logprobs(self.submit, prompt_token_ids, token_ids, priority, tenant, cache_salt=cache_salt)
 
     def abort(self, request_id: str) -> bool:
         """Ends the request with this id; returns False if there is no unfinished one."""

@@ -13,6 +13,10 @@ from cache.page import NULL_PAGE_ID
 from cache.pool import PagePool
 from cache.states import StateLayout, num_snapshots_for, pages_beside_states, snapshot_interval
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, cache_budget, check_num_pages, pages_that_fit
+from engine.adapters.adapted_products import with_adapters
+from engine.adapters.adapter_stacks import AdapterStacks
+from engine.adapters.adapter_weights import AdapterWeights
+from engine.adapters.targets import targets_of
 from engine.backends.backends import kv_dtype
 from engine.backends.base.backend import Backends
 from engine.backends.base.model_config import ModelConfig
@@ -27,6 +31,7 @@ from engine.kv_transfer.kv_offload import KVOffload, files_of
 from engine.loop import EngineLoop
 from engine.models.encoders.vision_encoder import VisionEncoder
 from engine.models.open_model import OpenModel, open_model
+from engine.models.registry import names_in_gguf
 from engine.multihost.group import Group, open_group
 from engine.parallel.placement import Placement, choose_devices
 from engine.schedule.picture_cache import PictureCache
@@ -44,7 +49,8 @@ from engine.timeline import Timeline
 from engine.weights.host_memory import give_back_freed
 from engine.weights.layout import Params, Precision
 
-MAX_PICTURES_KEPT = 32  # whose embeddings are in memory
+MAX_PICTURES_KEPT = 32  # whose embeddings are in memory, or more, if they are small
+MAX_PICTURE_POSITIONS_KEPT = 8192
 
 _NATIVE_GRAIN = 16  # tokens that native products multiply together; of a tile they compute no padding beyond these
 
@@ -65,6 +71,7 @@ class Engine:
         self.config = config
         self.model_info = model_info
         self.model_path: Path | None = None  # of the file or folder that has the weights; None: they came otherwise
+        self.adapters: AdapterStacks | None = None  # None: no adapter can be used
         self._kv_offload: KVOffload | None = None  # None: no pages are kept in a folder
         self._group = Group()
         self._is_asleep = False
@@ -79,7 +86,8 @@ class Engine:
             )
         block = pages_per_block(layout.page_size)
         pages_per_request = -(-model_info.max_model_len // (layout.page_size * block)) * block
-        buffer = SequenceBuffer(config.max_num_seqs, model_info.max_model_len, pages_per_request)
+        uses_mrope = model_info.pictures is not None and model_info.pictures.uses_mrope
+        buffer = SequenceBuffer(config.max_num_seqs, model_info.max_model_len, pages_per_request, uses_mrope=uses_mrope)
         self.scheduler = make_scheduler(
             self.pool,
             buffer,
@@ -100,7 +108,7 @@ class Engine:
         self.pool.on_reach = self.runner.arrays.reach
         self.pictures: PictureEncoding | None = None  # None: the model sees none
         if layout.pictures is not None:
-            self.pictures = _picture_encoding(self.runner, layout.pictures[0], model_info.vocab_size)
+            self.pictures = _picture_encoding(self.runner, layout.pictures[0], model_info)
             self.scheduler.requests.pictures = self.pictures.cache
         try:
             self.runner.programs.compile(progress)
@@ -122,6 +130,8 @@ class Engine:
         opened = open_model(path, language_model_only=config.language_model_only)
         _refuse_beside_states(opened.config, config)
         _refuse_beside_pictures(opened.model.encoder, config)
+        if config.adapters is not None and not targets_of(opened.model):
+            raise ValueError(f"{opened.architecture.transformers_name} takes no adapters (lora, enable_lora) yet")
         if opened.model.is_encoder:
             _refuse_of_encoders(config)
         group = open_group(config, opened, progress)
@@ -162,7 +172,15 @@ class Engine:
         """Loads the weights and builds the engine; `undo` closes it if anything fails later."""
         sizes = opened.config
         files = files_of(opened.path) if config.keeps_pages else None
-        weights = opened.load(backends.weights, Precision.of_engine(config), progress)
+        precision = Precision.of_engine(config)
+        weights = opened.load(backends.weights, precision, progress)
+        params, adapters = weights.params, None
+        if config.adapters is not None:
+            adapters = AdapterStacks(
+                targets_of(opened.model), config.adapters, backends.weights.vector_dtype(precision),
+                names_in_gguf(opened.architecture),
+            )  # fmt: skip
+            params, backends = adapters.attach(params), with_adapters(backends)
         model_info = ModelInfo(
             architecture=opened.architecture.name,
             quantization=opened.quantization,
@@ -174,23 +192,26 @@ class Engine:
             matmul_backend=backends.for_products.name,
             attention_backend=backends.for_attention.name,
             backend_detail=backends.detail,
-            pictures=_picture_input(opened.model.encoder, layout),
+            pictures=_picture_input(opened.model.encoder, layout, max_model_len),
+            encoder_bytes=opened.encoder_bytes(backends.weights, Precision.of_engine(config)),
             is_encoder=opened.model.is_encoder,
             num_labels=opened.model.num_labels,
+            head_pooling=opened.model.head_pooling,
         )
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
-            placement = place(weights.params)
+            placement = place(params)
             # Programs of several devices are found in JAX's own cache alone.
             folder = config.compilation_cache if config.tensor_parallel == 1 else None
             return group.make_runner(
-                weights.params, opened.model, backends, layout, buffer, table, config.decode_chunk,
+                params, opened.model, backends, layout, buffer, table, config.decode_chunk,
                 placement=placement, store=None if folder is None else Path(folder), copies_pages=config.keeps_pages,
             )  # fmt: skip
 
         engine = cls(config, layout, model_info, make_runner, progress)
         undo.callback(engine.close)
         engine.model_path = opened.path
+        engine.adapters = adapters
         if files is not None:
             parts = page_parts(opened, config, backends, layout)
             engine._kv_offload = KVOffload(config, engine.pool, engine.runner.pages, files, parts)
@@ -250,6 +271,7 @@ class Engine:
             if params is not None:
                 self._replace_params(params)
             self.runner.wake()
+            self._write_adapters()
         except BaseException:
             if params is not None:
                 self.runner.arrays.forget_weights()  # an engine with weights would count as awake
@@ -269,6 +291,8 @@ class Engine:
             raise ModelError(f"{path} is of another shape: {opened.config} in the place of {self.runner.model.config}")
         precision = Precision.of_engine(self.config)
         params = opened.load(self.runner.backends.weights, precision, lambda stage, done, total: None).params
+        if self.adapters is not None:
+            params = self.adapters.attach(params)
         if not self.runner.arrays.accepts(params):
             raise ModelError(f"{path} holds its weights in other formats than the model that is loaded")
         if self._kv_offload is not None and files is not None:
@@ -280,13 +304,27 @@ class Engine:
         if not self.pool.reset_prefix_cache():
             raise EngineBusy(f"{self.pool.num_active} pages are still being read or stored; try again")
         self._replace_params(params)
+        self._write_adapters()
 
     def _replace_params(self, params: Params) -> None:
         self.runner.arrays.params = params
         if self.pictures is not None:
             self.pictures.cache.clear()
         if self._kv_offload is not None:
-            self._kv_offload.open()
+            self._kv_offload.open_if_changed()
+
+    def load_adapter(self, slot: int, weights: AdapterWeights) -> None:
+        """Puts an adapter into a slot that no step in flight names; raises ValueError if the engine takes none."""
+        if self.adapters is None:
+            raise ValueError("the engine takes no adapters")
+        arrays = self.runner.arrays
+        arrays.params = self.adapters.load(arrays.params, slot, weights)
+
+    def _write_adapters(self) -> None:
+        """Writes the adapters that are in memory beside weights that have come back."""
+        if self.adapters is not None:
+            arrays = self.runner.arrays
+            arrays.params = self.adapters.write_all(arrays.params)
 
     def reset_prefix_cache(self) -> bool:
         """Forgets every prefix, also those in the offload folder; refuses while any request holds a page."""
@@ -414,30 +452,36 @@ def _refuse_beside_pictures(encoder: VisionEncoder | None, config: EngineConfig)
 
 def _num_pictures(encoder: VisionEncoder, max_model_len: int) -> int:
     """Pictures whose embeddings are kept."""
-    return min(MAX_PICTURES_KEPT, -(-max_model_len // encoder.num_tokens))
+    most = max(MAX_PICTURES_KEPT, MAX_PICTURE_POSITIONS_KEPT // encoder.num_tokens)
+    return min(most, -(-max_model_len // encoder.num_tokens))
 
 
 def _picture_positions(encoder: VisionEncoder | None, max_model_len: int) -> tuple[int, int] | None:
     """Positions and features of the embeddings of pictures."""
     if encoder is None:
         return None
-    return _num_pictures(encoder, max_model_len) * encoder.num_tokens, encoder.hidden_size
+    return _num_pictures(encoder, max_model_len) * encoder.num_tokens, encoder.num_features
 
 
-def _picture_input(encoder: VisionEncoder | None, layout: KVLayout) -> PictureInput | None:
+def _picture_input(encoder: VisionEncoder | None, layout: KVLayout, max_model_len: int) -> PictureInput | None:
     """What the server has to know of the model's pictures."""
     if encoder is None or layout.pictures is None:
         return None
     num_kept = layout.pictures[0] // encoder.num_tokens
-    return PictureInput(encoder.height, encoder.width, encoder.num_tokens, num_kept)
+    max_tokens = encoder.buckets(max_model_len)[-1]
+    return PictureInput(
+        encoder.height, encoder.width, encoder.num_tokens, num_kept, max_tokens, uses_mrope=encoder.uses_mrope
+    )
 
 
-def _picture_encoding(runner: DeviceRunner, num_positions: int, vocab_size: int) -> PictureEncoding:
+def _picture_encoding(runner: DeviceRunner, num_positions: int, info: ModelInfo) -> PictureEncoding:
     encoder = runner.model.encoder
     assert encoder is not None
     num_tokens = encoder.num_tokens
-    cache = PictureCache(num_positions // num_tokens, num_tokens, vocab_size, sees_both_ways=encoder.sees_both_ways)
-    return PictureEncoding(cache, runner.arrays, runner.programs.compiled, encoder)
+    cache = PictureCache(
+        num_positions // num_tokens, num_tokens, info.vocab_size, sees_both_ways=encoder.sees_both_ways
+    )
+    return PictureEncoding(cache, runner.arrays, runner.programs.compiled, encoder, info.max_model_len)
 
 
 def _refuse_of_encoders(config: EngineConfig) -> None:
@@ -454,9 +498,13 @@ def _refuse_of_encoders(config: EngineConfig) -> None:
 def _shape_table(config: EngineConfig, model: ModelInfo) -> ShapeTable:
     if not model.is_encoder:
         return ShapeTable(config.max_num_seqs, config.max_num_batched_tokens // TILE_SIZE)
-    # A step has one text of any length, or as many short ones as `max_num_batched_tokens` allow.
+    # A step has one text of any length, or as many short ones as `max_num_batched_tokens` allow, each with one tile
+    # that is not full.
     grain = _NATIVE_GRAIN if model.matmul_backend == "native" else TILE_SIZE
-    most = max(-(-model.max_model_len // TILE_SIZE), min(config.max_num_batched_tokens // grain, config.max_num_seqs))
+    most_of_several = min(
+        config.max_num_batched_tokens // grain, config.max_num_batched_tokens // TILE_SIZE + config.max_num_seqs
+    )
+    most = max(-(-model.max_model_len // TILE_SIZE), most_of_several)
     return ShapeTable(config.max_num_seqs, most, is_of_encoder=True)
 
 

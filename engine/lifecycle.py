@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from engine.adapters.adapter_weights import AdapterWeights
 from engine.engine import Engine
 from engine.interface.background import run_in_background
 from engine.interface.errors import ModelError
@@ -121,6 +122,10 @@ class Lifecycle:
             params = await run_in_background(read, name="eagre-read-weights", is_calm=True, is_narrow=is_narrow)
             replace = partial(self._replace, params, path, may_refuse=not drain)
             await (self._run_drained(replace) if drain else self._run(replace))
+
+    async def load_adapter(self, slot: int, weights: AdapterWeights) -> None:
+        """Puts an adapter into a slot; raises as `update_weights` where the engine has ended."""
+        await self._run(partial(self._engine.load_adapter, slot, weights))
 
     async def settle(self) -> None:
         """Returns after all earlier changes, also those of callers that were cancelled."""

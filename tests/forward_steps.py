@@ -15,8 +15,17 @@ from cache.states import StateLayout
 from cache.storage import KVLayout, zeros
 from engine.backends.backends import kv_dtype
 from engine.backends.base.backend import Backends
-from engine.backends.base.token_layout import NUM_TOKENS, SLOT, START, TOKEN, pages_per_block
+from engine.backends.base.token_layout import (
+    ADAPTER,
+    ADAPTER_SCALE,
+    NUM_TOKENS,
+    SLOT,
+    START,
+    TOKEN,
+    pages_per_block,
+)
 from engine.interface.config import TILE_SIZE, EngineConfig
+from engine.interface.types import AdapterChoice
 from engine.models.open_model import open_model
 from engine.models.parts.model import Model
 from engine.parallel.placement import Kind, Placement, choose_devices
@@ -72,7 +81,7 @@ class ForwardSteps:
 
     def logits(
         self, sequences: Sequence[list[int]], *, num_decoded: int = 0, chunk: int = 1 << 20,
-        shape: StepShape | None = None, waits: bool = True,
+        shape: StepShape | None = None, waits: bool = True, adapters: Sequence[AdapterChoice | None] | None = None,
     ) -> np.ndarray:  # fmt: skip
         """Of the last tokens, float32[num_sequences, num_decoded + 1, vocab].
 
@@ -81,6 +90,7 @@ class ForwardSteps:
 
         Args:
             shape: of every step, so that one program is compiled; None: the least shape of each step.
+            adapters: of each sequence; None: of none.
             waits: whether a sequence at its last tokens waits for all others to be there, or decodes beside them.
         """
         layout = self._layout(sequences)
@@ -96,7 +106,12 @@ class ForwardSteps:
                     for at, end, sequence in zip(done, ends, sequences, strict=True)
                 ]
             parts = [(i, done[i], end) for i, end in enumerate(ends) if end > done[i]]
-            logits, kv = self._forward(self.params, kv, slots, _batch(sequences, parts, tables, shape))
+            batch = _batch(sequences, parts, tables, shape)
+            for row in batch.rows:
+                adapter = None if adapters is None else adapters[row[SLOT]]
+                if adapter is not None:
+                    row[[ADAPTER, ADAPTER_SCALE]] = adapter.columns
+            logits, kv = self._forward(self.params, kv, slots, batch)
             for (i, _, end), row in zip(parts, np.asarray(logits), strict=False):
                 done[i] = end
                 if end >= prompt_ends[i]:

@@ -28,14 +28,14 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 # The rooms from the top to the bottom: a file imports from its own room and from rooms below it.
 ROOMS = (
     "server.cli", "server.cli.manage", "server.cli.chat", "server.cli.tools", "server.cli.top",
-    "server.cli.bench", "server.cli.bench.load", "server.cli.client", "server.router.ray",
+    "server.cli.batch", "server.cli.bench", "server.cli.bench.load", "server.cli.client", "server.router.ray",
     "server.router.local", "server.router",
-    "server.http", "server.http.pooling", "server.http.responses", "server.http.streams", "server.http.mcp",
-    "server.http.playground",
+    "server.http", "server.http.batches", "server.http.pooling", "server.http.responses", "server.http.streams",
+    "server.http.mcp", "server.http.playground",
     "server.http.entry", "server.api.openapi",
     "server.http.transport", "server.http.accepting", "server.offline",
-    "server.api.conversations", "server.api.responses", "server.api.anthropic", "server.api.ollama",
-    "server.api.llama_cpp",
+    "server.api.batches", "server.api.conversations", "server.api.responses", "server.api.anthropic",
+    "server.api.ollama", "server.api.llama_cpp",
     "server.api.pooling", "server.api.openai", "server.api", "server.serving",
     "server.telemetry",
     "server.startup",
@@ -46,11 +46,13 @@ ROOMS = (
     "server.text", "server.text.tokenization", "server.media",
     "server.admission", "server.admission.limits", "server.protocol", "server",
     "engine", "engine.multihost", "engine.step", "engine.parallel", "engine.schedule", "engine.schedule.step_time",
-    "engine.kv_transfer", "engine.peer_transport", "engine.kv_events",
-    "engine.models", "engine.models.architectures.mixtures",
+    "engine.kv_transfer", "engine.peer_transport", "engine.kv_events", "engine.adapters",
+    "engine.models", "engine.models.architectures.mixtures", "engine.models.architectures.seeing",
     "engine.models.architectures.dense", "engine.models.architectures.gpt", "engine.models.architectures.encoders",
-    "engine.models.architectures.hybrids",
-    "engine.models.architectures", "engine.models.parts.hybrids", "engine.models.parts.routed", "engine.models.parts",
+    "engine.models.architectures.hybrids", "engine.models.architectures.latent",
+    "engine.models.architectures.gemma4",
+    "engine.models.architectures", "engine.models.parts.hybrids", "engine.models.parts.routed",
+    "engine.models.parts.encoders", "engine.models.parts",
     "engine.models.encoders",
     "engine.backends", "engine.backends.native",
     "engine.backends.xla", "engine.backends.base",
@@ -84,7 +86,8 @@ ONLY_IN = {
     "huggingface_hub": ("server/model_sources/",),
     "jinja2": ("server/text/", "server/cli/bench/"),  # chat templates, in a sandbox; the report's own page
     "rich": ("server/cli/",),
-    "PIL": ("server/media/decode_worker.py",),  # nothing that a client sends is decoded in the server's own process
+    # Nothing that a client sends is decoded in the server's own process; the command reads its user's own files.
+    "PIL": ("server/media/decode_worker.py", "server/media/tiles.py", "server/cli/chat/pictures.py"),
     "llguidance": ("server/structured_output/",),
     "json": (
         "server/",

@@ -8,6 +8,7 @@
     python -m benchmarks.chaos --rounds soak --requests 50000   # an engine alone, under random requests
     python -m benchmarks.chaos --rounds ports --seconds 30      # the ports of pages, page events and hosts
     python -m benchmarks.chaos --rounds quiet --requests 100000 # a server that grows while it serves all kinds
+    python -m benchmarks.chaos --rounds pictures                # files that are dangerous to decode
 
 The round `attacks` starts `eagre serve` with few pages, short timeouts and keys. Twenty reference streams run all the
 time; their texts are compared with undisturbed ones. The attackers are a process of their own, of the lowest priority:
@@ -155,6 +156,7 @@ ROUNDS = {
     "soak": "benchmarks.chaos.soak",
     "ports": "benchmarks.chaos.ports",
     "quiet": "benchmarks.chaos.quiet",
+    "pictures": "benchmarks.chaos.pictures.round",
 }
 
 
@@ -176,10 +178,11 @@ def main(arguments: Sequence[str]) -> int:
     attacks.add_argument("--attackers", type=at_least_one, default=24, help="attacks at once")
     attacks.add_argument("--streams", type=at_least_one, default=20, help="reference streams")
     attacks.add_argument("--num-pages", type=int, default=256, help="of the server's cache, 16 tokens each")
-    others = parser.add_argument_group("resume, soak and quiet")
+    others = parser.add_argument_group("resume, soak, quiet and pictures")
     others.add_argument("--cuts", type=int, default=500, help="of streams that are resumed")
     others.add_argument("--kills", type=int, default=20, help="of the server, whose streams are resumed")
     others.add_argument("--requests", type=at_least_one, default=5000, help="of the soak and quiet rounds")
+    others.add_argument("--pictures", type=at_least_one, default=200, help="files of the round of pictures")
     parser.add_argument("server_arguments", nargs="*", help="more flags of `eagre serve`, after --")
     options = parser.parse_args(arguments)
     failures = [failure for name in options.rounds for failure in run_round(name, options)]

@@ -10,8 +10,9 @@ from multiprocessing import get_context
 
 import aiohttp
 
-from benchmarks.chaos.attacks import operators, random_bytes, requests, sockets, stored_state, strangers
+from benchmarks.chaos.attacks import batches, operators, random_bytes, requests, sockets, stored_state, strangers
 from benchmarks.chaos.ledger import Ledger
+from benchmarks.chaos.pictures.attack import hostile_pictures
 from benchmarks.chaos.target import KEY, Target
 
 Attack = Callable[[Target], Awaitable[None]]
@@ -24,7 +25,8 @@ _ALL: tuple[Attack, ...] = (
     stored_state.stored_response, stored_state.filled_store, stored_state.background_flood, stored_state.forged_ids,
     stored_state.messages, stored_state.websocket_responses, stored_state.resumed_by_many, stored_state.queries,
     operators.preflights, random_bytes.fuzz, requests.hard_grammars, sockets.forbidden_frames,
-    strangers.compression_bomb, strangers.unwanted_body, strangers.silent_crowd,
+    strangers.compression_bomb, strangers.unwanted_body, strangers.silent_crowd, hostile_pictures,
+    batches.batch_files, batches.batches,
 )  # fmt: skip
 ATTACKS: dict[str, Attack] = {attack.__name__.replace("_", " "): attack for attack in _ALL}
 # They stop all streams for a while, as operators may, or fill the queue of new connections; each runs only where it is

@@ -31,4 +31,5 @@ def server_flags(folder: Path, num_pages: int) -> list[str]:
         # The buffers of resumable streams are small, and are soon given up.
         "--resume-grace", "2", "--resume-max-bytes", str(4 << 20), "--resume-max-streams", "64",
         "--store", str(folder / "store.db"), "--store-bytes", str(16 << 20),
+        "--store-file-bytes", str(16 << 20), "--max-file-bytes", str(4 << 20), "--max-batch-requests", "4",
     ]  # fmt: skip

@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from engine.interface.address import ENDPOINT, HOST_ADDRESS
 from engine.interface.setting import NOT_EMPTY, Limit, alternatives, at_least, check, one_of, setting
-from engine.interface.types import PictureInput
+from engine.interface.types import PictureInput, Pooling
 from sampling.host.params import MAX_EOS_TOKEN_IDS
 
 MAX_STALL_TIMEOUT = 86400.0  # seconds
@@ -26,6 +26,13 @@ KEY = Limit(
     lambda key: re.fullmatch(r"[!-~]{16,}", key) is not None, "it must have at least 16 visible ASCII characters"
 )
 _SECONDS = Limit(lambda seconds: seconds > 0, "it must be above 0 seconds")
+
+
+class AdapterLimits(NamedTuple):
+    """The memory for low-rank adapters."""
+
+    num_slots: int  # adapters in memory at once
+    max_rank: int
 
 
 @dataclass(frozen=True)
@@ -192,8 +199,9 @@ class EngineConfig:
         "how an event is written: maps, or arrays as earlier versions of vLLM did",
         limit=one_of("maps", "arrays"),
     )
-    # Not settings, because the model and the user's cache folder decide them.
+    # Not settings, because the model, the user's cache folder and the server's adapters decide them.
     compilation_cache: str | None = None  # folder of compiled programs; None: they are not kept
+    adapters: AdapterLimits | None = None  # None: no adapter can be used
     eos_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -208,6 +216,12 @@ class EngineConfig:
         if self.prefix_cache_listen is not None or self.prefix_cache_peers:
             self._check_peers()
         self._check_hosts()
+        if self.adapters is not None:
+            for name in ("tensor_parallel", "num_hosts"):
+                if getattr(self, name) > 1:
+                    raise ValueError(
+                        f"{name} is {getattr(self, name)}, and there are adapters, which one device computes"
+                    )
         if len(self.eos_token_ids) > MAX_EOS_TOKEN_IDS:
             raise ValueError(
                 f"eos_token_ids has {len(self.eos_token_ids)} entries; at most {MAX_EOS_TOKEN_IDS} are allowed"
@@ -282,4 +296,6 @@ class ModelInfo:
     quantization: str | None = None  # what its files say of their numbers, such as "Q4_K_M" or "awq int4 g128"
     is_encoder: bool = False  # it computes whole texts and generates none
     num_labels: int = 0  # of a model that scores or classifies texts; 0: its texts become embeddings
+    head_pooling: Pooling = Pooling.CLS  # of a text that its head scores
     pictures: PictureInput | None = None  # None: it reads text alone
+    encoder_bytes: int = 0  # of the weights, those of the encoder of pictures

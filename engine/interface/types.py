@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -82,13 +83,20 @@ Progress = Callable[[str, int, int], None]
 TraceEvent = dict[str, Any]
 
 
+# Of the colours of a picture between 0 and 1, with which many encoders expect them; source: OpenAI's CLIP.
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+
+
 class PictureInput(NamedTuple):
     """The pictures that a model takes."""
 
-    height: int  # pixels of every picture
+    height: int  # pixels of every picture; 0: they have any size
     width: int
-    num_tokens: int  # positions of a prompt that a picture fills
-    most: int  # different ones in one prompt
+    num_tokens: int  # positions of a prompt that a picture fills, or of any size: multiples that its embeddings take
+    most: int  # different ones in one prompt, or of any size: such multiples of all
+    max_tokens: int  # positions of the largest picture
+    uses_mrope: bool = False  # whether its tokens are rotated by their rows and columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,12 +106,33 @@ class PromptPicture:
     start: int  # the first position
     num_tokens: int
     digest: bytes  # of its pixels; equal digests mean equal pixels
-    pixels: np.ndarray  # uint8[height, width, 3], of the size that the model takes
+    pixels: np.ndarray  # uint8, of the shape that the model's encoder takes, in which the number of patches may vary
+    grid: tuple[int, int] = (0, 0)  # rows and columns of its positions, where pictures have any size
 
     @property
     def end(self) -> int:
         """The position behind the last one."""
         return self.start + self.num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterChoice:
+    """The adapter of a request: one that is in memory, and how much of it."""
+
+    slot: int
+    digest: str  # of its weights
+    scale: float = 1.0  # multiplies what it adds
+
+    @property
+    def columns(self) -> tuple[int, int]:
+        """What a row of a step says of it: the slot, counted from 1, and the bits of a float32."""
+        (bits,) = struct.unpack("<i", struct.pack("<f", self.scale))
+        return self.slot + 1, bits
+
+    @property
+    def page_key(self) -> str:
+        """What distinguishes the pages of requests with this adapter."""
+        return f"adapter {self.digest} {self.scale!r}"
 
 
 class EngineError(RuntimeError):
@@ -201,6 +230,9 @@ class ModelFootprint:
     kv_bytes_per_token: int  # of the cache, for the keys and values of all layers
     quantization: str | None = None  # what its files say of their numbers, such as "Q4_K_M" or "awq int4 g128"
     state_bytes: int = 0  # of the cache, for the recurrent layers of one sequence
+    page_size: int = 16  # tokens of a page of the cache
+    encoder_bytes: int = 0  # of the weights, those of the encoder of pictures
+    image_tokens: int = 0  # positions that a picture, or a piece of one, fills at most; 0: the model reads text alone
 
 
 @dataclass(frozen=True, slots=True)

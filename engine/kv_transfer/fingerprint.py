@@ -49,6 +49,12 @@ class ModelFiles:
         self._path = path
         self._states = _states(path)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same files, unchanged, as far as can be told without reading them."""
+        return isinstance(other, ModelFiles) and self._states == other._states
+
+    __hash__ = None  # type: ignore[assignment]  # nothing is found by it
+
     def digest(self, digests: Path | None) -> str:
         """SHA-256 of all files; blocks while they are read, but for those with digests in the folder.
 

@@ -36,6 +36,7 @@ class KVOffload:
             raise ValueError(f"prefix_cache_dir is {config.prefix_cache_dir!r}: {error}") from error
         self.transfers = PageTransfers(pool, device)
         self.files = files  # of the weights that were read last
+        self._opened: ModelFiles | None = None
         self._config = config
         self._parts = parts
         self._page_bytes = device.page_bytes
@@ -55,6 +56,7 @@ class KVOffload:
     def open(self) -> None:
         """Switches to the pages of the weights that were read last."""
         files, folder = self.files, self._folder
+        self._opened = files
 
         def make() -> KVConnector:
             pages = PageFolder(folder, self._config.prefix_cache_bytes)
@@ -63,6 +65,13 @@ class KVOffload:
             return self._share(kept, key)
 
         self.transfers.open(make)
+
+    def open_if_changed(self) -> None:
+        """As `open`, unless the weights were read again from the same files, whose pages are open already."""
+        if self.files == self._opened and self.transfers.connector is not None:
+            self.transfers.cancel_all()
+        else:
+            self.open()
 
     def start(self) -> None:
         """Starts the threads, if they do not run."""

@@ -22,14 +22,18 @@ def footprint(path: Path, config: EngineConfig) -> ModelFootprint:
     backends = choose_backends(config, sizes)
     page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)
     page = sizes.kv_layout(1, page_size, kv_dtype(config, backends))
+    precision, encoder = Precision.of_engine(config), opened.model.encoder
     return ModelFootprint(
         architecture=opened.architecture.name,
         quantization=opened.quantization,
         num_parameters=sum(math.prod(shape) for shape in tensors.shapes().values()),
         context_length=sizes.context_length,
-        weight_bytes=bytes_in_memory(tensors, backends.weights, Precision.of_engine(config)),
+        weight_bytes=bytes_in_memory(tensors, backends.weights, precision),
         kv_bytes_per_token=page.bytes_per_page // page_size,
         state_bytes=StateLayout(sizes.states).bytes_per_entry,
+        page_size=page_size,
+        encoder_bytes=opened.encoder_bytes(backends.weights, precision),
+        image_tokens=0 if encoder is None else encoder.buckets(sizes.context_length)[-1],
     )
 
 

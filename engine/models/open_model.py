@@ -6,17 +6,31 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from engine.backends.base.model_config import ModelConfig
+from engine.backends.base.model_config import ModelConfig, Projection
 from engine.interface.errors import ModelError, naming
 from engine.interface.types import Progress
+from engine.models.parts.encoders.encoder_config import read_num_labels
 from engine.models.parts.model import Model
-from engine.models.registry import Architecture, architecture_of_folder, architecture_of_gguf
+from engine.models.projection_files import (
+    WithModules,
+    head_of_folder,
+    head_of_gguf,
+    projections_of_folder,
+    projections_of_gguf,
+)
+from engine.models.registry import (
+    Architecture,
+    architecture_of_folder,
+    architecture_of_gguf,
+    has_head_of_labels,
+)
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import ModelFolder
 from engine.weights.formats.safetensors_files import SafetensorsFiles
 from engine.weights.layout import Precision, WeightsLayout
-from engine.weights.loader import LeafTensors, Weights, load_weights
+from engine.weights.loader import LeafTensors, Weights, bytes_in_memory, load_weights
 from engine.weights.quantised.folder_tensors import FolderTensors
 
 _NUM_NAMES_SHOWN = 3
@@ -41,6 +55,13 @@ class OpenModel:
     def for_context(self, num_tokens: int) -> OpenModel:
         """The model for requests of up to so many tokens."""
         return dataclasses.replace(self, model=self.model.for_context(num_tokens))
+
+    def encoder_bytes(self, layout: WeightsLayout, precision: Precision) -> int:
+        """The bytes in memory of its encoder of pictures; 0 where it has none. Raises ModelError."""
+        encoder = self.model.encoder
+        if encoder is None:
+            return 0
+        return bytes_in_memory(self.tensors, layout, precision, {leaf.name for leaf in encoder.leaves()})
 
     def load(self, layout: WeightsLayout, precision: Precision, progress: Progress) -> Weights:
         """Reads all weights; `progress` counts bytes of the file. Raises ModelError."""
@@ -74,21 +95,28 @@ def _open_folder(path: Path, *, language_model_only: bool) -> OpenModel:
     architecture = architecture_of_folder(folder)
     files = FolderTensors(folder.config, SafetensorsFiles(folder))
     is_base = _EMBEDDING in files.names  # the folder of a base model, as encoders of sentences made of decoders are
-    config = folder.config.with_values({"tie_word_embeddings": True}) if is_base else folder.config
+    has_head = has_head_of_labels(architecture)
+    config = folder.config.with_values({"tie_word_embeddings": True}) if is_base or has_head else folder.config
     model = architecture.model.from_folder(config, files.names)
     if language_model_only:
         model = model.without_encoder()
-    leaves = model.leaves()
+    projections, modules = projections_of_folder(folder, model.config.hidden_size)
+    num_labels = read_num_labels(folder.config) if has_head else 0
+    if has_head:
+        projections += (head_of_folder(model.config.hidden_size, num_labels),)
+    model = _with_projections(path, model, projections, num_labels)
+    leaves = model.all_leaves()
     if is_base:
         leaves = tuple(leaf.renamed(files.format, _of_base_model) for leaf in leaves)
-    tensors = LeafTensors(leaves, model.config.num_layers, files, files.format)
+    found = WithModules(files, modules)
+    tensors = LeafTensors(leaves, model.config.num_layers, found, files.format)
     shapes = tensors.shapes()
     # Whoever wrote the folder named all its tensors: what is missing or left over makes it another model.
-    missing = [name for name in shapes if name not in files.names]
+    missing = [name for name in shapes if name not in found.names]
     if missing:
         raise ModelError(f"{path} lacks the {_listed(missing)}")
     unknown = sorted(
-        name for name in files.names - shapes.keys() if not model.leaves_out(name) and not files.is_idle(name)
+        name for name in found.names - shapes.keys() if not model.leaves_out(name) and not files.is_idle(name)
     )
     if unknown:
         raise ModelError(f"{path} has what {architecture.transformers_name} does not: the {_listed(unknown)}")
@@ -100,9 +128,33 @@ def _open_gguf(path: Path) -> OpenModel:
     file = GGUFTensors(path)
     architecture = architecture_of_gguf(file)
     model = architecture.model.from_gguf(file)
-    tensors = LeafTensors(model.leaves(), model.config.num_layers, file, file.format)
+    projections, head = projections_of_gguf(file), None if model.is_encoder else head_of_gguf(file)
+    if head is not None:
+        projections += (head,)
+    model = _with_projections(path, model, projections, 0 if head is None else head.num_outputs)
+    tensors = LeafTensors(model.all_leaves(), model.config.num_layers, file, file.format)
     _check_shapes(path, tensors)
     return OpenModel(path, architecture, model, tensors, file.quantization)
+
+
+def _with_projections(path: Path, model: Model, projections: tuple[Projection, ...], num_labels: int) -> Model:
+    """The model with dense layers behind its pooled texts; raises ModelError."""
+    if not projections:
+        return model
+    # A decoder's texts are pooled piece by piece, and each piece goes through the layers.
+    if not model.is_encoder and not all(projection.is_linear for projection in projections):
+        raise ModelError(f"{path} has a dense layer with biases or tanh, which is not served behind a decoder")
+    num_inputs = model.config.hidden_size
+    for projection in projections:
+        if projection.num_inputs != num_inputs:
+            raise ModelError(f"{path}: a dense layer has {projection.num_inputs} inputs for {num_inputs} features")
+        num_inputs = projection.num_outputs
+    if model.num_labels and not num_labels:
+        raise ModelError(f"{path} has dense layers beside a head of labels, which are not served together")
+    changes: dict[str, Any] = {"projections": projections}
+    if num_labels:
+        changes["num_labels"] = num_labels
+    return dataclasses.replace(model, config=dataclasses.replace(model.config, **changes))
 
 
 def _check_shapes(path: Path, tensors: LeafTensors) -> None:

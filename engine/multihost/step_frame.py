@@ -47,7 +47,7 @@ class StepFormat:
             *inputs.shape, len(inputs.batch.sampled), inputs.level, inputs.num_sampled, inputs.num_scheduler_steps,
             inputs.awaits_masks, len(writes), len(inputs.scored), len(inputs.pooled),
         )  # fmt: skip
-        arrays = [np.array(front, np.int32), *inputs.batch, *inputs.sampling]
+        arrays = [np.array(front, np.int32), *inputs.batch.arrays, *inputs.sampling]
         for scored in inputs.scored:
             arrays += [scored.hidden, scored.following]
         for pooled in inputs.pooled:
@@ -66,10 +66,8 @@ class StepFormat:
         rest = _Rest(content)
         front = dict(zip(_FRONT, rest.take((len(_FRONT),), np.int32).tolist(), strict=True))
         shape = StepShape(front["num_decode_rows"], front["num_tiles"])
-        batch = StepBatch._make(
-            rest.take_like(array)
-            for array in StepBatch.padding(shape, front["num_sampled_rows"], self.max_pages_per_request)
-        )
+        padding = StepBatch.padding(shape, front["num_sampled_rows"], self.max_pages_per_request)
+        batch = StepBatch(*map(rest.take_like, padding.arrays))
         sampling = SamplingRows._make(
             rest.take_like(array)
             for array in SamplingRows.padding(front["num_sampled_rows"], self.state_shape.num_slots)

@@ -56,13 +56,15 @@ def on_every_device(mesh: Mesh, leaf: np.ndarray | jax.Array) -> jax.Array:
 
 def refuse_unsplittable(model: Model, num_devices: int) -> None:
     """Raises ValueError for a model whose parts do not divide by the number of devices, and names them."""
+    if not model.can_be_split:
+        raise ValueError(f"tensor_parallel is {num_devices}, which this architecture cannot be split over")
     if isinstance(model, Decoder) and model.query_key_norm is QueryKeyNorm.ALL:
         raise ValueError(
             f"tensor_parallel is {num_devices}, but this architecture norms all heads of a token at once, "
             "which devices that have some of the heads each cannot"
         )
     sizes = {"heads": model.config.num_heads, "heads of keys": model.config.num_kv_heads}
-    for leaf in model.leaves():
+    for leaf in model.all_leaves():
         sizes.update(_divided_sizes(leaf))
     for name, size in sizes.items():
         if size % num_devices:

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from engine.backends.base.backend import Backends
 from engine.backends.base.norms import biased
-from engine.backends.base.operands import Activation, Clamp, ExpertBiases, Norm, Picks
+from engine.backends.base.operands import Activation, Clamp, ExpertBiases, LowRankPairs, Norm, Picks
 from engine.backends.base.token_layout import TokenLayout
 from engine.backends.xla.backend import BACKEND as XLA
 from engine.backends.xla.products import XlaProducts
@@ -43,26 +43,33 @@ class SplitProducts:
     def norm_product(
         self, x: jax.Array, norm: Norm | None, weights: SplitMatrix, layer: jax.Array, layout: TokenLayout, *,
         bias: jax.Array | None = None, activation: Activation = Activation.NONE, is_gated: bool = False,
+        extra: jax.Array | None = None,
     ) -> jax.Array:  # fmt: skip
         """As `Products.norm_product`; of split outputs each device has its own."""
         if weights.split is Split.INPUTS:
-            return biased(self._summed(x, weights, layer, layout), bias, layer)
+            product = biased(self._summed(x, weights, layer, layout), bias, layer)
+            return product if extra is None else product + extra
         return self._local.norm_product(
-            x, norm, weights.array, layer, layout, bias=bias, activation=activation, is_gated=is_gated
+            x, norm, weights.array, layer, layout, bias=bias, activation=activation, is_gated=is_gated, extra=extra
         )
 
     def add_product(
         self, addend: jax.Array, x: jax.Array, weights: SplitMatrix, layer: jax.Array, layout: TokenLayout, *,
-        bias: jax.Array | None = None, scale: float = 1.0,
+        bias: jax.Array | None = None, scale: float = 1.0, extra: jax.Array | None = None,
     ) -> jax.Array:  # fmt: skip
         """As `Products.add_product`, of split inputs."""
         product = biased(self._summed(x, weights, layer, layout), bias, layer)
+        product = product if extra is None else product + extra
         return addend + (product if scale == 1.0 else product * scale)
+
+    def low_rank(self, x: jax.Array, pairs: LowRankPairs, layer: jax.Array, layout: TokenLayout) -> jax.Array:
+        """Never called: an engine on several devices takes no adapters."""
+        raise NotImplementedError
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: SplitMatrix, down: SplitMatrix, picks: Picks,
-        layer: jax.Array, layout: TokenLayout, *, activation: Activation, clamp: Clamp | None = None,
-        biases: ExpertBiases | None = None,
+        layer: jax.Array, layout: TokenLayout, *, activation: Activation, is_gated: bool = True,
+        clamp: Clamp | None = None, biases: ExpertBiases | None = None,
     ) -> jax.Array:  # fmt: skip
         """As `Products.add_experts`: each device computes the tokens routed to its own experts."""
         count = picks.num_experts // lax.axis_size(AXIS)
@@ -71,7 +78,7 @@ class SplitProducts:
         own = Picks(jnp.where(is_own, place, count), picks.shares, count)  # an expert behind the last computes nothing
         added = self._local.add_experts(
             jnp.zeros_like(addend), x, gate_up.array, down.array, own, layer, layout,
-            activation=activation, clamp=clamp, biases=biases,
+            activation=activation, is_gated=is_gated, clamp=clamp, biases=biases,
         )  # fmt: skip
         return addend + _sum(added)
 

@@ -14,44 +14,45 @@ from engine.schedule.request import Request
 
 @dataclass(slots=True, eq=False)
 class EncodeJob:
-    """A picture that the encoder computes, and its entry in the array of embeddings."""
+    """A picture that the encoder computes."""
 
     digest: bytes
-    pixels: np.ndarray  # uint8[height, width, 3]
-    entry: int
+    picture: PromptPicture
+    positions: np.ndarray  # int32[num_tokens], where its embeddings lie in the array of them
     is_dropped: bool = False  # the cache was cleared since
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    index: int
+    blocks: list[int]
+    positions: np.ndarray  # int32[num_tokens], within these blocks
     job: EncodeJob | None  # None: it is encoded, or a step that is enqueued has encoded it by the time it is read
     num_users: int = 0  # requests that need it; without users it may be overwritten, those unused the longest first
 
 
 class PictureCache:
-    """A bounded cache of embeddings by the digests of their pictures, all of one size.
+    """A bounded cache of embeddings by the digests of their pictures, each of which takes some blocks of one size.
 
     A request holds all pictures that it has to compute, or none, so that no two requests wait for each other. It holds
     them from the turn in which there is room for them until the step that computes their last position is planned.
     """
 
-    def __init__(self, num_entries: int, num_tokens: int, first_token_id: int, *, sees_both_ways: bool = False) -> None:
+    def __init__(self, num_blocks: int, block_size: int, first_token_id: int, *, sees_both_ways: bool = False) -> None:
         """
         Args:
-            num_tokens: positions of each picture.
-            first_token_id: the id that stands for the first embedding of entry 0; those of the others follow.
+            block_size: positions of a block; where all pictures have one size, those of a picture.
+            first_token_id: the id that stands for the first embedding of block 0; those of the others follow.
             sees_both_ways: whether the tokens of a picture attend to those behind them too, which then are computed in
                 the same step.
         """
         self.sees_both_ways = sees_both_ways
-        self.num_entries = num_entries
+        self.num_blocks = num_blocks
         self.num_queries = 0  # pictures that were looked up
         self.num_hits = 0  # those that were there
-        self._num_tokens = num_tokens
+        self._block_size = block_size
         self._first_token_id = first_token_id
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()  # the longest unused first
-        self._free = list(range(num_entries - 1, -1, -1))
+        self._free = list(range(num_blocks - 1, -1, -1))
         self._held: dict[Request, list[bytes]] = {}
         self._jobs: deque[EncodeJob] = deque()
 
@@ -73,8 +74,8 @@ class PictureCache:
         held = self._held.get(request, ())
         for picture in request.pictures:
             if picture.digest in held:
-                first = self._first_token_id + self._entries[picture.digest].index * self._num_tokens
-                token_ids[picture.start : picture.end] = np.arange(first, first + self._num_tokens)
+                positions = self._entries[picture.digest].positions
+                token_ids[picture.start : picture.end] = self._first_token_id + positions
 
     def release(self, request: Request) -> None:
         """Notes that the request needs no embeddings any more, or that it begins again."""
@@ -85,12 +86,12 @@ class PictureCache:
                 self._entries.move_to_end(digest)
 
     def next_job(self) -> EncodeJob | None:
-        """The next picture to encode; None where there is none. Its entry may be read once `encoded` was called."""
+        """The next picture to encode; None where there is none. `encoded` says when its embeddings may be read."""
         while self._jobs:
             job = self._jobs.popleft()
             if self._entries[job.digest].num_users:
                 return job
-            self._free.append(self._entries.pop(job.digest).index)  # whoever wanted it has left
+            self._free += self._entries.pop(job.digest).blocks  # whoever wanted it has left
         return None
 
     def encoded(self, job: EncodeJob) -> None:
@@ -106,7 +107,7 @@ class PictureCache:
         self._entries.clear()
         self._held.clear()
         self._jobs.clear()
-        self._free = list(range(self.num_entries - 1, -1, -1))
+        self._free = list(range(self.num_blocks - 1, -1, -1))
 
     @property
     def num_held(self) -> int:
@@ -114,22 +115,26 @@ class PictureCache:
         return len(self._held)
 
     def _hold(self, request: Request, pictures: Sequence[PromptPicture]) -> bool:
-        """Holds pictures, of which those that are not there get entries; False where there is no room for all."""
+        """Holds pictures, of which those that are not there get blocks; False where there is no room for all."""
         new = [picture for picture in pictures if picture.digest not in self._entries]
         kept = {picture.digest for picture in pictures}
-        unused = [
-            digest
-            for digest, entry in self._entries.items()
-            if entry.num_users == 0 and entry.job is None and digest not in kept
-        ]
-        num_missing = len(new) - len(self._free)
-        if num_missing > len(unused):
+        num_missing = sum(map(self._blocks_of, new)) - len(self._free)
+        unused = []
+        for digest, entry in self._entries.items():
+            if num_missing <= 0:
+                break
+            if entry.num_users == 0 and entry.job is None and digest not in kept:
+                unused.append(digest)
+                num_missing -= len(entry.blocks)
+        if num_missing > 0:
             return False
-        for digest in unused[: max(0, num_missing)]:
-            self._free.append(self._entries.pop(digest).index)
+        for digest in unused:
+            self._free += self._entries.pop(digest).blocks
         for picture in new:
-            job = EncodeJob(picture.digest, picture.pixels, self._free.pop())
-            self._entries[picture.digest] = _Entry(job.entry, job)
+            blocks = [self._free.pop() for _ in range(self._blocks_of(picture))]
+            positions = np.array(blocks, np.int32)[:, None] * self._block_size + np.arange(self._block_size)
+            job = EncodeJob(picture.digest, picture, positions.reshape(-1)[: picture.num_tokens])
+            self._entries[picture.digest] = _Entry(blocks, job.positions, job)
             self._jobs.append(job)
         held = self._held.setdefault(request, [])
         for picture in pictures:
@@ -138,3 +143,6 @@ class PictureCache:
         self.num_queries += len(pictures)
         self.num_hits += len(pictures) - len(new)
         return True
+
+    def _blocks_of(self, picture: PromptPicture) -> int:
+        return -(-picture.num_tokens // self._block_size)

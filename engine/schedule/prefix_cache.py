@@ -144,11 +144,12 @@ class PrefixCache:
         return name in self._computing or (self.transfers is not None and self.transfers.is_arriving(name))
 
     def _reusable(self, request: Request) -> list[PageHash]:
-        """Names of the pages that may come from the cache. At least one token is always left to compute."""
+        """Names of the pages that may come from the cache. At least one token is always left to compute, or two."""
         if not self._is_enabled or request.needs_whole_prompt:
             return []
         self._name_pages(request)
-        return request.page_hashes[: (len(request.token_ids) - 1) // self._page_size]
+        num_tokens = len(request.token_ids) - request.num_always_computed
+        return request.page_hashes[: max(0, num_tokens) // self._page_size]
 
     def _name_pages(self, request: Request) -> None:
         """Names the pages that were filled with committed tokens since the last call."""

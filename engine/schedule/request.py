@@ -8,7 +8,7 @@ import numpy as np
 
 from cache.hashing import NamedSpan, PageHash
 from cache.page import CachePage
-from engine.interface.types import FinishReason, Pooling, PromptPicture
+from engine.interface.types import AdapterChoice, FinishReason, Pooling, PromptPicture
 from engine.kv_transfer.prefetch_job import PrefetchJob
 from sampling.host.grammar import TokenMatcher
 from sampling.host.params import SamplingParams
@@ -53,6 +53,7 @@ class Request:
     second_start: int = 0  # where the second text of a pair begins in such a prompt; 0: it is no pair
 
     pictures: tuple[PromptPicture, ...] = ()  # in the order of their positions, which are in the prompt
+    adapter: AdapterChoice | None = None  # that is computed beside the model's weights
 
     num_prompt_tokens: int = 0
     stop_ids: frozenset[int] = frozenset()  # tokens that end it; the scheduler adds the model's own
@@ -103,7 +104,12 @@ class Request:
     @property
     def needs_whole_prompt(self) -> bool:
         """Whether every token of the prompt must be computed, for logprobs or an embedding of it."""
-        return self.prompt_logprobs is not None or self.pooling is not None
+        return self.prompt_logprobs is not None or self.pooling not in (None, Pooling.LAST)
+
+    @property
+    def num_always_computed(self) -> int:
+        """Tokens at the end of the sequence that no cached page may stand for."""
+        return 1 if self.pooling is None else 2  # a decoder samples behind the last token, which is none of the text
 
     @property
     def num_pooled_tokens(self) -> int:
@@ -133,6 +139,8 @@ class Request:
     @property
     def extra_keys(self) -> tuple[str, ...]:
         """What distinguishes this request's pages besides their tokens."""
+        if self.adapter is not None:  # always the second key, because clients choose the first
+            return (self.cache_salt or "", self.adapter.page_key)
         return () if self.cache_salt is None else (self.cache_salt,)
 
     @property

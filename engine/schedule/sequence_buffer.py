@@ -5,20 +5,32 @@ from collections.abc import Sequence
 import numpy as np
 
 from cache.page import NULL_PAGE_ID, CachePage
+from engine.interface.types import PromptPicture
 from engine.schedule.request import NO_SLOT, Request
 from sampling.host.rows import SamplerVariant, SamplingRows
+
+NUM_ROPE_AXES = 3  # of M-RoPE: time, row and column
 
 
 class SequenceBuffer:
     """What a step needs of a running request, one row for each slot, and one of padding behind them."""
 
-    def __init__(self, num_slots: int, max_model_len: int, max_pages_per_request: int) -> None:
+    def __init__(
+        self, num_slots: int, max_model_len: int, max_pages_per_request: int, *, uses_mrope: bool = False
+    ) -> None:
+        """
+        Args:
+            uses_mrope: whether tokens of pictures are rotated by their rows and columns.
+        """
         self.num_slots = num_slots
         # The tokens that were known when the request got the slot. Later ones are read on the device.
         self.token_ids = np.zeros((num_slots, max_model_len), np.int32)
+        # The positions by which tokens are rotated, of the answer too; None: those in the sequence.
+        self.rope_positions = np.zeros((num_slots, max_model_len, NUM_ROPE_AXES), np.int32) if uses_mrope else None
         self.page_table = np.full((num_slots + 1, max_pages_per_request), NULL_PAGE_ID, np.int32)
         self.sampling = SamplingRows.padding(num_slots + 1, num_slots)
         self.levels = np.full(num_slots + 1, SamplerVariant.GREEDY, np.int32)  # the program of each request
+        self.adapters = np.zeros((num_slots, 2), np.int32)  # the columns ADAPTER and ADAPTER_SCALE of a step's rows
         # By slot: requests whose sampling features are not written to the device yet.
         self.admitted: dict[int, Request] = {}
         # The position of the token that the device holds in slots.last_token; NO_SLOT while it holds none.
@@ -45,12 +57,15 @@ class SequenceBuffer:
         self.num_added += 1
         request.slot = slot
         self.token_ids[slot, : len(request.token_ids)] = request.token_ids
+        if self.rope_positions is not None:
+            self.rope_positions[slot] = _rope_positions(request.pictures, self.rope_positions.shape[1])
         self.device_token_position[slot] = NO_SLOT
         self.sampling.set(
             slot, slot, request.params,
             seed=request.seed, num_prompt_tokens=request.num_tokens_before_output, uses=request.uses,
         )  # fmt: skip
         self.levels[slot] = request.level
+        self.adapters[slot] = (0, 0) if request.adapter is None else request.adapter.columns
         if request.uses:
             self.admitted[slot] = request
 
@@ -74,3 +89,18 @@ class SequenceBuffer:
         """Writes page ids into the page table of a slot, from its entry `first` on."""
         self.num_page_changes += 1
         self.page_table[slot, first : first + len(pages)] = [page.page_id for page in pages]
+
+
+def _rope_positions(pictures: Sequence[PromptPicture], length: int) -> np.ndarray:
+    """int32[length, NUM_ROPE_AXES], as in transformers' Qwen2_5_VLModel.get_rope_index.
+
+    A picture takes as many positions as its longer side has tokens; what follows goes on behind them.
+    """
+    positions = np.repeat(np.arange(length, dtype=np.int32)[:, None], NUM_ROPE_AXES, axis=1)
+    for picture in pictures:
+        num_rows, num_columns = picture.grid
+        first = positions[picture.start, 0]
+        row, column = np.divmod(np.arange(picture.num_tokens, dtype=np.int32), num_columns)
+        positions[picture.start : picture.end] = first + np.stack([np.zeros_like(row), row, column], axis=1)
+        positions[picture.end :] -= picture.num_tokens - max(num_rows, num_columns)
+    return positions

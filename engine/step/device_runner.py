@@ -143,8 +143,7 @@ class DeviceRunner:
         pooled: dict[Request, np.ndarray] = {}
         if self.model.is_encoder:
             for tile_of_text in inputs.pooled:
-                request = tile_of_text.request
-                pooled[request] = pooled.get(request, np.float32(0)) + out[tile_of_text.tile]
+                pooled[tile_of_text.request] = out[tile_of_text.tile]  # the last tile of a text has all of it
             return StepResult([0] * inputs.num_sampled, None, prompt_logprobs, pooled)
         for pooled_tile, added in zip(inputs.pooled, pending.pooled, strict=True):
             pooled[pooled_tile.request] = pooled.get(pooled_tile.request, np.float32(0)) + np.asarray(added)

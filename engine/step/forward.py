@@ -49,19 +49,32 @@ def encode(
     params: Params, kv: KVPages, batch: StepBatch, shares: np.ndarray, *,
     model: Model, backends: Backends, max_num_tiles: int,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
-    """What each tile contributes to the embedding of its text, float32[num_tiles, size], and `kv`, which is donated.
+    """What the tiles of a text make up to each of them, float32[num_tiles, size], and `kv`, which is donated.
 
-    The step has tiles alone, of whole texts. `shares` are float32[num_tiles, TILE_SIZE], of each token.
+    The step has tiles alone, of whole texts; the last pooled tile of a text has its embedding, or its scores. `shares`
+    are float32[num_tiles, TILE_SIZE], of each token.
     """
     tokens = jnp.asarray(batch.tile_tokens).reshape(-1)
     hidden, kv = _hidden_of(params, kv, tokens, batch, model, backends)
     states = model.states(params, hidden, jnp.arange(hidden.shape[0]), backends).reshape(*shares.shape, -1)
     # Padding may be anything: 0 times a NaN is a NaN.
     weighted = jnp.where(shares[..., None] > 0, states.astype(jnp.float32) * shares[..., None], 0)
-    vectors = jnp.sum(weighted, axis=1)
+    vectors = _sums_by_text(jnp.sum(weighted, axis=1), jnp.asarray(batch.rows)[:, START] == 0)
     # A head's products have one shape in every step, so that XLA makes their sums in one order.
     padded = jnp.pad(vectors, ((0, max_num_tiles - len(vectors)), (0, 0)))
     return model.pooled(params, padded)[: len(vectors)], kv
+
+
+def _sums_by_text(vectors: jax.Array, are_first: jax.Array) -> jax.Array:
+    """The sums of the tiles of a text up to each, float32[num_tiles, hidden], made in their order."""
+
+    def add(total: jax.Array, tile: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        vector, is_first = tile
+        total = jnp.where(is_first, vector, total + vector)
+        return total, total
+
+    sums: jax.Array = lax.scan(add, jnp.zeros_like(vectors[0]), (vectors, are_first))[1]
+    return sums
 
 
 def score_tile(
@@ -81,14 +94,15 @@ def pool_tile(
     params: Params, hidden: jax.Array, tokens: jax.Array, shares: jax.Array, *,
     model: Model, backends: Backends,
 ) -> jax.Array:  # fmt: skip
-    """The contribution of a tile to the embedding of its prompt, float32[hidden].
+    """The contribution of a tile to the embedding of its prompt, float32[size]; projections of decoders are linear.
 
     `tokens` are int32[TILE_SIZE], indices into `hidden` of `forward_prompt`, negative in padding, with float32
     `shares`.
     """
     states = model.states(params, hidden, tokens, backends).astype(jnp.float32)
     # Padding may be anything: 0 times a NaN is a NaN.
-    return jnp.sum(jnp.where(tokens[:, None] >= 0, states * shares[:, None], 0), axis=0)
+    pooled = jnp.sum(jnp.where(tokens[:, None] >= 0, states * shares[:, None], 0), axis=0)
+    return model.pooled(params, pooled[None])[0]
 
 
 def _hidden(
@@ -116,6 +130,8 @@ def _hidden_of(
     layout = token_layout(
         batch.rows, batch.page_table, num_tiles=num_tiles, tile_size=tile_size, page_size=kv.page_size
     )
+    if batch.rope_positions is not None:
+        layout = layout._replace(rope_positions=jnp.asarray(batch.rope_positions))
     return model.forward(params, tokens, kv, layout, backends)
 
 
@@ -155,9 +171,10 @@ def decode_steps(
         rows = jnp.asarray(batch.rows).at[:, START].add(index)
         rows = rows.at[:, TOKEN].set(jnp.where(index == 0, rows[:, TOKEN], FROM_DEVICE))
         # The fields are declared as what the host builds; inside a program they are device arrays.
-        logits, kv = forward(
-            params, kv, slots, batch._replace(rows=cast(np.ndarray, rows)), model=model, backends=backends
-        )
+        moved = batch._replace(rows=cast(np.ndarray, rows))
+        if batch.rope_positions is not None:
+            moved = moved._replace(rope_positions=batch.rope_positions + index)
+        logits, kv = forward(params, kv, slots, moved, model=model, backends=backends)
         ints = jnp.asarray(sampling.ints).at[:, POSITION].add(index)
         moved_sampling = sampling._replace(ints=cast(np.ndarray, ints))
         slots, out = sample(logits, slots, moved_sampling, all_greedy=all_greedy, backend=backends.sampler)

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.backends.base.token_layout import (
+    ADAPTER,
+    ADAPTER_SCALE,
     END,
     LOAD,
     NUM_ROW_INTS,
@@ -27,7 +29,7 @@ from engine.backends.base.token_layout import (
 from engine.interface.config import TILE_SIZE
 from engine.interface.types import Pooling
 from engine.schedule.request import Request
-from engine.schedule.sequence_buffer import SequenceBuffer
+from engine.schedule.sequence_buffer import NUM_ROPE_AXES, SequenceBuffer
 from engine.schedule.step_plan import StepPlan
 from engine.step.shapes import ShapeTable, StepShape
 from sampling.host.features import GRAMMAR
@@ -46,6 +48,12 @@ class StepBatch(NamedTuple):
     page_table: np.ndarray  # int32[num_rows, max_pages_per_request]
     tile_tokens: np.ndarray  # int32[num_tiles, TILE_SIZE]
     sampled: np.ndarray  # int32[num_sampled_rows], index of the token whose logits are wanted; -1 in padding
+    rope_positions: np.ndarray | None = None  # int32[num_tokens, NUM_ROPE_AXES]; None: those in the sequence
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """All that there are."""
+        return [array for array in self if array is not None]
 
     @classmethod
     def padding(cls, shape: StepShape, num_sampled_rows: int, max_pages_per_request: int) -> StepBatch:
@@ -155,7 +163,7 @@ class InputBuilder:
         rows = inputs.batch.rows.copy()
         rows[:num_requests, START] = starts
         rows[:num_requests, TOKEN] = FROM_DEVICE  # the last step has left it there
-        rows[:num_requests, LOAD:] = 0
+        rows[:num_requests, LOAD : SAVE_END + 1] = 0
         _write_states(rows, plan, range(num_requests))
         page_table = inputs.batch.page_table
         if buffer.num_page_changes != last.num_page_changes:
@@ -164,7 +172,8 @@ class InputBuilder:
             page_table = _page_table(buffer, row_slots)
         last.sampling_ints[:num_requests, POSITION] = ends
         buffer.device_token_position[last.slots_array] = ends
-        batch = StepBatch(rows, page_table, inputs.batch.tile_tokens, inputs.batch.sampled)
+        rope = _rope_positions(buffer, last.slots_array, starts, len(rows))
+        batch = StepBatch(rows, page_table, inputs.batch.tile_tokens, inputs.batch.sampled, rope)
         sampling = SamplingRows(last.sampling_ints.copy(), inputs.sampling.floats)
         return last._replace(
             inputs=inputs._replace(batch=batch, sampling=sampling),
@@ -194,6 +203,8 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
     rows = np.zeros((shape.num_rows, NUM_ROW_INTS), np.int32)
     row_slots = np.full(shape.num_rows, buffer.padding_slot, np.intp)
     tile_tokens = np.zeros((shape.num_tiles, TILE_SIZE), np.int32)
+    num_tokens = shape.num_decode_rows + shape.num_tiles * TILE_SIZE
+    rope = _rope_positions(buffer, slots[:num_decode], starts[:num_decode], num_tokens)
 
     decode, decode_slots, decode_starts = rows[:num_decode], slots[:num_decode], starts[:num_decode]
     row_slots[:num_decode] = decode_slots
@@ -201,6 +212,7 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
     decode[:, NUM_TOKENS] = 1
     decode[:, SLOT] = decode_slots
     decode[:, TOKEN] = FROM_DEVICE
+    decode[:, ADAPTER : ADAPTER_SCALE + 1] = buffer.adapters[decode_slots]
     is_known = buffer.device_token_position.take(decode_slots) != decode_starts
     if np.count_nonzero(is_known):
         decode[is_known, TOKEN] = buffer.token_ids[decode_slots[is_known], decode_starts[is_known]]
@@ -222,12 +234,16 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
         tiles[:, START] = tile_starts
         tiles[:, NUM_TOKENS] = tile_lengths
         tiles[:, SLOT] = slots[owner]
+        tiles[:, ADAPTER : ADAPTER_SCALE + 1] = buffer.adapters[slots[owner]]
         if plan.requests[-1].is_whole:  # and so all others are
             tiles[:, END] = ends[owner]
             tiles[:, SECOND] = np.array([request.second_start for request in plan.requests], np.int32)[owner]
         positions = tile_starts[:, None] + np.arange(TILE_SIZE)
         inside = np.minimum(positions, ends[owner, None] - 1)
         tile_tokens[:num_tiles] = buffer.token_ids[slots[owner, None], inside]
+        if rope is not None and buffer.rope_positions is not None:
+            of_tiles = buffer.rope_positions[slots[owner, None], inside].reshape(-1, NUM_ROPE_AXES)
+            rope[first : first + len(of_tiles)] = of_tiles
         first_rows[num_decode:] = first + first_tile
         last_token[num_decode:] = first + first_tile * TILE_SIZE + lengths[num_decode:] - 1
         for row in range(num_decode, plan.num_rows):
@@ -251,11 +267,22 @@ def build_inputs(plan: StepPlan, buffer: SequenceBuffer, table: ShapeTable) -> S
     buffer.device_token_position[sampled_slots] = positions + (plan.num_scheduler_steps - 1)
     level = SamplerVariant(buffer.levels.take(sampling_slots).max())
     awaits_masks = level is SamplerVariant.FULL and bool((sampling.ints[:num_sampled, USES] & BITS[GRAMMAR]).any())
-    batch = StepBatch(rows, _page_table(buffer, row_slots), tile_tokens, sampled)
+    batch = StepBatch(rows, _page_table(buffer, row_slots), tile_tokens, sampled, rope)
     return StepInputs(
         shape, batch, sampling, level, num_sampled, plan.num_scheduler_steps, awaits_masks, buffer.take_admitted(),
         scored, pooled,
     )  # fmt: skip
+
+
+def _rope_positions(
+    buffer: SequenceBuffer, slots: np.ndarray, starts: np.ndarray, num_tokens: int
+) -> np.ndarray | None:
+    """Those of decode rows, the first of so many tokens; None where the model needs none."""
+    if buffer.rope_positions is None:
+        return None
+    positions = np.zeros((num_tokens, NUM_ROPE_AXES), np.int32)
+    positions[: len(slots)] = buffer.rope_positions[slots, starts]
+    return positions
 
 
 def _write_states(rows: np.ndarray, plan: StepPlan, first_rows: Sequence[int] | np.ndarray) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from cache.storage import KVPages
 from engine.models.encoders.vision_encoder import VisionEncoder
@@ -23,39 +22,48 @@ if TYPE_CHECKING:
 BEGIN, LAYER, END = "encode begin", "encode layer", "encode end"  # keys of its programs
 
 
-def store(params: Params, kv: KVPages, x: jax.Array, entry: jax.Array, *, encoder: VisionEncoder) -> KVPages:
-    """Ends the encoder's work, and writes the embeddings to an entry of `kv`, which is donated."""
+def store(params: Params, kv: KVPages, x: jax.Array, positions: jax.Array, *, encoder: VisionEncoder) -> KVPages:
+    """Ends the encoder's work, and writes the embeddings to `kv`, which is donated.
+
+    `positions` are int32[bucket], beyond the last one where the picture has no token.
+    """
     assert kv.pictures is not None
     embeddings = encoder.end(params, x).astype(kv.pictures.dtype)
-    return kv._replace(pictures=lax.dynamic_update_slice(kv.pictures, embeddings, (entry * encoder.num_tokens, 0)))
+    return kv._replace(pictures=kv.pictures.at[positions].set(embeddings, mode="drop"))
 
 
 def lowerings(
-    params: Params, kv: KVPages, encoder: VisionEncoder
+    params: Params, kv: KVPages, encoder: VisionEncoder, max_model_len: int
 ) -> dict[Hashable, Callable[[], jax.stages.Lowered]]:  # fmt: skip
-    """What lowers the three programs of an encoder, from abstract arrays."""
-    index = jax.ShapeDtypeStruct((), jnp.int32)
-    pixels = jax.ShapeDtypeStruct((encoder.height, encoder.width, 3), jnp.uint8)
-    x = jax.ShapeDtypeStruct(encoder.inner_shape, jnp.float32)
+    """What lowers the three programs of an encoder for each bucket, from abstract arrays."""
+    index, grid = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((2,), jnp.int32)
     finish = jax.jit(partial(store, encoder=encoder), donate_argnums=1)
-    return {
-        BEGIN: partial(jax.jit(encoder.begin).lower, params, pixels),
-        LAYER: partial(jax.jit(encoder.layer).lower, params, x, index),
-        END: partial(finish.lower, params, kv, x, index),
-    }
+    programs: dict[Hashable, Callable[[], jax.stages.Lowered]] = {}
+    for bucket in encoder.buckets(max_model_len):
+        pixels = jax.ShapeDtypeStruct(encoder.pixels_shape(bucket), jnp.uint8)
+        x = jax.ShapeDtypeStruct(encoder.inner_shape(bucket), jnp.float32)
+        positions = jax.ShapeDtypeStruct((bucket,), jnp.int32)
+        programs[BEGIN, bucket] = partial(jax.jit(encoder.begin).lower, params, pixels, grid)
+        programs[LAYER, bucket] = partial(jax.jit(encoder.layer).lower, params, x, grid, index)
+        programs[END, bucket] = partial(finish.lower, params, kv, x, positions)
+    return programs
 
 
 class PictureEncoding:
     """Works through the jobs of a cache of pictures. Only the engine thread uses it."""
 
     def __init__(
-        self, cache: PictureCache, arrays: DeviceArrays, compiled: CompiledPrograms, encoder: VisionEncoder
-    ) -> None:
+        self, cache: PictureCache, arrays: DeviceArrays, compiled: CompiledPrograms, encoder: VisionEncoder,
+        max_model_len: int,
+    ) -> None:  # fmt: skip
         self.cache = cache
         self.num_runs = 0  # pictures that were encoded
         self._arrays = arrays
         self._compiled = compiled
-        self._num_layers = encoder.num_layers
+        self._encoder = encoder
+        self._buckets = encoder.buckets(max_model_len)
+        self._bucket = 0  # of the job
+        self._grid = np.zeros(2, np.int32)
         self._job: EncodeJob | None = None
         self._inner: jax.Array | None = None  # what goes through the layers; None: the job has not begun
         self._next_layer = 0
@@ -73,15 +81,30 @@ class PictureEncoding:
             return False
         params, job = self._arrays.params, self._job
         if self._inner is None:
-            self._inner, self._next_layer = self._compiled[BEGIN](params, job.pixels), 0
+            self._bucket = next(bucket for bucket in self._buckets if bucket >= job.picture.num_tokens)
+            self._grid = np.array(job.picture.grid, np.int32)
+            pixels = _padded(job.picture.pixels, self._encoder.pixels_shape(self._bucket))
+            self._inner, self._next_layer = self._compiled[BEGIN, self._bucket](params, pixels, self._grid), 0
             return True
         self._inner.block_until_ready()
-        if self._next_layer < self._num_layers:
-            self._inner = self._compiled[LAYER](params, self._inner, np.int32(self._next_layer))
+        if self._next_layer < self._encoder.num_layers:
+            layer = self._compiled[LAYER, self._bucket]
+            self._inner = layer(params, self._inner, self._grid, np.int32(self._next_layer))
             self._next_layer += 1
             return True
-        self._arrays.kv = self._compiled[END](params, self._arrays.kv, self._inner, np.int32(job.entry))
+        beyond = np.full(self._bucket - len(job.positions), np.iinfo(np.int32).max, np.int32)
+        positions = np.concatenate([job.positions, beyond])
+        self._arrays.kv = self._compiled[END, self._bucket](params, self._arrays.kv, self._inner, positions)
         self._job = self._inner = None
         self.num_runs += 1
         self.cache.encoded(job)
         return True
+
+
+def _padded(pixels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The colours of a picture with patches of zeros behind them."""
+    if pixels.shape == shape:
+        return pixels
+    padded = np.zeros(shape, np.uint8)
+    padded[: len(pixels)] = pixels
+    return padded

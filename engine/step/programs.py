@@ -16,7 +16,7 @@ from engine.interface.config import TILE_SIZE
 from engine.interface.types import Progress
 from engine.models.parts.model import Model
 from engine.parallel.placement import Kind, shapes_of
-from engine.schedule.sequence_buffer import SequenceBuffer
+from engine.schedule.sequence_buffer import NUM_ROPE_AXES, SequenceBuffer
 from engine.step import picture_encoding
 from engine.step.compiled import CompiledPrograms
 from engine.step.device_arrays import DeviceArrays
@@ -72,6 +72,8 @@ class StepPrograms:
         self._layout = layout
         self._num_slots = buffer.num_slots
         self._page_table_shape = buffer.page_table.shape
+        self._max_model_len = buffer.token_ids.shape[1]
+        self._uses_mrope = buffer.rope_positions is not None
         self._table = table
         self._state_shape = state_shape
         self._num_scheduler_steps = num_scheduler_steps
@@ -109,7 +111,7 @@ class StepPrograms:
             lowerings["write page"] = self._lower_write_page
         if self._model.encoder is not None:
             abstract = self._abstract(self._arrays.params), self._abstract(self._arrays.kv)
-            lowerings |= picture_encoding.lowerings(*abstract, self._model.encoder)
+            lowerings |= picture_encoding.lowerings(*abstract, self._model.encoder, self._max_model_len)
         # Those of an earlier start are loaded in this order, and a request may come at once.
         return {key: lowerings[key] for key in (*self._first_needed(), *lowerings)}
 
@@ -136,7 +138,8 @@ class StepPrograms:
             self._copies_pages,
         )  # fmt: skip
         arrays = self._arrays
-        trees = shapes_of(ArrayTrees(arrays.params, arrays.kv, arrays.slots, arrays.states))
+        batch = self._batch(StepShape(1, 0), 1)
+        trees = shapes_of(ArrayTrees(arrays.params, arrays.kv, arrays.slots, arrays.states, batch))
         return ProgramCache(store, f"{parts!r} {described(trees)} {environment([module])}", trees.of)
 
     # ---------------------------------------------------------------- lowering, one method a kind of program
@@ -217,7 +220,11 @@ class StepPrograms:
         return self._placement.abstract_array(hidden.shape, hidden.dtype)
 
     def _batch(self, shape: StepShape, num_sampled_rows: int) -> StepBatch:
-        return StepBatch.padding(shape, num_sampled_rows, self._page_table_shape[1])
+        batch = StepBatch.padding(shape, num_sampled_rows, self._page_table_shape[1])
+        if not self._uses_mrope:
+            return batch
+        num_tokens = shape.num_decode_rows + shape.num_tiles * TILE_SIZE
+        return batch._replace(rope_positions=np.zeros((num_tokens, NUM_ROPE_AXES), np.int32))
 
     def _sampling(self, num_rows: int) -> SamplingRows:
         return SamplingRows.padding(num_rows, self._num_slots)
@@ -233,11 +240,12 @@ class ArrayTrees(NamedTuple):
     kv: KVPages
     slots: Slots
     states: FeatureStates
+    batch: StepBatch  # of any shape
 
     def of(self, key: Hashable) -> ProgramTrees:
         """The arguments and results of a program without tracing it, numbers for arrays; raises KeyError."""
-        params, kv, slots, states = self
-        batch, rows = StepBatch._make([0] * 4), SamplingRows._make([0] * 2)
+        params, kv, slots, states, batch = self
+        rows = SamplingRows._make([0] * 2)
         page = (0,) if kv.scales is None else (0, 0)
         match key:
             case "forward", StepShape(num_tiles=num_tiles):
@@ -254,11 +262,11 @@ class ArrayTrees(NamedTuple):
                 return ProgramTrees((states[name], 0, states[name]), states[name])
             case "score" | "pool":
                 return ProgramTrees((params, 0, 0, 0), 0)
-            case picture_encoding.BEGIN:
-                return ProgramTrees((params, 0), 0)
-            case picture_encoding.LAYER:
+            case picture_encoding.BEGIN, _:
                 return ProgramTrees((params, 0, 0), 0)
-            case picture_encoding.END:
+            case picture_encoding.LAYER, _:
+                return ProgramTrees((params, 0, 0, 0), 0)
+            case picture_encoding.END, _:
                 return ProgramTrees((params, kv, 0, 0), kv)
             case "read page":
                 return ProgramTrees((kv, 0), page)

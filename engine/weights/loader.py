@@ -4,7 +4,7 @@ An architecture declares a leaf's tensors, and the backend of the products how a
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import product
 from threading import Lock
 from typing import NamedTuple
@@ -88,10 +88,18 @@ class LeafTensors:
         return tensor if transform is None else transform(tensor)
 
 
-def bytes_in_memory(tensors: LeafTensors, layout: WeightsLayout, precision: Precision) -> int:
-    """The bytes of what `load_weights` would make; only the files' headers are read. Raises ModelError."""
+def bytes_in_memory(
+    tensors: LeafTensors, layout: WeightsLayout, precision: Precision, names: Collection[str] | None = None
+) -> int:
+    """The bytes of what `load_weights` would make; only the files' headers are read. Raises ModelError.
+
+    Args:
+        names: of leaves, which alone are counted.
+    """
     vector_bytes, total = jnp.dtype(layout.vector_dtype(precision)).itemsize, 0
     for leaf in tensors.leaves:
+        if names is not None and leaf.name not in names:
+            continue
         layers = tensors.of(leaf)
         if leaf.kind is LeafKind.VECTOR:
             total += vector_bytes * sum(math.prod(tensor.shape) for joined in layers for tensor in joined)

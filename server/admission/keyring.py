@@ -10,7 +10,7 @@ import hmac
 import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +30,8 @@ FRONT_NAME = "front"  # of the key with which a front asks for figures
 WEBSOCKET_PROTOCOL = "eagre"
 WEBSOCKET_KEY_PREFIX = "eagre-api-key."
 
+BACKGROUND_PRIORITY = 1 << 30  # of requests of batches; above what a key may have
+
 _KEY = re.compile(r"[!-~]+")  # visible ASCII, as a header can carry it
 _PRIORITY = re.compile(r"(priority=)?(-?\d{1,9})")
 _SALT_PURPOSE = b"eagre prefix cache"
@@ -48,6 +50,7 @@ class Tenant:
     least_priority: int | None = 0  # a request may ask for no lower number, which would run earlier; None: any
     is_admin: bool = False
     account: KeyAccount | None = field(default=None, compare=False)  # None where no keys are set
+    is_background: bool = False  # whether its requests are those of a batch, behind all others
 
     @property
     def owner(self) -> str:
@@ -62,6 +65,11 @@ class Tenant:
         if self.salt is None:
             return asked
         return f"{self.salt}/{asked or ''}"
+
+    def in_background(self) -> Tenant:
+        """The same tenant for the requests of its batches, which run behind those of all tenants."""
+        least = max(BACKGROUND_PRIORITY, self.least_priority or 0)
+        return replace(self, name=f"{self.name} (batch)", least_priority=least, is_background=True)
 
     def check_priority(self, priority: int | None) -> int:
         """The priority of a request: the one that it asks for, or where it asks for none, 0 or the least allowed.
@@ -114,6 +122,7 @@ class KeyRing:
             for key in (_checked("--admin-key", key) for key in admin_keys)
         }
         self._tenants: dict[bytes, Tenant] = {}
+        self._by_owner: dict[str, Tenant] = {}
         self._in_force: frozenset[Tenant] = frozenset()
         self._has_several_names = False
         self.reload()
@@ -153,12 +162,19 @@ class KeyRing:
             _digest(entry.key): Tenant(entry.name, _salt(entry.key), entry.least_priority, account=accounts[entry.name])
             for entry in entries
         }
+        self._by_owner = {tenant.owner: tenant for tenant in (*self._tenants.values(), *self._admins.values())}
         self._in_force = frozenset((*self._tenants.values(), *self._admins.values()))
         self._has_several_names = len({tenant.name for tenant in self._tenants.values()} - {FRONT_NAME}) > 1
 
     def holds(self, tenant: Tenant) -> bool:
         """Whether a tenant that was identified before is still one, with the same rights."""
         return tenant in self._in_force or (self.is_open and tenant is ANYBODY)
+
+    def owner_of(self, owner: str) -> Tenant | None:
+        """The tenant whose stored records have this owner; None where its key is not in force any more."""
+        if not owner:
+            return ANYBODY if self.is_open else None
+        return self._by_owner.get(owner)
 
     def caller_of(self, tenant: Tenant) -> str:
         """The name by which budgets and queues tell the tenant from others; NOBODY where there are no others.

@@ -10,7 +10,9 @@ _LLAMA_CPP_PATHS = frozenset(
         "/lora-adapters", "/models", "/models/load",
     }
 )  # fmt: skip
-_OPENAI_PATHS = ("/v1/chat/", "/v1/completions", "/v1/responses", "/v1/conversations", "/v1/embeddings")
+_OPENAI_PATHS = (
+    "/v1/chat/", "/v1/completions", "/v1/responses", "/v1/conversations", "/v1/embeddings", "/v1/files", "/v1/batches",
+)  # fmt: skip
 
 
 def api_of(path: str) -> Api | None:

@@ -34,7 +34,7 @@ def completion_script(shell: str) -> str:
 
 def read_commands() -> tuple[Command, ...]:
     """The commands of `eagre`, in the order in which its help lists them."""
-    parser = build_parser(["serve", "deploy", HELP_ALL])
+    parser = build_parser(["serve", "deploy", "run-batch", HELP_ALL])
     words = {flag_name(declared): declared.limit.choices for declared in ServerSettings.declared() if declared.limit}
     # argparse has no public way to ask a parser for its arguments.
     (subparsers,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))

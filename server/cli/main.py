@@ -49,8 +49,11 @@ def _serve(options: argparse.Namespace) -> int:
     from server.cli.serve import run_server
     from server.startup.settings import ServerSettings
 
+    def read() -> ServerSettings:
+        return ServerSettings.from_sources(_flags(options), os.environ)
+
     try:
-        settings = ServerSettings.from_sources(_flags(options), os.environ)
+        settings = read()
         settings.engine.check_packages()
     except ValueError as error:  # a SettingsError, or of a package
         return _fail(str(error), EXIT_USAGE)
@@ -66,7 +69,9 @@ def _serve(options: argparse.Namespace) -> int:
         from server.cli.router import run_local_replicas
 
         return run_local_replicas(settings, _announce)
-    return run_server(settings, _announce)
+    if settings.config is None or settings.engine.num_hosts > 1:
+        return run_server(settings, _announce)
+    return run_server(settings, _announce, read)
 
 
 def _with_host_key(settings: ServerSettings) -> ServerSettings:
@@ -145,6 +150,37 @@ def _warn_of_variables() -> None:
             _announce(f"eagre: {line}")
 
 
+def _run_batch(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from server.startup.settings import ServerSettings
+
+    try:
+        flags = _flags(options)
+        if flags["target_gap"] is None and "EAGRE_TARGET_GAP" not in os.environ:
+            flags["target_gap"] = "0"  # nobody waits for a single answer
+        settings = ServerSettings.from_sources(flags, os.environ)
+        settings.engine.check_packages()
+    except ValueError as error:  # a SettingsError, or of a package
+        return _fail(str(error), EXIT_USAGE)
+    if len(settings.models) > 1:
+        return _fail("--model is given several times; a batch is answered by one model", EXIT_USAGE)
+    _warn_of_variables()
+    from server.cli.batch.answer_file import AnswerFile
+    from server.cli.batch.request_file import RequestFile
+    from server.cli.batch.run_batch import run_batch
+    from server.http.batches.line_execution import EXECUTED
+    from server.startup.logs import set_up_logs
+    from server.text.tokenization.tokenizers_encoder import disable_tokenizers_threads
+
+    set_up_logs("warning", settings.log_format)
+    disable_tokenizers_threads()
+    requests = RequestFile(Path(options.input_file), EXECUTED)
+    with AnswerFile(Path(options.output_file), resume=options.resume) as answers:
+        _announce(f"eagre: {run_batch(settings, requests, answers)}")
+    return EXIT_OK
+
+
 def _pull(options: argparse.Namespace) -> int:
     from server.model_sources.cache_folder import ModelStoreError
     from server.model_sources.model_store import pull_model
@@ -156,6 +192,17 @@ def _pull(options: argparse.Namespace) -> int:
     except ModelStoreError as error:
         return _fail(str(error), EXIT_FAILURE)
     print(without_controls(str(path)) if sys.stdout.isatty() else path)
+    return EXIT_OK
+
+
+def _config(options: argparse.Namespace) -> int:
+    from server.cli.manage.config import check_config
+    from server.startup.settings import SettingsError
+
+    try:
+        _write(check_config(options.file))
+    except SettingsError as error:
+        return _fail(str(error), EXIT_FAILURE)
     return EXIT_OK
 
 
@@ -313,8 +360,8 @@ def _completion(options: argparse.Namespace) -> int:
 
 
 _COMMANDS = {
-    "serve": _serve, "deploy": _deploy, "pull": _pull, "models": _models, "run": _run, "ps": _ps, "show": _show,
-    "stop": _stop, "rm": _rm, "complete": _complete, "chat": _chat,
+    "serve": _serve, "deploy": _deploy, "run-batch": _run_batch, "pull": _pull, "models": _models, "run": _run,
+    "ps": _ps, "show": _show, "stop": _stop, "rm": _rm, "config": _config, "complete": _complete, "chat": _chat,
     "top": _top, "bench": _bench, "completion": _completion,
 }  # fmt: skip
 

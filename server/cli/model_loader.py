@@ -10,6 +10,7 @@ from engine.interface.background import run_in_background
 from engine.interface.config import BACKEND_NAMES, EngineConfig, ModelInfo
 from engine.interface.types import Progress
 from server.protocol.errors import ApiError
+from server.serving.adapters import InSlot
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.startup.logs import log
@@ -54,6 +55,8 @@ class ModelLoader:
             loaded.engine.start(asyncio.get_running_loop())
             loaded.engine.failure.add_done_callback(partial(self._note_failure, model))
             model.open(loaded.engine, loaded.text_model)
+            places = {name: InSlot(*place) for name, place in loaded.adapters.items()}
+            model.adapters.open(loaded.engine, loaded.num_adapter_slots, places)
         except BaseException:
             await loaded.engine.shutdown_in_background()  # others stream meanwhile
             raise
@@ -63,15 +66,16 @@ class ModelLoader:
 
     async def load_first(self) -> bool:
         """Waits until a model is loaded, of the start's or else any other; returns False if none can be."""
-        residency = self._served.residency
-        for index, model in enumerate(self._served.all):
-            with nullcontext() if index < residency.limit else residency.use(model):
+        residency, models = self._served.residency, self._served.all
+        first = residency.first_models
+        for model in (*first, *(model for model in models if model not in first)):
+            with nullcontext() if model in first else residency.use(model):
                 try:
                     await residency.arrival(model)
                 except ApiError:
                     continue  # the log has the reason
                 return True
-        return False
+        return await self.load_first() if self._served.all != models else False  # they may have changed meanwhile
 
     def _progress_of(self, model: ServedModel) -> Progress:
         """Returns a progress function that also sets the loading stage, which readiness reports."""

@@ -1,4 +1,4 @@
-"""The argument parser of the command `eagre`. Only `serve` and `deploy` import the settings."""
+"""The argument parser of the command `eagre`. Only `serve`, `deploy` and `run-batch` import the settings."""
 
 import argparse
 import os
@@ -16,6 +16,7 @@ _EXAMPLES = """examples:
   eagre run qwen2.5-coder-1.5b           talk with a model worth talking to, fetched if need be
   eagre serve                            serve a small built-in model, with a playground
   eagre serve ./my-model.gguf            serve another one
+  eagre config check eagre.toml          check a file of settings for `eagre serve --config`
   eagre deploy --replicas 2              serve from several machines, with Ray
   eagre models                           list the models that are here
   eagre chat                             talk with it in the terminal
@@ -44,6 +45,15 @@ _DEPLOY_EXAMPLES = """examples:
 
 Needs Ray: pip install 'eagre[ray]', on every machine of the cluster. All flags of `eagre serve` apply
 to the router or to each replica; --help=all shows them. SIGTERM or Ctrl-C ends the router, then its replicas.
+"""
+
+_BATCH_EXAMPLES = """examples:
+  eagre run-batch -i requests.jsonl -o answers.jsonl --model smollm2-135m-instruct
+  eagre run-batch -i requests.jsonl -o answers.jsonl --model ./my-model.gguf --resume
+
+A line of the input is a request in OpenAI's form for batches:
+  {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [...]}}
+Answers come in the order in which they are ready. --help=all shows the flags of the model and the engine.
 """
 
 _PULL_EXAMPLES = """examples:
@@ -101,6 +111,13 @@ _RM_EXAMPLES = """examples:
 Deletes a model that was fetched. Files of your own are never deleted.
 """
 
+_CONFIG_EXAMPLES = """examples:
+  eagre config check eagre.toml
+
+Says whether `eagre serve --config FILE` can use the file, and what it serves; else the table and the key that
+are wrong.
+"""
+
 _COMPLETE_EXAMPLES = """examples:
   eagre complete "Once upon a time"
   eagre complete --chat "Why is the sky blue?" --max-tokens 100 --temperature 0
@@ -120,8 +137,8 @@ _CHAT_EXAMPLES = """examples:
   eagre chat --mcp-config mcp.json --tools
   echo "Why is the sky blue?" | eagre chat
 
-/help lists the commands of the chat; Ctrl-C stops an answer. Without a terminal each line is
-a question, and only the answers are written to standard output.
+/help lists the commands of the chat, such as /image PATH; Ctrl-C stops an answer. Without a
+terminal each line is a question, and only the answers are written to standard output.
 Without --url (or EAGRE_URL) and without a server at http://127.0.0.1:8000, the model is
 loaded into this process.
 """
@@ -154,7 +171,7 @@ class _ShowVersion(argparse.Action):
 
 
 def build_parser(arguments: Sequence[str]) -> Parser:
-    """The parser of the whole command; it has the flags of `serve` and `deploy` only if these are among `arguments`.
+    """The parser of the whole command; it has the flags of settings only if a command with them is among `arguments`.
 
     Their help shows the flags that matter first, or with `--help=all` among the arguments all.
     """
@@ -169,7 +186,7 @@ def build_parser(arguments: Sequence[str]) -> Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     serve = _add_command(commands, "serve", "serve a model over HTTP and WebSocket", _SERVE_EXAMPLES)
-    if "serve" in arguments:  # only this command and the next one take their flags from the settings
+    if "serve" in arguments:  # only this command and the next two take their flags from the settings
         from server.startup.settings import ServerSettings
 
         serve.add_argument("only_model", metavar="MODEL", nargs="?", help="the same as --model MODEL")
@@ -183,6 +200,16 @@ def build_parser(arguments: Sequence[str]) -> Parser:
         deploy.add_argument("only_model", metavar="MODEL", nargs="?", help="the same as --model MODEL")
         DeployPlan.add_flags(deploy)
         ServerSettings.add_flags(deploy, shows_all=shows_all)
+
+    batch = _add_command(commands, "run-batch", "answer a file of requests without a server", _BATCH_EXAMPLES)
+    batch.add_argument("-i", "--input-file", metavar="PATH", required=True, help="requests, a line of JSON each")
+    batch.add_argument("-o", "--output-file", metavar="PATH", required=True, help="gets the answers, a line each")
+    batch.add_argument("--resume", action="store_true", help="go on with the answers that the output file has")
+    if "run-batch" in arguments:
+        from server.startup.settings import ServerSettings
+
+        batch.add_argument("only_model", metavar="MODEL", nargs="?", help="the same as --model MODEL")
+        ServerSettings.add_flags(batch, shows_all=shows_all)
 
     pull = _add_command(commands, "pull", "fetch a model into the user's cache", _PULL_EXAMPLES)
     pull.add_argument(
@@ -211,6 +238,10 @@ def build_parser(arguments: Sequence[str]) -> Parser:
 
     stop = _add_command(commands, "stop", "end servers that `eagre run` has started", _STOP_EXAMPLES)
     stop.add_argument("model", metavar="MODEL", nargs="?", help="only that of this model")
+
+    config = _add_command(commands, "config", "check a file of settings for `eagre serve --config`", _CONFIG_EXAMPLES)
+    config.add_argument("action", metavar="ACTION", choices=("check",), help="check")
+    config.add_argument("file", metavar="FILE", help="a TOML file")
 
     rm = _add_command(commands, "rm", "delete a fetched model from the cache", _RM_EXAMPLES)
     rm.add_argument("model", metavar="MODEL", help="a built-in model, or one of the Hub")

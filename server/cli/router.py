@@ -62,6 +62,8 @@ async def run_router(source: ReplicaSource, settings: ServerSettings, announce: 
             async def reload() -> None:
                 await listeners.reload()
                 await source.reload()
+                if settings.config is not None:
+                    log.warning("config_kept", reason="the file of a server with replicas is read at its start alone")
 
             reloading = reload_on_hangup(reload)
             trimming = asyncio.ensure_future(return_freed_memory())

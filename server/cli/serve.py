@@ -4,6 +4,7 @@ import asyncio
 import faulthandler
 import os
 import sys
+from collections.abc import Callable
 
 from engine.interface.types import EngineStalled, Progress
 from server.admission.certificate import CertificateError
@@ -23,27 +24,34 @@ from server.cli.process import (
     watch_signals,
 )
 from server.protocol.base_models import build_validators
+from server.serving.reconfiguration import Reconfiguration
 from server.serving.served_models import ServedModels
+from server.startup import model_sizes
 from server.startup.logs import log, set_up_logs
 from server.startup.model_loader import LoadedModel, load_model
 from server.startup.model_settings import settings_of_each
 from server.startup.progress import ProgressReporter
 from server.startup.settings import ServerSettings, SettingsError
-from server.storage.record_table import StoreError
+from server.storage.database import StoreError
 from server.telemetry.tracing import open_tracing
 from server.text.tokenization.tokenizers_encoder import disable_tokenizers_threads
 
 JOIN_S = 0.5  # for the engine's last step; the process ends then, whether or not the step has
 
 
-def run_server(settings: ServerSettings, announce: Announce) -> int:
-    """Serves until a signal or a failure, and then ends the process with an exit status."""
+def run_server(
+    settings: ServerSettings, announce: Announce, read_again: Callable[[], ServerSettings] | None = None
+) -> int:
+    """Serves until a signal or a failure, and then ends the process with an exit status.
+
+    `read_again` reads the settings from their file once more, at a SIGHUP; it raises SettingsError.
+    """
     set_up_logs(settings.log_level, settings.log_format, settings.replica_name)
     raise_file_limit()
     limit_malloc_arenas()
     disable_tokenizers_threads()
     with ProgressReporter() as progress:
-        status = asyncio.run(serve(settings, announce, progress, _load_and_freeze))
+        status = asyncio.run(serve(settings, announce, progress, _load_and_freeze, read_again))
     # After a signal during loading, a thread is still inside the compiler. The normal exit of the interpreter
     # could crash it or wait for it.
     sys.stdout.flush()
@@ -57,7 +65,13 @@ def _load_and_freeze(settings: ServerSettings, progress: Progress) -> LoadedMode
     return loaded
 
 
-async def serve(settings: ServerSettings, announce: Announce, progress: Progress, load: Load = load_model) -> int:
+async def serve(
+    settings: ServerSettings,
+    announce: Announce,
+    progress: Progress,
+    load: Load = load_model,
+    read_again: Callable[[], ServerSettings] | None = None,
+) -> int:
     """Listens before a model is loaded, serves until a signal, and returns the exit status."""
     try:
         served = ServedModels(settings, settings_of_each(settings))
@@ -67,7 +81,14 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
         return EXIT_USAGE
     served.tracing = open_tracing(os.environ)
     stopped = watch_signals()
-    reloading = reload_on_hangup(listeners.reload)
+    reconfiguration = None if read_again is None else Reconfiguration(served, read_again)
+
+    async def reload() -> None:
+        await listeners.reload()
+        if reconfiguration is not None:
+            await reconfiguration.apply()
+
+    reloading = reload_on_hangup(reload)
     trimming = asyncio.ensure_future(return_freed_memory())
     loader = ModelLoader(served, load, progress)
     try:
@@ -76,7 +97,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
         except CannotListen as error:
             announce(f"eagre: {error}")
             return EXIT_USAGE
-        served.start(loader.load)
+        served.start(loader.load, model_sizes)
         first = asyncio.ensure_future(loader.load_first())
         await first_of(first, stopped)
         if not first.done():
@@ -95,7 +116,7 @@ async def serve(settings: ServerSettings, announce: Announce, progress: Progress
         reloading.cancel()
         trimming.cancel()
         await listeners.close()
-        engines = [model.engine for model in served.all if model.is_open]
+        engines = [model.engine for model in served.with_leaving if model.is_open]
         for engine in engines:
             engine.shutdown(JOIN_S / len(engines))
         if served.tracing is not None:

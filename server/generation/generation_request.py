@@ -1,12 +1,10 @@
 """A request for answers, independent of the route that it came by."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from server.generation.prompt_sources import PromptSource
-from server.media.picture import Picture
-from server.media.picture_loader import DecodedPicture
 from server.protocol.generation_fields import PLAIN, Streaming
 from server.protocol.structured_outputs import GrammarRequest
 from server.protocol.tools import OfferedCalls, StrictCalls
@@ -38,11 +36,11 @@ class GenerationRequest:
     offered_calls: OfferedCalls | None = None  # calls that answers may have, where there is no grammar
     declares_tools: bool = False  # whether the model may write calls, even where the request allows none
     thinking_budget: int | None = None  # tokens of each answer's reasoning, at most
+    adapters: Sequence[tuple[int, float]] = ()  # by their numbers, with scales, where `model` names none
     priority: int | None = None  # None: the lowest number that the tenant may ask for, at least 0
     cache_salt: str | None = None
     timeout: float | None = None  # seconds
     streaming: Streaming = PLAIN
-    decoded: Mapping[Picture, DecodedPicture] = field(default_factory=dict)  # of the prompts, for a model that sees
 
     @property
     def has_rules(self) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from engine.interface.context_overflow import ContextOverflow
+from server.media.decoded_picture import DecodedPicture
 from server.media.picture import Picture, pictures_of, text_of, with_paths, without_pictures
 from server.media.picture_format import PictureFormat
 from server.protocol.errors import ApiError
@@ -52,6 +53,15 @@ class PromptSource(Protocol):
         ...
 
     @property
+    def decoded(self) -> Sequence[DecodedPicture]:
+        """The same as the model takes them; empty before `with_decoded`."""
+        ...
+
+    def with_decoded(self, decoded: Mapping[Picture, DecodedPicture]) -> Self:
+        """The same prompt with its pictures, for a model that sees; without them it cannot be encoded."""
+        ...
+
+    @property
     def tools(self) -> Sequence[Mapping[str, Any]] | None:
         """Those that a conversation tells the model of; None of a prompt that is no conversation."""
         ...
@@ -78,11 +88,15 @@ class TextPrompt(NamedTuple):
     text: str
     adds_special: bool = True  # whether the tokenizer puts its own tokens, such as a begin-of-sequence token, before it
     pictures: tuple[()] = ()
+    decoded: tuple[()] = ()
     tools: None = None
 
     @property
     def num_chars(self) -> int:
         return len(self.text)
+
+    def with_decoded(self, decoded: Mapping[Picture, DecodedPicture]) -> Self:
+        return self
 
     def encode(self, text_model: TextModel, max_model_len: int | None = None, *, is_brief: bool = False) -> list[int]:
         _refuse_hopeless(len(self.text), text_model, max_model_len)
@@ -101,11 +115,15 @@ class InfillPrompt(NamedTuple):
     behind: str
     context: str = ""  # pieces of other files, which come first
     pictures: tuple[()] = ()
+    decoded: tuple[()] = ()
     tools: None = None
 
     @property
     def num_chars(self) -> int:
         return len(self.context) + len(self.behind) + (len(self.before) if isinstance(self.before, str) else 0)
+
+    def with_decoded(self, decoded: Mapping[Picture, DecodedPicture]) -> Self:
+        return self
 
     def encode(self, text_model: TextModel, max_model_len: int | None = None, *, is_brief: bool = False) -> list[int]:
         if text_model.infill is None:
@@ -133,11 +151,15 @@ class MixedPrompt(NamedTuple):
 
     parts: list[int | str]
     pictures: tuple[()] = ()
+    decoded: tuple[()] = ()
     tools: None = None
 
     @property
     def num_chars(self) -> int:
         return sum(len(part) + MESSAGE_CHARS for part in self.parts if isinstance(part, str))  # each is encoded alone
+
+    def with_decoded(self, decoded: Mapping[Picture, DecodedPicture]) -> Self:
+        return self
 
     def encode(self, text_model: TextModel, max_model_len: int | None = None, *, is_brief: bool = False) -> list[int]:
         num_chars = sum(len(part) for part in self.parts if isinstance(part, str))
@@ -160,11 +182,15 @@ class TokenPrompt(NamedTuple):
 
     token_ids: list[int]
     pictures: tuple[()] = ()
+    decoded: tuple[()] = ()
     tools: None = None
 
     @property
     def num_chars(self) -> int:
         return 0
+
+    def with_decoded(self, decoded: Mapping[Picture, DecodedPicture]) -> Self:
+        return self
 
     def encode(self, text_model: TextModel, max_model_len: int | None = None, *, is_brief: bool = False) -> list[int]:
         return self.token_ids
@@ -180,6 +206,7 @@ class Conversation(NamedTuple):
     continues: bool = False  # whether the last message is left open, so that the answer goes on with it
     variables: Mapping[str, Any] = MappingProxyType({})  # more that the template is told
     plain_messages: Sequence[Mapping[str, Any]] | None = None  # the same told simpler, where the template refuses it
+    decoded_pictures: Mapping[Picture, DecodedPicture] = MappingProxyType({})
 
     @property
     def num_chars(self) -> int:
@@ -210,6 +237,16 @@ class Conversation(NamedTuple):
     def pictures(self) -> Sequence[Picture]:
         """The pictures of all messages, in their order."""
         return tuple(pictures_of(self.messages))
+
+    @property
+    def decoded(self) -> Sequence[DecodedPicture]:
+        """The pictures of all messages as the model takes them; empty before `with_decoded`."""
+        known = self.decoded_pictures
+        return [known[picture] for picture in self.pictures] if known else ()
+
+    def with_decoded(self, decoded: Mapping[Picture, DecodedPicture]) -> Self:
+        """The same conversation with its pictures, for a model that sees."""
+        return self._replace(decoded_pictures=decoded)
 
     def with_paths(self, rename: Callable[[str], str]) -> Conversation:
         """The same conversation with other paths of its pictures."""
@@ -369,7 +406,9 @@ class Conversation(NamedTuple):
                 param=pictures[0].path,
                 code="invalid_messages",
             )
-        return text.replace(form.marker, form.text)
+        pieces = text.split(form.marker)
+        texts = [self.decoded_pictures[picture].text for picture in pictures]
+        return pieces[0] + "".join([text + piece for text, piece in zip(texts, pieces[1:], strict=True)])
 
     def _forms(self) -> Iterator[tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]]:
         """The conversation as it is, and then the forms of it that a template may take; with variables for each."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from engine.interface.types import PromptPicture
@@ -22,6 +23,7 @@ from server.generation.prompt_sources import (
     TokenPrompt,
 )
 from server.media.picture_format import PictureFormat
+from server.media.picture_loader import PictureLoader
 from server.protocol.sampling_fields import DEFAULT_BREAKERS
 from server.structured_output.output_grammar import OutputGrammar
 from server.text.detokenizer import IncrementalDetokenizer
@@ -53,6 +55,15 @@ class PreparedPrompt:
     def output_token_ids(self) -> list[int]:
         """The answer so far, where it is part of the prompt."""
         return self.token_ids[len(self.token_ids) - self.num_output_tokens :]
+
+
+async def with_pictures(request: GenerationRequest, text_model: TextModel, loader: PictureLoader) -> GenerationRequest:
+    """The request with its pictures decoded, where the model sees them; raises ApiError or QueueFull."""
+    pictures = [picture for prompt in request.prompts for picture in prompt.pictures]
+    if not pictures or text_model.pictures is None:
+        return request
+    decoded = await loader.load(pictures, text_model.pictures)
+    return replace(request, prompts=[prompt.with_decoded(decoded) for prompt in request.prompts])
 
 
 async def prepare(
@@ -104,7 +115,7 @@ def prepare_here(
                 token_ids, own.max_tokens, request.max_tokens_parameter, num_prompt_output_tokens=num_output
             )
             answers = (own,) * request.num_sampled if own.seed is None else _with_seeds(own, own.seed, request)
-            pictures = _pictures_in(token_ids, source, request, text_model.pictures)
+            pictures = _pictures_in(token_ids, source, request.prompt_parameter, text_model.pictures)
             prepared.append(PreparedPrompt(token_ids, answers, request.num_choices, num_output, echo, pictures))
     except InvalidParameter as error:
         # The engine knows only prompts; a chat client has sent messages.
@@ -115,42 +126,42 @@ def prepare_here(
 
 
 def _pictures_in(
-    token_ids: Sequence[int], source: PromptSource, request: GenerationRequest, form: PictureFormat | None
+    token_ids: Sequence[int], source: PromptSource, parameter: str, form: PictureFormat | None
 ) -> tuple[PromptPicture, ...]:
-    """The pictures of a prompt, at the positions of their tokens; the first ones of a cut prompt may be missing.
+    """The pictures of a prompt, each tile at the positions of its tokens; the first ones of a cut prompt are missing.
 
     Raises InvalidParameter where tokens of pictures stand alone.
     """
     if form is None or form.token_id not in token_ids:
         return ()
-    starts, at = [], 0
-    while at < len(token_ids):
-        if token_ids[at] == form.token_id:
-            starts.append(at)
-            at += form.num_tokens
-        else:
-            at += 1
-    pictures = source.pictures[len(source.pictures) - len(starts) :] if len(starts) <= len(source.pictures) else ()
-    is_whole = all(token_ids[start : start + form.num_tokens] == [form.token_id] * form.num_tokens for start in starts)
-    if len(pictures) != len(starts) or not is_whole:
+    placed: list[PromptPicture] = []
+    places = [at for at, token_id in enumerate(token_ids) if token_id == form.token_id]
+    end = len(places)
+    for tile in reversed([tile for picture in source.decoded for tile in picture.tiles]):
+        if not end:
+            break
+        first = end - tile.num_tokens
+        if first < 0 or places[end - 1] - places[first] != tile.num_tokens - 1:
+            break
+        placed.append(PromptPicture(places[first], tile.num_tokens, tile.digest, tile.pixels, tile.grid))
+        end = first
+    if end:
         raise InvalidParameter(
-            request.prompt_parameter,
+            parameter,
             f"the prompt has the token {form.token_id}, which stands for a part of a picture, without its picture",
         )
-    if not request.decoded:  # nothing is computed, only shown
-        return ()
-    return tuple(
-        PromptPicture(start, form.num_tokens, request.decoded[picture].digest, request.decoded[picture].pixels)
-        for start, picture in zip(starts, pictures, strict=True)
-    )
+    return tuple(reversed(placed))
 
 
-def _without_cut_picture(token_ids: list[int], num_kept: int, num_last: int, form: PictureFormat | None) -> list[int]:
-    """The first and the last tokens of a prompt; of a picture that would be cut, none."""
-    first = len(token_ids) - num_last
-    if form is not None:
-        while 0 < first < len(token_ids) and token_ids[first - 1] == token_ids[first] == form.token_id:
-            first += 1
+def _without_cut_picture(
+    token_ids: list[int], num_kept: int, num_last: int, pictures: Sequence[PromptPicture], source: PromptSource
+) -> list[int]:
+    """The first and the last tokens of a prompt; of a picture that would be cut, none of its tiles."""
+    first, tiles = len(token_ids) - num_last, iter(pictures)
+    for picture in source.decoded:
+        of_picture = list(islice(tiles, len(picture.tiles)))
+        if of_picture and of_picture[0].start < first < of_picture[-1].end:
+            first = of_picture[-1].end
     return token_ids[:num_kept] + token_ids[first:]
 
 
@@ -254,7 +265,8 @@ def _encode(
             has_special = isinstance(source, TextPrompt) and source.adds_special
             num_kept = min(tokenizer.num_prefix_tokens, most) if has_special else 0
             num_last = most - num_kept
-            token_ids = _without_cut_picture(token_ids, num_kept, num_last, text_model.pictures)
+            pictures = _pictures_in(token_ids, source, request.prompt_parameter, text_model.pictures)
+            token_ids = _without_cut_picture(token_ids, num_kept, num_last, pictures, source)
             return token_ids, _text_of(token_ids, tokenizer) if request.echoes else ""
     if not request.echoes:
         return token_ids, ""

@@ -62,7 +62,7 @@ def add_routes(app: web.Application) -> None:
 
 def _changing_state(change: Change) -> Handler:
     async def handle(request: web.Request) -> web.Response:
-        model = _model_of(request, await _read(request, ModelBody))
+        model = _model_of(request, await read_admin_body(request, ModelBody))
         return await _change_state(model, change(request.app[SERVED], model))
 
     return handle
@@ -70,14 +70,14 @@ def _changing_state(change: Change) -> Handler:
 
 async def sleep(request: web.Request) -> web.Response:
     """Frees the memory of the pages, and with `drop_weights` the device's memory of the weights."""
-    body = await _read(request, SleepBody)
+    body = await read_admin_body(request, SleepBody)
     model = _model_of(request, body)
     return await _change_state(model, model.engine.lifecycle.sleep(drop_weights=body.drop_weights))
 
 
 async def reset_prefix_cache(request: web.Request) -> web.Response:
     """Drops every cached prefix."""
-    model = _model_of(request, await _read(request, ModelBody))
+    model = _model_of(request, await read_admin_body(request, ModelBody))
     if not await model.engine.lifecycle.reset_prefix_cache():
         raise _busy("requests hold pages; wait for them, or pause and abort them")
     log.info("admin", action="reset_prefix_cache")
@@ -86,7 +86,7 @@ async def reset_prefix_cache(request: web.Request) -> web.Response:
 
 async def update_weights(request: web.Request) -> web.Response:
     """Replaces the weights by those of another file of the same architecture and sizes."""
-    body = await _read(request, UpdateWeightsBody)
+    body = await read_admin_body(request, UpdateWeightsBody)
     if not body.path:
         raise invalid_value('path is ""; it must name a model on the server\'s machine', "path")
     model = _model_of(request, body)
@@ -105,7 +105,7 @@ async def update_weights(request: web.Request) -> web.Response:
 
 async def abort(request: web.Request) -> web.Response:
     """Ends the requests with an id, whichever key made them."""
-    body = await _read(request, AbortBody)
+    body = await read_admin_body(request, AbortBody)
     num_aborted = request.app[SERVED].requests.cancel_anybodys(body.request_id)
     if not num_aborted:
         raise ApiError(
@@ -161,7 +161,7 @@ def _listed(model: AvailableModel) -> dict[str, Any]:
 
 async def serve_model(request: web.Request) -> web.Response:
     """Serves a fetched model beside the others, until the server ends; the first request for it loads it."""
-    name = fetched_name((await _read(request, ServeBody)).model)
+    name = fetched_name((await read_admin_body(request, ServeBody)).model)
     served = request.app[SERVED]
     try:
         path = await served.workers.run_long(partial(resolve_model, name))
@@ -171,7 +171,7 @@ async def serve_model(request: web.Request) -> web.Response:
         raise ApiError(
             f"{name} is not here; POST /api/pull fetches it", status=404, param="model", code="model_not_found"
         )
-    if name not in served.names:
+    if name not in served.all_names:
         try:
             served.add(name)
         except SettingsError as error:
@@ -195,7 +195,8 @@ async def _change_state(model: ServedModel, change: Awaitable[None]) -> web.Resp
     return json_response({"state": model.engine_state})
 
 
-async def _read(request: web.Request, kind: type[Body]) -> Body:
+async def read_admin_body(request: web.Request, kind: type[Body]) -> Body:
+    """The body of a call of an operator, of which all fields may be missing where it has defaults for them."""
     return kind.model_validate(await _read_json(request) if request.can_read_body else {})
 
 

@@ -14,6 +14,7 @@ from server.api.anthropic.messages import MESSAGES
 from server.api.openapi import handlers
 from server.api.route import BodyRoute, ErrorShape, MessageRoute
 from server.http import (
+    adapters,
     admin,
     engine_events,
     generating,
@@ -27,6 +28,7 @@ from server.http import (
     usage,
     websocket,
 )
+from server.http.batches import routes as batches
 from server.http.entry.access_log import REQUEST_ID, add_headers
 from server.http.entry.error_answers import ERROR_SHAPES, GENERATING
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, add_cors_headers
@@ -105,6 +107,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     ollama.add_routes(app)
     llama_cpp.add_routes(app)
     responses.add_routes(app)
+    batches.add_routes(app, keys)
     handle_socket = websocket.make_socket_handler(responses.RESPONSES, open_socket)
     app.router.add_get(responses.RESPONSES, handle_socket, allow_head=False)
     _add_probes(app)
@@ -115,6 +118,7 @@ def build_app(served: ServedModels, keys: KeyRing) -> web.Application:
     engine_events.add_routes(app)
     inspecting.add_routes(app)
     admin.add_routes(app)
+    adapters.add_routes(app)
     usage.add_routes(app)
     mcp.add_routes(app, settings)
     handlers.add_routes(app, served.workers, is_strict=settings.strict_parameters, apis=settings.apis)

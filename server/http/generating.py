@@ -64,7 +64,9 @@ async def _stream(request: web.Request, route: BodyRoute, call: BodyCall, prepar
         if call.request.streaming.tells_progress:
 
             async def tell(progress: PromptProgress, index: int) -> None:
-                await stream.open(call.encode_progress(progress, index, route.framing, ids[0], model.model_name))
+                await stream.open(
+                    call.encode_progress(progress, index, route.framing, ids[0], model.name_of(call.request.model))
+                )
 
             observers.append(ProgressObserver(tell))
         async with served.generate(model, Submission(call.request, request[TENANT], ids, observers)) as generation:
@@ -126,7 +128,11 @@ def _ids(request: web.Request, call: BodyCall) -> tuple[str, str]:
 
 def _context(request: web.Request, route: BodyRoute, call: BodyCall, model: ServedModel) -> AnswerContext:
     return AnswerContext(
-        route.framing, call.request_id or request[REQUEST_ID], model.model_name, model.tokenizer, model.answer_format
+        route.framing,
+        call.request_id or request[REQUEST_ID],
+        model.name_of(call.request.model),
+        model.tokenizer,
+        model.answer_format,
     )
 
 

@@ -19,7 +19,7 @@ from server.api.openai.token_requests import EmbeddingsRequest
 from server.api.route import ErrorShape
 from server.http import models
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, in_memory, read_asked
+from server.http.entry.served import SERVED, decode_pictures, in_memory, read_asked
 from server.http.pooling.embedding import embed
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import unavailable
@@ -65,7 +65,9 @@ async def _apply_template(request: web.Request) -> web.StreamResponse:
         call = await read_asked(request, ChatCall.parse, preparing)
         model = served.find(call.request.model)
         async with in_memory(served, model):
-            text = await served.workers.run_long(call.conversation.render, model.text_model)
+            decoded = await decode_pictures(call.conversation.pictures, model, served)
+            conversation = call.conversation.with_decoded(decoded)
+            text = await served.workers.run_long(conversation.render, model.text_model_of(call.request.model))
     return await send_whole(request, json_response({"prompt": text}), served.settings)
 
 
@@ -73,15 +75,16 @@ async def _show_properties(request: web.Request) -> web.Response:
     """GET /props"""
     served = request.app[SERVED]
     served.check_accepting()
-    model = served.find(request.query.get("model"))
-    params = SamplingParams(**model.sampling_defaults, seed=served.settings.engine.seed)
+    name = request.query.get("model")
+    model = served.find(name)
+    params = SamplingParams(**model.text_model_of(name).sampling_defaults, seed=model.settings.engine.seed)
     settings = {"n_ctx": _context_length(model), "params": settings_object(params)}
     body: dict[str, Any] = {
         "default_generation_settings": settings,
-        "total_slots": served.settings.engine.max_num_seqs,
+        "total_slots": model.settings.engine.max_num_seqs,
         "model_alias": model.model_name,
         "model_path": Path(str(model.settings.model)).name,  # where it lies is no client's affair
-        "modalities": {"vision": False, "audio": False},
+        "modalities": {"vision": model.sees, "audio": False},
         "chat_template": "",
         "bos_token": "",
         "eos_token": "",
@@ -102,7 +105,7 @@ async def _list_slots(request: web.Request) -> web.Response:
     served.check_accepting()
     model = served.find(request.query.get("model"))
     num_running = model.engine.stats().num_running if model.is_open else 0
-    num_slots = served.settings.engine.max_num_seqs
+    num_slots = model.settings.engine.max_num_seqs
     if request.query.get("fail_on_no_slot") and num_running >= num_slots:
         raise unavailable(f"all {num_slots} places of running requests are taken", "no_slot_available")
     return json_response(
@@ -113,9 +116,10 @@ async def _list_slots(request: web.Request) -> web.Response:
     )
 
 
-async def _list_adapters(_request: web.Request) -> web.Response:
-    """GET /lora-adapters"""
-    return json_response([])
+async def _list_adapters(request: web.Request) -> web.Response:
+    """GET /lora-adapters: those of the first model, none of which changes requests that do not choose it."""
+    adapters = request.app[SERVED].first.adapters.all
+    return json_response([{"id": place, "path": each.name, "scale": 0.0} for place, each in enumerate(adapters)])
 
 
 async def _load(request: web.Request) -> web.Response:

@@ -8,7 +8,9 @@ from server.api.anthropic.message_objects import ANTHROPIC_HEADER, anthropic_lis
 from server.api.responses.model_catalogue import catalogue_entry
 from server.http.entry.served import SERVED
 from server.http.transport.json_body import json_response
+from server.media.picture import MAX_PICTURES
 from server.protocol.errors import without_folders
+from server.serving.adapters import ServedAdapter
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.serving.tasks import task_of
@@ -21,8 +23,11 @@ async def list_models(request: web.Request) -> web.Response:
     served = request.app[SERVED]
     _check_loaded(served)
     if ANTHROPIC_HEADER in request.headers:
-        return json_response(anthropic_list([model.model_name for model in served.all], served.started_at))
+        names = [*served.all_names, *(each.name for model in served.all for each in model.adapters.all)]
+        return json_response(anthropic_list(names, served.started_at))
     listed = [_shape(model, served) for model in served.all]
+    listed += [_shape_of_name(name, model, served) for model in served.all for name in model.further_names]
+    listed += [_shape_of_adapter(adapter, model) for model in served.all for adapter in model.adapters.all]
     generating = [model for model in served.all if not model.is_open or task_of(model) is Task.GENERATE]
     catalogue = [_catalogue_entry(model, place) for place, model in enumerate(generating)]
     return json_response({"object": "list", "data": listed, "models": catalogue})
@@ -32,17 +37,23 @@ async def show_model(request: web.Request) -> web.Response:
     """GET /v1/models/{id}"""
     served = request.app[SERVED]
     _check_loaded(served)
-    model = served.find(request.match_info["id"])
+    name = request.match_info["id"]
+    model = served.find(name)
     if ANTHROPIC_HEADER in request.headers:
-        return json_response(anthropic_model(model.model_name, served.started_at))
-    return json_response(_shape(model, served))
+        return json_response(anthropic_model(name, served.started_at))
+    for adapter in model.adapters.all:
+        if adapter.name == name:
+            return json_response(_shape_of_adapter(adapter, model))
+    is_own = name == model.model_name
+    return json_response(_shape(model, served) if is_own else _shape_of_name(name, model, served))
 
 
 async def show_server(request: web.Request) -> web.Response:
     """GET /server_info, for routers, with the names of SGLang and vLLM."""
     served = request.app[SERVED]
     _check_loaded(served)
-    model, config = served.first, served.settings.engine
+    model = served.first
+    config = model.settings.engine
     return json_response(
         {
             "model_id": model.model_name,
@@ -93,7 +104,22 @@ def _check_loaded(served: ServedModels) -> None:
 def _catalogue_entry(model: ServedModel, place: int) -> dict[str, Any]:
     max_model_len = model.engine.model_info.max_model_len if model.is_open else None
     reasons = model.is_open and model.answer_format.reasoning is not None
-    return catalogue_entry(model.model_name, place, max_model_len, reasons=reasons)
+    return catalogue_entry(model.model_name, place, max_model_len, reasons=reasons, sees=model.sees)
+
+
+def _shape_of_adapter(adapter: ServedAdapter, model: ServedModel) -> dict[str, Any]:
+    """The model object of an adapter, as vLLM has it, with the name of its folder and that of its model."""
+    shape: dict[str, Any] = {
+        "id": adapter.name,
+        "object": "model",
+        "created": adapter.created,
+        "owned_by": "eagre",
+        "root": adapter.path.name,
+        "parent": model.model_name,
+    }
+    if model.is_open:
+        shape["max_model_len"] = model.engine.model_info.max_model_len
+    return shape
 
 
 def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
@@ -116,11 +142,18 @@ def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
         "architecture": info.architecture,
         "num_parameters": info.num_parameters,
         "max_model_len": info.max_model_len,
-        "modalities": ["text"] if info.pictures is None else ["text", "image"],
+        "modalities": ["text", "image"] if model.sees else ["text"],
         "dtype": info.dtype,
         "matmul_backend": info.matmul_backend,
         "attention_backend": info.attention_backend,
     }
+    pictures = model.text_model.pictures
+    if pictures is not None:
+        shape |= {
+            "image_tokens": pictures.max_tokens,
+            "max_images": min(pictures.max_pictures, MAX_PICTURES),
+            "encoder_bytes": info.encoder_bytes,
+        }
     task = task_of(model)
     if task is not Task.GENERATE:
         shape["task"] = task
@@ -128,4 +161,12 @@ def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
         shape["quantization"] = info.quantization
     if model.sampling_defaults:
         shape["sampling_defaults"] = dict(model.sampling_defaults)
+    return shape
+
+
+def _shape_of_name(name: str, model: ServedModel, served: ServedModels) -> dict[str, Any]:
+    """The model object of an alias or a preset; its `root` is the model's own name."""
+    shape = _shape(model, served) | {"id": name, "root": model.model_name}
+    if model.is_open and (sampling := model.text_model_of(name).sampling_defaults):
+        shape["sampling_defaults"] = dict(sampling)
     return shape

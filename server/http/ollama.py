@@ -97,7 +97,9 @@ async def _embed(request: web.Request) -> web.StreamResponse:
     began = time.perf_counter()
     with ExitStack() as preparing:
         asked = await read_asked(request, EmbedRequest.parse, preparing)
-        found = await _embeddings(request, asked.model_name, asked.input, asked.dimensions)
+        found = await _embeddings(
+            request, asked.model_name, asked.input, asked.dimensions, is_cut=asked.truncate is not False
+        )
     body = {
         "model": asked.model_name,
         "embeddings": [each["embedding"] for each in found["data"]],
@@ -113,14 +115,18 @@ async def _embed_one(request: web.Request) -> web.StreamResponse:
     """POST /api/embeddings"""
     with ExitStack() as preparing:
         asked = await read_asked(request, EmbedOneRequest.parse, preparing)
-        found = await _embeddings(request, asked.model_name, [asked.prompt], None)
+        found = await _embeddings(request, asked.model_name, [asked.prompt], None, is_cut=True)
     return json_response({"embedding": found["data"][0]["embedding"]})
 
 
-async def _embeddings(request: web.Request, name: str, texts: Sequence[str], dimensions: int | None) -> dict[str, Any]:
+async def _embeddings(
+    request: web.Request, name: str, texts: Sequence[str], dimensions: int | None, *, is_cut: bool
+) -> dict[str, Any]:
     served = request.app[SERVED]
     model = served.find(name)
-    query = token_requests.EmbeddingsRequest(model=name, input=list(texts), dimensions=dimensions)
+    query = token_requests.EmbeddingsRequest(
+        model=name, input=list(texts), dimensions=dimensions, truncate_prompt_tokens=-1 if is_cut else None
+    )
     async with in_memory(served, model):
         return await embed(query, model, served, request[TENANT])
 
@@ -129,7 +135,8 @@ async def _list_models(request: web.Request) -> web.Response:
     """GET /api/tags"""
     served = request.app[SERVED]
     began = datetime.fromtimestamp(served.started_at, UTC).isoformat()
-    return json_response({"models": [{**_shape(model), "modified_at": began} for model in served.all]})
+    named = [(name, model) for model in served.all for name in (model.model_name, *model.further_names)]
+    return json_response({"models": [{**_shape(model, name), "modified_at": began} for name, model in named]})
 
 
 async def _list_loaded(request: web.Request) -> web.Response:
@@ -160,13 +167,16 @@ async def _show(request: web.Request) -> web.Response:
     with ExitStack() as preparing:
         asked = await read_asked(request, NamedModel.parse, preparing)
     model = request.app[SERVED].find(asked.model_name)
-    parameters = "\n".join(f"{name} {value}" for name, value in sorted(model.sampling_defaults.items()))
+    sampling = model.text_model_of(asked.model_name).sampling_defaults
+    parameters = "\n".join(f"{name} {value}" for name, value in sorted(sampling.items()))
     shown: dict[str, Any] = {"details": _details(model), "parameters": parameters, "modelfile": "", "template": ""}
     shown["capabilities"] = ["completion", "tools", "embedding"]
     if model.is_open and task_of(model) is not Task.GENERATE:
         shown["capabilities"] = [] if model.engine.model_info.num_labels else ["embedding"]
     if model.answer_format.reasoning is not None:
         shown["capabilities"].append("thinking")
+    if model.sees:
+        shown["capabilities"].append("vision")
     if model.is_open:
         info = model.engine.model_info
         shown["model_info"] = {
@@ -221,11 +231,12 @@ async def _delete(request: web.Request) -> web.Response:
     return web.Response()
 
 
-def _shape(model: ServedModel) -> dict[str, Any]:
+def _shape(model: ServedModel, name: str | None = None) -> dict[str, Any]:
     """The fields that the lists share. The digest is that of the name, by which clients tell models apart."""
-    digest = hashlib.sha256(model.model_name.encode()).hexdigest()
+    name = name or model.model_name
+    digest = hashlib.sha256(name.encode()).hexdigest()
     size = model.engine.model_info.num_parameters if model.is_open else 0
-    head = {"name": model.model_name, "model": model.model_name, "size": size, "digest": digest}
+    head = {"name": name, "model": name, "size": size, "digest": digest}
     return {**head, "details": _details(model)}
 
 

@@ -24,7 +24,7 @@ from server.api.route import ErrorShape
 from server.generation.prompt_sources import MAX_INLINE_CHARS, Conversation
 from server.generation.prompts import MAX_SHORT_CHARS
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, HasIgnored, in_memory, read_asked
+from server.http.entry.served import SERVED, HasIgnored, decode_pictures, in_memory, read_asked
 from server.http.pooling.embedding import embed
 from server.http.pooling.reranking import rerank, rerank_as_cohere
 from server.http.pooling.scoring import classify, score
@@ -33,6 +33,7 @@ from server.media.picture import Picture
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.text.detokenizer import token_text_alone
+from server.text.text_model import TextModel
 from server.text.tokenization.native_errors import TooManyTokens
 
 COUNT_TOKENS = "/v1/messages/count_tokens"
@@ -136,6 +137,8 @@ def _make_handler(kind: type[Asked], answer: Answer[Asked]) -> Handler:
 
 
 async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
+    decoded = await decode_pictures(query.pictures, model, served)
+
     def work() -> dict[str, Any]:
         text_model = model.text_model
         if query.prompt is not None:
@@ -155,7 +158,7 @@ async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedMo
                 continues=query.continue_final_message is True,
                 variables=query.template_variables,
             )
-            token_ids = _encode(conversation, model)
+            token_ids = _encode(conversation.with_decoded(decoded), model.text_model_of(query.model))
         names = [text_model.tokenizer.token_text(token_id) for token_id in token_ids]
         return {
             "count": len(token_ids),
@@ -190,8 +193,9 @@ def _tokenize_content(content: str, query: TokenizeRequest, model: ServedModel) 
 async def _count_tokens(
     query: CountedConversation | CountedChat, model: ServedModel, served: ServedModels, tenant: Tenant
 ) -> dict[str, Any]:
-    conversation = query.conversation
-    token_ids = await _in_worker(served, conversation.num_chars, lambda: _encode(conversation, model))
+    conversation, text_model = query.conversation, model.text_model_of(query.model)
+    conversation = conversation.with_decoded(await decode_pictures(conversation.pictures, model, served))
+    token_ids = await _in_worker(served, conversation.num_chars, lambda: _encode(conversation, text_model))
     return {"input_tokens": len(token_ids)}
 
 
@@ -201,10 +205,10 @@ async def _in_worker(served: ServedModels, num_chars: int, work: Callable[[], T]
     return await (workers.run_long if num_chars > MAX_SHORT_CHARS else workers.run)(work)
 
 
-def _encode(conversation: Conversation, model: ServedModel) -> list[int]:
+def _encode(conversation: Conversation, text_model: TextModel) -> list[int]:
     """The tokens of a conversation; raises ApiError or InvalidParameter where it has more than MAX_COUNTED."""
     try:
-        return conversation.encode(model.text_model, MAX_COUNTED)
+        return conversation.encode(text_model, MAX_COUNTED)
     except InvalidParameter as error:  # which speaks of a context of so many tokens
         raise _too_many("messages") from error
 

@@ -10,7 +10,7 @@ from server.api.openai.chat import CHAT_COMPLETIONS
 from server.api.openai.completions import COMPLETIONS
 from server.api.route import BodyRoute
 from server.generation.generation_request import GenerationRequest
-from server.generation.prompts import PreparedPrompt, prepare
+from server.generation.prompts import PreparedPrompt, prepare, with_pictures
 from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.served import SERVED, in_memory, read_asked
 from server.http.transport.json_body import json_response, send_whole
@@ -34,7 +34,9 @@ def _make_handler(route: BodyRoute, *, is_list: bool) -> Handler:
             call = await read_asked(request, route.parse, preparing)
             model = served.find(call.request.model)
             async with in_memory(served, model):
-                prompts = await prepare(call.request, model.text_model, model.engine, served.workers)
+                text_model = model.text_model_of(call.request.model)
+                asked = await with_pictures(call.request, text_model, served.pictures)
+                prompts = await prepare(asked, text_model, model.engine, served.workers)
         head = {"request_id": call.request_id or request[REQUEST_ID], "model": model.model_name}
 
         def respond() -> web.Response:

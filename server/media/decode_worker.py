@@ -1,7 +1,8 @@
 """The process in which pictures are decoded: it may be killed, and its memory and its time are limited.
 
 It is started with the number of a socket, over which come pictures, each as two messages: what is wanted as JSON, and
-the bytes. It answers each with two messages: the size or the reason of a refusal as JSON, and the pixels.
+the bytes. It answers each with two messages: the reason of a refusal, or null, and the numbers of rows and columns of
+tiles as JSON, and the pixels of all tiles.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
+from server.media.tiles import SizeRefused, Tiles, tile
+from server.media.tiling import Sizing, as_sizing
+
 MAX_BYTES = 1 << 30  # of address space; beyond it an allocation fails
 MAX_PIXELS = 1 << 25  # of a picture, before it is resized
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
@@ -33,9 +37,7 @@ class DecodeJob(NamedTuple):
     """What is wanted of the bytes of a picture."""
 
     is_base64: bool
-    height: int  # to which the picture is stretched
-    width: int
-    resample: int  # Pillow's number of the filter
+    sizing: Sizing
     seconds: float  # of processor time
 
 
@@ -59,23 +61,25 @@ def _run(socket: Connection) -> None:
     signal.signal(TIME_SPENT_SIGNAL, signal.SIG_DFL)
     socket.send_bytes(b"ready")
     while True:
-        job = DecodeJob(*json.loads(socket.recv_bytes()))
+        is_base64, is_native, sizing, seconds = json.loads(socket.recv_bytes())
+        job = DecodeJob(is_base64, as_sizing(is_native, sizing), seconds)
         content = socket.recv_bytes()
         signal.setitimer(signal.ITIMER_PROF, job.seconds)
-        refusal, pixels = None, b""
+        refusal, tiles, pixels = None, Tiles([]), b""
         try:
-            pixels = decode(content, job).tobytes()
+            tiles = decode(content, job)
+            pixels = b"".join([each.tobytes() for each in tiles.pictures])
         except PictureRefused as error:
             refusal = str(error)
         except MemoryError:
             refusal = "takes too much memory to decode"
         signal.setitimer(signal.ITIMER_PROF, 0)
-        socket.send_bytes(json.dumps(refusal).encode())
+        socket.send_bytes(json.dumps([refusal, tiles.num_rows, tiles.num_columns]).encode())
         socket.send_bytes(pixels)
 
 
-def decode(content: bytes, job: DecodeJob) -> np.ndarray:
-    """The picture as uint8[height, width, 3]; raises PictureRefused."""
+def decode(content: bytes, job: DecodeJob) -> Tiles:
+    """The tiles of a picture; raises PictureRefused."""
     if job.is_base64:
         try:
             content = binascii.a2b_base64(content, strict_mode=True)
@@ -97,7 +101,7 @@ def _lenient_base64(content: bytes) -> bytes:
         raise PictureRefused(f"is not base64: {error}") from error
 
 
-def _decode(content: bytes, job: DecodeJob) -> np.ndarray:
+def _decode(content: bytes, job: DecodeJob) -> Tiles:
     Image.MAX_IMAGE_PIXELS = None  # the limit is ours, and is checked before anything is decoded
     try:
         picture = Image.open(io.BytesIO(content), formats=FORMATS)
@@ -108,16 +112,16 @@ def _decode(content: bytes, job: DecodeJob) -> np.ndarray:
             raise PictureRefused(f"has {width} × {height} pixels")
         picture.seek(0)
         picture.load()
-        upright = _as_rgb(ImageOps.exif_transpose(picture))
-        sized = upright.resize((job.width, job.height), resample=Image.Resampling(job.resample))
+        return tile(as_rgb(ImageOps.exif_transpose(picture)), job.sizing)
     except PictureRefused:
         raise
+    except SizeRefused as error:
+        raise PictureRefused(str(error)) from error
     except MemoryError:
         raise
     # Pillow raises whatever the plugins of its formats raise: OSError, SyntaxError, struct.error, IndexError, …
     except Exception as error:
         raise PictureRefused(f"is damaged, or not a PNG, JPEG, WebP or GIF: {_reason(error)}") from error
-    return np.asarray(sized, np.uint8)
 
 
 def _reason(error: Exception) -> str:
@@ -125,7 +129,7 @@ def _reason(error: Exception) -> str:
     return "its format is not known" if "cannot identify" in text else text[:200] or type(error).__name__
 
 
-def _as_rgb(picture: Image.Image) -> Image.Image:
+def as_rgb(picture: Image.Image) -> Image.Image:
     """The picture in 8 bits for each colour, over white where it is transparent."""
     if picture.mode == "I" or picture.mode.startswith("I;16"):
         gray = np.asarray(picture).astype(np.float64)

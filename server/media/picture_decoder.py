@@ -12,12 +12,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from engine.interface.python_process import python_command, same_modules
 from engine.interface.types import QueueFull
+from server.media.tiling import NativeSize, Sizing
 
 START = "from server.media.decode_worker import run; run()"
 START_SECONDS = 60.0  # that a process may take until it is ready; usually it takes a quarter of one
@@ -28,10 +29,19 @@ _CANNOT_START = "no process can be started that decodes the picture; try again l
 _BUSY = "the machine is too busy to decode the picture now; try again later"
 
 T = TypeVar("T")
+_Decoded: TypeAlias = tuple[bytes, int, int]
 
 
 class UndecodablePicture(ValueError):
     """Bytes that are no picture, or one beyond a limit; the message is the end of a sentence about them."""
+
+
+class DecodedTiles(NamedTuple):
+    """The tiles of one picture, row by row, with the whole picture as the last one."""
+
+    pixels: np.ndarray  # uint8[number, height, width, 3]
+    num_rows: int  # 0: the picture was not cut, and there is one tile; of a picture of any size, rows of squares
+    num_columns: int
 
 
 class PictureDecoder:
@@ -44,17 +54,22 @@ class PictureDecoder:
         self._lock = threading.Lock()
         self._is_closed = False
 
-    async def decode(self, content: bytes, *, is_base64: bool, height: int, width: int, resample: int) -> np.ndarray:
-        """A picture of a PNG, JPEG, WebP or GIF file, stretched to a size: uint8[height, width, 3].
+    async def decode(self, content: bytes, sizing: Sizing, *, is_base64: bool) -> DecodedTiles:
+        """The tiles of a picture of a PNG, JPEG, WebP or GIF file.
 
         Raises:
             UndecodablePicture: the content is no such file, or is beyond a limit.
             QueueFull: the machine is too busy, or no process can be started.
         """
-        job = json.dumps([is_base64, height, width, resample, SECONDS]).encode()
-        work: Callable[[], bytes] = lambda: self._decode(job, content)  # noqa: E731
-        pixels = await asyncio.get_running_loop().run_in_executor(self._threads, work)
-        return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
+        is_native = isinstance(sizing, NativeSize)
+        job = json.dumps([is_base64, is_native, sizing, SECONDS]).encode()
+        work: Callable[[], _Decoded] = lambda: self._decode(job, content)  # noqa: E731
+        pixels, num_rows, num_columns = await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        if isinstance(sizing, NativeSize):
+            height, width = num_rows * sizing.factor, num_columns * sizing.factor
+        else:
+            height, width = sizing.height, sizing.width
+        return DecodedTiles(np.frombuffer(pixels, np.uint8).reshape(-1, height, width, 3), num_rows, num_columns)
 
     def close(self) -> None:
         """Ends the process; a picture that is being decoded fails."""
@@ -65,7 +80,7 @@ class PictureDecoder:
             self._end()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _decode(self, job: bytes, content: bytes) -> bytes:
+    def _decode(self, job: bytes, content: bytes) -> _Decoded:
         with self._lock:
             if self._is_closed:
                 raise QueueFull(_CANNOT_START)
@@ -133,20 +148,21 @@ class _Worker:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def decode(self, job: bytes, content: bytes) -> bytes:
-        """The pixels; raises UndecodablePicture or QueueFull."""
+    def decode(self, job: bytes, content: bytes) -> _Decoded:
+        """The pixels and the numbers of rows and columns; raises UndecodablePicture or QueueFull."""
         try:
             self._socket.send_bytes(job)
             self._socket.send_bytes(content)
             if not self._socket.poll(WALL_SECONDS):
                 raise QueueFull(_BUSY)
-            refusal, pixels = json.loads(self._socket.recv_bytes()), self._socket.recv_bytes()
+            refusal, num_rows, num_columns = json.loads(self._socket.recv_bytes())
+            pixels = self._socket.recv_bytes()
         except (EOFError, ConnectionError) as error:
             self._process.wait()
             raise PictureTooExpensive from error
         if refusal is not None:
             raise UndecodablePicture(refusal)
-        return pixels
+        return pixels, num_rows, num_columns
 
     def kill(self) -> None:
         """Ends it at once, and waits until it has ended."""

@@ -2,67 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 
-from engine.interface.errors import ModelError
-from engine.interface.types import PictureInput
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
+from server.media.decoded_picture import DecodedPicture, PictureTile
+from server.media.picture_decoder import DecodedTiles
+from server.media.tiling import Sizing
 
-_BILINEAR = 2  # Pillow's number of the filter
+_PROCESSOR_FILE = "preprocessor_config.json"
+_PROCESSORS_FILE = "processor_config.json"  # in which transformers 5 writes the image processor
 _MOST_FILTER = 5
-_HALF = 0.5  # the mean and the deviation of colours, with which the encoder expects them
+HALVES = (0.5, 0.5, 0.5)
 
 
-class PictureFormat(NamedTuple):
-    """The pictures of one model, all of which have one size."""
+@dataclass(frozen=True)
+class PictureFormat:
+    """The pictures of one model, each of which becomes one tile."""
 
-    height: int
-    width: int
-    resample: int  # Pillow's number of the filter that resizes them
-    num_tokens: int  # positions that a picture fills
-    most: int  # different ones in one prompt
+    sizing: Sizing
+    num_tokens: int  # positions that a tile fills; of pictures of any size, multiples that their embeddings take
+    most: int  # different tiles in one prompt, or such multiples of all
     marker: str  # what chat templates write in the place of a picture
-    before: str  # text before the positions of a picture
-    token: str  # the name of the token at each of these positions
+    token: str  # the name of the token at each position of a tile
     token_id: int
-    behind: str  # text behind them
+    before: str = ""  # text before the positions
+    behind: str = ""
+
+    def text(self, num_rows: int, num_columns: int) -> str:
+        """The text of one picture in a prompt, with so many tiles beside that of the whole picture."""
+        return self.before + self.positions + self.behind
 
     @property
-    def text(self) -> str:
-        """The text of one picture in a prompt."""
-        return self.before + self.token * self.num_tokens + self.behind
+    def max_tokens(self) -> int:
+        """Positions of the picture that fills the most."""
+        return self.num_tokens
+
+    @property
+    def max_pictures(self) -> int:
+        """Different pictures of one prompt, where each fills the most positions."""
+        return self.most // -(-self.max_tokens // self.num_tokens)
+
+    def sizing_of(self, detail: str) -> Sizing:
+        """How a picture is resized for which a client wants this detail, of `low`, `high` and `auto`."""
+        return self.sizing
+
+    def decoded(self, tiles: DecodedTiles) -> DecodedPicture:
+        """The picture as the model takes it."""
+        made = [PictureTile(pixels, sha256(pixels.data).digest(), self.num_tokens) for pixels in tiles.pixels]
+        return DecodedPicture(tuple(made), self.text(tiles.num_rows, tiles.num_columns))
+
+    def num_blocks(self, tile: PictureTile) -> int:
+        """What a tile counts of `most`."""
+        return -(-tile.num_tokens // self.num_tokens)
+
+    @property
+    def positions(self) -> str:
+        """The text of one tile."""
+        return self.token * self.num_tokens
 
 
-def read_picture_format(path: Path, pictures: PictureInput, token_text: Callable[[int], str]) -> PictureFormat:
-    """Reads what the files of a model say of its pictures; raises ModelError.
+def read_processor(
+    folder: ModelFolder, mean: Sequence[float] = HALVES, deviation: Sequence[float] = HALVES
+) -> JsonFile:
+    """The settings of a folder's image processor, empty where there is none; raises ModelError.
 
-    Args:
-        pictures: what the engine takes.
-        token_text: the name of a token.
+    `mean` and `deviation` are those of colours, with which the encoder expects them.
     """
-    folder = ModelFolder(path)
-    processor = folder.json("preprocessor_config.json")
-    resample = _BILINEAR if processor is None else _read_processor(processor)
-    begin, token, end = (
-        folder.config.required_integer(name, least=0)
-        for name in ("boi_token_index", "image_token_index", "eoi_token_index")
-    )
-    try:
-        names = [token_text(each) for each in (begin, token, end)]
-    except IndexError as error:
-        raise ModelError(f"{path}: config.json names tokens of pictures that the vocabulary does not have") from error
-    # As transformers' Gemma3Processor writes it.
-    return PictureFormat(
-        pictures.height, pictures.width, resample, pictures.num_tokens, pictures.most,
-        marker=names[0], before=f"\n\n{names[0]}", token=names[1], token_id=token, behind=f"{names[2]}\n\n",
-    )  # fmt: skip
+    processor = folder.json(_PROCESSOR_FILE)
+    if processor is None:
+        processors = folder.json(_PROCESSORS_FILE)
+        processor = None if processors is None else processors.table("image_processor")
+    if processor is None:
+        return JsonFile(folder.path / _PROCESSOR_FILE, {})
+    for name, expected in (("image_mean", mean), ("image_std", deviation)):
+        if processor.value(name) not in (None, list(expected)):
+            raise processor.error(name, f"of this architecture it must be {list(expected)}")
+    return processor
 
 
-def _read_processor(processor: JsonFile) -> int:
-    for name in ("image_mean", "image_std"):
-        if processor.value(name) not in (None, [_HALF] * 3):
-            raise processor.error(name, f"of this architecture it must be {[_HALF] * 3}")
+def read_filter(processor: JsonFile, default: int) -> int:
+    """Pillow's number of the filter that resizes pictures; raises ModelError."""
     resample = processor.integer("resample", least=0, most=_MOST_FILTER)
-    return _BILINEAR if resample is None else resample
+    return default if resample is None else resample

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import numpy as np
-
 from engine.interface.regular_file import open_regular
+from server.media.decoded_picture import DecodedPicture
 from server.media.picture import Picture
 from server.media.picture_decoder import PictureDecoder, UndecodablePicture
 from server.media.picture_download import DownloadRefused, download
 from server.media.picture_format import PictureFormat
+from server.media.tiling import Sizing
 from server.protocol.errors import ApiError, shorten
 
 MAX_BYTES = 20 << 20  # of a picture from a file or from another host
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DecodedPicture:
-    """The pixels of a picture, in the size that the model takes."""
-
-    pixels: np.ndarray  # uint8[height, width, 3]
-    digest: bytes  # of the pixels
 
 
 class PictureLoader:
@@ -43,24 +33,28 @@ class PictureLoader:
         self._decoder = PictureDecoder()
 
     async def load(self, pictures: Sequence[Picture], form: PictureFormat) -> dict[Picture, DecodedPicture]:
-        """The pixels of pictures.
+        """Pictures as a model takes them.
 
         Raises:
             ApiError: names the first picture that is not allowed, cannot be found or cannot be decoded.
             QueueFull: the machine is too busy.
         """
         loaded: dict[Picture, DecodedPicture] = {}
-        decoded: dict[str, DecodedPicture] = {}  # the same picture may stand in several messages
+        decoded: dict[tuple[str, Sizing], DecodedPicture] = {}  # the same picture may stand in several messages
+        blocks: dict[bytes, int] = {}
         for picture in pictures:
-            if picture.url not in decoded:
-                decoded[picture.url] = await self._load(picture, form)
-            loaded[picture] = decoded[picture.url]
-        if len({each.digest for each in decoded.values()}) > form.most:
-            raise ApiError(
-                f"the request has {len(decoded)} pictures; this model takes at most {form.most}",
-                param=pictures[-1].path,
-                code="too_many_images",
-            )
+            key = picture.url, form.sizing_of(picture.detail)
+            if key not in decoded:
+                decoded[key] = await self._load(picture, form)
+                blocks.update((tile.digest, form.num_blocks(tile)) for tile in decoded[key].tiles)
+            if sum(blocks.values()) > form.most:
+                num_tokens = form.most * form.num_tokens
+                raise ApiError(
+                    f"the pictures of the request fill more than {num_tokens} positions, the limit of this model",
+                    param=picture.path,
+                    code="too_many_images",
+                )
+            loaded[picture] = decoded[key]
         return loaded
 
     def close(self) -> None:
@@ -70,12 +64,10 @@ class PictureLoader:
     async def _load(self, picture: Picture, form: PictureFormat) -> DecodedPicture:
         content, is_base64 = await self._content(picture)
         try:
-            pixels = await self._decoder.decode(
-                content, is_base64=is_base64, height=form.height, width=form.width, resample=form.resample
-            )
+            tiles = await self._decoder.decode(content, form.sizing_of(picture.detail), is_base64=is_base64)
         except UndecodablePicture as error:
             raise _refused(picture, str(error)) from None
-        return DecodedPicture(pixels, await asyncio.to_thread(lambda: sha256(pixels.data).digest()))
+        return await asyncio.to_thread(form.decoded, tiles)
 
     async def _content(self, picture: Picture) -> tuple[bytes, bool]:
         """The bytes of a picture, and whether they are in base64."""

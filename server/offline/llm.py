@@ -215,8 +215,8 @@ class LLM(LLMLifecycle):
                 return len(TextPrompt(text_or_messages).encode(text_model))
         check_conversations(text_or_messages)
         with as_invalid_parameter("messages"):
-            request = ChatCall.parse({"messages": list(text_or_messages)}).request
-            return len(request.prompts[0].encode(text_model))
+            request = ChatCall.parse({"messages": CHAT.to_wire(list(text_or_messages))}).request
+            return len(self._engine.with_pictures(request).prompts[0].encode(text_model))
 
     # ---------------------------------------------------------------- save and load
 

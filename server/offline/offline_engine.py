@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -15,7 +14,7 @@ from sampling.host.params import SamplingParams
 from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
 from server.generation.output_sequence import OutputSequence
-from server.generation.prompts import prepare_here, rules_behind
+from server.generation.prompts import prepare_here, rules_behind, with_pictures
 from server.media.picture_loader import PictureLoader
 from server.offline.batch import Batch, BatchProgress, Job, Output
 from server.offline.loop_thread import LoopStopped, LoopThread
@@ -68,9 +67,7 @@ class OfflineEngine:
         """
         if base is not None:
             base = over_defaults(base, self.text_model.sampling_defaults)
-        pictures, form = [each for source in request.prompts for each in source.pictures], self.text_model.pictures
-        if pictures and form is not None:
-            request = replace(request, decoded=self.run(self._pictures.load(pictures, form)))
+        request = self.with_pictures(request)
         (prompt,) = prepare_here(request, self.text_model, self._client, base)
         grammar_request = request.grammar
         grammar = None if grammar_request is None else grammar_request.to_grammar()
@@ -78,6 +75,10 @@ class OfflineEngine:
             return Job(request, prompt)
         compiled = self._grammars.compile_here(grammar, grammar_request.parameter)
         return Job(request, prompt, rules_behind(compiled, prompt))
+
+    def with_pictures(self, request: GenerationRequest) -> GenerationRequest:
+        """A request with its pictures decoded, where the model sees them; raises ApiError."""
+        return self.run(with_pictures(request, self.text_model, self._pictures))
 
     def generate(self, jobs: Sequence[Job], watch: Callable[[BatchProgress], None] | None = None) -> list[Output]:
         """The outputs of `jobs`, in their order; calls `watch` in this thread ten times a second and at the end."""

@@ -28,6 +28,21 @@ class UpdateWeightsBody(ModelBody):
     drain: bool = False  # whether to wait until the requests that have begun have ended
 
 
+class LoadAdapterBody(StrictModel):
+    """The body of /v1/load_lora_adapter."""
+
+    lora_name: str  # by which clients choose it, as they choose a model
+    lora_path: str  # of a folder in PEFT's layout or a GGUF file, on the server's machine
+    load_inplace: bool = False  # whether it may replace an adapter of this name
+
+
+class UnloadAdapterBody(StrictModel):
+    """The body of /v1/unload_lora_adapter."""
+
+    lora_name: str
+    lora_int_id: int | None = None  # vLLM's number of the adapter, which is not needed
+
+
 class AbortBody(StrictModel):
     """The body of /admin/abort."""
 

@@ -11,6 +11,7 @@ from server.api.openapi.operations import OPERATIONS, Operation, Tag
 from server.api.route import BodyRoute
 from server.http import llama_cpp, websocket
 from server.http.app import error_shapes, hosts_of, read_keys
+from server.http.batches.routes import BATCHES
 from server.http.entry.access_log import add_headers
 from server.http.entry.error_answers import ERROR_SHAPES, GENERATING
 from server.http.entry.guard import GUARD, SOCKET_ROUTES, add_cors_headers
@@ -34,6 +35,7 @@ _HANDLERS: dict[tuple[str, str], Handler] = {
     **{("POST", route.path): failover.forward_generation for route in ROUTES if isinstance(route, BodyRoute)},
     ("POST", RESPONSES): sticky_routes.forward_with_history,
     ("POST", CONVERSATIONS): sticky_routes.forward_with_history,
+    ("POST", BATCHES): sticky_routes.forward_with_history,
     ("POST", RESPONSES + "/input_tokens"): sticky_routes.forward_with_history,
     ("POST", RESPONSES + "/compact"): sticky_routes.forward_with_history,
     ("POST", "/models/load"): forward_to_all,

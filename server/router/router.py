@@ -24,7 +24,7 @@ from server.router.routed_streams import RoutedStreams
 from server.startup.settings import ServerSettings
 
 MAX_OWNERS = 1 << 16
-_ROUTING_FIELDS = ("stream", "resumable", "previous_response_id")
+_ROUTING_FIELDS = ("stream", "resumable", "previous_response_id", "input_file_id")
 
 
 class Router:

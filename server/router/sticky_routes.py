@@ -5,17 +5,19 @@ from contextlib import ExitStack
 
 from aiohttp import web
 
+from server.http.batches.routes import FILES
 from server.http.responses.routes import CONVERSATIONS, RESPONSES
 from server.protocol.errors import ApiError, shorten
 from server.router.forwarding import FIRST_REFUSAL, NOT_FOUND, forward, forward_to
 from server.router.replica import ProxyRequest, Replica, ReplicaLost
 from server.router.router import ROUTER, Router
 
-# The id of a response or a conversation. Whatever else a client sends as an id is for a replica to refuse.
-_ID = re.compile(r"[0-9A-Za-z_]{1,256}")
+# The id of a response, a conversation or a file. Whatever else a client sends as an id is for a replica to refuse.
+_ID = re.compile(r"[0-9A-Za-z_-]{1,256}")
 # Where what a routing field names is found; the first field that a request has decides.
 _HISTORIES = (
     ("previous_response_id", RESPONSES), ("conversation", CONVERSATIONS), ("referenced_response", RESPONSES),
+    ("input_file_id", FILES),
 )  # fmt: skip
 
 
@@ -28,7 +30,7 @@ async def forward_to_owner(request: web.Request) -> web.StreamResponse:
 
 
 async def forward_with_history(request: web.Request) -> web.StreamResponse:
-    """A new response or conversation: to the replica with the stored ones that it continues, or else to the best."""
+    """A new response, conversation or batch: to the replica with what it continues or reads, or else to the best."""
     router = request.app[ROUTER]
     router.check_accepting()
     with ExitStack() as reading:
@@ -56,7 +58,7 @@ async def forward_to_named(request: web.Request) -> web.StreamResponse:
 
 
 async def owner_of_history(router: Router, proxied: ProxyRequest) -> Replica | None:
-    """The replica with the stored response or conversation that a request continues or refers to, if it does."""
+    """The replica with the stored response, conversation or file that a request continues or refers to, if it does."""
     for name, path in _HISTORIES:
         history_id = proxied.fields.get(name)
         if isinstance(history_id, str) and _ID.fullmatch(history_id):

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 from engine.interface.types import PromptProgress, WaitStage
+from server.serving.residency import Residency
 from server.serving.served_model import ServedModel
 
 INTERVAL_S = 0.5
@@ -14,12 +15,15 @@ TellProgress: TypeAlias = Callable[[PromptProgress, int], Awaitable[None]]  # wi
 
 
 @asynccontextmanager
-async def telling_of_load(model: ServedModel, tell: TellProgress | None) -> AsyncIterator[None]:
-    """Calls `tell` whenever the loading stage changes, while the context lasts; with None it does nothing."""
+async def telling_of_load(model: ServedModel, residency: Residency, tell: TellProgress | None) -> AsyncIterator[None]:
+    """Calls `tell` while the context lasts, whenever the stage of the load or the place in the queue of loads changes.
+
+    With None it does nothing.
+    """
     if tell is None:
         yield
         return
-    task = asyncio.create_task(_tell(model, tell))
+    task = asyncio.create_task(_tell(model, residency, tell))
     try:
         yield
     finally:
@@ -29,11 +33,17 @@ async def telling_of_load(model: ServedModel, tell: TellProgress | None) -> Asyn
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
-async def _tell(model: ServedModel, tell: TellProgress) -> None:
+async def _tell(model: ServedModel, residency: Residency, tell: TellProgress) -> None:
     told = None
-    while not model.is_open:
-        detail = model.loading_stage or "waiting for its turn"
+    while not model.is_in_memory:
+        detail = model.loading_stage or _turn(residency.num_before(model))
         if detail != told:
             await tell(PromptProgress(WaitStage.LOADING, detail=detail), 0)
             told = detail
         await asyncio.sleep(INTERVAL_S)
+
+
+def _turn(num_before: int) -> str:
+    if not num_before:
+        return "waiting for its turn"
+    return f"waiting for its turn, behind {num_before} other model{'s' if num_before > 1 else ''}"

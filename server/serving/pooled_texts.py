@@ -58,29 +58,38 @@ def check_lengths(texts: Sequence[WholeText], model: ServedModel, param: str) ->
 
 
 async def pool_texts(
-    texts: Sequence[WholeText], pooling: Pooling, model: ServedModel, served: ServedModels, tenant: Tenant, param: str
-) -> list[np.ndarray]:
+    texts: Sequence[WholeText], pooling: Pooling, model: ServedModel, served: ServedModels, tenant: Tenant, param: str,
+    *, answers: Sequence[int] = (),
+) -> list[np.ndarray]:  # fmt: skip
     """What the model makes of each text, float32[size], in their order; their lengths are checked.
 
-    Where one is refused, or the client has left, the others end too. Raises InvalidParameter for `param`, QueueFull,
-    EngineError, or ApiError where the tenant may not compute so many tokens.
+    With `answers` these are the logprobs of tokens that may follow it. Where one is refused, or the client has left,
+    the others end too. Raises InvalidParameter for `param`, QueueFull, EngineError, or ApiError where the tenant may
+    not compute so many tokens.
     """
     num_tokens = sum(len(text.token_ids) for text in texts)
     account = tenant.account
     if account is not None:
-        account.reserve(num_tokens)
+        account.reserve(num_tokens, is_background=tenant.is_background)
+    model.metrics.add_prompt_tokens(num_tokens)
     engine, priority = model.engine, tenant.check_priority(None)
     vectors: list[np.ndarray] = [_NOTHING] * len(texts)
-    indices = iter(range(len(texts)))
+    indices, salt = iter(range(len(texts))), tenant.cache_salt(None)
 
     async def compute() -> None:
         for index in indices:
             served.residency.ask_for(model)
             text = texts[index]
             try:
+                if answers:
+                    vectors[index] = await engine.next_logprobs(
+                        text.token_ids, answers, priority=priority, tenant=tenant.name, cache_salt=salt
+                    )
+                    continue
                 vectors[index] = await engine.embed(
-                    text.token_ids, pooling, priority=priority, tenant=tenant.name, second_start=text.second_start
-                )
+                    text.token_ids, pooling,
+                    priority=priority, tenant=tenant.name, second_start=text.second_start, cache_salt=salt,
+                )  # fmt: skip
             except InvalidParameter as error:
                 raise error.renamed(param) from error
 

@@ -1,24 +1,39 @@
-"""Loads models on demand, and puts the least recently used ones to sleep where memory has room for only some."""
+"""Loads models on demand, and puts the least used ones to sleep where memory has room for only some."""
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from engine.interface.errors import ModelError
 from engine.interface.types import EngineBusy, EngineState
-from server.protocol.errors import SERVER_ERROR, ApiError
+from server.protocol.errors import SERVER_ERROR, ApiError, unavailable
+from server.serving.eviction import Candidate, Uses
 from server.serving.served_model import ModelState, ServedModel
 from server.startup.logs import log
+from server.startup.model_sizes import ModelBytes
+from server.startup.settings import ServerSettings
 
 # A model that somebody uses stays in memory for at least this time, and at least for this multiple of the time that it
 # took to come: where more models are in use than there is room for, most of the time goes to answers and not to loads.
 LEAST_STAY_S = 1.0
 LEAST_STAY_IN_LOADS = 2.0
 RETRY_S = 1.0  # before a model is tried again that could not be put to sleep
+FOUND_S = 1.0  # in which a request that has found its model comes to use it, though the model has left the list since
+NO_ROOM = "the models in memory leave no room for it, and nobody waits for it"
 
 Bring: TypeAlias = Callable[[ServedModel], Awaitable[None]]
+
+
+class ModelSizes(Protocol):
+    """Measures memory. The methods block."""
+
+    def bytes_of(self, settings: ServerSettings) -> ModelBytes:
+        """About what a model takes."""
+
+    def free_bytes(self) -> int:
+        """What models may take now, of the device's memory or the machine's."""
 
 
 class _Place:
@@ -26,7 +41,9 @@ class _Place:
 
     def __init__(self) -> None:
         self.num_users = 0
-        self.used_at = 0.0  # when the last user left
+        self.bytes: ModelBytes | None = None  # None where they are not known yet
+        self.left = asyncio.Event()  # set whenever the last user leaves
+        self.is_leaving = False  # it is freed as soon as nobody uses it
         self.may_leave_at = 0.0  # however many users it has
         self.arrival: asyncio.Future[ApiError | None] | None = None  # of those who wait for it
 
@@ -34,34 +51,62 @@ class _Place:
 class Residency:
     """Brings models into memory, one after the other in the order of demand.
 
-    Without room, the model that was left the longest ago is put to sleep. If all are in use, the one that is in memory
-    the longest begins no new requests, and sleeps once those that have begun have ended; its new requests wait for it
-    in their turn. So none is cut off, and none waits for ever.
+    Without room, those models are put to sleep that are used the least, as many as must go. If all are in use, the one
+    that is in memory the longest begins no new requests, and sleeps once those that have begun have ended; its new
+    requests wait for it in their turn. So none is cut off, and none waits for ever. A pinned model never goes.
     """
 
-    def __init__(self, models: Sequence[ServedModel], limit: int) -> None:
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        models_max: int | None,
+        max_bytes: int | None = None,
+    ) -> None:
         """Args:
-        limit: how many models may be in memory.
+        models_max: how many models may be in memory; None: as many as there are now.
+        max_bytes: of their weights and pages; None: what the machine has.
         """
         self._models = models
-        self.limit = limit
+        self._uses = Uses[ServedModel]()
+        self._sizes: ModelSizes | None = None
         self._places = {model: _Place() for model in models}
         self._wanted: dict[ServedModel, bool] = {}  # in order; whether it is wanted even where nobody uses it
         self._changed = asyncio.Event()
         self._bring: Bring | None = None
         self._running: asyncio.Task[None] | None = None
+        self.set_limits(models_max, max_bytes, len(models))
+
+    def set_limits(self, models_max: int | None, max_bytes: int | None, num_models: int) -> None:
+        """Sets what `__init__` was given; without a limit as many as `num_models` may be in memory."""
+        self._models_max, self._max_bytes = models_max, max_bytes
+        self.limit = models_max or num_models
+        self._changed.set()
 
     def add(self, model: ServedModel) -> None:
         """Takes one more model, which has to share the room with the others."""
         self._models = (*self._models, model)
         self._places[model] = _Place()
 
-    def start(self, bring: Bring) -> None:
-        """Begins to bring models by `bring`, as many at once as there is room for, in their order."""
-        self._bring = bring
-        for model in self._models[: self.limit]:
-            self._want(model, always=True)
+    def start(self, bring: Bring, sizes: ModelSizes | None = None) -> None:
+        """Begins to bring models by `bring`, as many at once as there is room for, pinned ones first.
+
+        Without `sizes` their bytes are not looked at.
+        """
+        self._bring, self._sizes = bring, sizes
+        self.load_first()
         self._running = asyncio.create_task(self._run())
+
+    def load_first(self) -> None:
+        """Brings in the first models that were never loaded, where no other one has to go for them."""
+        for model in self.first_models:
+            if not model.is_open:
+                self._want(model, always=True)
+
+    @property
+    def first_models(self) -> Sequence[ServedModel]:
+        """Those that are brought into memory without a request."""
+        staying = [model for model in self._models if not self._places[model].is_leaving]
+        return sorted(staying, key=lambda model: not model.is_pinned)[: self.limit]
 
     async def stop(self) -> None:
         """Brings no more. Idempotent."""
@@ -72,15 +117,47 @@ class Residency:
     @contextmanager
     def use(self, model: ServedModel) -> Iterator[None]:
         """Keeps the model in memory while the context lasts, and asks for it if it is not there."""
-        place = self._places[model]
+        place = self._place_of(model)
         place.num_users += 1
+        self._uses.count(model)
         self.ask_for(model)
         try:
             yield
         finally:
             place.num_users -= 1
-            place.used_at = _now()
             self._changed.set()
+            if not place.num_users:
+                place.left.set()
+
+    async def leave(self, model: ServedModel) -> None:
+        """Waits until nobody uses the model any more, which has no new users but those that have found it before."""
+        place = self._place_of(model)
+        place.is_leaving = True
+        self._changed.set()
+        await asyncio.sleep(FOUND_S)
+        while place.num_users or model.loading_stage is not None:
+            place.left.clear()
+            await place.left.wait()
+
+    def remove(self, model: ServedModel) -> None:
+        """Knows the model no more, whose memory has been freed."""
+        self._tell(model, _cannot_load(model, "it was replaced or removed"))
+        self._models = tuple(other for other in self._models if other is not model)
+        self._places.pop(model, None)
+        self._uses.forget(model)
+        self.load_first()
+        self._changed.set()
+
+    def _place_of(self, model: ServedModel) -> _Place:
+        place = self._places.get(model)
+        if place is None:
+            raise unavailable(f"the model {model.model_name} was just replaced or removed; try again", "not_loaded")
+        return place
+
+    def num_before(self, model: ServedModel) -> int:
+        """How many other models are brought into memory before this one."""
+        wanted = [other for other in self._wanted if self._is_wanted(other)]
+        return wanted.index(model) if model in wanted else 0
 
     def is_beside_others(self, model: ServedModel) -> bool:
         """Whether another model runs, with its weights in memory."""
@@ -119,9 +196,9 @@ class Residency:
         """Waits until the model, which the caller holds by `use`, is in memory; raises ApiError."""
         if model.is_in_memory:
             return
-        if model not in self._wanted and model.load_error is not None:
-            raise _cannot_load(model, model.load_error)
-        place = self._places[model]
+        place = self._place_of(model)
+        if model not in self._wanted and (model.load_error is not None or not place.num_users):
+            raise _cannot_load(model, model.load_error or NO_ROOM)
         if place.arrival is None:
             place.arrival = asyncio.get_running_loop().create_future()
         error = await asyncio.shield(place.arrival)
@@ -133,7 +210,10 @@ class Residency:
         self._changed.set()
 
     def _is_wanted(self, model: ServedModel) -> bool:
-        return self._wanted.get(model, False) or self._places[model].num_users > 0
+        place = self._places.get(model)
+        if place is None:
+            return False
+        return place.num_users > 0 or (self._wanted.get(model, False) and not place.is_leaving)
 
     async def _run(self) -> None:
         while True:
@@ -149,7 +229,7 @@ class Residency:
 
     async def _bring_in(self, model: ServedModel) -> None:
         """Loads or wakes the model. Never raises; an error goes to those who wait for this model."""
-        began, error = _now(), None
+        began, error, place = _now(), None, self._places[model]
         model.loading_stage, model.load_error = "starting", None
         try:
             if not model.is_open:
@@ -166,9 +246,8 @@ class Residency:
             error = _cannot_load(model, reason)
         finally:
             model.loading_stage = None
-        place, seconds = self._places[model], _now() - began
+        seconds = _now() - began
         if error is None:
-            place.used_at = _now()
             place.may_leave_at = _now() + max(LEAST_STAY_S, LEAST_STAY_IN_LOADS * seconds)
             log.info("model_in_memory", model=model.model_name, seconds=round(seconds, 3))
         self._tell(model, error)
@@ -179,40 +258,113 @@ class Residency:
 
     def _tell(self, model: ServedModel, error: ApiError | None) -> None:
         """Removes a model from the load queue, and gives the outcome to those who wait for it."""
-        del self._wanted[model]
-        arrival, self._places[model].arrival = self._places[model].arrival, None
+        self._wanted.pop(model, None)
+        place = self._places.get(model)
+        if place is None:
+            return
+        place.left.set()
+        arrival, place.arrival = place.arrival, None
         if arrival is not None:
             arrival.set_result(error)
 
     async def _make_room_for(self, model: ServedModel) -> bool:
-        """Puts other models to sleep until there is room; returns False if nobody wants the model any more."""
+        """Puts other models to sleep until there is room; returns False if nobody wants the model any more.
+
+        So it does where a model that nobody uses would have to make others sleep, or where no room can be made.
+        """
+        freed = 0
         while self._is_wanted(model):
+            num_bytes = await self._bytes_missing(model, freed)
+            if model not in self._places:  # it was removed meanwhile
+                break
             self._changed.clear()
-            others = [other for other in self._models if other is not model and other.is_in_memory]
-            if len(others) < self.limit:
+            others = self._in_memory_beside(model)
+            leaving = [other for other in others if self._places[other].is_leaving]
+            # Without a limit of its own, the model in whose place this one comes may end its streams beside it.
+            num_models = len(others) - self.limit + 1 - (0 if self._models_max else len(leaving))
+            if num_models <= 0 and num_bytes <= 0:
                 return True
-            leaving = self._choose(others)
-            if leaving is not None:
-                await self._put_to_sleep(leaving, in_favour_of=model)
-            else:
-                places = (self._places[other] for other in others)
-                next_at = min((place.may_leave_at for place in places if place.may_leave_at > _now()), default=None)
-                await self._wait_for_change(RETRY_S if next_at is None else next_at - _now())
+            reason = self._hopeless(model, others)
+            if reason is not None:
+                log.error("model_not_loaded", model=model.model_name, reason=reason)
+                model.fail_to_load(reason)
+            if reason is not None or not self._places[model].num_users:
+                self._tell(model, _cannot_load(model, reason or NO_ROOM))
+                return False
+            if leaving:
+                await self._wait_for_change(RETRY_S)
+                continue
+            chosen = self._choose(others, num_models, num_bytes)
+            sizes = [self._bytes_of([other]) for other in chosen]
+            for other, size in zip(chosen, sizes, strict=True):
+                await self._put_to_sleep(other, in_favour_of=model)
+                freed += 0 if other.is_in_memory else size
+            if chosen:
+                continue
+            if num_models <= 0 and self._max_bytes is None and not self._that_may_go(others):
+                return True  # whether there is enough memory is found by the load itself
+            places = (self._places[other] for other in others)
+            next_at = min((place.may_leave_at for place in places if place.may_leave_at > _now()), default=None)
+            await self._wait_for_change(RETRY_S if next_at is None else next_at - _now())
         return False
 
-    def _choose(self, others: Sequence[ServedModel]) -> ServedModel | None:
-        """Chooses the model to put to sleep; None if none may leave yet."""
+    def _in_memory_beside(self, model: ServedModel) -> list[ServedModel]:
+        return [other for other in self._models if other is not model and other.is_in_memory]
+
+    def _that_may_go(self, others: Sequence[ServedModel]) -> list[ServedModel]:
         # One that an operator has paused keeps its requests where they are.
-        free = [other for other in others if other.engine_state is not EngineState.PAUSED and not other.has_failed]
+        return [
+            other
+            for other in others
+            if other.engine_state is not EngineState.PAUSED and not other.has_failed and not other.is_pinned
+        ]
+
+    def _choose(self, others: Sequence[ServedModel], num_models: int, num_bytes: int) -> list[ServedModel]:
+        """Chooses models to put to sleep, one at least if any may leave yet."""
+        free = self._that_may_go(others)
         unused = [other for other in free if not self._places[other].num_users]
         if unused:
-            return min(unused, key=lambda other: self._places[other].used_at)
+            candidates = [Candidate(other, self._bytes_of([other])) for other in unused]
+            return self._uses.choose(candidates, num_models, num_bytes)
         used = [other for other in free if self._places[other].may_leave_at <= _now()]
-        return min(used, key=lambda other: self._places[other].may_leave_at, default=None)
+        return [min(used, key=lambda other: self._places[other].may_leave_at)] if used else []
+
+    async def _bytes_missing(self, model: ServedModel, freed: int) -> int:
+        """The bytes that must get free for the model, as far as they are known; `freed` ones were a moment ago."""
+        others, own = self._in_memory_beside(model), self._places[model]
+        if self._sizes is None or (self._max_bytes is None and not others):
+            return 0
+        places = [(each.settings, self._places[each]) for each in (model, *others)]  # some may be removed meanwhile
+        try:
+            for settings, place in places:
+                if place.bytes is None:
+                    place.bytes = await asyncio.to_thread(self._sizes.bytes_of, settings)
+            free = await asyncio.to_thread(self._sizes.free_bytes) if self._max_bytes is None else 0
+        except Exception as error:  # noqa: BLE001 - then the load finds out whether there is room
+            log.warning("memory_not_measured", model=model.model_name, reason=f"{type(error).__name__}: {error}")
+            return 0
+        if own.bytes is None:
+            return 0
+        if self._max_bytes is None:
+            return own.bytes.least - max(freed, free)
+        return own.bytes.usual + self._bytes_of(self._in_memory_beside(model)) - self._max_bytes
+
+    def _bytes_of(self, models: Iterable[ServedModel]) -> int:
+        """The bytes of weights and caches of models, as far as they are known."""
+        known = (self._places[model].bytes for model in models)
+        return sum(each.usual for each in known if each is not None)
+
+    def _hopeless(self, model: ServedModel, others: Sequence[ServedModel]) -> str | None:
+        """Why there is never enough memory for the model; None if there may be."""
+        needed, pinned = self._bytes_of([model]), self._bytes_of(each for each in others if each.is_pinned)
+        if self._max_bytes is None or needed + pinned <= self._max_bytes:
+            return None
+        beside = f", and pinned models take {pinned}" if pinned else ""
+        return f"it takes about {needed} bytes, weights and cache{beside}; models_max_bytes is {self._max_bytes}"
 
     async def _put_to_sleep(self, leaving: ServedModel, *, in_favour_of: ServedModel) -> None:
         """Drains a model and frees its weights and pages. Stops early if `in_favour_of` is no longer wanted."""
-        lifecycle = leaving.engine.lifecycle
+        lifecycle, place = leaving.engine.lifecycle, self._places[leaving]
         idle_sleep = leaving.idle_sleep
         if idle_sleep is not None:
             idle_sleep.take_over()  # it is woken from here
@@ -237,7 +389,7 @@ class Residency:
             sleeping.cancel()
         # Requests may have come for it meanwhile, which wait in its queue.
         if not leaving.is_in_memory:
-            if self._places[leaving].num_users:
+            if place.num_users:
                 self._want(leaving)
         elif idle_sleep is not None:
             idle_sleep.hand_back()  # it may sleep though the weights could not be given back

@@ -40,19 +40,27 @@ class RunningRequests:
         # Whether those that ended last were cancelled, so that a repeated call gets the answer of the first.
         self._ended: OrderedDict[tuple[str | None, str], bool] = OrderedDict()
         self.num_requests = 0
+        self.num_background = 0  # of these, those of batches
+
+    @property
+    def num_interactive(self) -> int:
+        """Requests that a client waits for."""
+        return self.num_requests - self.num_background
 
     @contextmanager
-    def hold(self, owner: str | None, ids: Sequence[str]) -> Iterator[RunningRequest]:
+    def hold(self, owner: str | None, ids: Sequence[str], *, is_background: bool = False) -> Iterator[RunningRequest]:
         """Registers a request by each of its ids while the context lasts."""
         request = RunningRequest()
         keys = [(owner, request_id) for request_id in dict.fromkeys(ids)]
         for key in keys:
             self._running.setdefault(key, []).append(request)
         self.num_requests += 1
+        self.num_background += is_background
         try:
             yield request
         finally:
             self.num_requests -= 1
+            self.num_background -= is_background
             for key in keys:
                 self._forget(key, request)
 

@@ -15,9 +15,12 @@ from server.output_parsers.output_parser import OutputFormat
 from server.output_parsers.reasoning_parser import choose_reasoning
 from server.output_parsers.tool_call_syntaxes import choose_tool_call_syntax
 from server.protocol.errors import ApiError, unavailable
+from server.serving.adapters import Adapters
 from server.serving.idle_sleep import IdleSleep
 from server.serving.structured_output_manager import StructuredOutputManager
+from server.startup.adapter_settings import paths_of
 from server.startup.model_settings import name_of
+from server.startup.model_table import ModelTable, RequestDefaults
 from server.startup.settings import ServerSettings
 from server.structured_output.grammar_compiler import GrammarCompiler
 from server.telemetry.metrics import Metrics
@@ -61,7 +64,10 @@ class ServedModel:
         self.load_error: str | None = None  # why it could not be loaded, the last time
         self._on_change = on_change
         self._opened: Opened | None = None
+        self._loaded: TextModel | None = None  # with the defaults that its files recommend
+        self._by_preset: dict[str, TextModel] = {}  # by the names of presets, with their defaults
         self._failure: asyncio.Future[None] | None = None  # of the engine
+        self.adapters = Adapters(paths_of(settings.lora))
         self.answer_format = OutputFormat()  # how the model writes what is not content, where that is known
         self._grammars: GrammarCompiler | None = None
         self._generations: set[Generation] = set()
@@ -104,8 +110,27 @@ class ServedModel:
         self._shown = {}
         self.answer_format, self._grammars = answer_format, grammars
         self._opened = Opened(engine, text_model, structured_output, idle_sleep)
+        self._loaded = text_model
+        self._set_defaults()
         self._failure = engine.failure
         self.is_open = True
+
+    def change(self, settings: ServerSettings) -> None:
+        """Takes over names, defaults of requests, and the time until it sleeps, while requests run."""
+        before, self.settings = self.settings, settings
+        self._set_defaults()
+        if self.idle_sleep is not None and settings.sleep_idle_seconds != before.sleep_idle_seconds:
+            self.idle_sleep.set_seconds(settings.sleep_idle_seconds)
+
+    def _set_defaults(self) -> None:
+        if self._opened is None or self._loaded is None:
+            return
+        own, presets = (RequestDefaults(), ()) if self.table is None else (self.table.defaults, self.table.presets)
+        self._opened = self._opened._replace(text_model=_with_defaults(self._loaded, own))
+        self._by_preset = {}
+        for preset in presets:
+            text_model = _with_defaults(self._loaded, preset.defaults.over(own))
+            self._by_preset |= dict.fromkeys(preset.names, text_model)
 
     def prepare_grammars(self) -> None:
         """Builds the grammar vocabulary before the first grammar needs it. Blocks all threads of the process."""
@@ -180,6 +205,41 @@ class ServedModel:
         if self.settings.served_model_name is not None:
             return self.settings.served_model_name
         return name_of(self.settings.model) if self._opened is None else self._opened.text_model.name
+
+    def name_of(self, name: str | None) -> str:
+        """The name that an answer says for a request: that of an adapter of this model, or else the model's own."""
+        return name if name is not None and self.is_of_adapter(name) else self.model_name
+
+    def is_of_adapter(self, name: str | None) -> bool:
+        """Whether the name by which a request has found this model is, or was, that of one of its adapters."""
+        return name is not None and self.settings.takes_adapters and name not in self.own_names
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """All names of the model itself, and the one that it had before it was loaded."""
+        if self.settings.served_model_name is not None:
+            return (self.settings.served_model_name, *self.further_names)
+        return (self.model_name, name_of(self.settings.model), *self.further_names)
+
+    @property
+    def table(self) -> ModelTable | None:
+        """What a file says of the model; None where no file names it."""
+        return self.settings.tables[0] if self.settings.tables else None
+
+    @property
+    def further_names(self) -> tuple[str, ...]:
+        """The names besides `model_name` that requests may call it by."""
+        return () if self.table is None else tuple(self.table.further_names)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it never makes room for another model."""
+        return self.table is not None and self.table.is_pinned
+
+    def text_model_of(self, name: str | None) -> TextModel:
+        """`text_model` with the defaults of requests that call it by this name; raises ApiError as `text_model`."""
+        text_model = self.opened.text_model
+        return text_model if name is None else self._by_preset.get(name, text_model)
 
     @property
     def text_model(self) -> TextModel:
@@ -270,3 +330,7 @@ class ServedModel:
         if self.loading_stage is not None:
             return unavailable(f"the model is loading ({self.loading_stage})", "loading")
         return unavailable(f"the model {self.model_name} is not loaded", "not_loaded")
+
+
+def _with_defaults(text_model: TextModel, defaults: RequestDefaults) -> TextModel:
+    return text_model.with_defaults(defaults.sampling, defaults.template_variables) if defaults else text_model

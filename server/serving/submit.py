@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from engine.interface.types import PromptProgress
+from engine.interface.types import AdapterChoice, PromptProgress
 from server.admission.admission_budget import AdmissionBudget
 from server.admission.keyring import ANYBODY, Tenant
 from server.admission.loop_throttle import LoopThrottle
@@ -18,7 +18,7 @@ from server.generation.generation import Generation
 from server.generation.generation_request import GenerationRequest
 from server.generation.observer import GenerationObserver, tell_finished
 from server.generation.output_sequence import OutputSequence
-from server.generation.prompts import PreparedPrompt, prepare
+from server.generation.prompts import PreparedPrompt, prepare, with_pictures
 from server.media.picture_loader import PictureLoader
 from server.protocol.errors import SERVER_ERROR, ApiError
 from server.serving.load_progress import telling_of_load
@@ -32,7 +32,6 @@ from server.telemetry.request_log import RequestLog
 from server.telemetry.tracing import Tracing
 from server.telemetry.usage_fields import UsageFields
 from server.text.detokenizer import HasTokenTexts
-from server.text.text_model import TextModel
 
 if TYPE_CHECKING:  # it brings JAX, which takes a second to import
     from engine.client import EngineClient, TokenStream
@@ -79,7 +78,7 @@ class Submitter:
         self._workers = workers
         self._request_log = request_log
         self._pictures = pictures
-        self._loads: set[asyncio.Task[None]] = set()  # of models that requests wait for before they can be queued
+        self._loads: set[asyncio.Task[None]] = set()  # of models that requests wait for before they are queued
 
     @asynccontextmanager
     async def submit(self, model: ServedModel, submission: Submission) -> AsyncIterator[Generation]:
@@ -104,27 +103,38 @@ class Submitter:
                 request = replace(request, priority=priority, cache_salt=cache_salt)
             with (
                 _streaming(tenant, request, is_owed=submission.was_accepted),
-                self._requests.hold(tenant.salt, ids) as running,
+                self._requests.hold(tenant.salt, ids, is_background=tenant.is_background) as running,
                 self._residency.use(model),
             ):
                 if self._request_log is not None:
                     record = self._request_log.begin(ids, tenant.name, model.model_name)
                     observers.append(record)
                     await self._request_log.describe(record, request, self._workers)
-                # Model.
-                if not model.is_open:
+                # Model. One that sleeps takes the request into its queue, unless its client is told how the load goes.
+                if not model.is_open or (request.streaming.tells_progress and not model.is_in_memory):
                     request = await self._wait_for_load(model, request, submission, running)
-                engine, text_model, structured_output, idle_sleep = model.opened
+                engine, _, structured_output, idle_sleep = model.opened
+                text_model = model.text_model_of(request.model)
                 refuse_generation(model)
-                with idle_sleep.use():
+                async with AsyncExitStack() as using:
+                    using.enter_context(idle_sleep.use())
                     # Pictures, prompt, then grammar.
-                    request = await self._with_pictures(request, text_model)
+                    request = await with_pictures(request, text_model, self._pictures)
                     prompts = await prepare(request, text_model, engine, self._workers)
                     if account is not None:
-                        account.reserve(_most_tokens(request, prompts), is_owed=submission.was_accepted)
+                        account.reserve(
+                            _most_tokens(request, prompts), is_owed=submission.was_accepted,
+                            is_background=tenant.is_background,
+                        )  # fmt: skip
                     rules: Sequence[OutputGrammar | None] = ()
                     if request.has_rules:
                         rules = await structured_output.rules_of(request, prompts, self._workers)
+                    adapter = None
+                    named = request.model if model.is_of_adapter(request.model) else None
+                    chosen = model.adapters.choose(named, request.adapters)
+                    if chosen is not None:
+                        in_memory = _adapter(model, *chosen, request.timeout)
+                        adapter = await using.enter_async_context(in_memory)
                     # Queue. Checked once more, because everything before may have taken long.
                     self._check_accepting()
                     with model.submitting():
@@ -134,8 +144,9 @@ class Submitter:
                         async with model.submitting_many if takes_turns else nullcontext():
                             tokenizer = model.shown_tokenizer(request)
                             generation = await queue(
-                                engine, request, prompts, rules, tokenizer, observers, tenant=tenant.name
-                            )
+                                engine, request, prompts, rules, tokenizer, observers,
+                                tenant=tenant.name, adapter=adapter,
+                            )  # fmt: skip
                         model.add(generation)
                         if model.num_aborts != num_aborts:
                             generation.abort()
@@ -157,17 +168,10 @@ class Submitter:
         for load in tuple(self._loads):
             load.cancel()
 
-    async def _with_pictures(self, request: GenerationRequest, text_model: TextModel) -> GenerationRequest:
-        """The request with the pixels of its pictures, where the model sees them; raises ApiError or QueueFull."""
-        pictures = [picture for prompt in request.prompts for picture in prompt.pictures]
-        if not pictures or text_model.pictures is None:
-            return request
-        return replace(request, decoded=await self._pictures.load(pictures, text_model.pictures))
-
     async def _wait_for_load(
         self, model: ServedModel, request: GenerationRequest, submission: Submission, running: RunningRequest
     ) -> GenerationRequest:
-        """Waits for a model that was never loaded; returns the request with the time left, or raises ApiError."""
+        """Waits for a model that is not in memory; returns the request with the time left, or raises ApiError."""
 
         async def tell(progress: PromptProgress, index: int) -> None:
             for observer in submission.observers:
@@ -185,7 +189,7 @@ class Submitter:
             self._loads.add(load)
             load.add_done_callback(self._loads.discard)
             try:
-                async with telling_of_load(model, tell if request.streaming.tells_progress else None):
+                async with telling_of_load(model, self._residency, tell if request.streaming.tells_progress else None):
                     await asyncio.wait_for(load, min(waits, default=None))
             except asyncio.CancelledError:
                 task = asyncio.current_task()
@@ -211,13 +215,32 @@ class Submitter:
         return replace(request, timeout=max(min(timeouts) - (clock() - began), 0.001))
 
 
+@asynccontextmanager
+async def _adapter(model: ServedModel, name: str, scale: float, seconds: float | None) -> AsyncIterator[AdapterChoice]:
+    """The adapter of a request, which waits for it no longer than for the engine's queue; raises as `Adapters.use`."""
+    limits = model.settings.engine
+    waits = [limit for limit in (seconds, limits.request_timeout, limits.queue_timeout) if limit is not None]
+    async with AsyncExitStack() as using:
+        try:
+            async with asyncio.timeout(min(waits, default=None)):
+                adapter = await using.enter_async_context(model.adapters.use(name, scale))
+        except TimeoutError:
+            raise ApiError(
+                f"the adapter {name} was not in memory within the {min(waits):g} s that the request may wait",
+                status=504,
+                error_type=SERVER_ERROR,
+                code="timeout",
+            ) from None
+        yield adapter
+
+
 def _streaming(tenant: Tenant, request: GenerationRequest, *, is_owed: bool) -> AbstractContextManager[None]:
     """Counts the answers to a request among the streams of the tenant's key.
 
     Raises:
         ApiError: 429, with them more would run at once than may.
     """
-    if tenant.account is None:
+    if tenant.account is None or tenant.is_background:  # batches have a limit of their own
         return nullcontext()
     return tenant.account.streams(len(request.prompts) * request.num_sampled, is_owed=is_owed)
 
@@ -239,6 +262,7 @@ async def queue(
     observers: Sequence[GenerationObserver] = (),
     *,
     tenant: str = "",
+    adapter: AdapterChoice | None = None,
 ) -> Generation:
     """Queues one sequence for each answer to each prompt. If one is refused, all the others are aborted.
 
@@ -263,6 +287,7 @@ async def queue(
                     # The other answers to the prompt share the progress of its first one.
                     wants_progress=request.streaming.tells_progress and index == 0,
                     pictures=prompt.pictures,
+                    adapter=adapter,
                     is_checked=True,
                 )
                 streams.append(stream)

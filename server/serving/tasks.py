@@ -9,6 +9,8 @@ def task_of(model: ServedModel) -> Task:
     """The task of a loaded model, by the setting or else by its files; raises ApiError as `ServedModel.engine`."""
     stated, usual = model.settings.task, tasks_of(model.engine.model_info)[0]
     if stated is None:
+        if model.text_model.pairs is not None:
+            return Task.RERANK
         is_of_sentences = usual is Task.GENERATE and model.text_model.sentences is not None
         return Task.EMBED if is_of_sentences else usual
     return Task(stated)
@@ -36,7 +38,7 @@ def refuse_embeddings(model: ServedModel) -> None:
 
 def refuse_pairs(model: ServedModel) -> None:
     """Raises ApiError where the model has no score of a pair of texts."""
-    if model.engine.model_info.num_labels > 1:
+    if model.engine.model_info.num_labels > 1 and model.text_model.pairs is None:
         raise _refusal(model, f"{_ROUTES[Task.CLASSIFY]} and has several labels in the place of a score")
 
 
@@ -45,6 +47,15 @@ def refuse_classes(model: ServedModel) -> None:
     if not model.engine.model_info.num_labels:
         what = _ROUTES.get(task_of(model), "generates text")
         raise _refusal(model, f"{what} and has no labels to classify with")
+
+
+def refuse_adapter(model: ServedModel, name: str | None) -> None:
+    """Raises ApiError where a request for embeddings or scores names an adapter of the model."""
+    if model.is_of_adapter(name):
+        raise ApiError(
+            f"{name} is an adapter, which generates text alone; embeddings and scores are those of {model.model_name}",
+            param="model", code="unsupported_task",
+        )  # fmt: skip
 
 
 def _refusal(model: ServedModel, what: str) -> ApiError:

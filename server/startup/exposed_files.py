@@ -26,11 +26,12 @@ class ExposedFile(NamedTuple):
 
 
 def exposed_files(settings: ServerSettings) -> Iterator[ExposedFile]:
-    """Finds those among the files with keys, the store and the folder of kept prefixes that exist."""
+    """Finds those among the files with keys and settings, the store and the folder of kept prefixes that exist."""
     paths = {
         "api_key_file": settings.api_key_file,
         "ssl_keyfile": settings.ssl_keyfile,
         "mcp_config": settings.mcp_config,
+        "config": settings.config,
         "store": settings.store,
         "prefix_cache_dir": settings.engine.prefix_cache_dir,
         "coordinator_key_file": settings.engine.coordinator_key_file,
@@ -41,7 +42,7 @@ def exposed_files(settings: ServerSettings) -> Iterator[ExposedFile]:
                 mode = stat.S_IMODE(os.stat(os.path.expanduser(path)).st_mode)
             except (OSError, ValueError):
                 continue
-            if mode & (_READ | _WRITE):
+            if mode & (_WRITE if setting == "config" else _READ | _WRITE):  # most files of settings hold no secret
                 yield ExposedFile(setting, path, mode)
 
 

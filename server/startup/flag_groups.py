@@ -5,9 +5,9 @@ from collections.abc import Mapping
 # By keys of settings. Each setting is in one group.
 FLAG_GROUPS: Mapping[str, tuple[str, ...]] = {
     "model": (
-        "model", "served_model_name", "task", "models_max", "dtype", "quantize", "max_model_len", "language_model_only",
-        "chat_template", "default_chat_template_kwargs", "sampling_defaults", "seed", "tool_call_parser",
-        "reasoning_parser",
+        "model", "config", "served_model_name", "task", "models_max", "models_max_bytes", "dtype", "quantize",
+        "max_model_len", "language_model_only", "chat_template", "default_chat_template_kwargs", "sampling_defaults",
+        "seed", "tool_call_parser", "reasoning_parser", "lora", "enable_lora", "max_loras", "max_lora_rank",
     ),
     "address": (
         "host", "port", "uds", "api_prefix", "apis", "metrics_port", "metrics_names", "ssl_certfile", "ssl_keyfile",
@@ -27,13 +27,15 @@ FLAG_GROUPS: Mapping[str, tuple[str, ...]] = {
         "prefix_cache_key", "kv_events", "kv_events_topic", "kv_events_format",
     ),
     "what is kept": (
-        "store", "store_bytes", "store_records", "resume_grace", "resume_max_bytes", "resume_max_streams",
+        "store", "store_bytes", "store_records", "store_file_bytes", "resume_grace", "resume_max_bytes",
+        "resume_max_streams",
     ),
     "limits of requests": (
         "max_num_queued_requests", "max_num_queued_tokens", "request_timeout", "queue_timeout", "stall_timeout",
         "max_body_bytes", "body_timeout", "max_preparing_bytes", "max_preparing_requests", "max_connections",
-        "max_websockets", "keep_alive_timeout", "ping_interval", "write_timeout", "max_grammar_bytes",
-        "grammar_timeout", "strict_parameters", "additional_properties", "ignore_media",
+        "max_websockets", "max_file_bytes", "max_batch_requests", "keep_alive_timeout", "ping_interval",
+        "write_timeout", "max_grammar_bytes", "grammar_timeout", "strict_parameters", "additional_properties",
+        "ignore_media",
     ),
     "several processes and devices": (
         "data_parallel", "tensor_parallel", "num_hosts", "host_index", "coordinator", "coordinator_key",

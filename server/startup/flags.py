@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from engine.interface.setting import Setting
+from server.startup.config_file import ConfigFile
 
 ENVIRONMENT_PREFIX = "EAGRE_"
 
@@ -43,10 +45,15 @@ def add_flag(parser: argparse._ActionsContainer, setting: Setting, *, is_shown: 
     )  # fmt: skip
 
 
-def read(settings: Iterable[Setting], flags: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The values of flags by key or else of variables, by the names of the fields; raises ValueError that names one.
+def read(
+    settings: Iterable[Setting],
+    flags: Mapping[str, Any],
+    environment: Mapping[str, str],
+    file: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """The values of flags by key, else of variables, else of a file, by the names of the fields; raises ValueError.
 
-    A variable that other programs read too has the lowest precedence.
+    `file` has checked values by the settings' keys. A variable that other programs read too has the lowest precedence.
     """
     values: dict[str, Any] = {}
     for setting in settings:
@@ -54,6 +61,9 @@ def read(settings: Iterable[Setting], flags: Mapping[str, Any], environment: Map
         if value is None:
             source = variable_name(setting)
             value = environment.get(source)
+        if value is None and setting.key in file:
+            values[setting.name] = file[setting.key]
+            continue
         if value is None and setting.variable is not None:
             source = setting.variable
             value = environment.get(source)
@@ -69,16 +79,27 @@ def read(settings: Iterable[Setting], flags: Mapping[str, Any], environment: Map
     return values
 
 
+def is_given(setting: Setting, flags: Mapping[str, Any], environment: Mapping[str, str]) -> bool:
+    """Whether a flag or a variable gives the setting."""
+    return flags.get(setting.key) is not None or variable_name(setting) in environment
+
+
 def as_given(
-    message: str, settings: Iterable[Setting], flags: Mapping[str, Any], environment: Mapping[str, str]
+    message: str,
+    settings: Iterable[Setting],
+    flags: Mapping[str, Any],
+    environment: Mapping[str, str],
+    file: ConfigFile | None = None,
 ) -> str:
-    """`message` with settings called by the flag or the variable that gave them, in the place of the field's name.
+    """`message` with settings called by the flag, variable or key of a file that gave them, for the field's name.
 
     A name of one word is replaced only where the message is about it: `port is 70000`.
     """
 
     def shown(setting: Setting) -> str:
         variable = variable_name(setting)
+        if file is not None and setting.key in file.values and not is_given(setting, flags, environment):
+            return f"{setting.key.replace('_', '-')} in {file.path}"
         return variable if flags.get(setting.key) is None and variable in environment else flag_name(setting)
 
     names = {name: shown(setting) for setting in settings for name in (setting.name, setting.key)}

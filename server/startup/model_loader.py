@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
@@ -13,9 +14,10 @@ from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
 from engine.interface.regular_file import open_regular
 from engine.interface.types import Progress
-from server.media.picture_format import read_picture_format
+from server.media.picture_formats import read_picture_format
 from server.model_sources.builtin_models import BUILTIN_MODELS
 from server.model_sources.model_store import ensure_model, name_of
+from server.startup.adapter_settings import limits_of, load_first, paths_of
 from server.startup.model_task import check_task
 from server.startup.settings import OPENAI_DEFAULTS, ServerSettings
 from server.text.text_model import TextModel
@@ -31,6 +33,8 @@ MAX_TEMPLATE_BYTES = 4 << 20  # of a file with a chat template; templates have s
 class LoadedModel(NamedTuple):
     engine: EngineClient  # not yet started
     text_model: TextModel
+    num_adapter_slots: int = 0
+    adapters: Mapping[str, tuple[int, str]] = MappingProxyType({})  # those in memory: slot and digest by name
 
 
 def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
@@ -38,15 +42,23 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
 
     Raises ModelStoreError, ValueError or OSError.
     """
-    loaded = load_with(settings.model, settings.engine_config, progress, settings.chat_template)
+    limits = limits_of(settings) if settings.takes_adapters else None
+
+    def configure(eos_token_ids: tuple[int, ...]) -> EngineConfig:
+        return replace(settings.engine_config(eos_token_ids), adapters=limits)
+
+    loaded = load_with(settings.model, configure, progress, settings.chat_template)
     try:
         check_task(settings.task, loaded.engine.model_info)
+        if limits is not None:
+            adapters = load_first(loaded.engine, paths_of(settings.lora), limits.num_slots)
+            loaded = loaded._replace(num_adapter_slots=limits.num_slots, adapters=adapters)
     except ValueError:
         loaded.engine.shutdown()
         raise
-    template, variables = loaded.text_model.chat_template, settings.default_chat_template_kwargs
-    if template is not None and variables is not None:
-        template.set_defaults(orjson.loads(variables))
+    variables = settings.default_chat_template_kwargs
+    if variables is not None:
+        loaded = loaded._replace(text_model=loaded.text_model.with_defaults({}, orjson.loads(variables)))
     if settings.sampling_defaults == OPENAI_DEFAULTS:
         loaded = loaded._replace(text_model=replace(loaded.text_model, sampling_defaults={}))
     if settings.ignore_media:

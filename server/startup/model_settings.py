@@ -1,4 +1,4 @@
-"""Turns the `--model` flags into the settings of each model."""
+"""Turns the `--model` flags, or the tables of a file, into the settings of each model."""
 
 from __future__ import annotations
 
@@ -9,27 +9,36 @@ from pathlib import Path
 
 from engine.interface.address import KVEndpoint
 from engine.interface.config import EngineConfig
+from engine.interface.setting import Setting, settings_of
 from engine.weights.formats.gguf_shards import ShardName
 from engine.weights.formats.model_folder import CONFIG
 from server.model_sources.builtin_models import BUILTIN_MODELS
 from server.model_sources.model_paths import GGUF_SUFFIX, is_model_folder, models_in
+from server.startup.adapter_settings import paths_of
 from server.startup.settings import ServerSettings, SettingsError
 
 _ONE_MODEL = "prefix_cache_listen and prefix_cache_peers are for a server with one model"
 
 
 def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
-    """The settings of each model to serve, in the order of the flags; raises SettingsError.
+    """The settings of each model to serve, in the order of the flags or tables; raises SettingsError.
 
     Each has the name that clients know it by, unless it is the only one and is given none. Those that may be in memory
     at once share the memory for pages in equal parts.
     """
+    if settings.tables:
+        return _of_tables(settings)
     found = [model for text in settings.models for model in _read(text)]
     if len(found) == 1:
         ((name, model),) = found
         if name is not None and settings.served_model_name is not None:
             raise SettingsError(f"served_model_name is {settings.served_model_name!r}, and --model says {name!r}")
-        return (replace(settings, models=(model,), served_model_name=settings.served_model_name or name),)
+        name = settings.served_model_name or name
+        paths = paths_of(settings.lora, (name or name_of(model),))
+        lora = tuple(f"{each}={os.path.abspath(path)}" for each, path in paths.items())
+        return (replace(settings, models=(model,), served_model_name=name, lora=lora),)
+    if settings.takes_adapters:
+        raise SettingsError(f"lora and enable_lora are for a server with one model, and there are {len(found)}")
     if settings.engine.num_hosts > 1:
         raise SettingsError(
             f"num_hosts is {settings.engine.num_hosts} and there are {len(found)} models; several hosts compute one"
@@ -45,26 +54,79 @@ def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
         if name in named:
             raise SettingsError(f"{named[name]} and {model} have the same name {name}; name them with NAME=MODEL")
         named[name] = model
-    engine = settings.engine
-    num_at_once = min(settings.models_max or len(named), len(named))
-    shared = replace(
-        engine,
-        memory_utilization=engine.memory_utilization / num_at_once,
-        kv_cache_bytes=None if engine.kv_cache_bytes is None else max(1, engine.kv_cache_bytes // num_at_once),
-    )
+    shared = _with_share(settings, len(named))
     return tuple(
         replace(settings, models=(model,), served_model_name=name, engine=_with_own_ports(shared, index))
         for index, (name, model) in enumerate(named.items())
     )
 
 
-def settings_of_another(first: ServerSettings, name: str, index: int) -> ServerSettings:
-    """The settings of a model that a running server takes beside its first one; raises SettingsError."""
+def _of_tables(settings: ServerSettings) -> tuple[ServerSettings, ...]:
+    tables = settings.tables
+    if settings.takes_adapters:
+        raise SettingsError(
+            f"lora and enable_lora are for a server with one model, and {settings.config} has tables of models"
+        )
+    several = ((settings.engine.num_hosts, "num_hosts"), (settings.data_parallel, "data_parallel"))
+    for number, name in several:
+        if number > 1:
+            raise SettingsError(
+                f"{name} is {number}, and {settings.config} has tables of models, which one process serves; give the "
+                "model by the key model"
+            )
+    if settings.served_model_name is not None:
+        raise SettingsError(
+            f"served_model_name is {settings.served_model_name!r}, and the tables of {settings.config} name the models"
+        )
+    pinned = [table.name for table in tables if table.is_pinned]
+    if settings.models_max is not None and settings.models_max <= len(pinned) < len(tables):
+        raise SettingsError(
+            f"models_max is {settings.models_max}, and {settings.config} pins {', '.join(pinned)}; the other models "
+            "would never have a place"
+        )
+    shared, of_server = _with_share(settings, len(tables)), settings_of(ServerSettings)
+    each = []
+    for index, table in enumerate(tables):
+        values = {declared.name: table.settings[key] for key, declared in _by_key().items() if key in table.settings}
+        own = {name: values.pop(name) for name in tuple(values) if name in of_server}
+        try:
+            engine = replace(_with_own_ports(shared, index), **values)
+            found = replace(
+                settings, tables=(table,), models=(table.model,), served_model_name=table.name, engine=engine, **own
+            )
+        except ValueError as error:
+            raise SettingsError(f"{settings.config}, [models.{table.name}]: {error}") from error
+        each.append(found)
+    return tuple(each)
+
+
+def _by_key() -> dict[str, Setting]:
+    return {declared.key: declared for declared in ServerSettings.declared()}
+
+
+def _with_share(settings: ServerSettings, num_models: int) -> EngineConfig:
+    """The engine's configuration with the memory for pages of one of several models."""
+    engine = settings.engine
+    num_at_once = min(settings.models_max or num_models, num_models)
+    return replace(
+        engine,
+        memory_utilization=engine.memory_utilization / num_at_once,
+        kv_cache_bytes=None if engine.kv_cache_bytes is None else max(1, engine.kv_cache_bytes // num_at_once),
+    )
+
+
+def settings_of_another(settings: ServerSettings, first: ServerSettings, name: str, index: int) -> ServerSettings:
+    """The settings of a model that a server takes beside its first one while it runs; raises SettingsError."""
+    if first.tables:  # what its table says is for the first one alone
+        first = replace(settings, engine=_with_share(settings, len(settings.tables)))
     if first.engine.num_hosts > 1:
         raise SettingsError(f"num_hosts is {first.engine.num_hosts}; several hosts compute one model")
     if first.engine.prefix_cache_listen is not None or first.engine.prefix_cache_peers:
         raise SettingsError(_ONE_MODEL)
-    return replace(first, models=(name,), served_model_name=name, engine=_with_own_ports(first.engine, index))
+    return replace(
+        first, models=(name,), served_model_name=name, tables=(), lora=(), enable_lora=False,
+        engine=_with_own_ports(first.engine, index),
+    )  # fmt: skip
 
 
 def _with_own_ports(engine: EngineConfig, index: int) -> EngineConfig:

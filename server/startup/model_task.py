@@ -19,7 +19,7 @@ def tasks_of(info: ModelInfo) -> tuple[Task, ...]:
     if info.num_labels == 1:
         return (Task.RERANK, Task.CLASSIFY)
     if info.num_labels:
-        return (Task.CLASSIFY,)
+        return (Task.CLASSIFY,) if info.is_encoder else (Task.CLASSIFY, Task.RERANK)
     return (Task.EMBED, Task.RERANK) if info.is_encoder else (Task.GENERATE, Task.EMBED, Task.RERANK)
 
 

@@ -1,4 +1,4 @@
-"""The settings of `eagre serve`: flags, then environment variables, then defaults."""
+"""The settings of `eagre serve`: flags, then environment variables, then a file, then defaults."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from engine.interface.setting import NOT_EMPTY, Limit, Setting, at_least, check,
 from server.model_sources.cache_folder import cache_folder
 from server.output_parsers.reasoning_parser import OFF, REASONING_SYNTAXES
 from server.output_parsers.tool_call_syntaxes import NATIVE, TOOL_CALL_SYNTAXES
+from server.startup.config_file import ConfigError, ConfigFile, read_config
 from server.startup.flag_groups import FIRST_FLAGS, FLAG_GROUPS
-from server.startup.flags import add_flag, as_given, read
+from server.startup.flags import add_flag, as_given, is_given, read
+from server.startup.model_table import ModelTable
 from server.startup.model_task import Task
 from server.structured_output.grammar_limits import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT, LARGEST_MAX_BYTES
 
@@ -169,6 +171,10 @@ class ServerSettings:
         64 << 20, "most bytes of requests that are kept for that; the oldest go first", limit=at_least(1 << 16),
         metavar="BYTES",
     )  # fmt: skip
+    config: str | None = setting(
+        None, "TOML file with these settings, and a table for each model; SIGHUP reads it again", limit=NOT_EMPTY,
+        metavar="PATH",
+    )  # fmt: skip
     models: tuple[str, ...] = setting(
         (DEFAULT_MODEL,),
         "a built-in model, owner/name of one of the Hub, path of a GGUF file or a Hugging Face folder, or of a folder "
@@ -185,11 +191,38 @@ class ServerSettings:
     served_model_name: str | None = setting(
         None, "name for clients of the only model; its own if not given", limit=NOT_EMPTY, metavar="NAME"
     )
+    lora: tuple[str, ...] = setting(
+        (),
+        "NAME=PATH of a low-rank adapter (a folder in PEFT's layout or a GGUF file), which clients choose as the model "
+        "NAME, or the path of a folder with several; give it again for further ones",
+        limit=Limit(all, "no part of it may be empty"),
+        metavar="ADAPTER",
+    )
+    enable_lora: bool = setting(False, "take adapters at run time, by /v1/load_lora_adapter")
+    max_loras: int | None = setting(
+        None,
+        "adapters in memory at once, of which the one used the longest ago makes room; if not given, those of --lora, "
+        "and with --enable-lora at least 4",
+        limit=from_to(1, 256),
+        metavar="N",
+    )
+    max_lora_rank: int | None = setting(
+        None,
+        "largest rank of an adapter; if not given, that of --lora, and with --enable-lora at least 16",
+        limit=from_to(1, 512),
+        metavar="RANK",
+    )
     models_max: int | None = setting(
         None,
-        "models in memory at once, of which the one used the longest ago makes room; all if not given",
+        "models in memory at once, of which the one that is used the least makes room; all if not given",
         limit=at_least(1),
         metavar="N",
+    )
+    models_max_bytes: int | None = setting(
+        None,
+        "most bytes of the weights and caches of models in memory at once; what the machine has if not given",
+        limit=at_least(1),
+        metavar="BYTES",
     )
     chat_template: str | None = setting(
         None, "file with a jinja2 template in the place of the model's own", limit=NOT_EMPTY, metavar="PATH"
@@ -311,6 +344,16 @@ class ServerSettings:
     store_records: int = setting(
         10_000, "most responses, conversations and the like that are stored", limit=at_least(1)
     )
+    store_file_bytes: int = setting(
+        256 << 20, "most bytes of the files of batches that are stored; beyond them uploads are refused",
+        limit=at_least(1 << 16), metavar="BYTES",
+    )  # fmt: skip
+    max_file_bytes: int = setting(
+        100 << 20, "largest file that a client may upload for a batch", limit=at_least(1024), metavar="BYTES"
+    )
+    max_batch_requests: int = setting(
+        16, "requests of batches that are computed at once while nothing else is", limit=at_least(1), metavar="N"
+    )
     sleep_idle_seconds: float | None = setting(
         None, "quiet time after which memory is given back until the next request", limit=_SECONDS
     )
@@ -321,6 +364,7 @@ class ServerSettings:
     )
     log_level: str = setting("info", "debug, info, warning or error", limit=_listed(LOG_LEVELS))
     log_format: str = setting("console", "console or json", limit=_listed(LOG_FORMATS))
+    tables: tuple[ModelTable, ...] = ()  # of the models in the file of `config`; of one model, its own
 
     def __post_init__(self) -> None:
         try:
@@ -331,7 +375,19 @@ class ServerSettings:
             raise SettingsError("ssl_certfile and ssl_keyfile go together; one of them is missing")
         if self.inspect_requests and not self.admin_keys:
             raise SettingsError("inspect_requests shows requests to the administrator alone; admin_key is missing")
+        if self.takes_adapters:
+            for name in ("tensor_parallel", "num_hosts"):
+                if getattr(self.engine, name) > 1:
+                    raise SettingsError(
+                        f"{name} is {getattr(self.engine, name)}, and there are adapters (lora, enable_lora), which "
+                        "one device computes"
+                    )
         self.engine_config()
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether adapters are given, or may come at run time."""
+        return bool(self.lora) or self.enable_lora
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -357,7 +413,10 @@ class ServerSettings:
         own = settings_of(cls)
         found: list[Setting] = []
         for item in fields(cls):
-            found += settings_of(EngineConfig).values() if item.name == "engine" else [own[item.name]]
+            if item.name == "engine":
+                found += settings_of(EngineConfig).values()
+            elif item.name in own:
+                found.append(own[item.name])
         return found
 
     @classmethod
@@ -374,12 +433,30 @@ class ServerSettings:
 
     @classmethod
     def from_sources(cls, flags: Mapping[str, Any], environment: Mapping[str, str]) -> ServerSettings:
-        """The first of flag, environment variable and default that is given; raises SettingsError.
+        """The first of flag, environment variable, file and default that is given; raises SettingsError.
 
         `flags` are by the settings' keys, as texts that are parsed; other names are ignored.
         """
+        file = ConfigFile()
         try:
-            engine = EngineConfig(**read(settings_of(EngineConfig).values(), flags, environment))
-            return cls(engine=engine, **read(settings_of(cls).values(), flags, environment))
+            own = settings_of(cls)
+            (path,) = read([own["config"]], flags, environment).values() or (None,)
+            if path is not None:
+                file = read_config(path, cls.declared())
+            engine = EngineConfig(**read(settings_of(EngineConfig).values(), flags, environment, file.values))
+            values = read(own.values(), flags, environment, file.values)
+            if file.tables and "models" not in values:
+                tables = tuple(_without_given(table, flags, environment) for table in file.tables)
+                values |= {"tables": tables, "models": tuple(table.model for table in tables)}
+            return cls(engine=engine, **values)
+        except ConfigError as error:
+            raise SettingsError(str(error)) from error
         except ValueError as error:
-            raise SettingsError(as_given(str(error), cls.declared(), flags, environment)) from error
+            raise SettingsError(as_given(str(error), cls.declared(), flags, environment, file)) from error
+
+
+def _without_given(table: ModelTable, flags: Mapping[str, Any], environment: Mapping[str, str]) -> ModelTable:
+    """The table without the settings that a flag or a variable gives, for all models."""
+    declared = {setting.key: setting for setting in ServerSettings.declared()}
+    given = {key for key in table.settings if is_given(declared[key], flags, environment)}
+    return replace(table, settings={key: value for key, value in table.settings.items() if key not in given})

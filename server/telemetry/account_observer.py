@@ -14,9 +14,9 @@ class AccountObserver(GenerationObserver):
         self._account = account
         self._num_reserved = 0
 
-    def reserve(self, num_tokens: int, *, is_owed: bool) -> None:
+    def reserve(self, num_tokens: int, *, is_owed: bool, is_background: bool) -> None:
         """As `KeyAccount.reserve`."""
-        self._account.reserve(num_tokens, is_owed=is_owed)
+        self._account.reserve(num_tokens, is_owed=is_owed, is_background=is_background)
         self._num_reserved = num_tokens
 
     def finished(self, stats: GenerationStats | None, error: BaseException | None) -> None:

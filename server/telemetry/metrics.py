@@ -133,6 +133,10 @@ class Metrics(GenerationObserver):
             self.params_n.observe(num_choices)
             self.params_max_tokens.observe(prompt.params[0].max_tokens, num_choices)
 
+    def add_prompt_tokens(self, num_tokens: int) -> None:
+        """Counts the tokens of texts that are embedded or scored."""
+        self.num_prompt_tokens += num_tokens
+
     def tokens(self, sequence: OutputSequence, token_ids: Sequence[int], deltas: Sequence[Delta], now: float) -> None:
         num_tokens, last = len(token_ids), sequence.last_token_at
         if sequence.finish_reason is not None:

@@ -1,9 +1,13 @@
 """Renders chat messages into a prompt with the model's jinja2 chat template."""
 
+from __future__ import annotations
+
 import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, NoReturn
@@ -26,6 +30,7 @@ END_OF_CONTENT = "\ufdd0"
 
 MAX_SOURCE_CHARS = 1 << 20
 MAX_REASON_CHARS = 1000  # of the reason why a template fails
+_PROBE = "Hello, template"
 
 # What a template's source has that writes the tools, and the results of calls.
 _TOOLS = re.compile(r"\b(?:tools|xml_tools|functions)\b")
@@ -75,12 +80,28 @@ class ChatTemplate:
         self.takes_tools = _TOOLS.search(self._source) is not None  # otherwise it cannot tell the model of any
         self.takes_results = _RESULTS.search(self._source) is not None
         self.is_slow = False  # whether it once computed for longer than a thread could wait
+        self._takes_parts = False  # whether it reads only contents that are lists of parts
         # Templates ask whether there are tools, and in some of them an undefined variable is not none.
         self._tokens: dict[str, object] = dict.fromkeys(VARIANTS) | {"bos_token": bos_token, "eos_token": eos_token}
 
-    def set_defaults(self, variables: Mapping[str, object]) -> None:
-        """Sets the values of variables that a conversation does not give."""
-        self._tokens |= variables
+    def detect_content_format(self) -> None:
+        """Renders a message to find out whether the template leaves out contents that are no lists of parts.
+
+        Those of some models that see pictures do.
+        """
+
+        def writes(content: object) -> bool:
+            with suppress(ChatTemplateError, TemplateTimeout):
+                return _PROBE in self._render(dict(self._tokens), [{"role": "user", "content": content}], True)
+            return False
+
+        self._takes_parts = not writes(_PROBE) and writes(_as_parts(_PROBE))
+
+    def with_defaults(self, variables: Mapping[str, object]) -> ChatTemplate:
+        """This template with further values of variables that a conversation does not give."""
+        changed = copy(self)
+        changed._tokens = {**self._tokens, **variables}
+        return changed
 
     @property
     def source(self) -> str:
@@ -170,6 +191,8 @@ class ChatTemplate:
         if "message.thinking" in self._source:
             refuses_both = "message.content and message.thinking" in self._source
             messages = [_with_thinking(message, refuses_both=refuses_both) for message in messages]
+        if self._takes_parts:
+            messages = [{**message, "content": _as_parts(message["content"])} for message in messages]
         variables = {**self._tokens, **self._old_variables(kwargs.get("tools")), **kwargs}
         text = self._render(variables, messages, add_generation_prompt)
         if not continue_final_message:
@@ -245,6 +268,10 @@ def _with_texts(messages: Sequence[Message]) -> list[dict[str, Any]]:
         else:
             flat.append({**message, "content": content if isinstance(content, str) else _text_of(content)})
     return flat
+
+
+def _as_parts(content: Any) -> Any:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def _without_bytes(part: Any) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -10,9 +9,8 @@ from typing import Any
 
 from engine.interface.errors import ModelError
 from engine.interface.types import Pooling
-from engine.weights.formats.model_folder import JsonFile, ModelFolder
+from engine.weights.formats.model_folder import MODULES, JsonFile, ModelFolder
 
-MODULES = "modules.json"
 SENTENCE_CONFIG = "config_sentence_transformers.json"
 # Files with the limit of a text; their names are those of the classes that older releases had.
 LIMITS = tuple(f"sentence_{kind}_config.json" for kind in ("bert", "roberta", "xlm-roberta", "distilbert", "camembert"))
@@ -67,15 +65,15 @@ def usual_pooling(sentences: SentenceEncoder | None, *, is_encoder: bool) -> Poo
 
 def read_sentence_encoder(folder: ModelFolder) -> SentenceEncoder | None:
     """What a folder says; None where it says nothing, so that no encoder of sentences is meant. Raises ModelError."""
-    modules = _modules(folder)
-    if modules is None:
+    modules = folder.modules()
+    if not modules:
         return None
     pooling, kinds = None, []
     for kind, path in modules:
         kinds.append(kind)
         match kind:
-            case "Transformer" | "Normalize":  # embeddings have length 1 in any case
-                pass
+            case "Transformer" | "Normalize" | "Dense":
+                pass  # embeddings have length 1 in any case, and the engine reads dense layers
             case "Pooling":
                 pooling = _pooling(folder, path)
             case _:
@@ -96,28 +94,6 @@ def sentence_encoder_of_gguf(pooling_type: int | None) -> SentenceEncoder:
     if pooling_type not in _GGUF_POOLINGS:
         raise ModelError(f"pooling_type is {pooling_type}; it must be one of {sorted(_GGUF_POOLINGS)}")
     return SentenceEncoder(_GGUF_POOLINGS[pooling_type])
-
-
-def _modules(folder: ModelFolder) -> list[tuple[str, str]] | None:
-    """The kind and the folder of each module; None where there is no list."""
-    text = folder.text(MODULES, 1 << 20)
-    if text is None:
-        return None
-    path = folder.path / MODULES
-    try:
-        entries = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path} is damaged: it is no JSON: {error}") from error
-    modules = []
-    for entry in entries if isinstance(entries, list) else [None]:
-        match entry:
-            case {"type": str(kind), "path": str(place)} if ".." not in place and not place.startswith("/"):
-                modules.append((kind.rpartition(".")[2], place))
-            case _:
-                raise ModelError(f"{path} is damaged: it must list modules with type and path")
-    if not modules:
-        raise ModelError(f"{path} lists no module")
-    return modules
 
 
 def _pooling(folder: ModelFolder, place: str) -> Pooling:

@@ -18,7 +18,8 @@ from server.media.picture_format import PictureFormat
 from server.text.chat_template import ChatTemplate, ChatTemplateError
 from server.text.folder_tokenizer import load_folder_tokenizer
 from server.text.infill import Infill, find_infill
-from server.text.label_head import LabelHead, read_label_head
+from server.text.label_head import LabelHead, read_label_head, usual_activation
+from server.text.pair_prompt import AnswerTokens, PairPrompt, pair_prompt_of, read_answer_tokens
 from server.text.sentence_encoder import SentenceEncoder, read_sentence_encoder, sentence_encoder_of_gguf
 from server.text.tokenization.folder_metadata import FolderMetadata, read_folder_metadata
 from server.text.tokenization.gguf_metadata import GgufMetadata, read_gguf_metadata
@@ -45,6 +46,8 @@ class TextModel:
     infill: Infill | None = None  # how the model is shown a gap to fill; None if it has no tokens for that
     sentences: SentenceEncoder | None = None  # how texts become embeddings; None if the files do not say it
     head: LabelHead | None = None  # of a model that scores or classifies texts; None if the files have none
+    pairs: PairPrompt | None = None  # how a decoder that scores pairs is shown them
+    answers: AnswerTokens | None = None  # of a decoder that scores a pair by the token that follows it
     pictures: PictureFormat | None = None  # how it takes pictures; None: it reads text alone
     ignores_media: bool = False  # whether notes stand for pictures that the model cannot see, in the place of an error
 
@@ -74,6 +77,15 @@ class TextModel:
         recommended = sampling_defaults([("the model's card", card or {}), (str(path), model.sampling_defaults)])
         return replace(model, name=name or model.name, sampling_defaults=recommended)
 
+    def with_defaults(self, sampling: Mapping[str, int | float], variables: Mapping[str, Any]) -> TextModel:
+        """This model with other sampling, and other variables of its chat template, for requests that give none."""
+        template = self.chat_template
+        return replace(
+            self,
+            sampling_defaults=MappingProxyType({**self.sampling_defaults, **sampling}),
+            chat_template=None if template is None else template.with_defaults(variables),
+        )
+
     @classmethod
     def _load_gguf(cls, path: Path, own_template: str | None) -> TextModel:
         metadata = read_gguf_metadata(path)
@@ -89,7 +101,15 @@ class TextModel:
         sentences = None
         if metadata.tokenizer_model == "bert" or metadata.pooling_type is not None:
             sentences = sentence_encoder_of_gguf(metadata.pooling_type)
-        return cls(path.stem, path, metadata.context_length, tokenizer, template, metadata.sampling, infill, sentences)
+        head, pairs = None, None
+        if metadata.rerank_template is not None:
+            pairs, sentences = PairPrompt.parse(metadata.rerank_template), None
+        if metadata.output_labels:
+            head = LabelHead(metadata.output_labels, usual_activation(len(metadata.output_labels)))
+        return cls(
+            path.stem, path, metadata.context_length, tokenizer, template, metadata.sampling, infill, sentences, head,
+            pairs,
+        )  # fmt: skip
 
     @classmethod
     def _load_folder(cls, path: Path, own_template: str | None) -> TextModel:
@@ -99,9 +119,13 @@ class TextModel:
         tokenizer = load_folder_tokenizer(folder, metadata)
         name = Path(os.path.abspath(path)).name  # so "." has a name too, and a link keeps its own
         infill = find_infill(tokenizer.tokens)
-        sentences = read_sentence_encoder(folder)
-        head = read_label_head(folder)
-        return cls(name, path, metadata.context_length, tokenizer, template, metadata.sampling, infill, sentences, head)
+        head, answers = read_label_head(folder), read_answer_tokens(folder)
+        sentences = read_sentence_encoder(folder) if head is None and answers is None else None
+        pairs = None if answers is None else pair_prompt_of(template)
+        return cls(
+            name, path, metadata.context_length, tokenizer, template, metadata.sampling, infill, sentences, head, pairs,
+            answers,
+        )  # fmt: skip
 
 
 def _chat_template(
@@ -112,7 +136,9 @@ def _chat_template(
     if source is None:
         return None
     try:
-        return ChatTemplate(source, bos_token=bos_token or "", eos_token=eos_token or "", variants=variants)
+        template = ChatTemplate(source, bos_token=bos_token or "", eos_token=eos_token or "", variants=variants)
+        template.detect_content_format()
+        return template
     except ChatTemplateError as error:
         raise ModelError(str(error)) from error
 

@@ -116,6 +116,7 @@ class Tokenizer:
             eos_token_ids=end_token_ids(stated, metadata.tokens, control_ids),
             prefix_ids=(bos_token_id,) if adds_bos_token and bos_token_id is not None else (),
             suffix_ids=(eos_token_id,) if adds_eos_token and eos_token_id is not None else (),
+            between_ids=_between_ids(metadata) if adds_eos_token else None,
         )
 
     @property
@@ -267,6 +268,13 @@ def end_token_ids(stated: Sequence[int | None], tokens: Sequence[str], control_i
     ends = END_TOKENS - {"<|end|>"} if names >= HARMONY_ENDS else END_TOKENS
     named = (token_id for token_id in sorted(control_ids) if tokens[token_id] in ends)
     return tuple(dict.fromkeys([*(token_id for token_id in stated if token_id is not None), *named]))
+
+
+def _between_ids(metadata: GgufMetadata) -> tuple[int, ...] | None:
+    """What stands between the texts of a pair: of XLM-RoBERTa both its tokens, of others a separator."""
+    if metadata.sep_token_id is None or metadata.eos_token_id is None:
+        return None
+    return (metadata.eos_token_id,) * (metadata.tokenizer_model == "t5") + (metadata.sep_token_id,)
 
 
 def _gguf_vocabulary(metadata: GgufMetadata) -> tuple[Vocabulary, bool, bool]:

@@ -42,18 +42,23 @@ def encode_part(tokenizer: Tokenizer, text: str, most: int, *, is_cut: bool) -> 
 
 
 def join_pair(
-    tokenizer: Tokenizer, first: Sequence[int], second: Sequence[int], most: int, *, is_cut: bool
-) -> WholeText:
+    tokenizer: Tokenizer, first: Sequence[int], second: Sequence[int], most: int, *, is_cut: bool,
+    is_of_encoder: bool = True,
+) -> WholeText:  # fmt: skip
     """A pair of texts; with `is_cut`, the longer one is cut first, as transformers does ("longest_first").
+
+    Those of decoders stand side by side where their tokenizers say nothing of pairs.
 
     Raises NoPairs.
     """
     before, between, behind = tokenizer.prefix_ids, tokenizer.between_ids, tokenizer.suffix_ids
     if between is None:
-        raise NoPairs("the model's tokenizer takes no pairs of texts")
+        if is_of_encoder:
+            raise NoPairs("the model's tokenizer takes no pairs of texts")
+        between = ()
     if is_cut:
         room = max(0, most - len(before) - len(between) - len(behind))
-        num_first, num_second = _longest_first(len(first), len(second), room)
+        num_first, num_second = longest_first(len(first), len(second), room)
         first, second = first[:num_first], second[:num_second]
     start = [*before, *first, *between]
     return WholeText([*start, *second, *behind], len(start))
@@ -74,7 +79,7 @@ def _encode_all(tokenizer: Tokenizer, text: str, most: int) -> Sequence[int]:
     return tokenizer.encode(text, add_special_tokens=False, max_tokens=2 * most)
 
 
-def _longest_first(a: int, b: int, room: int) -> tuple[int, int]:
+def longest_first(a: int, b: int, room: int) -> tuple[int, int]:
     """How many tokens of two texts are kept in `room`: the longer one is cut, and where both are too long, both."""
     shorter, longer = min(a, b), max(a, b)
     longer = shorter if shorter > room else max(shorter, room - shorter)

@@ -9,7 +9,7 @@
  *   parameters/ every parameter with its control, presets, tools, schemas
  *   tools/      tools that run: clients of MCP servers, a calculator, the time
  *   store/      conversations: trees of messages, kept in the browser
- *   attachments/ files that go with a message, read as text
+ *   attachments/ files that go with a message: texts and pictures
  *   page/       the document: elements, address, theme, and the reader's settings
  *   transport/  the server: its state, and the ways in which an answer comes from it
  *   words/      every visible string, in English and in other languages
@@ -138,6 +138,7 @@ function start(language) {
     router,
     toast,
     drafts,
+    filesChanged: () => showHolds(),
     inspect: (node, isAsked) => (isAsked ? inspector.open(node) : inspector.show(node)),
     changed: () => {
       sidebar.update();
@@ -179,15 +180,18 @@ function start(language) {
       });
     },
   };
-  const holds = [["story-form", () => false], ["chat-form", () => true], ["tokens-form", () => byId("tokens-kind").value === "chat"]]
-    .map(([form, isOfChat]) => new Hold(byId(form), () => parameterPanel.problem(isOfChat())));
+  const holds = [
+    new Hold(byId("story-form"), () => parameterPanel.problem(false)),
+    new Hold(byId("chat-form"), () => parameterPanel.problem(true) ?? chat.problem),
+    new Hold(byId("tokens-form"), () => parameterPanel.problem(byId("tokens-kind").value === "chat")),
+  ];
   byId("tokens-kind").addEventListener("change", showHolds);
 
   /** Shows what keeps requests from being sent. */
   function showHolds() {
     for (const hold of holds) hold.update();
     byId("story-continue").disabled = !canGenerate(false);
-    byId("chat-send").disabled = !canGenerate();
+    byId("chat-send").disabled = !canGenerate() || chat.problem !== null;
   }
 
   /** Shows the place that the address names. */
@@ -267,6 +271,7 @@ function start(language) {
     showServer(server);
     panels.tokens?.offerModels(server.models);
     parameterPanel.model = server.model;
+    chat.showSight();
     if (server.name === "locked" && (byId("key-setting").hidden || server.isRefused)) askForKey();
     byId("api-key-error").textContent = server.isRefused ? words.settings.keyRefused : "";
     showHolds();

@@ -1,5 +1,7 @@
 """A server whose model does a task with the tools that an agent offers: `python -m tests.clients.scripted_server PORT`.
 
+With `sees` behind the port, the model sees, and names the colours of its pictures instead.
+
 The prompt is all that the model sees, as it is with any model. It runs in the project's own environment.
 """
 
@@ -18,6 +20,7 @@ from server.http.app import build_app, make_runner, read_keys
 from server.serving.served_models import ServedModels
 from server.startup.settings import ServerSettings
 from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.seeing_text_model import SeeingTextModel
 from tests.fakes.text_model import EOS, FakeTextModel
 
 TEMPLATE = (
@@ -79,16 +82,25 @@ def _respond(prompt_token_ids: Sequence[int], _params: SamplingParams) -> Sequen
     return [*answer(prompt).encode(), EOS]
 
 
-async def _serve(port: int) -> None:
+def _colours(engine: FakeEngineClient) -> str:
+    names = {(255, 0, 0): "red", (0, 0, 255): "blue"}
+    seen = [names.get(tuple(picture.pixels[0, 0].tolist()), "another colour") for picture in engine.pictures]
+    return f"I see {' and '.join(seen) or 'nothing'}."
+
+
+async def _serve(port: int, *, sees: bool) -> None:
     engine = FakeEngineClient(respond=_respond, max_model_len=1_000_000)
+    if sees:
+        engine.respond = lambda _prompt, _params: [*_colours(engine).encode(), EOS]
     served = ServedModels(ServerSettings(host="127.0.0.1", port=port))
     runner = make_runner(build_app(served, read_keys(served.settings)))
     await runner.setup()
     await start_sites(runner, ["127.0.0.1"], port)
     engine.start(asyncio.get_running_loop())
-    served.first.open(engine.client, FakeTextModel(TEMPLATE).model)
+    text_model = SeeingTextModel() if sees else FakeTextModel(TEMPLATE)
+    served.first.open(engine.client, text_model.model)
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(int(sys.argv[1])))
+    asyncio.run(_serve(int(sys.argv[1]), sees="sees" in sys.argv[2:]))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 import struct
 import subprocess
 import sys
-import time
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
@@ -15,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.clients.scripted_process import ROOT, scripted_process
+
 PACKAGES = Path(os.environ.get("EAGRE_NODE_MODULES", ROOT / "build" / "clients-javascript")) / "node_modules"
 CODEX, CLAUDE = PACKAGES / ".bin" / "codex", PACKAGES / ".bin" / "claude"
 QWEN = PACKAGES / ".bin" / "qwen"
@@ -30,25 +29,8 @@ Run = Callable[..., str]
 @pytest.fixture(scope="module")
 def scripted() -> Iterator[str]:
     """The address of a server whose model follows the script."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [ROOT / ".venv" / "bin" / "python", "-m", "tests.clients.scripted_server", str(port)]
-    process = subprocess.Popen(command, cwd=ROOT)
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/readiness", timeout=5):
-                    break
-            except OSError:
-                assert process.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(30)
+    with scripted_process() as url:
+        yield url
 
 
 @pytest.fixture

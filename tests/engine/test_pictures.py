@@ -1,4 +1,4 @@
-"""Pictures in prompts against transformers, on the tiny model of tests/golden/pictures."""
+"""Pictures in prompts against transformers, on the tiny models of tests/golden/pictures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from engine.client import EngineClient
 from engine.engine import Engine
@@ -18,32 +17,50 @@ from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.interface.types import PromptPicture, TokenEvent
 from engine.models.open_model import open_model
 from sampling.host.params import SamplingParams
-from tests.golden.architectures.tiny_weights import tiny_weights
-from tests.golden.pictures.tiny_pictures import tiny_picture
+from tests.golden.pictures.tiny_folder import write_tiny_folder
+from tests.golden.pictures.tiny_pictures import GRIDS, tiny_patches, tiny_picture
 
-GOLDEN: dict[str, Any] = json.loads(
-    (Path(__file__).parents[1] / "golden" / "pictures" / "gemma3.json").read_text(encoding="utf-8")
-)
-PROMPTS: list[dict[str, Any]] = GOLDEN["prompts"]
-SIZE = GOLDEN["config"]["vision_config"]["image_size"]
-NUM_TOKENS = GOLDEN["config"]["mm_tokens_per_image"]
+FOLDER = Path(__file__).parents[1] / "golden" / "pictures"
+NUM_TOKENS = {"gemma3": 16, "smolvlm": 4}  # of a picture, or of a tile of one, where all have one size
+
+
+class Golden:
+    """A tiny model, and what transformers computes with it."""
+
+    def __init__(self, name: str) -> None:
+        values: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+        self.config: dict[str, Any] = values["config"]
+        self.prompts: list[dict[str, Any]] = values["prompts"]
+        self.num_tokens = NUM_TOKENS.get(name, 0)
+        self.size: int = self.config["vision_config"].get("image_size", 0)
+        self.values = values
+
+    def write(self, path: Path) -> Path:
+        return write_tiny_folder(path, self.values)
+
+    def pictures_of(self, prompt: dict[str, Any]) -> list[PromptPicture]:
+        pictures = []
+        for name, start in prompt["pictures"]:
+            if not self.size:
+                pictures.append(self._picture_of_any_size(name, start))
+                continue
+            pixels = tiny_picture(name, self.size)
+            pictures.append(PromptPicture(start, self.num_tokens, hashlib.sha256(pixels.data).digest(), pixels))
+        return pictures
+
+    def _picture_of_any_size(self, name: str, start: int) -> PromptPicture:
+        vision = self.config["vision_config"]
+        pixels = tiny_patches(name, vision["patch_size"], vision["spatial_merge_size"])
+        rows, columns = GRIDS[name]
+        return PromptPicture(start, rows * columns, hashlib.sha256(pixels.data).digest(), pixels, (rows, columns))
+
+
+GEMMA = Golden("gemma3")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("gemma3")
-    (path / "config.json").write_text(json.dumps(GOLDEN["config"]), encoding="utf-8")
-    tensors = tiny_weights(GOLDEN["config"]["architectures"][0], GOLDEN["shapes"], GOLDEN["seed"])
-    save_file(tensors, path / "model.safetensors")
-    return path
-
-
-def pictures_of(prompt: dict[str, Any]) -> list[PromptPicture]:
-    pictures = []
-    for name, start in prompt["pictures"]:
-        pixels = tiny_picture(name, SIZE)
-        pictures.append(PromptPicture(start, NUM_TOKENS, hashlib.sha256(pixels.data).digest(), pixels))
-    return pictures
+    return GEMMA.write(tmp_path_factory.mktemp("gemma3"))
 
 
 def load(folder: Path, backend: str, **changes: Any) -> Engine:
@@ -54,9 +71,9 @@ def load(folder: Path, backend: str, **changes: Any) -> Engine:
     return Engine.load(folder, config, lambda stage, done, total: None)
 
 
-async def ask(client: EngineClient, prompt: dict[str, Any], **options: Any) -> list[TokenEvent]:
+async def ask(client: EngineClient, prompt: dict[str, Any], golden: Golden = GEMMA, **options: Any) -> list[TokenEvent]:
     params = SamplingParams(max_tokens=len(prompt["output_token_ids"]), temperature=0.0, ignore_eos=True, logprobs=0)
-    stream = client.submit(prompt["prompt_token_ids"], params, pictures=pictures_of(prompt), **options)
+    stream = client.submit(prompt["prompt_token_ids"], params, pictures=golden.pictures_of(prompt), **options)
     return [event async for event in stream]
 
 
@@ -82,7 +99,7 @@ async def test_an_engine_that_sees(folder: Path, backend: str, request: pytest.F
     client = EngineClient(engine)
     client.start(asyncio.get_running_loop())
     try:
-        await tokens_are_those_of_transformers(client)
+        await tokens_are_those_of_transformers(client, GEMMA)
         await one_changed_pixel_is_another_picture(client)
         await aborted_requests_hold_no_embeddings(engine, client)
         await a_sleeping_engine_forgets_its_embeddings(client)
@@ -92,15 +109,27 @@ async def test_an_engine_that_sees(folder: Path, backend: str, request: pytest.F
     engine.pool.check()
 
 
-async def tokens_are_those_of_transformers(client: EngineClient) -> None:
+@pytest.mark.parametrize("name", ["smolvlm", "qwen2_5_vl", "qwen3_vl"])
+async def test_other_families(name: str, native: str, tmp_path: Path) -> None:
+    golden = Golden(name)
+    client = EngineClient(load(golden.write(tmp_path), "native"))
+    client.start(asyncio.get_running_loop())
+    try:
+        await tokens_are_those_of_transformers(client, golden)
+        assert client.stats().compiles_after_ready == 0
+    finally:
+        client.shutdown()
+
+
+async def tokens_are_those_of_transformers(client: EngineClient, golden: Golden) -> None:
     """All prompts at once, and then each again, when the prefix cache has its pictures."""
-    together = await asyncio.gather(*(ask(client, prompt) for prompt in PROMPTS))
-    for prompt, events in zip(PROMPTS, together, strict=True):
+    together = await asyncio.gather(*(ask(client, prompt, golden) for prompt in golden.prompts))
+    for prompt, events in zip(golden.prompts, together, strict=True):
         assert tokens_of(events) == prompt["output_token_ids"]
         assert_logprobs(events, prompt)
-    for prompt in PROMPTS:
+    for prompt in golden.prompts:
         for _ in range(2):
-            events = await ask(client, prompt)
+            events = await ask(client, prompt, golden)
             assert tokens_of(events) == prompt["output_token_ids"]
             assert_logprobs(events, prompt)
         assert events[-1].num_cached_tokens == (len(prompt["prompt_token_ids"]) - 1) // 4 * 4
@@ -110,13 +139,13 @@ async def tokens_are_those_of_transformers(client: EngineClient) -> None:
 
 
 async def one_changed_pixel_is_another_picture(client: EngineClient) -> None:
-    prompt = PROMPTS[0]
+    prompt = GEMMA.prompts[0]
     await ask(client, prompt)
     num_runs = client.stats().encoder_runs
-    pixels = tiny_picture("a", SIZE)
+    pixels = tiny_picture("a", GEMMA.size)
     pixels[3, 5, 1] ^= 1
     start = prompt["pictures"][0][1]
-    changed = PromptPicture(start, NUM_TOKENS, hashlib.sha256(pixels.data).digest(), pixels)
+    changed = PromptPicture(start, GEMMA.num_tokens, hashlib.sha256(pixels.data).digest(), pixels)
     params = SamplingParams(max_tokens=2, temperature=0.0)
     events = [event async for event in client.submit(prompt["prompt_token_ids"], params, pictures=[changed])]
     assert events[-1].num_cached_tokens == start // 4 * 4
@@ -125,12 +154,14 @@ async def one_changed_pixel_is_another_picture(client: EngineClient) -> None:
 
 async def aborted_requests_hold_no_embeddings(engine: Engine, client: EngineClient) -> None:
     assert await client.lifecycle.reset_prefix_cache()
-    waiting = [asyncio.ensure_future(ask(client, prompt, request_id=f"r{at}")) for at, prompt in enumerate(PROMPTS)]
+    waiting = [
+        asyncio.ensure_future(ask(client, prompt, request_id=f"r{at}")) for at, prompt in enumerate(GEMMA.prompts)
+    ]
     await asyncio.sleep(0)
-    for at in range(len(PROMPTS)):
+    for at in range(len(GEMMA.prompts)):
         client.abort(f"r{at}")
     await asyncio.gather(*waiting)
-    assert tokens_of(await ask(client, PROMPTS[3])) == PROMPTS[3]["output_token_ids"]
+    assert tokens_of(await ask(client, GEMMA.prompts[3])) == GEMMA.prompts[3]["output_token_ids"]
     assert engine.pictures is not None
     assert engine.pictures.cache.num_held == 0
 
@@ -139,7 +170,7 @@ async def a_sleeping_engine_forgets_its_embeddings(client: EngineClient) -> None
     num_runs = client.stats().encoder_runs
     await client.lifecycle.sleep()
     await client.lifecycle.wake()
-    assert tokens_of(await ask(client, PROMPTS[0])) == PROMPTS[0]["output_token_ids"]
+    assert tokens_of(await ask(client, GEMMA.prompts[0])) == GEMMA.prompts[0]["output_token_ids"]
     assert client.stats().encoder_runs == num_runs + 1
 
 

@@ -11,11 +11,14 @@ from typing import cast
 
 import numpy as np
 
+from engine.adapters.adapter_weights import AdapterWeights
 from engine.client import EngineClient
 from engine.interface.config import ModelInfo
 from engine.interface.context_overflow import ContextOverflow
+from engine.interface.errors import ModelError
 from engine.interface.snapshot import EngineSnapshot, RequestView, StepView
 from engine.interface.types import (
+    AdapterChoice,
     EngineBusy,
     EngineError,
     EngineState,
@@ -323,6 +326,8 @@ class FakeEngineClient:
         self.options: dict[str, dict[str, object]] = {}  # what each submit was told besides the parameters
         self.tenants: dict[str, str] = {}  # whose each request is
         self.pictures: tuple[PromptPicture, ...] = ()  # those of the last request
+        self.adapters: list[AdapterChoice | None] = []  # of each request
+        self.loaded_adapters: list[tuple[int, str]] = []  # slot and digest, in order
         self.submitted: list[FakeTokenStream] = []
         self.aborted: list[str] = []
         self.is_alive = False
@@ -346,12 +351,22 @@ class FakeEngineClient:
         if not self.is_manual:
             self._task = loop.create_task(self._run())
 
+    def read_adapter(self, path: Path) -> AdapterWeights:
+        """An adapter whose digest is the name of its folder, which must not begin with "bad"."""
+        if path.name.startswith("bad"):
+            raise ModelError(f"{path}: it is bad")
+        return AdapterWeights({}, path.name)
+
+    async def load_adapter(self, slot: int, weights: AdapterWeights) -> None:
+        await asyncio.sleep(0)
+        self.loaded_adapters.append((slot, weights.digest))
+
     def check_text(self, token_ids: Sequence[int]) -> None:
         self.check_prompt([*token_ids, *token_ids[-1:]], 1)
 
     async def embed(
         self, prompt_token_ids: Sequence[int], pooling: Pooling, *, priority: int = 0, tenant: str = "",
-        second_start: int = 0,
+        second_start: int = 0, cache_salt: str | None = None,
     ) -> np.ndarray:  # fmt: skip
         """The first and the last token and how many there are; of the mean, negative."""
         values = np.array([prompt_token_ids[0], prompt_token_ids[-1], len(prompt_token_ids)], np.float32)
@@ -397,6 +412,7 @@ class FakeEngineClient:
         num_prompt_output_tokens: int = 0,
         wants_progress: bool = False,
         pictures: Sequence[PromptPicture] = (),
+        adapter: AdapterChoice | None = None,
         is_checked: bool = False,
     ) -> FakeTokenStream:
         if not self.is_alive:
@@ -408,6 +424,7 @@ class FakeEngineClient:
         self.options[request_id] = {"priority": priority, "cache_salt": cache_salt, "timeout": timeout}
         self.tenants[request_id] = tenant
         self.pictures = tuple(pictures)
+        self.adapters.append(adapter)
         output = self.respond(prompt_token_ids, params)
         stream = FakeTokenStream(request_id, prompt_token_ids, output, params, self, matcher)
         stream.wants_progress = wants_progress

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from typing import Any, cast
 
 from server.media.picture_format import PictureFormat
 from server.text.chat_template import ChatTemplate
 from server.text.infill import Infill
 from server.text.label_head import LabelHead
+from server.text.pair_prompt import AnswerTokens, PairPrompt
 from server.text.sentence_encoder import SentenceEncoder
 from server.text.text_model import TextModel
 from server.text.tokenization.control_tokens import ControlTokens, ShieldedText
@@ -71,6 +73,8 @@ class FakeTextModel:
     infill: Infill | None = None
     sentences: SentenceEncoder | None = None
     head: LabelHead | None = None
+    pairs: PairPrompt | None = None
+    answers: AnswerTokens | None = None
     ignores_media = False
     pictures: PictureFormat | None = None
 
@@ -78,6 +82,13 @@ class FakeTextModel:
         self.sampling_defaults = sampling_defaults
         self.tokenizer = FakeTokenizer()
         self.chat_template = None if chat_template is None else ChatTemplate(chat_template)
+
+    def with_defaults(self, sampling: Mapping[str, Any], variables: Mapping[str, Any]) -> TextModel:
+        changed = copy(self)
+        changed.sampling_defaults = {**self.sampling_defaults, **sampling}
+        if self.chat_template is not None:
+            changed.chat_template = self.chat_template.with_defaults(variables)
+        return changed.model
 
     @property
     def model(self) -> TextModel:

@@ -7,38 +7,13 @@ import io
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 
-from server.media.picture_format import PictureFormat
-from tests.fakes.text_model import FakeTextModel
+from server.media.idefics3_pictures import Idefics3Pictures
+from server.media.tiling import Tiling
+from tests.fakes.seeing_text_model import FORM, SeeingTextModel
 from tests.server.conftest import RunningServer, StartServer
-
-TEMPLATE = (
-    "{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}"
-    "{% for part in m.content %}{% if part.type == 'image' %}<img>{% else %}{{ part.text }}{% endif %}{% endfor %}"
-    "{% endif %}{{ '\n' }}{% endfor %}assistant:"
-)
-FORM = PictureFormat(
-    height=4,
-    width=6,
-    resample=2,
-    num_tokens=3,
-    most=2,
-    marker="<img>",
-    before="[",
-    token="\x01",
-    token_id=1,
-    behind="]",
-)
-
-
-class SeeingTextModel(FakeTextModel):
-    pictures = FORM
-
-    def __init__(self) -> None:
-        super().__init__(TEMPLATE)
 
 
 def url_of(colour: str) -> str:
@@ -182,6 +157,50 @@ async def test_a_cut_prompt_has_whole_pictures(seeing: RunningServer) -> None:
         assert answer["usage"]["prompt_tokens"] <= most
 
 
+RESPONSES_PARTS = [
+    {"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": RED}, {"type": "input_text", "text": "b"},
+]  # fmt: skip
+
+
+class CuttingTextModel(SeeingTextModel):
+    pictures = Idefics3Pictures(Tiling(4, 4, 2, 8), 3, 16, marker="<img>", token="\x01", token_id=1)
+
+
+async def test_a_picture_that_is_cut_is_several_to_the_engine(start_server: StartServer) -> None:
+    server = await start_server(text_model=CuttingTextModel())
+    around, rest = "<fake_token_around_image>", "\1\1\1"
+    rows = [f"{around}<row_{at}_col_1>{rest}{around}<row_{at}_col_2>{rest}\n" for at in (1, 2)]
+    text = f"user:a{''.join(rows)}\n{around}<global-img>{rest}{around}b\nassistant:"
+    body = {"messages": [{"role": "user", "content": parts("a", RED, "b")}], "max_tokens": 4}
+    status, answer = await server.post("/v1/chat/completions", body)
+    assert (status, answer["usage"]["prompt_tokens"]) == (200, len(text))
+    assert answer["usage"]["prompt_tokens_details"]["image_tokens"] == 15
+    assert [picture.start for picture in server.engine.pictures] == [
+        at for at in range(len(text)) if text[at : at + 3] == rest
+    ]
+    assert [picture.num_tokens for picture in server.engine.pictures] == [3] * 5
+    for route in ("/v1/chat/completions/input_tokens", "/v1/responses/input_tokens"):
+        asked = {"input": [{"role": "user", "content": RESPONSES_PARTS}]} if "responses" in route else body
+        _, counted = await server.post(route, asked)
+        assert counted["input_tokens"] == len(text)
+    _, shown = await server.post("/apply-template", body)
+    assert shown["prompt"] == text
+    _, rendered = await server.post("/v1/chat/completions/render", body)
+    assert bytes(rendered["token_ids"]).decode() == text
+    for most in (len(text) - len(text.partition(rest)[0]) - 1, 40):  # within a tile, and behind the first ones
+        await server.post("/v1/chat/completions", {**body, "truncate_prompt_tokens": most})
+        assert server.engine.pictures == ()
+
+
+async def test_low_detail_is_one_tile(start_server: StartServer) -> None:
+    server = await start_server(text_model=CuttingTextModel())
+    low = {"type": "image_url", "image_url": {"url": RED, "detail": "low"}}
+    content = [low, *parts(RED)]
+    status, _ = await server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}]})
+    assert status == 200
+    assert len(server.engine.pictures) == 1 + 5
+
+
 async def test_files_of_the_allowed_folder_are_read(start_server: StartServer, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for folder in (tmp_path, tmp_path / "in"):
@@ -215,5 +234,21 @@ async def test_pictures_of_allowed_hosts_are_downloaded(start_server: StartServe
 
 
 def test_the_text_of_a_picture() -> None:
-    assert FORM.text == "[\1\1\1]"
-    assert np.array(FORM[:2]).tolist() == [4, 6]
+    assert FORM.text(0, 0) == "[\1\1\1]"
+
+
+async def test_what_the_model_reads_is_told_to_every_client(seeing: RunningServer) -> None:
+    _, listed = await seeing.get("/v1/models")
+    (model,), (codex,) = listed["data"], listed["models"]
+    assert model["modalities"] == codex["input_modalities"] == ["text", "image"]
+    assert (model["image_tokens"], model["max_images"], model["encoder_bytes"]) == (3, 2, 0)
+    assert (await seeing.get("/props"))[1]["modalities"]["vision"] is True
+    assert "vision" in (await seeing.post("/api/show", {"model": "fake"}))[1]["capabilities"]
+
+
+async def test_a_model_of_text_has_no_figures_of_pictures(server: RunningServer) -> None:
+    _, listed = await server.get("/v1/models")
+    assert not {"image_tokens", "max_images", "encoder_bytes"} & listed["data"][0].keys()
+    assert listed["models"][0]["input_modalities"] == ["text"]
+    assert (await server.get("/props"))[1]["modalities"]["vision"] is False
+    assert "vision" not in (await server.post("/api/show", {"model": "fake"}))[1]["capabilities"]

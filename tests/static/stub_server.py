@@ -26,7 +26,9 @@ STATIC = Path(__file__).resolve().parents[2] / "static"
 MODEL = "stub-model"
 STORY = " there was a river that ran the wrong way, and nobody minded.".replace(" ", "| ").split("|")[1:]
 CODE = ["Like ", "this:\n", "``", "`python\n", "print(", "'hi')\n", "```\n", "<img src=x onerror=", "alert(1)>"]
-CONTENT_SECURITY_POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+CONTENT_SECURITY_POLICY = (
+    "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 TOKEN_INTERVAL = 0.003  # seconds
 DROP_DELAY = 0.1  # seconds for the client to read what came; a reset connection discards what it has not
 REFUSAL = {
@@ -46,6 +48,7 @@ class StubServer:
         self.aborted = asyncio.Event()
         self.is_ready = True
         self.models = [MODEL]
+        self.modalities = ["text"]  # of all of them
         self.num_prompt_tokens = 12  # of every prompt, as the tokenizer says
         self.num_watchers = 0  # of the engine
         self.is_quiet = False  # the engine has nothing to do
@@ -98,6 +101,7 @@ class StubServer:
 
     async def _models(self, _: web.Request) -> web.Response:
         shared = {"object": "model", "created": 0, "owned_by": "eagre", "max_model_len": 2048}
+        shared |= {"modalities": self.modalities, "image_tokens": 256}
         shared["sampling_defaults"] = {"temperature": 0.2, "top_p": 0.9, "top_k": 40}
         return web.json_response({"object": "list", "data": [{"id": name, **shared} for name in self.models]})
 
@@ -239,8 +243,10 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
 
 
 def _script(body: dict[str, Any]) -> str:
-    prompt: str = body["messages"][-1]["content"] if "messages" in body else body["prompt"]
-    return prompt.rsplit("\n", 1)[-1]
+    prompt: Any = body["messages"][-1]["content"] if "messages" in body else body["prompt"]
+    if isinstance(prompt, list):  # of parts, of which the text is the last
+        prompt = prompt[-1].get("text", "")
+    return str(prompt).rsplit("\n", 1)[-1]
 
 
 def _tokens(body: dict[str, Any]) -> Iterator[str | None]:

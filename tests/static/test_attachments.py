@@ -193,14 +193,3 @@ async def test_a_message_waits_for_its_files(page: Page, server: StubServer) -> 
     await page.click("#chat-send")
     assert await refusal(page) == "slow.txt is still being read."
     assert len(server.requests) == num_asked
-
-
-async def test_parts_of_a_messages_content(page: Page) -> None:
-    parts = await page.evaluate(
-        """import("/static/js/attachments/attachments.js").then(({ Attachments }) => {
-          const attachments = new Attachments();
-          attachments.files = [{ name: "a.md", text: "```\\nx\\n```" }];
-          return attachments.toContentParts();
-        })"""
-    )
-    assert parts == [{"type": "text", "text": "a.md\n````\n```\nx\n```\n````\n\n"}]

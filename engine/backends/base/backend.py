@@ -16,6 +16,7 @@ from engine.backends.base.operands import (
     Convolution,
     ExpertBiases,
     GatedDelta,
+    LowRankPairs,
     Norm,
     Picks,
     StateSpace,
@@ -45,26 +46,35 @@ class Products(Protocol):
     def norm_product(
         self, x: jax.Array, norm: Norm | None, weights: Matrix, layer: jax.Array, layout: TokenLayout, *,
         bias: jax.Array | None = None, activation: Activation = Activation.NONE, is_gated: bool = False,
+        extra: jax.Array | None = None,
     ) -> jax.Array:  # fmt: skip
-        """activation(norm(x) @ weights + bias); gated, activation(gate) * up of a matrix that has both.
+        """activation(norm(x) @ weights + bias + extra); gated, activation(gate) * up of a matrix that has both.
 
-        x is [num_tokens, inputs], bias [num_layers, outputs]; gated, weights and bias have first the gates, then the
-        ups.
+        x is [num_tokens, inputs], bias [num_layers, outputs], extra [num_tokens, outputs]; gated, weights, bias and
+        extra have first the gates, then the ups.
         """
 
     def add_product(
         self, addend: jax.Array, x: jax.Array, weights: Matrix, layer: jax.Array, layout: TokenLayout, *,
-        bias: jax.Array | None = None, scale: float = 1.0,
+        bias: jax.Array | None = None, scale: float = 1.0, extra: jax.Array | None = None,
     ) -> jax.Array:  # fmt: skip
-        """addend + scale * (x @ weights + bias), [num_tokens, outputs]; the addend may be overwritten."""
+        """addend + scale * (x @ weights + bias + extra), [num_tokens, outputs]; the addend may be overwritten."""
+
+    def low_rank(self, x: jax.Array, pairs: LowRankPairs, layer: jax.Array, layout: TokenLayout) -> jax.Array:
+        """The `extra` of a product of x that the adapters of the step's rows make, [num_tokens, outputs].
+
+        It is 0 in rows without an adapter.
+        """
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: Matrix, down: Matrix, picks: Picks, layer: jax.Array,
-        layout: TokenLayout, *, activation: Activation, clamp: Clamp | None = None, biases: ExpertBiases | None = None,
+        layout: TokenLayout, *, activation: Activation, is_gated: bool = True, clamp: Clamp | None = None,
+        biases: ExpertBiases | None = None,
     ) -> jax.Array:  # fmt: skip
         """addend + the sum over each token's experts of share * ((activation(x @ gate) * (x @ up)) @ down).
 
-        Biases are added to each of the three products, and a clamp stands for the activation.
+        Biases are added to each of the three products, and a clamp stands for the activation. Without gates, gate_up
+        holds ups alone, and the activation is that of up.
 
         Only experts with tokens are read, and each computes those tokens alone (Shazeer et al., 2017). The addend may
         be overwritten; gate_up and down are stacks of all experts of all layers.

@@ -1,9 +1,26 @@
 """The sizes that every model has, whatever its architecture."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cache.states import StateArray
 from cache.storage import KVLayout
+
+
+class Projection(NamedTuple):
+    """A dense layer that a pooled text goes through, or the head of a decoder that scores texts."""
+
+    num_inputs: int
+    num_outputs: int
+    in_folder: str  # the name of its tensors, without ".weight"
+    in_gguf: str
+    has_bias: bool = False
+    has_tanh: bool = False
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the sum of what it makes of parts is what it makes of their sum."""
+        return not self.has_bias and not self.has_tanh
 
 
 @dataclass(frozen=True)
@@ -18,6 +35,8 @@ class ModelConfig:
     num_kv_heads: int
     head_dim: int
     context_length: int  # tokens it was trained for
+    num_labels: int = field(default=0, kw_only=True)  # scores of its head; 0: it has none
+    projections: tuple[Projection, ...] = field(default=(), kw_only=True)  # of a pooled text, one after the other
 
     @property
     def q_size(self) -> int:
@@ -41,6 +60,11 @@ class ModelConfig:
     def recurrence_sizes(self) -> dict[str, int]:
         """The features of heads of recurrent layers, each under a name for messages; nothing where there are none."""
         return {}
+
+    @property
+    def has_distance_biases(self) -> bool:
+        """Whether scores of attention fall with the distance of two tokens."""
+        return False
 
     @property
     def num_paged_layers(self) -> int:

@@ -1,7 +1,7 @@
 """What a model passes to a backend besides weights and activations: norms, activations, constants of attention."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -24,6 +24,8 @@ class Activation(IntEnum):
     SILU = 1  # Elfwing et al., "Sigmoid-weighted linear units", 2017
     GELU_TANH = 2  # the approximation of Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016
     GELU_ERF = 3  # their exact function
+    RELU = 4
+    RELU_SQUARED = 5  # So et al., "Primer", 2021
 
 
 class Clamp(NamedTuple):
@@ -39,7 +41,7 @@ class Clamp(NamedTuple):
 class ExpertBiases(NamedTuple):
     """Of a stack of experts, as their matrices are stacked."""
 
-    gate_up: jax.Array  # [num_layers * num_experts, 2 * inner], the gate's first
+    gate_up: jax.Array  # [num_layers * num_experts, 2 * inner], the gate's first; without gates [..., inner]
     down: jax.Array  # [num_layers * num_experts, hidden]
 
 
@@ -61,13 +63,31 @@ class Picks(NamedTuple):
     num_experts: int  # of a layer; in a stack of matrices, expert i of a layer is at layer * num_experts + i
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LowRankPairs:
+    """The pairs of low-rank matrices that adapters add to one leaf (Hu et al., "LoRA", 2021).
+
+    The outputs of a leaf are in parts, such as queries, keys and values, each with rows of `down` of its own, from
+    part * rank on. What an adapter's own rank leaves free is 0.
+    """
+
+    down: jax.Array  # [num_slots, num_layers, num_parts * rank, inputs]
+    up: jax.Array  # [num_slots, num_layers, rank, outputs], times the adapter's own scale
+    ranks: jax.Array  # int32[num_slots], of each adapter; 0: it does not change this leaf, or there is none
+    ends: tuple[int, ...] = field(metadata={"static": True})  # of each part, among the outputs
+
+    @property
+    def num_outputs(self) -> int:
+        return self.ends[-1]
+
+
 @dataclass(frozen=True)
 class AttentionConstants:
     """The constants of attention in a model, the same for a whole step.
 
     Host arrays are constants of the compiled program, so that what a model does not use costs nothing. Raises
-    ValueError where the norms of queries and keys are no RMS norms, have biases or differ in epsilon, or where a
-    layer has a window without an order of the tokens.
+    ValueError where the norms of queries and keys are no RMS norms, have biases or differ in epsilon.
     """
 
     num_heads: int
@@ -76,12 +96,16 @@ class AttentionConstants:
     # rotary_dim features of a head are rotated, feature i with feature i + rotary_dim / 2; the rest pass through.
     rotations: jax.Array
     tables: np.ndarray  # int32[num_layers]: which of the rotations a layer uses; -1: it does not rotate
-    windows: np.ndarray  # int32[num_layers]: tokens that a query sees, up to and with its own; 0: all
+    # int32[num_layers]: tokens that a query sees, up to and with its own, and where tokens have no order, on either
+    # side; 0: all.
+    windows: np.ndarray
     softcap: float = 0.0  # above 0, scores become softcap * tanh(scores / softcap)
-    is_causal: bool = True  # else tokens see their whole text, which one step computes; without windows
+    is_causal: bool = True  # else tokens see their whole text, which one step computes
     # [num_layers, num_heads]: a score in each softmax that has no value, so that the weights add up to less than 1
     # (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023).
     sinks: jax.Array | None = None
+    # float32[num_heads]: what each position between a query and a key takes from their score, behind soft caps.
+    distance_slopes: np.ndarray | None = None
     # RMS norms of queries and keys before they are rotated: [num_layers, head_dim], each head by itself,
     # or [num_layers, num_heads * head_dim], over all heads at once.
     q_norm: Norm | None = None
@@ -93,8 +117,6 @@ class AttentionConstants:
             raise ValueError("a norm of queries or keys has another kind or a bias; attention takes RMS norms alone")
         if len({norm.epsilon for norm in norms}) > 1:
             raise ValueError(f"q_norm and k_norm differ in epsilon: {norms[0].epsilon} and {norms[1].epsilon}")
-        if not self.is_causal and self.windows.any():
-            raise ValueError("attention without an order of the tokens has no windows")
 
 
 @dataclass(frozen=True)
@@ -114,6 +136,7 @@ class GatedDelta:
     time_bias: jax.Array  # float32[num_layers, num_heads]
     norm: Norm  # of each head of the output: [num_layers, value_dim]
     is_tiled: bool  # whether head i has keys i modulo num_key_heads; else neighbouring heads share keys
+    beta_scale: float = 1.0  # multiplies the sigmoid of beta; with 2, states may be turned around
 
     @property
     def key_size(self) -> int:

@@ -13,8 +13,9 @@ from cache.page import NULL_PAGE_ID
 # LOAD, SAVE and SAVE_END are those of models with recurrent layers, of entries in the arrays of states
 # (cache/states.py): that of a snapshot from which the row's state is loaded (0: it is that of the slot), that of a
 # snapshot to which it is saved (0: none), and after how many tokens of the sequence. Every sequence begins with a state
-# of zeros.
-START, NUM_TOKENS, SLOT, TOKEN, LOAD, SAVE, SAVE_END, END, SECOND, NUM_ROW_INTS = range(10)
+# of zeros. ADAPTER is one more than the slot of the row's adapter (0: it has none); ADAPTER_SCALE has the bits of a
+# float32.
+START, NUM_TOKENS, SLOT, TOKEN, LOAD, SAVE, SAVE_END, END, SECOND, ADAPTER, ADAPTER_SCALE, NUM_ROW_INTS = range(12)
 
 BLOCK_SIZE = 128  # tokens of context that portable attention gathers at a time
 
@@ -34,6 +35,7 @@ class TokenLayout(NamedTuple):
     write_page: jax.Array  # int32[num_tokens]; the null page for padding
     write_offset: jax.Array  # int32[num_tokens], within the page
     last_seen: jax.Array | None = None  # int32[num_tokens], the last position that each token sees; None: its own
+    rope_positions: jax.Array | None = None  # int32[num_tokens, axes], by which M-RoPE rotates; None: `positions`
 
     @property
     def num_decode_rows(self) -> int:

@@ -14,6 +14,7 @@ from engine.backends.base.operands import (
     Clamp,
     ExpertBiases,
     GatedDelta,
+    LowRankPairs,
     Norm,
     NormKind,
     Picks,
@@ -45,31 +46,38 @@ class NativeProducts:
     def norm_product(
         self, x: jax.Array, norm: Norm | None, weights: PackedMatrix, layer: jax.Array, layout: TokenLayout, *,
         bias: jax.Array | None = None, activation: Activation = Activation.NONE, is_gated: bool = False,
+        extra: jax.Array | None = None,
     ) -> jax.Array:  # fmt: skip
         weight, norm_bias, kind, epsilon = _of_norm(norm)
         return products.norm_product(
             x, layout.rows, layer, weight, norm_bias, weights, _or_nothing(bias),
             norm_kind=kind, epsilon=epsilon, activation=activation, is_gated=is_gated, num_tiles=layout.num_tiles,
+            extra=_or_nothing(extra),
         )  # fmt: skip
 
     def add_product(
         self, addend: jax.Array, x: jax.Array, weights: PackedMatrix, layer: jax.Array, layout: TokenLayout, *,
-        bias: jax.Array | None = None, scale: float = 1.0,
+        bias: jax.Array | None = None, scale: float = 1.0, extra: jax.Array | None = None,
     ) -> jax.Array:  # fmt: skip
         """As `Products.add_product`, in place."""
         return products.add_product(
-            addend, x, layout.rows, layer, weights, _or_nothing(bias), scale=scale, num_tiles=layout.num_tiles
-        )
+            addend, x, layout.rows, layer, weights, _or_nothing(bias),
+            scale=scale, num_tiles=layout.num_tiles, extra=_or_nothing(extra),
+        )  # fmt: skip
+
+    def low_rank(self, x: jax.Array, pairs: LowRankPairs, layer: jax.Array, layout: TokenLayout) -> jax.Array:
+        return products.low_rank(x, layout.rows, layer, pairs, num_tiles=layout.num_tiles)
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: PackedMatrix, down: PackedMatrix, picks: Picks,
-        layer: jax.Array, layout: TokenLayout, *, activation: Activation, clamp: Clamp | None = None,
-        biases: ExpertBiases | None = None,
+        layer: jax.Array, layout: TokenLayout, *, activation: Activation, is_gated: bool = True,
+        clamp: Clamp | None = None, biases: ExpertBiases | None = None,
     ) -> jax.Array:  # fmt: skip
         """As `Products.add_experts`, in place."""
         return add_experts(
-            addend, x, gate_up, down, picks, layer, layout, activation=activation, clamp=clamp, biases=biases
-        )
+            addend, x, gate_up, down, picks, layer, layout,
+            activation=activation, is_gated=is_gated, clamp=clamp, biases=biases,
+        )  # fmt: skip
 
     def head_product(
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: PackedMatrix, *,
@@ -152,6 +160,8 @@ def attention_unsupported_reason(model: ModelConfig) -> str | None:
                 f"the native recurrence takes heads of up to {recurrence.LARGEST_HEAD} features in multiples of "
                 f"{recurrence.HEAD_MULTIPLE}; the model's {name} have {size}"
             )
+    if model.has_distance_biases:
+        return "native attention does not take the distance of tokens into account (ALiBi)"
     if not model.num_paged_layers or (model.head_dim % HEAD_MULTIPLE == 0 and model.head_dim <= LARGEST_HEAD):
         return None
     return (

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from engine.backends.base.operands import Activation, Clamp, ExpertBiases, NormKind, Picks
+from engine.backends.base.operands import Activation, Clamp, ExpertBiases, LowRankPairs, NormKind, Picks
 from engine.backends.base.token_layout import TokenLayout
 from engine.backends.native.library import target
 from engine.weights.packing import ALIGNMENT, Format, PackedMatrix
@@ -19,7 +19,7 @@ from engine.weights.packing import ALIGNMENT, Format, PackedMatrix
 Array: TypeAlias = jax.Array | np.ndarray
 
 _NOTHING = np.zeros(0, np.float32)  # in place of biases
-_CLAMPED = 4  # the number of what stands for an activation where there is a clamp; as src/products/finish.h has it
+_CLAMPED = 6  # the number of what stands for an activation where there is a clamp; as src/products/finish.h has it
 _AS_BFLOAT16 = 64  # on top of a format of integers: they are multiplied as bfloat16; as src/ffi/stack.h has it
 
 
@@ -38,12 +38,13 @@ def norm(
 def norm_product(
     x: Array, rows: Array, layer: Array, norm: Array, norm_bias: Array,
     weights: PackedMatrix, bias: Array, *,
-    norm_kind: int, epsilon: float, activation: int, is_gated: bool, num_tiles: int,
+    norm_kind: int, epsilon: float, activation: int, is_gated: bool, num_tiles: int, extra: Array = _NOTHING,
 ) -> jax.Array:  # fmt: skip
-    """activation(norm(x) @ weights[layer]ᵀ + bias[layer]), or gated, activation(gate) * up.
+    """activation(norm(x) @ weights[layer]ᵀ + bias[layer] + extra), or gated, activation(gate) * up.
 
     A gated product is that of Shazeer, "GLU variants improve transformer", 2020; the gate's parts come before those of
-    `up`. Arrays are float32: norms [num_layers, inputs], bias [num_layers, outputs], result [num_tokens, outputs].
+    `up`. Arrays are float32: norms [num_layers, inputs], bias [num_layers, outputs], extra and result [num_tokens,
+    outputs].
 
     Raises ValueError: the kind of norm or activation is unknown, or the norm's arrays do not belong to its kind.
     """
@@ -53,7 +54,7 @@ def norm_product(
     num_outputs = weights.num_outputs // 2 if is_gated else weights.num_outputs
     call = jax.ffi.ffi_call(target("norm_product"), jax.ShapeDtypeStruct((x.shape[0], num_outputs), jnp.float32))
     product: jax.Array = call(
-        x, rows, layer, norm, norm_bias, weights.blocks, places_of(weights), bias,
+        x, rows, layer, norm, norm_bias, weights.blocks, places_of(weights), bias, extra,
         num_tiles=num_tiles, **_sizes(weights), norm_kind=int(norm_kind), epsilon=np.float32(epsilon),
         activation=int(activation), is_gated=is_gated,
     )  # fmt: skip
@@ -62,16 +63,28 @@ def norm_product(
 
 def add_product(
     addend: Array, x: Array, rows: Array, layer: Array, weights: PackedMatrix, bias: Array, *,
-    scale: float = 1.0, num_tiles: int,
+    scale: float = 1.0, num_tiles: int, extra: Array = _NOTHING,
 ) -> jax.Array:  # fmt: skip
-    """addend + scale * (x @ weights[layer]ᵀ + bias[layer]), in place of the addend, float32[num_tokens, outputs]."""
+    """addend + scale * (x @ weights[layer]ᵀ + bias[layer] + extra), in place of the addend.
+
+    Addend and extra are float32[num_tokens, outputs].
+    """
     out = jax.ShapeDtypeStruct(addend.shape, jnp.float32)
     call = jax.ffi.ffi_call(target("add_product"), out, input_output_aliases={0: 0})
     total: jax.Array = call(
-        addend, x, rows, layer, weights.blocks, places_of(weights), bias,
+        addend, x, rows, layer, weights.blocks, places_of(weights), bias, extra,
         num_tiles=num_tiles, **_sizes(weights), scale=np.float32(scale),
     )  # fmt: skip
     return total
+
+
+def low_rank(x: Array, rows: Array, layer: Array, pairs: LowRankPairs, *, num_tiles: int) -> jax.Array:
+    """What the adapters of a step's rows add to a product of x, float32[num_tokens, outputs]."""
+    out = jax.ShapeDtypeStruct((x.shape[0], pairs.num_outputs), jnp.float32)
+    added: jax.Array = jax.ffi.ffi_call(target("low_rank"), out)(
+        x, rows, layer, pairs.down, pairs.up, pairs.ranks, num_tiles=num_tiles, ends=np.array(pairs.ends, np.int64)
+    )
+    return added
 
 
 def head_product(
@@ -145,7 +158,8 @@ def _check_norm(kind: int, norm: Array, norm_bias: Array) -> None:
 
 def add_experts(
     addend: jax.Array, x: jax.Array, gate_up: PackedMatrix, down: PackedMatrix, picks: Picks, layer: jax.Array,
-    layout: TokenLayout, *, activation: Activation, clamp: Clamp | None = None, biases: ExpertBiases | None = None,
+    layout: TokenLayout, *, activation: Activation, is_gated: bool = True, clamp: Clamp | None = None,
+    biases: ExpertBiases | None = None,
 ) -> jax.Array:  # fmt: skip
     """As `Products.add_experts`, in place of the addend.
 
@@ -160,7 +174,7 @@ def add_experts(
         num_tiles=layout.num_tiles, gate_up_tiles=np.array(gate_up.placement.tiles, np.int64),
         down_tiles=np.array(down.placement.tiles, np.int64), num_inputs=gate_up.num_inputs,
         num_inner=down.num_inputs, num_experts=picks.num_experts,
-        activation=int(activation) if clamp is None else _CLAMPED,
+        activation=int(activation) if clamp is None else _CLAMPED, is_gated=is_gated,
         scale=np.float32(1.0 if clamp is None else clamp.alpha),
         softcap=np.float32(0.0 if clamp is None else clamp.limit),
     )  # fmt: skip

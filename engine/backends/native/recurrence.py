@@ -40,6 +40,6 @@ def gated_delta(
         qkvz, beta, alpha, rows, layer, constants.convolution, constants.decay, constants.time_bias,
         constants.norm.weight, *states,
         num_tiles=num_tiles, num_key_heads=constants.num_key_heads, is_tiled=constants.is_tiled,
-        epsilon=np.float32(constants.norm.epsilon),
+        epsilon=np.float32(constants.norm.epsilon), beta_scale=np.float32(constants.beta_scale),
     )  # fmt: skip
     return made, (inputs, matrices)

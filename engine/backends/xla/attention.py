@@ -35,11 +35,11 @@ def attend(
     if num_tiles:
         tiles = q[num_decode:].reshape(num_tiles, -1, *q.shape[1:])
         positions, table = layout.positions[num_decode:].reshape(num_tiles, -1), layout.page_table[num_decode:]
-        outputs.append(_attend(tiles, positions, _last_seen(layout, constants), kv, layer, table, constants))
+        outputs.append(_attend(tiles, positions, _last_seen(layer, layout, constants), kv, layer, table, constants))
     return jnp.concatenate(outputs), kv
 
 
-def _last_seen(layout: TokenLayout, constants: AttentionConstants) -> jax.Array:
+def _last_seen(layer: jax.Array, layout: TokenLayout, constants: AttentionConstants) -> jax.Array:
     """The last position that each token of a tile sees: int32[num_tiles, tile_size]."""
     num_decode, num_tiles = layout.num_decode_rows, layout.num_tiles
     positions = layout.positions[num_decode:].reshape(num_tiles, -1)
@@ -48,7 +48,10 @@ def _last_seen(layout: TokenLayout, constants: AttentionConstants) -> jax.Array:
     if constants.is_causal:
         return positions
     of_text = jnp.maximum(layout.rows[num_decode:, END] - 1, 0)  # 0 in padding
-    return jnp.broadcast_to(of_text[:, None], positions.shape)
+    if not constants.windows.any():
+        return jnp.broadcast_to(of_text[:, None], positions.shape)
+    window = jnp.asarray(constants.windows)[layer]
+    return jnp.where(window > 0, jnp.minimum(positions + window - 1, of_text[:, None]), of_text[:, None])
 
 
 def _normed_heads(x: jax.Array, norm: Norm | None, layer: jax.Array) -> jax.Array:
@@ -96,6 +99,10 @@ def _attend(
     last_positions = jnp.max(ends, axis=1, keepdims=True)
     query_positions, query_ends = (jnp.tile(each, (1, group))[:, None, :, None] for each in (positions, ends))
     first_seen = _first_seen(query_positions, layer, constants)
+    slopes = None
+    if constants.distance_slopes is not None:
+        by_group = constants.distance_slopes.reshape(num_kv_heads, group)
+        slopes = jnp.asarray(np.repeat(by_group, width, axis=1)[None, :, :, None])
 
     def block(index: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         best, total, acc = carry
@@ -105,6 +112,8 @@ def _attend(
         if constants.softcap:
             scores = constants.softcap * jnp.tanh(scores / constants.softcap)
         key_positions = index * block_size + jnp.arange(block_size)
+        if slopes is not None:
+            scores -= slopes * jnp.abs(query_positions - key_positions)
         # What the row does not see may be anything: 0 times a NaN that another request left is a NaN.
         values = jnp.where((key_positions <= last_positions)[:, None, :, None], values, 0)
         is_seen = key_positions <= query_ends

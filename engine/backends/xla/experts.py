@@ -20,9 +20,9 @@ MAX_BLOCK_ROWS = 32
 
 def add_experts(
     addend: jax.Array, x: jax.Array, gate_up: jax.Array, down: jax.Array, picks: Picks, layer: jax.Array,
-    layout: TokenLayout, gated: Callable[[jax.Array], jax.Array], biases: ExpertBiases | None = None,
+    layout: TokenLayout, finished: Callable[[jax.Array], jax.Array], biases: ExpertBiases | None = None,
 ) -> jax.Array:  # fmt: skip
-    """As `Products.add_experts`; `gated` makes [rows, inner] of a block's gates and ups."""
+    """As `Products.add_experts`; `finished` makes [rows, inner] of a block's gates and ups."""
     num_tokens, num_picked = picks.experts.shape
     num_pairs, num_experts = num_tokens * num_picked, picks.num_experts
     # As many rows as an expert has on average, and at least one, keep the rows that are empty below half of all.
@@ -44,7 +44,7 @@ def add_experts(
         place = end_pairs[expert] - counts[expert] + number * num_rows + jnp.arange(num_rows)
         pair = jnp.where(place < end_pairs[expert], order[place], num_pairs)  # beyond all where it is empty
         token, stacked = pair // num_picked, layer * num_experts + expert
-        inner = gated(
+        inner = finished(
             biased(x[token] @ of_layer(gate_up, stacked), None if biases is None else biases.gate_up, stacked)
         )
         # A share may multiply what goes into a product as well as what comes out of it.

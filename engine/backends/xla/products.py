@@ -7,14 +7,17 @@ import jax
 import jax.numpy as jnp
 
 from engine.backends.base.norms import biased, normed, of_layer
-from engine.backends.base.operands import Activation, Clamp, ExpertBiases, Norm, Picks
+from engine.backends.base.operands import Activation, Clamp, ExpertBiases, LowRankPairs, Norm, Picks
 from engine.backends.base.token_layout import TokenLayout
 from engine.backends.xla.experts import add_experts
+from engine.backends.xla.low_rank import low_rank
 
 _ACTIVATIONS: Mapping[Activation, Callable[[jax.Array], jax.Array]] = {
     Activation.SILU: jax.nn.silu,
     Activation.GELU_TANH: partial(jax.nn.gelu, approximate=True),
     Activation.GELU_ERF: partial(jax.nn.gelu, approximate=False),
+    Activation.RELU: jax.nn.relu,
+    Activation.RELU_SQUARED: lambda x: jnp.square(jax.nn.relu(x)),
 }
 
 
@@ -30,26 +33,31 @@ class XlaProducts:
     def norm_product(
         self, x: jax.Array, norm: Norm | None, weights: jax.Array, layer: jax.Array, layout: TokenLayout, *,
         bias: jax.Array | None = None, activation: Activation = Activation.NONE, is_gated: bool = False,
+        extra: jax.Array | None = None,
     ) -> jax.Array:  # fmt: skip
         """As `Products.norm_product` (gated: Shazeer, "GLU variants improve transformer", 2020)."""
-        product = biased(normed(x, norm, layer) @ of_layer(weights, layer), bias, layer)
+        product = _with(biased(normed(x, norm, layer) @ of_layer(weights, layer), bias, layer), extra)
         return _finished(product, activation, is_gated)
 
     def add_product(
         self, addend: jax.Array, x: jax.Array, weights: jax.Array, layer: jax.Array, layout: TokenLayout, *,
-        bias: jax.Array | None = None, scale: float = 1.0,
+        bias: jax.Array | None = None, scale: float = 1.0, extra: jax.Array | None = None,
     ) -> jax.Array:  # fmt: skip
-        return addend + _scaled(biased(x @ of_layer(weights, layer), bias, layer), scale)
+        return addend + _scaled(_with(biased(x @ of_layer(weights, layer), bias, layer), extra), scale)
+
+    def low_rank(self, x: jax.Array, pairs: LowRankPairs, layer: jax.Array, layout: TokenLayout) -> jax.Array:
+        return low_rank(x, pairs, layer, layout)
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: jax.Array, down: jax.Array, picks: Picks, layer: jax.Array,
-        layout: TokenLayout, *, activation: Activation, clamp: Clamp | None = None, biases: ExpertBiases | None = None,
+        layout: TokenLayout, *, activation: Activation, is_gated: bool = True, clamp: Clamp | None = None,
+        biases: ExpertBiases | None = None,
     ) -> jax.Array:  # fmt: skip
         if clamp is None:
-            gated = partial(_finished, activation=activation, is_gated=True)
+            finished = partial(_finished, activation=activation, is_gated=is_gated)
         else:
-            gated = partial(_clamped, clamp=clamp)
-        return add_experts(addend, x, gate_up, down, picks, layer, layout, gated, biases)
+            finished = partial(_clamped, clamp=clamp)
+        return add_experts(addend, x, gate_up, down, picks, layer, layout, finished, biases)
 
     def head_product(
         self, x: jax.Array, sampled: jax.Array, norm: Norm | None, weights: jax.Array, *,
@@ -60,6 +68,10 @@ class XlaProducts:
         product = jnp.einsum("re,ve->rv", rows, weights, preferred_element_type=jnp.float32)
         logits = _scaled(biased(product, bias, only), scale)
         return softcap * jnp.tanh(logits / softcap) if softcap else logits
+
+
+def _with(product: jax.Array, extra: jax.Array | None) -> jax.Array:
+    return product if extra is None else product + extra
 
 
 def _scaled(x: jax.Array, scale: float) -> jax.Array:

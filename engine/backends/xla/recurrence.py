@@ -62,7 +62,8 @@ def _token(
     q, k, v = spread(q)[..., None], spread(k)[..., None], v.reshape(constants.num_heads, constants.value_dim)
     decay = jnp.exp(weights.decay * jax.nn.softplus(alpha.astype(jnp.float32) + weights.time_bias))
     matrices = matrices * decay[:, None, None]
-    change = (v - jnp.sum(matrices * k, axis=1)) * jax.nn.sigmoid(beta.astype(jnp.float32))[:, None]
+    share = jax.nn.sigmoid(beta.astype(jnp.float32)) * constants.beta_scale
+    change = (v - jnp.sum(matrices * k, axis=1)) * share[:, None]
     matrices = matrices + k * change[:, None]
     out = jnp.sum(matrices * q, axis=1)
     out = out * lax.rsqrt(jnp.mean(out * out, axis=-1, keepdims=True) + constants.norm.epsilon) * weights.norm

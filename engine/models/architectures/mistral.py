@@ -58,26 +58,43 @@ class Ministral3(Mistral):
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
         usual = folder_config.read_decoder(config, tensor_names, cls.model_type)
         windows = folder_config.read_windows(config, [True] * usual.num_layers)
-        growth, original = 0.0, usual.context_length
-        for table in rope_tables(config):
-            growth = table.number("llama_4_scaling_beta") or growth
-            original = table.integer("original_max_position_embeddings", least=1) or original
-        return cls(_growing(dataclasses.replace(usual, windows=windows), growth, original))
+        return cls(_growing(dataclasses.replace(usual, windows=windows), *read_growth(config, usual.context_length)))
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
         usual = gguf_config.read_decoder(file)
-        original = file.fields.integer("rope.scaling.original_context_length") or usual.context_length
-        return cls(_growing(usual, gguf_config.read_multiplier(file, "attention.temperature_scale", 0.0), original))
+        return cls(_growing(usual, *read_growth_of_gguf(file, usual.context_length)))
 
     def attention_input(self, qkv: jax.Array, layout: TokenLayout) -> jax.Array:
         """As `Decoder.attention_input`. The rotation keeps a query's length, so it may grow before."""
         config = self.config
-        if config.query_growth == 0.0:
-            return qkv
-        growth = 1 + config.query_growth * jnp.log1p((layout.positions // config.original_context).astype(jnp.float32))
-        is_query = jnp.arange(qkv.shape[1]) < config.q_size
-        return qkv * jnp.where(is_query, growth[:, None], 1).astype(qkv.dtype)
+        return with_grown_queries(qkv, layout.positions, config.q_size, config.query_growth, config.original_context)
+
+
+def with_grown_queries(
+    qkv: jax.Array, positions: jax.Array, q_size: int, query_growth: float, original_context: int
+) -> jax.Array:
+    """Queries, [num_tokens, q_size] and what stands behind them, as they are at int32[num_tokens] positions."""
+    if query_growth == 0.0:
+        return qkv
+    growth = 1 + query_growth * jnp.log1p((positions // original_context).astype(jnp.float32))
+    is_query = jnp.arange(qkv.shape[1]) < q_size
+    return qkv * jnp.where(is_query, growth[:, None], 1).astype(qkv.dtype)
+
+
+def read_growth(config: JsonFile, context_length: int) -> tuple[float, int]:
+    """The growth of queries in a folder, and the original context; raises ModelError."""
+    growth, original = 0.0, context_length
+    for table in rope_tables(config):
+        growth = table.number("llama_4_scaling_beta") or growth
+        original = table.integer("original_max_position_embeddings", least=1) or original
+    return growth, original
+
+
+def read_growth_of_gguf(file: GGUFTensors, context_length: int) -> tuple[float, int]:
+    """The same of a GGUF file."""
+    original = file.fields.integer("rope.scaling.original_context_length") or context_length
+    return gguf_config.read_multiplier(file, "attention.temperature_scale", 0.0), original
 
 
 def _growing(usual: DecoderConfig, growth: float, original_context: int) -> Ministral3Config:

@@ -7,8 +7,9 @@ from typing import ClassVar, Self
 
 from engine.models.parts import folder_config
 from engine.models.parts.hybrids.delta_config import read_folder, read_gguf
-from engine.models.parts.hybrids.delta_decoder import DeltaDecoder, joined_experts_of
+from engine.models.parts.hybrids.delta_decoder import DeltaDecoder
 from engine.models.parts.model import Model
+from engine.models.parts.routed.joined_experts import joined_experts_of
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.leaf import Leaf

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from engine.models.parts.hybrids.delta_config import read_folder, read_gguf
-from engine.models.parts.hybrids.delta_decoder import DeltaDecoder, Source, joined_experts_of
+from engine.models.parts.hybrids.delta_decoder import DeltaDecoder, Source
 from engine.models.parts.model import Model
+from engine.models.parts.routed.joined_experts import joined_experts_of
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.tensors import interleaved

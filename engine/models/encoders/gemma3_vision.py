@@ -51,8 +51,7 @@ class Gemma3Vision(VisionEncoder):
             tower, towers[0], projectors[0],
         )  # fmt: skip
 
-    @property
-    def inner_shape(self) -> tuple[int, int]:
+    def inner_shape(self, bucket: int) -> tuple[int, int]:
         return self.tower.num_patches, self.tower.hidden_size
 
     def leaves(self) -> tuple[Leaf, ...]:
@@ -65,10 +64,10 @@ class Gemma3Vision(VisionEncoder):
             _single("vision.projection", (inner, self.hidden_size), projection),
         )
 
-    def begin(self, params: Params, pixels: jax.Array) -> jax.Array:
+    def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
         return self.tower.begin(params, pixels)
 
-    def layer(self, params: Params, x: jax.Array, index: jax.Array) -> jax.Array:
+    def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
         return self.tower.layer(params, x, index)
 
     def end(self, params: Params, x: jax.Array) -> jax.Array:

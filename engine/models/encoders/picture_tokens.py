@@ -24,5 +24,13 @@ class PictureTokens:
 
     def embedded(self, of_text: jax.Array, pictures: jax.Array) -> jax.Array:
         """[num_tokens, hidden] from those of the texts and from the embeddings of all pictures."""
-        rows = jnp.minimum(self._index, pictures.shape[0] - 1)
-        return jnp.where(self._is_picture[:, None], pictures[rows].astype(of_text.dtype), of_text)
+        of_pictures = pictures[self._rows(pictures), : of_text.shape[-1]]
+        return jnp.where(self._is_picture[:, None], of_pictures.astype(of_text.dtype), of_text)
+
+    def deep(self, pictures: jax.Array, num_deep: int) -> jax.Array:
+        """What is added behind the first layers of the text model, [num_deep, num_tokens, hidden]."""
+        features = pictures[self._rows(pictures)].reshape(len(self.text), 1 + num_deep, -1)[:, 1:]
+        return jnp.where(self._is_picture[:, None, None], features, 0).transpose(1, 0, 2)
+
+    def _rows(self, pictures: jax.Array) -> jax.Array:
+        return jnp.minimum(self._index, pictures.shape[0] - 1)

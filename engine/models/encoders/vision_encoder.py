@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 
@@ -11,18 +12,41 @@ from engine.weights.leaf import Leaf
 
 @dataclass(frozen=True)
 class VisionEncoder(ABC):
-    """Makes embeddings of a picture, in pieces: what is before its layers, each layer, and what is behind them."""
+    """Makes embeddings of a picture, in pieces: what is before its layers, each layer, and what is behind them.
 
-    height: int  # pixels of every picture
+    Programs are compiled for pictures of up to so many tokens as each bucket says. `grid`, int32[2], is the rows and
+    the columns of a picture's tokens, which matters where pictures have any size.
+    """
+
+    height: int  # pixels of every picture; 0: pictures have any size
     width: int
-    num_tokens: int  # positions of a prompt that a picture fills
+    num_tokens: int  # positions of a prompt that a picture fills; of any size: whose embeddings lie beside each other
     num_layers: int
     hidden_size: int  # of the text model
     sees_both_ways: bool  # whether the text model lets the tokens of a picture attend to each other in both directions
 
+    uses_mrope: ClassVar[bool] = False  # whether the text model rotates tokens of pictures by their rows and columns
+
     @property
+    def num_deep(self) -> int:
+        """Layers of the text model, the first ones, behind which it adds more of a picture (deep stack)."""
+        return 0
+
+    @property
+    def num_features(self) -> int:
+        """Of a token: its embedding, and what is added behind each of these layers."""
+        return self.hidden_size * (1 + self.num_deep)
+
+    def buckets(self, max_model_len: int) -> tuple[int, ...]:
+        """Tokens of the largest pictures that each group of programs takes, ascending."""
+        return (self.num_tokens,)
+
+    def pixels_shape(self, bucket: int) -> tuple[int, ...]:
+        """Of the colours of a picture, uint8."""
+        return self.height, self.width, 3
+
     @abstractmethod
-    def inner_shape(self) -> tuple[int, int]:
+    def inner_shape(self, bucket: int) -> tuple[int, int]:
         """Of what goes through the layers: patches and their features."""
 
     @abstractmethod
@@ -30,13 +54,13 @@ class VisionEncoder(ABC):
         """Its parameters, which are among those of the text model."""
 
     @abstractmethod
-    def begin(self, params: Params, pixels: jax.Array) -> jax.Array:
-        """float32 of `inner_shape`, from uint8[height, width, 3]."""
+    def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
+        """float32 of `inner_shape`, from uint8 of `pixels_shape`."""
 
     @abstractmethod
-    def layer(self, params: Params, x: jax.Array, index: jax.Array) -> jax.Array:
+    def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
         """One layer, by its index, an int32 scalar."""
 
     @abstractmethod
     def end(self, params: Params, x: jax.Array) -> jax.Array:
-        """Embeddings, float32[num_tokens, hidden]."""
+        """Embeddings, float32[bucket, num_features]."""

@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from cache.storage import KVPages
 from engine.backends.base.backend import Backends, Products
@@ -46,6 +47,7 @@ class Decoder(Model):
 
     config: DecoderConfig
 
+    takes_adapters: ClassVar[bool] = True
     # The norms before a block, and those of what it adds; an architecture has some of them.
     norms: ClassVar[Mapping[str, Names]] = {
         "attention_norm": ("input_layernorm", "attn_norm"),
@@ -181,23 +183,16 @@ class Decoder(Model):
     ) -> tuple[jax.Array, KVPages]:
         """As `Model.forward`; the hidden states are not yet normalised."""
         config, products = self.config, backends.products
+        deep = None  # [num_deep, num_tokens, hidden], added behind the first layers
         if kv.pictures is None or self.encoder is None:
             x = self.embed(params, tokens, layout, products)
         else:
             pictures = PictureTokens(tokens, config.vocab_size)
             layout = pictures.layout(layout, self.encoder)
             x = pictures.embedded(self.embed(params, pictures.text, layout, products), kv.pictures)
-        constants = AttentionConstants(
-            num_heads=config.num_heads,
-            scale=config.attention_scale,
-            rotations=rotation_tables(layout.positions, config.rotary),
-            tables=np.array(config.tables, np.int32),
-            windows=np.array(config.windows, np.int32),
-            softcap=config.attention_softcap,
-            sinks=params.get("sinks"),
-            q_norm=self.norm(params, "q_norm"),
-            k_norm=self.norm(params, "k_norm"),
-        )
+            if self.encoder.num_deep:
+                deep = pictures.deep(kv.pictures, self.encoder.num_deep)
+        constants = self.constants(params, layout)
 
         def layer(index: jax.Array, carry: Carry, *, feed_forward: FeedForward) -> Carry:
             x, kv = carry
@@ -210,9 +205,36 @@ class Decoder(Model):
             x = self.added(x, attended, "attention_output", params, index, layout, products)
             return feed_forward(x, params, index, layout, products), kv
 
+        def with_more(index: jax.Array, carry: Carry, *, feed_forward: FeedForward, more: jax.Array) -> Carry:
+            x, kv = layer(index, carry, feed_forward=feed_forward)
+            return x + lax.dynamic_index_in_dim(more, index, keepdims=False).astype(x.dtype), kv
+
         for layers, feed_forward in self.runs():
-            x, kv = run_layers(partial(layer, feed_forward=feed_forward), len(layers), x, kv, first=layers.start)
+            run = partial(layer, feed_forward=feed_forward)
+            if deep is not None and layers.start < len(deep):
+                first, layers = layers[: len(deep) - layers.start], layers[len(deep) - layers.start :]
+                run_first = partial(with_more, feed_forward=feed_forward, more=deep)
+                x, kv = run_layers(run_first, len(first), x, kv, first=first.start)
+            x, kv = run_layers(run, len(layers), x, kv, first=layers.start)
         return x, kv
+
+    def constants(self, params: Params, layout: TokenLayout) -> AttentionConstants:
+        """The constants of attention in a step."""
+        config = self.config
+        return AttentionConstants(
+            num_heads=config.num_heads,
+            scale=config.attention_scale,
+            rotations=rotation_tables(
+                layout.positions if layout.rope_positions is None else layout.rope_positions, config.rotary
+            ),
+            tables=np.array(config.tables, np.int32),
+            windows=np.array(config.windows, np.int32),
+            softcap=config.attention_softcap,
+            is_causal=not self.is_encoder,
+            sinks=params.get("sinks"),
+            q_norm=self.norm(params, "q_norm"),
+            k_norm=self.norm(params, "k_norm"),
+        )
 
     def embed(self, params: Params, tokens: jax.Array, layout: TokenLayout, products: Products) -> jax.Array:
         """What the first layer reads of int32[num_tokens]: [num_tokens, hidden]."""

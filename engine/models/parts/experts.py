@@ -131,7 +131,7 @@ class ExpertsDecoder(Decoder):
         made: list[tuple[range, FeedForward]] = []
         for is_dense, neighbours in groupby(range(self.config.num_layers), dense.__contains__):
             layers = tuple(neighbours)
-            feed_forward = self._dense_feed_forward if is_dense else self.feed_forward
+            feed_forward = self.dense_feed_forward if is_dense else self.feed_forward
             num_others = layers[0] - num_before[is_dense]
             made.append((range(layers[0], layers[-1] + 1), partial(feed_forward, num_others=num_others)))
             num_before[is_dense] += len(layers)
@@ -139,14 +139,26 @@ class ExpertsDecoder(Decoder):
 
     def feed_forward(
         self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products,
-        num_others: int = 0,
+        num_others: int | jax.Array = 0,
     ) -> jax.Array:  # fmt: skip
         """The residual stream [num_tokens, hidden] after a layer's experts; so many layers before have none."""
-        config, place = self.config, index - num_others
-        norm = self.norm(params, "mlp_norm")
+        place, norm = index - num_others, self.norm(params, "mlp_norm")
         inputs = x if norm is None else products.norm(x, norm, index, layout)
-        bias = params.get("router_bias")
-        scores = products.norm_product(inputs, None, params["router"], place, layout, bias=bias)
+        scores = self.scores(inputs, params, place, layout, products)
+        return self.with_experts(x, inputs, scores, params, place, layout, products)
+
+    def scores(
+        self, x: jax.Array, params: Params, place: jax.Array, layout: TokenLayout, products: Products
+    ) -> jax.Array:
+        """What the router says of every expert, [num_tokens, num_experts]."""
+        return products.norm_product(x, None, params["router"], place, layout, bias=params.get("router_bias"))
+
+    def with_experts(
+        self, x: jax.Array, inputs: jax.Array, scores: jax.Array, params: Params, place: jax.Array,
+        layout: TokenLayout, products: Products,
+    ) -> jax.Array:  # fmt: skip
+        """x and what the experts add to it, which the scores choose, of their inputs."""
+        config = self.config
         picks = pick(scores, config, of_layer(params["choice_bias"], place) if config.has_choice_bias else None)
         if config.residual_scale != 1.0:
             picks = picks._replace(shares=picks.shares * config.residual_scale)
@@ -170,9 +182,9 @@ class ExpertsDecoder(Decoder):
             return None
         return ExpertBiases(params["gate_up_bias"], params["down_bias"])
 
-    def _dense_feed_forward(
+    def dense_feed_forward(
         self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products,
-        num_others: int = 0,
+        num_others: int | jax.Array = 0,
     ) -> jax.Array:  # fmt: skip
         """The residual stream after a block without experts; so many layers before have experts."""
         place, norm = index - num_others, self.norm(params, "mlp_norm")

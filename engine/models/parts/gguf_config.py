@@ -17,11 +17,23 @@ OUTPUT = "output.weight"
 def read_sizes(file: GGUFTensors) -> Sizes:
     """The sizes, of which the vocabulary's is that of the embedding; raises ModelError."""
     fields = file.fields
+    num_kv_heads = read_of_layers(file, "attention.head_count_kv")
+    intermediate_size = (
+        read_of_layers(file, "feed_forward_length")
+        or fields.integer("expert_feed_forward_length")
+        or fields.required_integer("feed_forward_length", least=1)
+    )
+    return read_sizes_of(file, num_kv_heads=num_kv_heads, intermediate_size=intermediate_size)
+
+
+def read_sizes_of(file: GGUFTensors, *, num_kv_heads: int | None, intermediate_size: int) -> Sizes:
+    """The same, where layers differ in the sizes that are given."""
+    fields = file.fields
     hidden_size = fields.required_integer("embedding_length", least=1)
     num_heads = read_of_layers(file, "attention.head_count")
     if num_heads is None:
         raise fields.missing("attention.head_count")
-    num_kv_heads = read_of_layers(file, "attention.head_count_kv") or num_heads
+    num_kv_heads = num_kv_heads or num_heads
     if num_heads % num_kv_heads:
         raise ModelError(f"{num_heads} heads cannot share {num_kv_heads} heads of keys evenly")
     head_dim = fields.integer("attention.key_length") or hidden_size // num_heads
@@ -46,9 +58,7 @@ def read_sizes(file: GGUFTensors) -> Sizes:
     return Sizes(
         vocab_size=embedding.shape[0],
         hidden_size=hidden_size,
-        intermediate_size=read_of_layers(file, "feed_forward_length")
-        or fields.integer("expert_feed_forward_length")
-        or fields.required_integer("feed_forward_length", least=1),
+        intermediate_size=intermediate_size,
         num_layers=num_layers - num_ahead,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
@@ -105,12 +115,21 @@ def read_decoder(
     `bias_layer` is the layer whose tensors show which biases there are.
     """
     sizes = read_sizes(file)
-    num_layers, head_dim = sizes["num_layers"], sizes["head_dim"]
+    head_dim = sizes["head_dim"]
     if rotary is None:
         rotary_dim = read_rotary_dim_of_gguf(file, head_dim)
         if rotary_dim != head_dim and not rotates_a_part:
             raise ModelError("a rotary embedding over a part of the head is not served")
         rotary = read_rotary_of_gguf(file, rotary_dim, sizes["context_length"])
+    return decoder_of(file, sizes, rotary, epsilon_key=epsilon_key, bias_layer=bias_layer)
+
+
+def decoder_of(
+    file: GGUFTensors, sizes: Sizes, rotary: Rotary, *, epsilon_key: str = "attention.layer_norm_rms_epsilon",
+    bias_layer: int = 0,
+) -> DecoderConfig:  # fmt: skip
+    """The same of sizes that have been read."""
+    num_layers, head_dim = sizes["num_layers"], sizes["head_dim"]
     return DecoderConfig(
         **sizes,
         rms_norm_eps=read_epsilon(file, epsilon_key),

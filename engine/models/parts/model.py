@@ -14,7 +14,9 @@ from engine.backends.base import norms
 from engine.backends.base.backend import Backends
 from engine.backends.base.model_config import ModelConfig
 from engine.backends.base.token_layout import TokenLayout
+from engine.interface.types import Pooling
 from engine.models.encoders.vision_encoder import VisionEncoder
+from engine.models.parts.projections import projected, projection_leaves
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -28,6 +30,8 @@ class Model(ABC):
     config: ModelConfig
 
     is_encoder: ClassVar[bool] = False  # each token sees its whole text, and none is sampled
+    takes_adapters: ClassVar[bool] = False  # low-rank ones, beside its leaves of products
+    can_be_split: ClassVar[bool] = True  # over several devices, each with some of the heads
 
     @property
     def encoder(self) -> VisionEncoder | None:
@@ -76,11 +80,20 @@ class Model(ABC):
     @property
     def num_labels(self) -> int:
         """Scores that its head makes of a pooled text; 0 where it has no such head."""
-        return 0
+        return self.config.num_labels
+
+    @property
+    def head_pooling(self) -> Pooling:
+        """How a text is pooled that its head scores."""
+        return Pooling.CLS if self.is_encoder else Pooling.LAST
+
+    def all_leaves(self) -> tuple[Leaf, ...]:
+        """As `leaves`, and those of the projections."""
+        return (*self.leaves(), *projection_leaves(self.config.projections))
 
     def pooled(self, params: Params, vectors: jax.Array) -> jax.Array:
         """What becomes of pooled hidden states, float32[num_texts, hidden]: embeddings, or the scores of a head."""
-        return vectors
+        return projected(self.config.projections, params, vectors)
 
     @abstractmethod
     def states(self, params: Params, hidden: jax.Array, tokens: jax.Array, backends: Backends) -> jax.Array:

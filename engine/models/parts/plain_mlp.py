@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 
 from engine.backends.base.backend import Products
 from engine.backends.base.operands import Activation, Norm
@@ -16,10 +15,7 @@ from engine.weights.leaf import Leaf, LeafKind, Split
 
 @dataclass(frozen=True)
 class PlainMlpDecoder(Decoder):
-    """A decoder whose feed-forward blocks have no gates; the activation is squared ReLU or that of its configuration.
-
-    Squared ReLU: So et al., "Primer", 2021.
-    """
+    """A decoder whose feed-forward blocks have no gates, with squared ReLU or the activation of its configuration."""
 
     up_names: ClassVar[Names] = ("mlp.up_proj", "ffn_up")
     down_names: ClassVar[Names] = ("mlp.down_proj", "ffn_down")
@@ -44,8 +40,7 @@ class PlainMlpDecoder(Decoder):
         self, x: jax.Array, norm: Norm | None, params: Params, index: jax.Array, layout: TokenLayout,
         products: Products,
     ) -> jax.Array:  # fmt: skip
-        activation = Activation.NONE if self.squares_relu else self.config.activation
-        up = products.norm_product(
+        activation = Activation.RELU_SQUARED if self.squares_relu else self.config.activation
+        return products.norm_product(
             x, norm, params["up"], index, layout, bias=params.get("up_bias"), activation=activation
         )
-        return jnp.square(jax.nn.relu(up)) if self.squares_relu else up

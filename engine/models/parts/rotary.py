@@ -20,6 +20,8 @@ class Rotary:
 
     frequencies: tuple[float, ...]  # radians a position of each pair of features; rotary_dim / 2 float32 values
     magnitude: float = 1.0  # multiplies cosines and sines, and so the scores by its square
+    # Of each pair of features, the axis of M-RoPE by which it is rotated; empty: there is one position alone.
+    axes: tuple[int, ...] = ()
 
     @property
     def rotary_dim(self) -> int:
@@ -117,10 +119,19 @@ def rotations(positions: jax.Array, *frequencies: np.ndarray) -> jax.Array:
 
 
 def rotation_tables(positions: jax.Array, tables: Sequence[Rotary]) -> jax.Array:
-    """As `rotations`, with the tables' magnitudes; without tables, one that nothing uses."""
+    """As `rotations`, with the tables' magnitudes; without tables, one that nothing uses.
+
+    Positions of M-RoPE are int32[num_tokens, axes].
+    """
     if not tables:
         return jnp.zeros((1, len(positions), 2), jnp.float32)
-    made = rotations(positions, *(np.asarray(table.frequencies, np.float32) for table in tables))
+    frequencies = [np.asarray(table.frequencies, np.float32) for table in tables]
+    if positions.ndim > 1:  # of M-RoPE
+        axes = np.array([table.axes or (0,) * len(table.frequencies) for table in tables])
+        angles = positions.astype(jnp.float32)[:, axes].transpose(1, 0, 2) * np.stack(frequencies)[:, None]
+        made = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+    else:
+        made = rotations(positions, *frequencies)
     magnitudes = np.asarray([table.magnitude for table in tables], np.float32)
     return made if (magnitudes == 1).all() else made * magnitudes[:, None, None]
 

@@ -164,6 +164,10 @@ class GGUFTensors:
         except ValueError:
             return None
 
+    def value(self, key: str) -> Any:
+        """The value of a field, by its whole key; None where it is absent."""
+        return self._file.value(key)
+
     def tensor(self, name: str) -> GGUFTensor | FieldTensor | None:
         """As `TensorFile.tensor`; a name that `field_name` has made stands for a number of a field."""
         of_field = _FIELD.fullmatch(name)

@@ -6,13 +6,14 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.interface.errors import ModelError
 from engine.interface.regular_file import open_regular
 from engine.weights.formats.fields import Fields
 
 CONFIG = "config.json"
+MODULES = "modules.json"  # of an encoder of sentences
 MAX_TEXT_BYTES = 256 << 20  # of a text file; the largest vocabularies take 40 MB
 MAX_JSON_BYTES = 64 << 20  # of JSON that becomes Python's objects, which take many times as much memory
 
@@ -29,6 +30,13 @@ def read_limited(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
     if len(content) > max_bytes:
         raise ModelError(f"{path} is larger than {max_bytes} bytes, the limit for such a file")
     return content
+
+
+class SentenceModule(NamedTuple):
+    """A step from a text to its embedding, as sentence-transformers lists them in `modules.json`."""
+
+    kind: str  # the name of its class
+    place: str  # its folder within that of the model; empty for the model itself
 
 
 class JsonFile(Fields):
@@ -69,16 +77,11 @@ class JsonFile(Fields):
         return ModelError(f"{self.path} lacks {key}")
 
 
-class ModelFolder:
-    """A folder with a `config.json` and other files."""
+class Folder:
+    """A folder whose files are read within limits."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ModelError if `config.json` is missing, damaged or cannot be read."""
         self.path = path
-        config = self.json(CONFIG)
-        if config is None:
-            raise ModelError(f"{path} is no model folder: it has no {CONFIG}")
-        self.config = config
 
     def file(self, name: str) -> Path | None:
         """The path of a regular file in the folder, or None; raises ModelError if the folder cannot be searched."""
@@ -98,6 +101,27 @@ class ModelFolder:
         except UnicodeDecodeError as error:
             raise ModelError(f"{path} is damaged: it is not UTF-8: {error}") from error
 
+    def modules(self) -> list[SentenceModule]:
+        """The modules of an encoder of sentences; empty where the folder has no list. Raises ModelError."""
+        text = self.text(MODULES, 1 << 20)
+        if text is None:
+            return []
+        path = self.path / MODULES
+        try:
+            entries = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ModelError(f"{path} is damaged: it is no JSON: {error}") from error
+        modules = []
+        for entry in entries if isinstance(entries, list) else [None]:
+            match entry:
+                case {"type": str(kind), "path": str(place)} if ".." not in place and not place.startswith("/"):
+                    modules.append(SentenceModule(kind.rpartition(".")[2], place))
+                case _:
+                    raise ModelError(f"{path} is damaged: it must list modules with type and path")
+        if not modules:
+            raise ModelError(f"{path} lists no module")
+        return modules
+
     def json(self, name: str) -> JsonFile | None:
         """The object in a JSON file, or None where there is none; raises ModelError as `text` and for other JSON."""
         text = self.text(name, MAX_JSON_BYTES)
@@ -113,6 +137,18 @@ class ModelFolder:
         if _HALF_A_PAIR.search(text):
             _refuse_half_pairs(path, values)
         return JsonFile(path, values)
+
+
+class ModelFolder(Folder):
+    """A folder with a `config.json` and other files."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ModelError if `config.json` is missing, damaged or cannot be read."""
+        super().__init__(path)
+        config = self.json(CONFIG)
+        if config is None:
+            raise ModelError(f"{path} is no model folder: it has no {CONFIG}")
+        self.config = config
 
 
 def _refuse_half_pairs(path: Path, values: object) -> None:

@@ -92,32 +92,12 @@ class _Place:
     shape: tuple[int, ...]
 
 
-class SafetensorsFiles:
-    """All tensors of a model folder by name, opened and checked for completeness, not yet read."""
+class _Tensors:
+    """Tensors by name, opened and not yet read."""
 
-    format = "safetensors"
-
-    def __init__(self, folder: ModelFolder) -> None:
-        """Raises:
-        ModelError: there are no safetensors files; one is missing, damaged or cut short; the index does not fit
-            them, or names a file that is not in the folder.
-        """
-        self._folder = folder
-        self._places: dict[str, _Place] = {}
-        single = folder.file(WEIGHTS)
-        if single is not None:
-            self._places = dict(_places(single))
-            return
-        index = folder.json(INDEX)
-        if index is None:
-            raise ModelError(f"{folder.path} has neither {WEIGHTS} nor {INDEX}{_what_is_there(folder.path)}")
-        files: dict[str, dict[str, _Place]] = {}
-        for tensor, shard in _weight_map(index.path, index.value("weight_map")).items():
-            if shard not in files:
-                files[shard] = dict(_places(self._shard(index.path, shard)))
-            if tensor not in files[shard]:
-                raise ModelError(f"{folder.path / shard} has no tensor {tensor!r}, although {INDEX} says so")
-            self._places[tensor] = files[shard][tensor]
+    def __init__(self, path: Path, places: dict[str, _Place]) -> None:
+        self._path = path  # for messages
+        self._places = places
 
     @property
     def names(self) -> frozenset[str]:
@@ -138,8 +118,44 @@ class SafetensorsFiles:
         if place is None:
             return None
         if place.kind not in types:
-            raise ModelError(f"{self._folder.path}: {name} is stored as {place.kind}; read are {', '.join(types)}")
+            raise ModelError(f"{self._path}: {name} is stored as {place.kind}; read are {', '.join(types)}")
         return FileArray(place.file, place.start, types[place.kind], place.shape)
+
+
+class SafetensorsFile(_Tensors):
+    """All tensors of one file."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ModelError: the file cannot be read, is damaged or cut short."""
+        super().__init__(path, dict(_places(path)))
+
+
+class SafetensorsFiles(_Tensors):
+    """All tensors of a model folder, checked for completeness."""
+
+    format = "safetensors"
+
+    def __init__(self, folder: ModelFolder) -> None:
+        """Raises:
+        ModelError: there are no safetensors files; one is missing, damaged or cut short; the index does not fit
+            them, or names a file that is not in the folder.
+        """
+        super().__init__(folder.path, {})
+        self._folder = folder
+        single = folder.file(WEIGHTS)
+        if single is not None:
+            self._places = dict(_places(single))
+            return
+        index = folder.json(INDEX)
+        if index is None:
+            raise ModelError(f"{folder.path} has neither {WEIGHTS} nor {INDEX}{_what_is_there(folder.path)}")
+        files: dict[str, dict[str, _Place]] = {}
+        for tensor, shard in _weight_map(index.path, index.value("weight_map")).items():
+            if shard not in files:
+                files[shard] = dict(_places(self._shard(index.path, shard)))
+            if tensor not in files[shard]:
+                raise ModelError(f"{folder.path / shard} has no tensor {tensor!r}, although {INDEX} says so")
+            self._places[tensor] = files[shard][tensor]
 
     def _shard(self, index: Path, name: str) -> Path:
         # A name with folders in it could lead out of this one; no known tool writes such an index.

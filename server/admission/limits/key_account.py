@@ -89,8 +89,12 @@ class KeyAccount:
         finally:
             self.num_streams -= number
 
-    def reserve(self, num_tokens: int, *, is_owed: bool = False) -> None:
+    def reserve(self, num_tokens: int, *, is_owed: bool = False, is_background: bool = False) -> None:
         """Charges the tokens that a request may take: its prompt, and its answer as far as its length is limited.
+
+        Args:
+            is_owed: whether they were promised before, and are not refused.
+            is_background: whether half of what a minute allows is left to other requests of the key.
 
         Raises:
             ApiError: 429, so many are not left of the minute.
@@ -98,8 +102,10 @@ class KeyAccount:
         tokens = self._tokens
         if tokens is None:
             return
-        if tokens.remaining < num_tokens and not is_owed:
-            seconds = None if num_tokens > tokens.capacity else tokens.seconds_until(num_tokens)
+        wanted = min(num_tokens + tokens.capacity / 2, tokens.capacity) if is_background else num_tokens
+        if tokens.remaining < max(wanted, num_tokens) and not is_owed:
+            seconds = None if num_tokens > tokens.capacity else tokens.seconds_until(wanted)
+            self.usage.num_refused -= is_background  # it is tried again
             raise self._refusal(TOKENS, _tokens_per_minute(tokens, num_tokens), seconds, "The prompt or max_tokens")
         tokens.take(num_tokens)
 

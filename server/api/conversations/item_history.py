@@ -20,8 +20,8 @@ from server.api.conversations.stored_conversation import StoredConversation
 from server.api.responses.items import Item, response_of_item
 from server.api.responses.responses_request import ResponsesRequest
 from server.protocol.errors import ApiError, shorten
+from server.storage.database import TooLarge
 from server.storage.record_store import RecordStore
-from server.storage.record_table import TooLarge
 
 MAX_REFERENCES = 256  # of one request
 

@@ -66,6 +66,7 @@ class LlamaCompletionWriter(AnswerWriter):
         self._context = context
         self._logprobs = logprobs
         self._num_predicted = [0] * generation.num_choices
+        self._adapters = [{"id": number, "scale": scale} for number, scale in call.request.adapters]
 
     def encode(self, deltas: Sequence[Delta]) -> list[bytes]:
         if self._fields.is_prompt_only:
@@ -140,7 +141,7 @@ class LlamaCompletionWriter(AnswerWriter):
             "model": self._context.model,
             "tokens_predicted": self._num_predicted[index],
             "tokens_evaluated": len(prompt.token_ids),
-            "generation_settings": {**settings, "logit_bias": ending.biases},
+            "generation_settings": {**settings, "logit_bias": ending.biases, "lora": self._adapters},
             "has_new_line": "\n" in text,
             "truncated": reason is FinishReason.LENGTH and length == -1,  # by the end of the context
             "stop_type": _stop_type(reason, stop),
@@ -184,7 +185,8 @@ class LlamaCompletionCall(BodyCall):
 
     def __init__(self, body: LlamaCompletionRequest, prompts: Sequence[PromptSource]) -> None:
         self.fields = body
-        request = to_request(body, prompts, text_biases=body.text_biases)
+        adapters = tuple((each.id, each.scale) for each in body.lora or () if each.scale)
+        request = to_request(body, prompts, text_biases=body.text_biases, adapters=adapters)
         super().__init__(request, body.request_id, body.ignored, body.stream is True)
 
     @classmethod

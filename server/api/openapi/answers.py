@@ -189,6 +189,7 @@ class ModelCard(BaseModel):
     object: Literal["model"]
     created: int
     owned_by: str
+    root: str | None = None  # the model's own name, where `id` is an alias or a preset
     state: str
     loading_stage: str | None = None
     max_model_len: int | None = None

@@ -99,6 +99,7 @@ _TABLES: dict[str, Callable[[Schema], Iterable[str]]] = {
     "rerank": _parameters("RerankRequest"),
     "score": _parameters("ScoreRequest"),
     "classify": _parameters("ClassifyRequest"),
+    "batches": _parameters("NewBatch"),
     "tokenize": _parameters("TokenizeRequest"),
     "detokenize": _parameters("DetokenizeRequest"),
     "llamacpp": _parameters("LlamaCompletionRequest", "InfillRequest", without=(_COMPLETION,)),

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from server.admission.probes import LIVENESS, READINESS
 from server.api.anthropic.messages_request import CountTokensRequest, MessagesRequest
+from server.api.batches.batch_requests import NewBatch
 from server.api.conversations.conversation_requests import AddedItems, ConversationChange, NewConversation
 from server.api.llama_cpp.completion_request import InfillRequest, LlamaCompletionRequest
 from server.api.llama_cpp.queries import EmbeddingRequest, LoadRequest
@@ -15,12 +16,20 @@ from server.api.ollama.requests import ChatRequest, EmbedOneRequest, EmbedReques
 from server.api.openai.chat_request import ChatCompletionRequest
 from server.api.openai.completion_request import CompletionRequest
 from server.api.openai.token_requests import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
-from server.api.openapi import answers, messages
+from server.api.openapi import answers, batch_answers, messages
 from server.api.pooling.classify_request import ClassifyRequest
 from server.api.pooling.rerank_request import RerankRequest
 from server.api.pooling.score_request import ScoreRequest
 from server.api.responses.responses_request import ResponsesRequest
-from server.protocol.admin_requests import AbortBody, ModelBody, ServeBody, SleepBody, UpdateWeightsBody
+from server.protocol.admin_requests import (
+    AbortBody,
+    LoadAdapterBody,
+    ModelBody,
+    ServeBody,
+    SleepBody,
+    UnloadAdapterBody,
+    UpdateWeightsBody,
+)
 
 
 class Tag(StrEnum):
@@ -28,6 +37,7 @@ class Tag(StrEnum):
 
     GENERATING = "Generating"
     RESPONSES = "Responses and conversations"
+    BATCHES = "Files and batches"
     TOKENS = "Tokens and embeddings"
     MODELS = "Models"
     MCP = "MCP servers"
@@ -121,12 +131,21 @@ OPERATIONS = (
     _llama("POST", "/apply-template", "The text that the chat template makes of a conversation", ChatCompletionRequest),
     _llama("GET", "/props", "Properties of the server and of a model"),
     _llama("GET", "/slots", "The places of running requests"),
-    _llama("GET", "/lora-adapters", "Lists the adapters, of which there are none"),
+    _llama("GET", "/lora-adapters", "Lists the adapters that requests may choose by `model`"),
     _llama("GET", "/models", "The same as `/v1/models`"),
     _llama("POST", "/models/load", "Brings a served model into memory", LoadRequest),
     Operation(
         "POST", "/models/unload", Tag.LLAMA_CPP, "Puts a model to sleep until the next request for it", LoadRequest,
         error=answers.LlamaError, key=Key.ADMIN,
+    ),
+    Operation(
+        "POST", "/v1/load_lora_adapter", Tag.ADMIN,
+        "Serves an adapter from a folder on the server's machine (with `--enable-lora`), as vLLM does", LoadAdapterBody,
+        answer="text/plain", key=Key.ADMIN,
+    ),
+    Operation(
+        "POST", "/v1/unload_lora_adapter", Tag.ADMIN, "Serves an adapter no longer; requests that run keep it",
+        UnloadAdapterBody, answer="text/plain", key=Key.ADMIN,
     ),
     Operation("GET", "/v1/stream", Tag.GENERATING, "A WebSocket on which many generations run at once", is_socket=True),
     Operation(
@@ -175,6 +194,28 @@ OPERATIONS = (
     Operation("POST", "/v1/conversations/{id}/items", Tag.RESPONSES, "Adds items to a conversation", AddedItems),
     Operation("GET", "/v1/conversations/{id}/items/{item}", Tag.RESPONSES, "One item of a conversation"),
     Operation("DELETE", "/v1/conversations/{id}/items/{item}", Tag.RESPONSES, "Deletes an item of a conversation"),
+    Operation(
+        "POST", "/v1/files", Tag.BATCHES, "Uploads a file for a batch, as a form with `purpose` and `file`",
+        answer=batch_answers.FileObject,
+    ),
+    Operation(
+        "GET", "/v1/files", Tag.BATCHES, "Lists the files", answer=batch_answers.FileList, query=(*_PAGE, "purpose"),
+    ),
+    Operation("GET", "/v1/files/{id}", Tag.BATCHES, "A file without its content", answer=batch_answers.FileObject),
+    Operation("DELETE", "/v1/files/{id}", Tag.BATCHES, "Deletes a file", answer=batch_answers.DeletedFile),
+    Operation(
+        "GET", "/v1/files/{id}/content", Tag.BATCHES, "The content of a file", answer="application/octet-stream",
+    ),
+    Operation(
+        "POST", "/v1/batches", Tag.BATCHES, "Creates a batch of the requests in a file", NewBatch,
+        answer=batch_answers.BatchObject,
+    ),
+    Operation(
+        "GET", "/v1/batches", Tag.BATCHES, "Lists the batches", answer=batch_answers.BatchList,
+        query=("limit", "after"),
+    ),
+    Operation("GET", "/v1/batches/{id}", Tag.BATCHES, "A batch", answer=batch_answers.BatchObject),
+    Operation("POST", "/v1/batches/{id}/cancel", Tag.BATCHES, "Cancels a batch", answer=batch_answers.BatchObject),
     Operation(
         "GET", "/v1/streams/{id}", Tag.GENERATING, "Resumes a resumable stream after a lost connection",
         answer="text/event-stream", query=("after",),

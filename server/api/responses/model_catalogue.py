@@ -14,13 +14,14 @@ INSTRUCTIONS = (
 _EFFORTS = {"low": "Reasons briefly", "medium": "Reasons as the task needs it", "high": "Reasons at length"}
 
 
-def catalogue_entry(name: str, place: int, max_model_len: int | None, *, reasons: bool) -> dict[str, Any]:
+def catalogue_entry(name: str, place: int, max_model_len: int | None, *, reasons: bool, sees: bool) -> dict[str, Any]:
     """The entry of one model.
 
     Args:
         place: in the list; the first is the default.
         max_model_len: None where the model was never loaded.
         reasons: whether its answers have reasoning.
+        sees: whether it takes pictures.
     """
     limit = MAX_RESULT_TOKENS if max_model_len is None else min(MAX_RESULT_TOKENS, max_model_len // RESULT_SHARE)
     levels = [{"effort": effort, "description": words} for effort, words in _EFFORTS.items()] if reasons else []
@@ -49,5 +50,5 @@ def catalogue_entry(name: str, place: int, max_model_len: int | None, *, reasons
         "auto_compact_token_limit": None,
         "effective_context_window_percent": 95,
         "experimental_supported_tools": [],
-        "input_modalities": ["text"],
+        "input_modalities": ["text", "image"] if sees else ["text"],
     }

@@ -1,10 +1,11 @@
 """Truncates a conversation to the model's context, for `truncation: "auto"`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from sampling.host.params import InvalidParameter
 from server.generation.prompt_sources import Conversation
+from server.media.decoded_picture import DecodedPicture
 from server.media.picture import Picture
 from server.text.text_model import TextModel
 
@@ -28,6 +29,13 @@ class TruncatedConversation(NamedTuple):
     @property
     def pictures(self) -> Sequence[Picture]:
         return self.conversation.pictures
+
+    @property
+    def decoded(self) -> Sequence[DecodedPicture]:
+        return self.conversation.decoded
+
+    def with_decoded(self, decoded: Mapping[Picture, DecodedPicture]) -> Self:
+        return self._replace(conversation=self.conversation.with_decoded(decoded))
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:

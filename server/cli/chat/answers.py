@@ -29,6 +29,9 @@ class Answers(Protocol):
     def answer(self, body: dict[str, Any], write: Callable[[Piece], object]) -> None:
         """Writes the answer piece by piece; raises NoAnswer. KeyboardInterrupt aborts the request."""
 
+    def sees(self, model: str | None) -> bool:
+        """Whether a model reads pictures; None: the one that answers. True where that is not known."""
+
     def close(self) -> None: ...
 
 
@@ -36,7 +39,10 @@ class ServerAnswers:
     """Answers of a server; raises NoAnswer where there is none, it is not ready, or it refuses the key."""
 
     def __init__(self, client: ServerClient, model: str | None) -> None:
-        names = [str(found["id"]) for found in orjson.loads(asyncio.run(client.get("/v1/models")))["data"]]
+        self._listed = {
+            str(found["id"]): found for found in orjson.loads(asyncio.run(client.get("/v1/models")))["data"]
+        }
+        names = list(self._listed)
         if model is not None and model not in names:
             raise NoModel(f"the server at {client.url} has no model {model}; it has {', '.join(names)}")
         self.name = model or names[0]
@@ -49,6 +55,9 @@ class ServerAnswers:
         async with aclosing(self._client.answer(body)) as pieces:
             async for piece in pieces:
                 write(piece)
+
+    def sees(self, model: str | None) -> bool:
+        return "image" in self._listed.get(model or self.name, {}).get("modalities", ["image"])
 
     def close(self) -> None:
         pass  # each answer has a connection of its own
@@ -64,6 +73,9 @@ class LocalAnswers:
         with closing(self._model.answer(own)) as texts:
             for text in texts:
                 write(Piece(text))
+
+    def sees(self, model: str | None) -> bool:
+        return self._model.sees
 
     def close(self) -> None:
         self._model.close()

@@ -3,7 +3,7 @@
 from typing import Any
 
 from server.cli.chat.answers import Answers
-from server.cli.chat.commands import Outcome, run_command
+from server.cli.chat.commands import IMAGE, Outcome, run_command
 from server.cli.chat.conversation import Conversation, ConversationError
 from server.cli.chat.terminal import Terminal
 from server.cli.chat.tool_calls import CallsOfAnswer, Stopped, ToolCalls, message_of
@@ -52,8 +52,13 @@ class Chat:
             return Outcome()
         if not line.startswith("/"):
             return Outcome(question=line)
+        name, *argument = line.split(maxsplit=1)
+        if name == IMAGE and argument and not self._answers.sees(self._conversation.model):
+            raise ConversationError(
+                f"{self._conversation.model or self._answers.name} reads text alone; {IMAGE} needs a model that sees"
+            )
         outcome = run_command(line.strip(), self._conversation)
-        if self._tools is not None and line.split(maxsplit=1)[0] in _NEW_CONVERSATION:
+        if self._tools is not None and name in _NEW_CONVERSATION:
             self._tools.forget()
         return outcome
 

@@ -7,11 +7,15 @@ from typing import NamedTuple
 import orjson
 
 from server.cli.chat.conversation import Conversation, ConversationError
+from server.cli.chat.pictures import picture_part
 
+IMAGE = "/image"
+TAKE_PATHS = (IMAGE, "/save", "/load")  # commands with the name of a file
 HELP = """\
 /help              shows this
 /system [TEXT]     sets the system message; without a text, removes it
 /set [NAME VALUE]  sets a parameter such as temperature; without a value, removes it; without a name, shows all
+/image [PATH]      adds a picture to the next question, also several; without a path, removes them
 /model [NAME]      changes to another model of the server; without a name, shows the current one
 /retry             sends the last question again
 /undo              removes the last question and its answer
@@ -58,9 +62,18 @@ def _model(conversation: Conversation, name: str) -> Outcome:
     return Outcome(f"the model is {conversation.model or 'the first of the server'}")
 
 
+def _image(conversation: Conversation, argument: str) -> Outcome:
+    if not argument:
+        conversation.detach()
+        return Outcome("no picture goes with the next question")
+    path = _path(argument, IMAGE)
+    count = conversation.attach(picture_part(path))
+    return Outcome(f"{path.name} goes with the next question" + (f", with {count - 1} more" if count > 1 else ""))
+
+
 def _undo(conversation: Conversation, _argument: str) -> Outcome:
     question = conversation.undo()
-    return Outcome(f"removed: {question.splitlines()[0][:60]}")
+    return Outcome(f"removed: {question.partition(chr(10))[0][:60]}")
 
 
 def _clear(conversation: Conversation, _argument: str) -> Outcome:
@@ -90,6 +103,7 @@ COMMANDS: dict[str, Callable[[Conversation, str], Outcome]] = {
     "/help": lambda _conversation, _argument: Outcome(HELP),
     "/system": _system,
     "/set": _set,
+    IMAGE: _image,
     "/model": _model,
     "/retry": lambda conversation, _argument: Outcome(question=conversation.retry()),
     "/undo": _undo,

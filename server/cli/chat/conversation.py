@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -16,6 +16,7 @@ _NEXT = {
 _ENDS = ("", "assistant", "tool")
 
 Messages = list[dict[str, Any]]
+Content: TypeAlias = str | list[dict[str, Any]]  # of a question: a text, or pictures and a text as parts
 
 
 class ConversationError(ValueError):
@@ -33,14 +34,25 @@ class Conversation:
         self.system = system
         self.parameters = parameters
         self._turns: list[Messages] = []
-        self._last_question: str | None = None
+        self._last_question: Content | None = None
+        self._pictures: list[dict[str, Any]] = []  # that go with the next question
 
     @property
     def turns(self) -> list[tuple[str, str]]:
         """The question and the answer of each turn; the answer is empty where it was stopped after calls of tools."""
         return [
-            (turn[0]["content"], turn[-1]["content"] if turn[-1]["role"] == "assistant" else "") for turn in self._turns
+            (_text_of(turn[0]["content"]), turn[-1]["content"] if turn[-1]["role"] == "assistant" else "")
+            for turn in self._turns
         ]
+
+    def attach(self, picture: dict[str, Any]) -> int:
+        """Adds a part to the next question; returns how many it has."""
+        self._pictures.append(picture)
+        return len(self._pictures)
+
+    def detach(self) -> None:
+        """Removes the pictures of the next question."""
+        self._pictures.clear()
 
     def body(self, question: str | None = None, calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         """The body of a request with all turns, and after them `question`, and `calls` with their results."""
@@ -48,19 +60,20 @@ class Conversation:
         for turn in self._turns:
             messages += turn
         if question is not None:
-            messages.append({"role": "user", "content": question})
+            messages.append({"role": "user", "content": self._content(question)})
         messages += calls
         model = {} if self.model is None else {"model": self.model}
         return {**model, **self.parameters, "messages": messages}
 
     def begin(self, question: str, calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         """The body of the request for `question`, which `retry` may repeat; `calls` have been made for it."""
-        self._last_question = question
+        self._last_question = self._content(question)
         return self.body(question, calls)
 
     def end(self, question: str, answer: str, calls: Sequence[dict[str, Any]] = ()) -> None:
         """Adds a turn, unless nothing follows the question, for example because of an error."""
-        turn = [{"role": "user", "content": question}, *calls]
+        turn = [{"role": "user", "content": self._content(question)}, *calls]
+        self.detach()
         if answer:
             turn.append({"role": "assistant", "content": answer})
         if len(turn) > 1:
@@ -68,24 +81,23 @@ class Conversation:
 
     def undo(self) -> str:
         """Removes the last turn and returns its question; raises ConversationError."""
-        if not self._turns:
-            raise ConversationError("there is no question yet")
-        self._last_question = None
-        question: str = self._turns.pop()[0]["content"]
-        return question
+        return _text_of(self._pop())
 
     def retry(self) -> str:
         """Returns the last question, to be sent again, and removes its turn; raises ConversationError."""
-        if self._last_question is None:
-            return self.undo()
-        if self._turns and self._turns[-1][0]["content"] == self._last_question:
+        question = self._last_question
+        if question is None:
+            question = self._pop()
+        elif self._turns and self._turns[-1][0]["content"] == question:
             self._turns.pop()
-        return self._last_question
+        self._pictures = [] if isinstance(question, str) else [part for part in question if part["type"] != "text"]
+        return _text_of(question)
 
     def clear(self) -> None:
         """Removes all turns; the system message and the parameters stay."""
         self._turns.clear()
         self._last_question = None
+        self.detach()
 
     def set_parameter(self, name: str, text: str) -> None:
         """Sets a parameter to `text` as JSON, or as it is, or removes it; raises ConversationError for some."""
@@ -123,6 +135,32 @@ class Conversation:
         self.parameters = {name: value for name, value in body.items() if name not in RESERVED}
         self._turns = turns
         self._last_question = None
+        self.detach()
+
+    def _content(self, question: str) -> Content:
+        """The content of the next question."""
+        return [*self._pictures, {"type": "text", "text": question}] if self._pictures else question
+
+    def _pop(self) -> Content:
+        if not self._turns:
+            raise ConversationError("there is no question yet")
+        self._last_question = None
+        question: Content = self._turns.pop()[0]["content"]
+        return question
+
+
+def _text_of(content: Content) -> str:
+    """A question without its pictures."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content if part["type"] == "text")
+
+
+def _is_part(part: Any) -> bool:
+    match part:
+        case {"type": "text", "text": str()} | {"type": "image_url", "image_url": {"url": str()}}:
+            return True
+    return False
 
 
 def _message(path: Path, message: Any) -> dict[str, Any]:
@@ -133,8 +171,12 @@ def _message(path: Path, message: Any) -> dict[str, Any]:
             return {"role": "tool", "tool_call_id": call_id, "content": content}
         case {"role": str(role), "content": str(content)}:
             return {"role": role, "content": content}
+        case {"role": "user", "content": [_, *_] as parts} if all(map(_is_part, parts)):
+            return {"role": "user", "content": parts}
         case _:
-            raise ConversationError(f"{path}: a message must have a `role` and a text as `content`")
+            raise ConversationError(
+                f"{path}: a message must have a `role`, and a text or, of a user, texts and pictures as `content`"
+            )
 
 
 def _turns_of(path: Path, messages: Messages) -> list[Messages]:

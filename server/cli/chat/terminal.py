@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from server.cli.chat.commands import COMMANDS
+from server.cli.chat.commands import COMMANDS, TAKE_PATHS
 from server.cli.chat.word_wrap import WordWrap
 from server.cli.client.server_client import Piece
 from server.startup.plain_text import without_controls
@@ -130,6 +131,19 @@ class Terminal:
         return MarkdownStream(Console(theme=THEME, highlight=False), "dim" if is_reasoning else "none")
 
 
+def completions(line: str, text: str) -> list[str]:
+    """What the last word of `line`, a `text`, may become: a command, or a path for a command that takes one."""
+    if " " not in line:
+        return [name for name in sorted(COMMANDS) if text.startswith("/") and name.startswith(text)]
+    if line.split(maxsplit=1)[0] not in TAKE_PATHS:
+        return []
+    try:
+        paths = sorted(glob.glob(os.path.expanduser(glob.escape(text)) + "*"))
+    except (OSError, ValueError):  # a null character
+        return []
+    return [path + os.sep if os.path.isdir(path) else path for path in paths]
+
+
 def _history_path() -> Path:
     """In the folder for the state of programs (XDG Base Directory Specification)."""
     state = os.environ.get("XDG_STATE_HOME")
@@ -144,10 +158,9 @@ def _open_history() -> ModuleType | None:
         return None
     with contextlib.suppress(OSError, RuntimeError):
         readline.read_history_file(_history_path())
-    names = sorted(COMMANDS)
 
     def complete(text: str, state: int) -> str | None:
-        found = [name for name in names if text.startswith("/") and name.startswith(text)]
+        found = completions(readline.get_line_buffer(), text)
         return found[state] if state < len(found) else None
 
     readline.set_completer_delims(" ")

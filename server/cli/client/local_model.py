@@ -33,6 +33,7 @@ class LocalModel:
             with ProgressReporter() as progress:
                 loaded = model_loader.load_model(settings, progress)
             self.name = loaded.text_model.name
+            self.sees = loaded.text_model.pictures is not None
             self._engine = OfflineEngine(loaded)
         except (OSError, ValueError, RuntimeError) as error:
             raise NoAnswer(str(error)) from error

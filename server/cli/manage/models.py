@@ -30,6 +30,13 @@ class MeasuredModel:
         found = self.footprint
         return None if found is None else NUM_TOKENS * found.kv_bytes_per_token + found.state_bytes
 
+    @property
+    def modalities(self) -> list[str] | None:
+        """What it reads; None if not known."""
+        if self.footprint is None:
+            return None
+        return ["text", "image"] if self.footprint.image_tokens else ["text"]
+
     def fits(self, memory: MachineMemory) -> bool | None:
         """Whether the weights and the cache of NUM_TOKENS tokens fit into the memory now; None if not known."""
         if self.footprint is None or self.cache_bytes is None:
@@ -68,7 +75,10 @@ def as_json(models: Iterable[MeasuredModel], memory: MachineMemory) -> str:
 
     def describe(model: MeasuredModel) -> dict[str, Any]:
         known = {} if model.footprint is None else asdict(model.footprint)
-        fields = ("architecture", "quantization", "num_parameters", "context_length", "weight_bytes")
+        fields = (
+            "architecture", "quantization", "num_parameters", "context_length", "weight_bytes", "encoder_bytes",
+            "image_tokens",
+        )  # fmt: skip
         return {
             "name": model.listed.name,
             "source": model.listed.source,
@@ -78,6 +88,7 @@ def as_json(models: Iterable[MeasuredModel], memory: MachineMemory) -> str:
             "summary": model.listed.summary,
             "memory_bytes": model.listed.memory_bytes,
             **{field: known.get(field) for field in fields},
+            "modalities": model.modalities,
             "cache_bytes_per_1000_tokens": model.cache_bytes,
             "fits": model.fits(memory),
             "error": model.error,
@@ -124,6 +135,10 @@ def _note(model: MeasuredModel) -> str:
     if model.error is not None:
         return one_line(model.error)
     notes = [] if listed.summary is None else [listed.summary]
+    known = model.footprint
+    if known is not None and known.image_tokens:
+        encoder = f"its encoder is {_size(known.encoder_bytes)} of the weights"
+        notes.append(f"sees: a picture takes {known.image_tokens} tokens, and {encoder}")
     if listed.download_bytes is not None:
         command = f"`eagre pull {listed.name}` fetches {_size(listed.download_bytes)}"
         notes.append(f"not here yet; {command}, under the {listed.license}")

@@ -20,7 +20,7 @@ from server.protocol.errors import (
     unavailable,
 )
 from server.startup.logs import failure_of, log
-from server.storage.record_table import StoreError, TooLarge
+from server.storage.database import StoreError, TooLarge
 
 # By the path that the route is registered under. Every other path has OpenAI's.
 ERROR_SHAPES = web.AppKey("error_shapes", Mapping[str, ErrorShape])

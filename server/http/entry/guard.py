@@ -16,8 +16,10 @@ ADMIN_PREFIX = "/admin/"
 
 # Other routes that want an administrator's key, as they are registered; their other methods are for clients.
 REQUESTS, ONE_REQUEST = "/v1/requests", "/v1/requests/{id}"
+LOAD_ADAPTER, UNLOAD_ADAPTER = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 ADMIN_METHODS = frozenset(
-    {("POST", "/models/unload")} | {(method, route) for method in ("GET", "HEAD") for route in (REQUESTS, ONE_REQUEST)}
+    {("POST", "/models/unload"), ("POST", LOAD_ADAPTER), ("POST", UNLOAD_ADAPTER)}
+    | {(method, route) for method in ("GET", "HEAD") for route in (REQUESTS, ONE_REQUEST)}
 )
 
 # The only routes that want no key, as they are registered: probes, which tell little, and the files of the page,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, nullcontext
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -17,6 +17,7 @@ from server.http.entry.access_log import IGNORED
 from server.http.transport.connections import TURNS
 from server.http.transport.content_encoding import ENCODINGS, PLAIN, DecodedTooLarge, InvalidEncoding, decode
 from server.http.transport.http_errors import undecodable, unsupported_encoding
+from server.media.decoded_picture import DecodedPicture
 from server.media.picture import Picture, refuse_too_many
 from server.protocol.errors import ApiError, body_too_large, to_api_error
 from server.protocol.json_limits import MAX_INLINE_BYTES, parse_json
@@ -95,6 +96,17 @@ def ignored_in(asked: HasIgnored, served: ServedModels) -> Sequence[str]:
     if served.find(asked.model_name).sees:
         return asked.ignored
     return tuple(dict.fromkeys([*asked.ignored, *(picture.name for picture in asked.pictures)]))
+
+
+async def decode_pictures(
+    pictures: Sequence[Picture], model: ServedModel, served: ServedModels
+) -> Mapping[Picture, DecodedPicture]:
+    """Pictures of a prompt that is only shown or counted; none where the model reads text alone.
+
+    Raises ApiError or QueueFull.
+    """
+    form = model.text_model.pictures
+    return {} if form is None or not pictures else await served.pictures.load(pictures, form)
 
 
 def _parse(body: bytes, parse: Callable[[Any], Asked]) -> tuple[Any, Asked]:

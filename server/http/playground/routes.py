@@ -56,7 +56,8 @@ def _headers(peers: Sequence[str]) -> dict[str, str]:
     return {
         "Vary": "Accept-Encoding",
         "Content-Security-Policy": (
-            f"default-src 'self'; connect-src {connect}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            f"default-src 'self'; connect-src {connect}; img-src 'self' data:; "
+            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         ),
         "X-Content-Type-Options": "nosniff",
     }

@@ -18,7 +18,7 @@ from server.protocol.errors import ApiError, shorten
 from server.serving.pooled_texts import pool_texts, pooling_of
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
-from server.serving.tasks import refuse_embeddings
+from server.serving.tasks import refuse_adapter, refuse_embeddings
 from server.text.sentence_encoder import SentenceEncoder
 
 _SHOWN_PROMPTS = 20  # names that a message lists
@@ -26,6 +26,7 @@ _SHOWN_PROMPTS = 20  # names that a message lists
 
 async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
     """OpenAI's list of embeddings, one for each input."""
+    refuse_adapter(model, query.model)
     refuse_embeddings(model)
     prompts: Sequence[PromptSource] = query.input
     sentences = model.text_model.sentences
@@ -45,9 +46,9 @@ async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedMode
 
 def _check_dimensions(query: EmbeddingsRequest, model: ServedModel, sentences: SentenceEncoder | None) -> None:
     """Refuses shorter embeddings of a model that is made for whole ones, as vLLM does; raises InvalidParameter."""
-    if query.dimensions is None or sentences is None:
+    if query.dimensions is None:
         return
-    if not sentences.takes_dimensions:
+    if sentences is None or not sentences.takes_dimensions:
         raise InvalidParameter(
             "dimensions",
             f"dimensions is {query.dimensions}, and the model {model.model_name} was not made for shorter embeddings",

@@ -15,7 +15,9 @@ from server.serving.pooled_texts import check_lengths, most_tokens, pool_texts, 
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.serving.tasks import refuse_pairs
-from server.text.label_head import LabelHead, usual_activation
+from server.startup.model_task import Task
+from server.text.label_head import HeadActivation, LabelHead, usual_activation
+from server.text.pair_prompt import QWEN3, AnswerTokens, PairPrompt, cut_text, usual_answer_tokens
 from server.text.tokenization.native_errors import TooManyTokens
 from server.text.whole_texts import NoPairs, WholeText, encode_part, encode_text, join_pair
 
@@ -42,16 +44,18 @@ async def score_pairs(
 ) -> PairScores:
     """Raises ApiError or InvalidParameter where the model makes no such scores, or a pair is too long."""
     refuse_pairs(model)
-    by_cosine = model.engine.model_info.num_labels == 0
+    info, prompt, answers = model.engine.model_info, *_prompt_and_answers(model)
+    by_cosine = info.num_labels == 0 and answers is None
     num_chars = sum(map(len, pairs.first)) + sum(map(len, pairs.second))
 
     def tokenize() -> list[WholeText]:
         try:
+            if prompt is not None:
+                return _prompted_texts(pairs, prompt, model)
             return _single_texts(pairs, model) if by_cosine else _joined_texts(pairs, model)
         except TooManyTokens as error:
             what = f"a pair has at least {error.num_tokens} tokens"
-            limit = model.engine.model_info.max_model_len
-            raise ContextOverflow(pairs.param, what, limit=limit, num_tokens=error.num_tokens) from error
+            raise ContextOverflow(pairs.param, what, limit=info.max_model_len, num_tokens=error.num_tokens) from error
         except NoPairs as error:
             raise ApiError(str(error), param="model", code="unsupported_task") from error
 
@@ -61,11 +65,48 @@ async def score_pairs(
     if by_cosine:
         vectors = await pool_texts(texts, pooling_of(model), model, served, tenant, pairs.param)
         return PairScores(await served.workers.run(_cosines, vectors, len(pairs.first)), num_tokens)
-    vectors = await pool_texts(texts, Pooling.CLS, model, served, tenant, pairs.param)
+    if answers is not None:
+        logprobs = await pool_texts(texts, Pooling.LAST, model, served, tenant, pairs.param, answers=answers)
+        return PairScores(_answered(np.stack(logprobs), use_activation=use_activation), num_tokens)
+    vectors = await pool_texts(texts, info.head_pooling, model, served, tenant, pairs.param)
     head = model.text_model.head or LabelHead(("LABEL_0",), usual_activation(1))
     raw = np.stack(vectors)
     scores = head.activate(raw) if use_activation else raw.astype(np.float64)
     return PairScores(scores[:, 0].tolist(), num_tokens)
+
+
+def _prompt_and_answers(model: ServedModel) -> tuple[PairPrompt | None, AnswerTokens | None]:
+    """How a decoder is shown pairs, and by which tokens it answers; None where it does not."""
+    text_model, info = model.text_model, model.engine.model_info
+    is_plain = not info.is_encoder and not info.num_labels and text_model.sentences is None
+    if is_plain and text_model.answers is None and model.settings.task == Task.RERANK:
+        usual = usual_answer_tokens(text_model.tokenizer)
+        if usual is not None:
+            return QWEN3, usual
+    return text_model.pairs, text_model.answers
+
+
+def _prompted_texts(pairs: PairsOf, prompt: PairPrompt, model: ServedModel) -> list[WholeText]:
+    """Each pair as a decoder is shown it; so those of one query begin alike."""
+    tokenizer, most = model.tokenizer, most_tokens(model)
+    if pairs.cut_at is not None and pairs.cut_at != -1:
+        most = min(most, pairs.cut_at)
+    texts = []
+    for index, document in enumerate(pairs.second):
+        query = pairs.first[index if len(pairs.first) > 1 else 0]
+        if pairs.most_of_second is not None:
+            document = cut_text(tokenizer, document, pairs.most_of_second)
+        texts.append(prompt.encode(tokenizer, query, document, most, is_cut=pairs.cut_at is not None))
+    return texts
+
+
+def _answered(logprobs: np.ndarray, *, use_activation: bool) -> list[float]:
+    """The shares of the first token of float32[num_pairs, 2], or the logarithms of its odds against the second."""
+    wide = logprobs.astype(np.float64)
+    raw = wide[:, :1] - wide[:, 1:]
+    scores = LabelHead(("yes",), HeadActivation.SIGMOID).activate(raw) if use_activation else raw
+    answered: list[float] = scores[:, 0].tolist()
+    return answered
 
 
 def _joined_texts(pairs: PairsOf, model: ServedModel) -> list[WholeText]:
@@ -82,7 +123,8 @@ def _joined_texts(pairs: PairsOf, model: ServedModel) -> list[WholeText]:
             second = encode_part(tokenizer, text, most, is_cut=is_cut)
         else:
             second = encode_part(tokenizer, text, min(pairs.most_of_second, most), is_cut=True)
-        joined.append(join_pair(tokenizer, own, second, most, is_cut=is_cut))
+        is_encoder = model.engine.model_info.is_encoder
+        joined.append(join_pair(tokenizer, own, second, most, is_cut=is_cut, is_of_encoder=is_encoder))
     return joined
 
 

@@ -10,6 +10,7 @@ from server.api.pooling.rerank_request import RerankRequest
 from server.http.pooling.pair_scores import PairsOf, score_pairs
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
+from server.serving.tasks import refuse_adapter
 
 
 async def rerank(query: RerankRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
@@ -27,6 +28,7 @@ async def rerank_as_cohere(
 async def _rerank(
     query: RerankRequest, model: ServedModel, served: ServedModels, tenant: Tenant, *, shows_documents: bool
 ) -> dict[str, Any]:
+    refuse_adapter(model, query.model)
     pairs = PairsOf([query.query], query.documents, query.truncate_prompt_tokens, "documents", query.max_tokens_per_doc)
     scored = await score_pairs(
         pairs, use_activation=query.use_activation is not False, model=model, served=served, tenant=tenant

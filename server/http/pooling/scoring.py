@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import numpy as np
 
-from engine.interface.types import Pooling
 from server.admission.keyring import Tenant
 from server.api.pooling.classify_request import ClassifyRequest
 from server.api.pooling.score_request import ScoreRequest
@@ -18,12 +17,13 @@ from server.http.pooling.pair_scores import PairsOf, score_pairs
 from server.serving.pooled_texts import pool_texts
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
-from server.serving.tasks import refuse_classes
+from server.serving.tasks import refuse_adapter, refuse_classes
 from server.text.label_head import LabelHead, usual_activation
 
 
 async def score(query: ScoreRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
     """The score of each pair of texts."""
+    refuse_adapter(model, query.model)
     first, second = query.pairs
     pairs = PairsOf(first, second, query.truncate_prompt_tokens, "text_2" if query.text_2 else "documents")
     scored = await score_pairs(
@@ -35,12 +35,13 @@ async def score(query: ScoreRequest, model: ServedModel, served: ServedModels, t
 
 async def classify(query: ClassifyRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
     """The label of each text, and the probabilities of all labels."""
+    refuse_adapter(model, query.model)
     refuse_classes(model)
     texts = await encode_inputs(query.input, model, served, cut_at=query.truncate_prompt_tokens)
-    vectors = await pool_texts(texts, Pooling.CLS, model, served, tenant, "input")
+    vectors = await pool_texts(texts, model.engine.model_info.head_pooling, model, served, tenant, "input")
     num_labels = model.engine.model_info.num_labels
     head = model.text_model.head
-    if head is None:
+    if head is None or len(head.labels) != num_labels:
         head = LabelHead(tuple(f"LABEL_{index}" for index in range(num_labels)), usual_activation(num_labels))
     data = await served.workers.run(_classes, vectors, head, query.use_activation is not False)
     return _listed("classify", data, sum(len(text.token_ids) for text in texts), model)

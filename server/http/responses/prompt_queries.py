@@ -10,9 +10,10 @@ from engine.interface.types import FinishReason
 from sampling.host.params import InvalidParameter
 from server.api.conversations.compaction import compaction_object, compaction_request
 from server.api.responses.response_call import ResponseCall
+from server.generation.prompt_sources import Conversation
 from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, SHARE, in_memory, read_asked
+from server.http.entry.served import SERVED, SHARE, decode_pictures, in_memory, read_asked
 from server.http.responses.create_response import close_on_acceptance, parse_turn
 from server.http.responses.response_runner import ResponseRunner
 from server.http.transport.json_body import json_response, send_whole
@@ -31,16 +32,18 @@ async def count_input(request: web.Request) -> web.StreamResponse:
         turn = await _read(request, preparing)
         model = served.find(turn.body.model)
 
-        def work() -> int:
+        def count(conversation: Conversation) -> int:
             try:
-                return len(turn.conversation().encode(model.text_model, MAX_COUNTED))
+                return len(conversation.encode(model.text_model_of(turn.body.model), MAX_COUNTED))
             except InvalidParameter as error:  # which speaks of a context of so many tokens
                 raise InvalidParameter(
                     "input", f"input has more than {MAX_COUNTED} tokens, the limit of this route"
                 ) from error
 
         async with in_memory(served, model):
-            num_tokens = await served.workers.run_long(work)
+            conversation = await served.workers.run_long(turn.conversation)
+            decoded = await decode_pictures(conversation.pictures, model, served)
+            num_tokens = await served.workers.run_long(count, conversation.with_decoded(decoded))
     told = {"object": "response.input_tokens", "input_tokens": num_tokens}
     return await send_whole(request, json_response(told), served.settings)
 

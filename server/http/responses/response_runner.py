@@ -29,7 +29,7 @@ from server.generation.observer import ProgressObserver
 from server.serving.served_models import Phase, ServedModels
 from server.serving.submit import Submission
 from server.startup.logs import failure_of, log
-from server.storage.record_table import StoreError, TooLarge
+from server.storage.database import StoreError, TooLarge
 from server.streams.stream import Stream
 
 HISTORY_SHARE = 4  # what comes before a request may have so many times the bytes of the largest body
@@ -118,7 +118,9 @@ class ResponseRunner:
             async with served.generate(model, Submission(request, self._tenant, ids, observers)) as generation:
                 if on_accepted is not None:
                     on_accepted(generation.abort)
-                context = AnswerContext(MESSAGES, turn.id, model.model_name, model.tokenizer, model.answer_format)
+                context = AnswerContext(
+                    MESSAGES, turn.id, model.name_of(turn.body.model), model.tokenizer, model.answer_format
+                )
                 writer.start(generation, context)
                 events = writer.begin()
                 is_told = True
@@ -148,7 +150,7 @@ class ResponseRunner:
         """
         return ResponseWriter(
             turn,
-            self._served.find(turn.body.model).model_name,
+            self._served.find(turn.body.model).name_of(turn.body.model),
             is_streamed=is_streamed,
             as_messages=self._as_messages,
             is_shut_down=lambda: self._served.phase is not Phase.READY,

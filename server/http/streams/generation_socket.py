@@ -245,9 +245,10 @@ class GenerationSocket:
         """Streams to the end and returns the terminal message."""
         served = self._served
         model = served.find(call.request.model)
+        name = model.name_of(call.request.model)
 
         async def tell(progress: PromptProgress, index: int) -> None:
-            await self._stream.write([call.encode_progress(progress, index, MESSAGES, stream_id, model.model_name)])
+            await self._stream.write([call.encode_progress(progress, index, MESSAGES, stream_id, name)])
 
         # The socket pings by itself while the model is brought into memory.
         submission = Submission(call.request, self._tenant, (stream_id,), (ProgressObserver(tell),))
@@ -257,7 +258,7 @@ class GenerationSocket:
             if client_id in self._cancelled:
                 generation.abort()
             try:
-                context = AnswerContext(MESSAGES, stream_id, model.model_name, model.tokenizer, model.answer_format)
+                context = AnswerContext(MESSAGES, stream_id, name, model.tokenizer, model.answer_format)
                 writer = call.make_writer(generation, context)
                 await self._stream.write(writer.begin())
                 await write_deltas(self._stream, generation, writer, served.workers)

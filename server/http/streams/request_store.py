@@ -17,7 +17,8 @@ from server.protocol.errors import ApiError
 from server.serving.served_model import ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.startup.logs import log
-from server.storage.record_table import RecordKey, StoreError
+from server.storage.database import StoreError
+from server.storage.record_table import RecordKey
 from server.streams.stream import LoggedStream
 from server.streams.stream_registry import unknown_stream
 
@@ -60,7 +61,7 @@ class StreamRequestStore:
             "request_id": answer.request_id,
             "seed": answer.call.request.sampling["seed"],
             "prompts": prompts,
-            "model": _fingerprint(answer.model),
+            "model": _fingerprint(answer.model, answer.call.request.model),
         }
         try:
             await self._served.store.put(key, record)
@@ -134,7 +135,7 @@ class StreamRequestStore:
         model, request_id = self._find_model(call.request.model), record["request_id"]
 
         def check() -> None:
-            if _fingerprint(model) != record["model"]:
+            if _fingerprint(model, call.request.model) != record["model"]:
                 raise ApiError(
                     "the model is not the one that began this stream; it cannot be continued",
                     status=410,
@@ -185,6 +186,12 @@ def _key(owner: str, stream_id: str) -> RecordKey:
     return RecordKey(KIND, owner, stream_id)
 
 
-def _fingerprint(model: ServedModel) -> dict[str, Any]:
-    """Returns the facts of the model that must be equal for a request to give the same tokens, as JSON values."""
-    return {"name": model.model_name, **{name: str(value) for name, value in asdict(model.engine.model_info).items()}}
+def _fingerprint(model: ServedModel, name: str | None) -> dict[str, Any]:
+    """Returns the facts that must be equal for a request to give the same tokens, as JSON values.
+
+    They are those of the model and of its adapter, if the name that the client gave is that of one.
+    """
+    facts = {"name": model.model_name, **{key: str(value) for key, value in asdict(model.engine.model_info).items()}}
+    if name is not None and model.is_of_adapter(name):
+        facts["adapter"] = model.adapters.digest(name)
+    return facts

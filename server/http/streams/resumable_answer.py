@@ -75,7 +75,7 @@ class ResumableAnswer:
                 self.check()
             model = self.model
             context = AnswerContext(
-                self.framing, self.request_id, model.model_name, model.tokenizer, model.answer_format, stream.id
+                self.framing, self.request_id, self._name, model.tokenizer, model.answer_format, stream.id
             )
             writer = self.call.make_writer(generation, context)
             await stream.write(writer.begin())
@@ -125,11 +125,16 @@ class ResumableAnswer:
         async def tell(progress: PromptProgress, index: int) -> None:
             await write(self._encode_progress(progress, index))
 
-        is_told = self.call.request.streaming.tells_progress and not self.model.is_open
-        return telling_of_load(self.model, tell if is_told else None)
+        is_told = self.call.request.streaming.tells_progress and not self.model.is_in_memory
+        return telling_of_load(self.model, self.served.residency, tell if is_told else None)
 
     def _encode_progress(self, progress: PromptProgress, index: int) -> bytes:
-        return self.call.encode_progress(progress, index, self.framing, self.request_id, self.model.model_name)
+        return self.call.encode_progress(progress, index, self.framing, self.request_id, self._name)
+
+    @property
+    def _name(self) -> str:
+        """Of the model, as the answer has it."""
+        return self.model.name_of(self.call.request.model)
 
     def _check_abort(self) -> None:
         """Raises if a shutdown aborts a stream that may go on elsewhere: "abort" would be its last event for ever."""

@@ -17,7 +17,7 @@ _VERSION = "/v1"
 # First parts of paths that may stand without the version, by the API whose routes they are.
 _OF_ANY = ("requests", "streams", "stream")
 _OF_API = {
-    Api.OPENAI: ("chat", "responses", "conversations"),
+    Api.OPENAI: ("chat", "responses", "conversations", "files", "batches"),
     Api.ANTHROPIC: ("messages",),
 }
 # llama.cpp has routes of its own by these names; without its API they are OpenAI's too.

@@ -14,6 +14,7 @@ _ROUTER_KEYS = (
 )  # fmt: skip
 # Settings that several servers cannot share, and why.
 _NOT_SHARED = {
+    "config": "the machines of the replicas do not have the file; give its keys as flags",
     "store": "the file belongs to one server alone",
     "data_parallel": "it is Ray that places several servers on a machine",
     "num_hosts": "each replica is one process",

@@ -15,6 +15,7 @@ GENERATION_CONFIG = "generation_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"  # has precedence over the template in TOKENIZER_CONFIG
 # Where a text_config says nothing; source: transformers' Gemma3TextConfig.
 _DEFAULTS = {"gemma3_text": {"vocab_size": 262_208, "max_position_embeddings": 131_072}}
+_CONTEXT = "max_position_embeddings"
 MAX_VOCAB_SIZE = 1 << 24  # so that a damaged file cannot ask for a huge table
 CHAT_TEMPLATES = "chat_template.json"  # only in folders of models that see pictures, too
 MORE_TEMPLATES = "additional_chat_templates"  # a folder
@@ -47,6 +48,7 @@ def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
     inner = config.table("text_config")  # of a model that does more than read text
     text = inner or config
     text = text.with_defaults(_DEFAULTS.get(text.text("model_type") or "", {}))
+    text = text.with_defaults({_CONTEXT: text.value("n_positions")})  # as GPT-2 and Nomic Embed call it
     vocab_size = text.required_integer("vocab_size", least=1, most=MAX_VOCAB_SIZE)
     tokenizer, tokens = _optional(folder, TOKENIZER_CONFIG), _optional(folder, SPECIAL_TOKENS_MAP)
     files = (_optional(folder, GENERATION_CONFIG), config, *([] if inner is None else [inner]))
@@ -54,7 +56,7 @@ def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
         _chat_templates(tokenizer) | _chat_templates(_optional(folder, CHAT_TEMPLATES)) | _templates_beside(folder)
     )
     return FolderMetadata(
-        context_length=text.required_integer("max_position_embeddings", least=2),
+        context_length=text.required_integer(_CONTEXT, least=2),
         vocab_size=vocab_size,
         bos_token_id=text.integer("bos_token_id", least=0, most=vocab_size - 1),
         eos_token_ids=tuple(token_id for file in files for token_id in _token_ids(file, "eos_token_id", vocab_size)),

@@ -75,6 +75,8 @@ class GgufMetadata:
     cls_token_id: int | None = None  # before a text of an encoder
     sep_token_id: int | None = None  # behind it
     pooling_type: int | None = None  # of the embeddings, in llama.cpp's numbers
+    rerank_template: str | None = None  # how a decoder is shown a query and a document
+    output_labels: tuple[str, ...] = ()  # of its head
 
     @cached_property
     def other_ids(self) -> tuple[int, ...]:
@@ -212,4 +214,6 @@ def _metadata_of(fields: _Fields) -> GgufMetadata:
         cls_token_id=token_id("cls"),
         sep_token_id=token_id("seperator"),  # so it is spelled
         pooling_type=fields.optional(f"{architecture}.pooling_type", int),
+        rerank_template=fields.optional("tokenizer.chat_template.rerank", str),
+        output_labels=fields.optional_tuple(f"{architecture}.classifier.output_labels", str),
     )

@@ -1,8 +1,8 @@
-/** The files that go with a message: read as text, bounded, shown as chips, sent in fences with their names. */
+/** The files that go with a message: texts and pictures, bounded, and shown as chips. */
 
 import { make } from "../page/dom.js";
 import { words } from "../words/words.js";
-import { fenced } from "./fence.js";
+import { isPicture, readPicture } from "./picture.js";
 import { readFile } from "./read_file.js";
 import { Refused } from "./refused.js";
 
@@ -10,18 +10,20 @@ const MAX_FILES = 16;
 const MAX_CHARACTERS = 2 * 1024 * 1024; // of all files of a message
 
 export class Attachments {
-  #files = []; // {name, text}
+  #files = []; // {name, text} or, of a picture, {name, url}
   #reading = new Set(); // names
   #generation = 0; // what is read for a message that has gone is dropped
   #container = null;
   #onChange;
+  #seesPictures;
 
-  /** @param {() => void} onChange called when files come or go */
-  constructor(onChange = () => {}) {
+  /** @param {() => void} onChange called when files come or go @param {() => boolean} seesPictures whether the model does */
+  constructor(onChange = () => {}, seesPictures = () => true) {
     this.#onChange = onChange;
+    this.#seesPictures = seesPictures;
   }
 
-  /** What has been read. @returns {{name: string, text: string}[]} */
+  /** What has been read. @returns {{name: string, text?: string, url?: string}[]} */
   get files() {
     return this.#files;
   }
@@ -55,11 +57,11 @@ export class Attachments {
       this.#reading.add(file.name);
       this.#show();
       try {
-        const text = await readFile(file);
+        const read = { name: file.name, ...(await this.#read(file)) };
         if (generation !== this.#generation) return problems;
-        const length = this.#files.reduce((sum, other) => sum + other.text.length, text.length);
+        const length = [...this.#files, read].reduce((sum, { text, url }) => sum + (text ?? url).length, 0);
         if (length > MAX_CHARACTERS) throw new Refused(words.attachments.tooMuch);
-        this.#files = [...this.#files, { name: file.name, text }];
+        this.#files = [...this.#files, read];
       } catch (error) {
         problems.push(`${file.name} ${error instanceof Refused ? error.message : words.attachments.isBroken}.`);
       } finally {
@@ -71,9 +73,9 @@ export class Attachments {
     return problems;
   }
 
-  /** The files as parts of a message's content, in the form of the Chat Completions API. */
-  toContentParts() {
-    return this.#files.map((file) => ({ type: "text", text: fenced(file) }));
+  /** The first button that removes a picture, or null. */
+  get pictureButton() {
+    return this.#container?.querySelector(".picture button") ?? null;
   }
 
   /** Shows the files in a list, from now on. @param {HTMLElement} container a `ul` */
@@ -82,10 +84,22 @@ export class Attachments {
     this.#show();
   }
 
+  async #read(file) {
+    if (!isPicture(file)) return { text: await readFile(file) };
+    if (!this.#seesPictures()) throw new Refused(words.attachments.isPicture);
+    return { url: await readPicture(file) };
+  }
+
   #show() {
     if (this.#container === null) return;
     const chips = this.#files.map((file) => {
-      const chip = make("li", "chip", file.name);
+      const chip = make("li", file.url === undefined ? "chip" : "chip picture", file.name);
+      if (file.url !== undefined) {
+        const preview = make("img");
+        preview.src = file.url;
+        preview.alt = ""; // its name stands beside it
+        chip.prepend(preview);
+      }
       const remove = make("button", "small", "×");
       remove.setAttribute("aria-label", words.attachments.remove(file.name));
       remove.addEventListener("click", () => {

@@ -16,7 +16,6 @@ const ARCHIVE = /\.(zip|gz|tgz|xz|bz2|7z|rar|tar|zst)$/i;
  * @throws {Refused} where it has no text, or too much
  */
 export async function readFile(file) {
-  if (file.type.startsWith("image/") && file.type !== "image/svg+xml") throw new Refused(words.attachments.isPicture);
   if (/^(audio|video)\//.test(file.type) && !/\.(m?ts|cts)$/i.test(file.name)) throw new Refused(words.attachments.isRecording);
   if (await isPdf(file)) {
     if (file.size > MAX_PDF_BYTES) throw new Refused(words.attachments.isLarger(`${MAX_PDF_BYTES >> 20} MiB`));

@@ -7,8 +7,9 @@ import { Narrator } from "../answer/narrator.js";
 import { announce, byId, swapButtons } from "../page/dom.js";
 import { NEW, addressOf } from "../page/route.js";
 import { makeId, titleOf } from "../store/library.js";
-import { shorterFrom, textOf } from "../store/messages.js";
+import { picturesOf, sentOf, shorterFrom, textOf } from "../store/messages.js";
 import { makeAnswer } from "../store/tree.js";
+import { seesPictures } from "../transport/server_state.js";
 import { words } from "../words/words.js";
 import { Answers } from "./answers.js";
 import { Composer } from "./chat_composer.js";
@@ -46,6 +47,7 @@ export class Chat {
    *   fetch: typeof fetch, canGenerate: (isChat: boolean) => boolean, onError: (error: Error) => void, onLost: () => void,
    *   router: import("../page/route.js").Router, toast: import("../page/toast.js").Toast,
    *   drafts: import("../store/drafts.js").Drafts, inspect: (node: object|null, isAsked: boolean) => void,
+   *   filesChanged: () => void,
    *   changed: () => void}} deps `changed` hears of every change that the list of conversations shows
    * @param {Promise<import("../store/library.js").Library>} library
    * @param {() => Storage} storage the tab's own
@@ -96,6 +98,8 @@ export class Chat {
       editLast: () => this.editLast(),
       count: (content, attachments) => this.#count(content, attachments),
       drafts: deps.drafts,
+      seesPictures: () => seesPictures(deps.model()),
+      filesChanged: deps.filesChanged,
       shorten: () => this.shorten(),
       create: () => deps.router.go(NEW.chat),
       place: () => this.#goToComposer(),
@@ -119,6 +123,26 @@ export class Chat {
 
   get isBusy() {
     return this.#conversation !== null && this.answers.isBusy(this.#conversation.id);
+  }
+
+  /** What keeps the message from being sent: pictures for a model that does not see. @returns {{text: string, show: () => void}|null} */
+  get problem() {
+    const model = this.#deps.model();
+    const { pictures } = this.#composer;
+    if (pictures.length === 0 || seesPictures(model)) return null;
+    const names = pictures.map(({ name }) => name).join(", ");
+    return { text: words.attachments.unseen(names, model.id), show: () => this.#composer.focusPicture() };
+  }
+
+  /** Says that the model gets notes in the place of earlier pictures, where it does not see. */
+  showSight() {
+    const model = this.#deps.model();
+    const isChat = this.#conversation !== null && !this.#isCompletion;
+    const pictures = isChat ? picturesOf(sentOf(this.#conversation.tree.path(), this.#conversation.sentFrom)) : [];
+    const text = pictures.length === 0 || seesPictures(model) ? "" : words.attachments.unseenBefore(model.id);
+    const line = byId("chat-unseen");
+    if (line.textContent !== text) line.textContent = text; // it is read out once
+    line.hidden = text === "";
   }
 
   focus() {
@@ -166,7 +190,7 @@ export class Chat {
   async submit() {
     await this.ready;
     const conversation = this.#conversation;
-    if (this.#composer.isEmpty || this.#composer.isFull || !this.#canBegin) return;
+    if (this.#composer.isEmpty || this.#composer.isFull || this.problem !== null || !this.#canBegin) return;
     const refused = this.#refused.get(conversation);
     if (refused !== undefined && conversation.tree.get(refused) !== null) this.#edits.drop(refused);
     const { content, attachments } = this.#composer.take();
@@ -204,6 +228,7 @@ export class Chat {
     if (conversation === null || this.isBusy) return;
     conversation.sentFrom = shorterFrom(conversation.tree.path(), conversation.sentFrom);
     this.#log.sentFrom = conversation.sentFrom;
+    this.showSight();
     this.#save(conversation);
     this.#composer.recount();
     announce(words.chat.shortened);
@@ -284,6 +309,7 @@ export class Chat {
     if (this.#isCompletion) this.#completion.show(path);
     else this.#log.show(path);
     this.#showTitle();
+    this.showSight();
   }
 
   #renderOf(conversation) {

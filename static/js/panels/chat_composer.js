@@ -3,6 +3,7 @@
 import { Attachments } from "../attachments/attachments.js";
 import { listenForFiles } from "../attachments/drops.js";
 import { announce, byId, onEnter } from "../page/dom.js";
+import { picturesOf } from "../store/messages.js";
 import { words } from "../words/words.js";
 
 const COUNT_DELAY = 700; // milliseconds of quiet before the context is counted anew
@@ -15,7 +16,8 @@ export class Composer {
     this.#keepDraft();
     this.recount();
     this.focus();
-  });
+    this.#deps.filesChanged();
+  }, () => this.#deps.seesPictures());
   #conversation = null;
   #isFull = false;
   #timer = null;
@@ -24,7 +26,7 @@ export class Composer {
 
   /**
    * @param {{submit: () => void, editLast: () => void, drafts: import("../store/drafts.js").Drafts,
-   *   shorten: () => void, create: () => void, place: () => Promise<void>,
+   *   seesPictures: () => boolean, filesChanged: () => void, shorten: () => void, create: () => void, place: () => Promise<void>,
    *   count: (content: string, attachments: object[]) => Promise<{used: number, limit: number}|null>}} deps
    */
   constructor(deps) {
@@ -73,6 +75,16 @@ export class Composer {
     return this.#isFull;
   }
 
+  /** The pictures that go with the message. */
+  get pictures() {
+    return picturesOf([{ attachments: this.#attachments.files }]);
+  }
+
+  /** Moves the focus to the button that removes the first picture. */
+  focusPicture() {
+    this.#attachments.pictureButton?.focus();
+  }
+
   set text(text) {
     this.#input.value = text;
   }
@@ -98,6 +110,7 @@ export class Composer {
   put({ content, attachments }) {
     this.#input.value = content;
     this.#attachments.files = attachments;
+    this.#deps.filesChanged();
     this.#showError("");
     this.#keepDraft();
     this.recount();

@@ -26,6 +26,10 @@ export class ChatLog {
       example.addEventListener("click", () => onExample(example.textContent));
     }
     this.#element.addEventListener("scroll", () => this.#showEnd(), { passive: true });
+    // A reader at the end stays there when a picture gets its height, and when what stands below takes more room.
+    const stay = () => this.#end.hidden && this.scrollToEnd();
+    this.#element.addEventListener("load", stay, { capture: true });
+    new ResizeObserver(stay).observe(this.#element);
     this.#end.addEventListener("click", () => this.scrollToEnd());
   }
 

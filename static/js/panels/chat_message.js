@@ -3,6 +3,7 @@
 import { MarkdownView } from "../markdown/view.js";
 import { copyText } from "../page/clipboard.js";
 import { make, showFigures } from "../page/dom.js";
+import { showPicture } from "../page/picture_dialog.js";
 import { words } from "../words/words.js";
 import { ToolCards } from "./chat_tools.js";
 
@@ -69,10 +70,8 @@ export class MessageView {
   }
 
   #makeOther() {
-    for (const { name, text } of this.node.attachments ?? []) {
-      const file = make("details", "attached");
-      file.append(make("summary", "", name), make("pre", "", text));
-      this.element.append(file);
+    for (const attachment of this.node.attachments ?? []) {
+      this.element.append(attachment.url === undefined ? fileOf(attachment) : pictureOf(attachment));
     }
     this.#content.textContent = this.node.content;
     this.element.append(this.#content, this.#foot());
@@ -180,7 +179,7 @@ export class MessageView {
   #errorLine() {
     const line = make("div", "error", this.node.error);
     line.setAttribute("role", "alert");
-    if (/maximum context length/.test(this.node.error)) {
+    if (/maximum context length|body is larger than/.test(this.node.error)) {
       const ways = make("div", "actions");
       for (const [label, run] of [[words.composer.shorten, this.#actions.shorten], [words.composer.newChat, this.#actions.create]]) {
         const button = make("button", "small", label);
@@ -293,6 +292,25 @@ export class MessageView {
     this.#content.after(form);
     field.focus();
   }
+}
+
+function fileOf({ name, text }) {
+  const file = make("details", "attached");
+  file.append(make("summary", "", name), make("pre", "", text));
+  return file;
+}
+
+/** A button with the picture, which shows it larger. */
+function pictureOf(attachment) {
+  const button = make("button", "picture");
+  button.title = words.attachments.show(attachment.name);
+  const picture = make("img");
+  picture.src = attachment.url;
+  picture.alt = attachment.name;
+  picture.decoding = "async";
+  button.append(picture);
+  button.addEventListener("click", () => showPicture(attachment));
+  return button;
 }
 
 /** Copies a block of code where its button is pressed; for the element that holds all messages. */

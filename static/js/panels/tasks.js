@@ -1,6 +1,7 @@
 /** What conversations ask of the server: the bodies of requests, and how many tokens they have. */
 
-import { messagesOf, sentOf, textOf } from "../store/messages.js";
+import { messagesOf, noteOf, pictureOf, picturesOf, sentOf, textOf } from "../store/messages.js";
+import { seesPictures } from "../transport/server_state.js";
 
 export class Tasks {
   #deps;
@@ -18,7 +19,8 @@ export class Tasks {
     const path = conversation.tree.pathTo(parent.id);
     // A space at the end would part the model from the word it is about to write.
     if (conversation.kind === "completion") return { prompt: textOf(path).replace(/ +$/, ""), ...this.#deps.sampling() };
-    return { messages: messagesOf(this.#deps.system(), sentOf(path, conversation.sentFrom)), ...this.#deps.parameters() };
+    const asPart = seesPictures(this.#deps.model()) ? pictureOf : noteOf;
+    return { messages: messagesOf(this.#deps.system(), sentOf(path, conversation.sentFrom), asPart), ...this.#deps.parameters() };
   }
 
   /** The task that goes on where an answer ends. */
@@ -37,7 +39,9 @@ export class Tasks {
     if (conversation.kind !== "chat" || !model?.max_model_len) return null;
     const path = sentOf(conversation.tree.path(), conversation.sentFrom);
     if (content !== "" || attachments.length > 0) path.push({ role: "user", content, attachments });
-    const messages = messagesOf(this.#deps.system(), path);
+    // Pictures are not sent only to be counted: the server says what one costs.
+    const messages = messagesOf(this.#deps.system(), path, noteOf);
+    const numOfPictures = picturesOf(path).length * (model.image_tokens ?? 0);
     if (messages.length === 0) return { used: 0, limit: model.max_model_len };
     const { tools } = this.#deps.parameters();
     try {
@@ -46,7 +50,7 @@ export class Tasks {
         headers: { "Content-Type": "application/json" },
         body: JSON.stringify({ model: model.id, messages, ...(tools ? { tools } : {}) }),
       });
-      return response.ok ? { used: (await response.json()).count, limit: model.max_model_len } : null;
+      return response.ok ? { used: (await response.json()).count + numOfPictures, limit: model.max_model_len } : null;
     } catch {
       return null; // the gauge stays as it is
     }

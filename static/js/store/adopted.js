@@ -48,5 +48,7 @@ function callOf({ id = "", function: { name = "", arguments: given = "" } = {} }
 
 function textOf(value) {
   if (typeof value === "string") return value;
+  // The record of a request has no pictures.
+  if (Array.isArray(value)) return value.map(({ type, text }) => (type === "image" ? `[${words.attachments.picture}]` : (text ?? ""))).join("\n");
   return value === null || value === undefined ? "" : JSON.stringify(value);
 }

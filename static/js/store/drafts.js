@@ -1,5 +1,7 @@
 /** What is written and not sent yet, for each conversation, over reloads: `{content, attachments}`. */
 
+import { isAttachment } from "./tree.js";
+
 const KEY = "eagre.draft.";
 const NEW = "new"; // the conversation that has no message yet
 
@@ -17,8 +19,7 @@ export class Drafts {
     if (this.#memory.has(key)) return this.#memory.get(key);
     try {
       const { content, attachments } = JSON.parse(this.#storage().getItem(key));
-      const isFile = ({ name, text }) => typeof name === "string" && typeof text === "string";
-      return { content: String(content), attachments: attachments.filter(isFile) };
+      return { content: String(content), attachments: attachments.filter(isAttachment) };
     } catch {
       return null; // none, no storage, or not our JSON
     }

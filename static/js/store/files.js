@@ -7,6 +7,7 @@
  */
 
 import { words } from "../words/words.js";
+import { picturesOf } from "./messages.js";
 import { MAX_NODES, Tree, readNode } from "./tree.js";
 
 const FORMAT = "eagre.conversations";
@@ -77,6 +78,7 @@ function toLlama({ id, title, system, updated, created, tree }) {
     parent: node.parent ?? above.at(-1).id, thinking: node.reasoning ?? "", model: node.model ?? undefined,
     toolCalls: node.toolCalls?.length > 0 ? JSON.stringify(node.toolCalls.map(callOf)) : "",
     ...(node.role === "tool" ? { toolCallId: node.toolCallId } : {}),
+    ...given("extra", picturesOf([node]).map(({ name, url }) => ({ type: "IMAGE", name, base64Url: url }))),
   }));
   const all = [...above, ...messages].map((message) => ({ convId: id, thinking: "", ...message }));
   for (const message of all) message.children = all.filter(({ parent }) => parent === message.id).map((child) => child.id);
@@ -92,7 +94,7 @@ function fromLlama({ conv, messages }) {
     id: String(one.id), parent: one.parent === null || above.has(String(one.parent)) ? null : String(one.parent),
     role: one.role, content: textOf(one.content), created: Number(one.timestamp), model: one.model,
     reasoning: one.thinking ?? one.reasoningContent, toolCalls: callsOf(one.toolCalls), toolCallId: one.toolCallId,
-    attachments: (one.extra ?? []).filter(({ content }) => typeof content === "string").map(({ name, content }) => ({ name: String(name), text: content })),
+    attachments: (one.extra ?? []).map(({ name, content, base64Url: url }) => ({ name: String(name), ...(url === undefined ? { text: content } : { url }) })),
     finish: "stop",
   }));
   const updated = Number(conv.lastModified);
@@ -104,6 +106,7 @@ function toOpenWebUi({ id, title, system, created, updated, tree }) {
   const shape = (node) => ({
     id: node.id, parentId: node.parent, childrenIds: tree.childrenOf(node.id).map((child) => child.id), role: node.role,
     content: withFiles(node), timestamp: seconds(node.created), ...(node.model ? { model: node.model, done: true } : {}),
+    ...given("files", picturesOf([node]).map(({ name, url }) => ({ type: "image", name, url }))),
   });
   const nodes = tree.nodes();
   const models = [...new Set(nodes.map(({ model }) => model).filter(Boolean))];
@@ -120,11 +123,12 @@ function fromOpenWebUi({ title, chat, created_at: created, updated_at: updated }
   const nodes = listed.map((one, at) => ({
     id: String(one.id), parent: one.parentId ?? (messages.length > 0 || at === 0 ? null : String(listed[at - 1].id)), role: one.role,
     content: textOf(one.content), created: 1000 * Number(one.timestamp), model: one.model, finish: "stop",
+    attachments: (one.files ?? []).filter(({ type }) => type === "image").map(({ name, url }) => ({ name: name ?? words.attachments.picture, url })),
   }));
-  const given = nodes.filter(({ role }) => role === "system");
-  const system = chat.params?.system ?? chat.system ?? given.map(({ content }) => content).join("\n\n");
-  const above = new Set(given.map(({ id }) => id));
-  const kept = nodes.filter(({ role }) => role !== "system").map((node) => (above.has(node.parent) ? { ...node, parent: null } : node));
+  const above = nodes.filter(({ role }) => role === "system");
+  const system = chat.params?.system ?? chat.system ?? above.map(({ content }) => content).join("\n\n");
+  const idsAbove = new Set(above.map(({ id }) => id));
+  const kept = nodes.filter(({ role }) => role !== "system").map((node) => (idsAbove.has(node.parent) ? { ...node, parent: null } : node));
   const times = { created: 1000 * created, updated: 1000 * updated };
   return made(kept, { title: title ?? chat.title, system, ...times, shown: chat.history?.currentId });
 }
@@ -134,7 +138,7 @@ function toMarkdown({ title, system, kind, tree }) {
   if (kind === "completion") return `# ${title}\n\n${path.map(({ content }) => content).join("")}`;
   const { user, tool, model: anyModel } = words.chat;
   const names = { user: () => user, tool: () => tool, assistant: ({ model }) => model ?? anyModel };
-  const parts = path.map((node) => `## ${names[node.role](node)}\n\n${[withFiles(node), ...(node.toolCalls ?? []).map(codeOf)].join("\n\n").trim()}`);
+  const parts = path.map((node) => `## ${names[node.role](node)}\n\n${[...picturesOf([node]).map(({ name }) => `*${name}*`), withFiles(node), ...(node.toolCalls ?? []).map(codeOf)].join("\n\n").trim()}`);
   return [`# ${title}`, ...(system === "" ? [] : [`> ${system.replaceAll("\n", "\n> ")}`]), ...parts].join("\n\n");
 }
 
@@ -178,9 +182,13 @@ function made(messages, { kind = "chat", title, system, created, updated, chosen
   };
 }
 
+/** The text files before the content; pictures have places of their own. */
 function withFiles({ content, attachments = [] }) {
-  return attachments.map(({ name, text }) => `${name}\n\n${text}\n\n`).join("") + content;
+  return attachments.filter(({ url }) => url === undefined).map(({ name, text }) => `${name}\n\n${text}\n\n`).join("") + content;
 }
+
+/** A member of an object, or none where the list is empty. */
+const given = (name, list) => (list.length > 0 ? { [name]: list } : {});
 
 function callOf({ id, name, arguments: given }) {
   return { id, type: "function", function: { name, arguments: given } };

@@ -152,7 +152,7 @@ export class Library {
 /** What to call a conversation that nobody has named: its first question. */
 export function titleOf(conversation) {
   const first = conversation.tree.nodes().find(({ role }) => role === "user");
-  return conversation.title || cut(first?.content ?? first?.attachments[0]?.name ?? "") || words.sidebar.untitled;
+  return conversation.title || cut(first?.content || first?.attachments?.[0]?.name || "") || words.sidebar.untitled;
 }
 
 /** 64 random bits; `crypto.randomUUID` is missing where a page comes over plain HTTP from another machine. */

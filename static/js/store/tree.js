@@ -7,7 +7,7 @@
  *   content         text
  *   created         milliseconds since 1970
  * a user's node also
- *   attachments     [{name, text}]
+ *   attachments     [{name, text}], of pictures [{name, url}] with data URLs
  * a tool's node also
  *   toolCallId      the call that it answers
  * and an assistant's node also
@@ -28,6 +28,7 @@
  *   stream          {id, place} of a resumable stream that has not ended, or null
  */
 
+import { isPictureUrl } from "../attachments/picture.js";
 import { words } from "../words/words.js";
 
 const ROLES = ["user", "assistant", "tool"];
@@ -212,7 +213,8 @@ export function makeAnswer({ id, parent, model, parameters, transport, created }
 }
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
-const isAttachment = (value) => isObject(value) && typeof value.name === "string" && typeof value.text === "string";
+/** Whether a value is a file of a message. */
+export const isAttachment = (value) => isObject(value) && typeof value.name === "string" && (value.url === undefined ? typeof value.text === "string" : isPictureUrl(value.url));
 const isCall = (value) => isObject(value) && ["id", "name", "arguments"].every((key) => typeof value[key] === "string");
 const isEvent = (value) => isObject(value) && (value.at === null || Number.isFinite(value.at)) && typeof value.text === "string";
 const listOf = (value, isEntry) => (Array.isArray(value) ? value.filter(isEntry) : []);

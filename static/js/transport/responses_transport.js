@@ -103,12 +103,17 @@ function itemsOf(message) {
   if (message.role === "tool") {
     return [{ type: "function_call_output", call_id: message.tool_call_id, output: message.content }];
   }
-  const items = message.content ? [{ type: "message", role: message.role, content: message.content }] : [];
+  const items = message.content ? [{ type: "message", role: message.role, content: contentOf(message.content) }] : [];
   for (const call of message.tool_calls ?? []) {
     const { name, arguments: argumentsText } = call.function;
     items.push({ type: "function_call", call_id: call.id, name, arguments: argumentsText });
   }
   return items;
+}
+
+function contentOf(content) {
+  if (typeof content === "string") return content;
+  return content.map((part) => (part.type === "image_url" ? { type: "input_image", image_url: part.image_url.url } : { type: "input_text", text: part.text }));
 }
 
 function errorOf(event) {

@@ -130,6 +130,11 @@ export class ServerState {
   }
 }
 
+/** Whether a model sees pictures; of one that has never been loaded, the server does not know yet. */
+export function seesPictures(model) {
+  return model?.modalities?.includes("image") ?? true;
+}
+
 async function bodyOf(response) {
   try {
     return await response.json();

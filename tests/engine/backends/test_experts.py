@@ -29,6 +29,8 @@ NUM_TOKENS = 2 + 2 * TILE
 ACTIVATIONS = {
     Activation.SILU: lambda x: x / (1 + np.exp(-x)),
     Activation.GELU_TANH: lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    Activation.RELU: lambda x: np.maximum(x, 0),
+    Activation.RELU_SQUARED: lambda x: np.maximum(x, 0) ** 2,
 }
 
 
@@ -57,7 +59,7 @@ def arrays() -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def leaves(backend: Backend, arrays: dict[str, np.ndarray], tmp_path: Path) -> dict[str, Any]:
-    """The stacks of gates and ups and of downs, as the backend has them."""
+    """The stacks of gates and ups, of ups alone, and of downs, as the backend has them."""
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     shapes = {name: arrays[name].shape[1:] for name in ("gate", "up", "down")}
     save_file(
@@ -73,6 +75,7 @@ def leaves(backend: Backend, arrays: dict[str, np.ndarray], tmp_path: Path) -> d
     }
     declared = [
         Leaf("gate_up", LeafKind.GATED, (parts["gate"], parts["up"]), num_experts=NUM_EXPERTS),
+        Leaf("up", LeafKind.MATRIX, (parts["up"],), num_experts=NUM_EXPERTS),
         Leaf("down", LeafKind.MATRIX, (parts["down"],), num_experts=NUM_EXPERTS),
     ]
     tensors = LeafTensors(declared, NUM_LAYERS, SafetensorsFiles(ModelFolder(tmp_path)), "safetensors")
@@ -113,26 +116,32 @@ def layout() -> Any:
     return token_layout(ROWS, table, num_tiles=2, tile_size=TILE, page_size=16)
 
 
-@pytest.mark.parametrize("activation", [Activation.SILU, Activation.GELU_TANH])
+@pytest.mark.parametrize(
+    ("activation", "is_gated"),
+    [(Activation.SILU, True), (Activation.GELU_TANH, True), (Activation.RELU, True), (Activation.RELU_SQUARED, False)],
+)
 def test_the_experts_that_a_token_picks_are_added_by_their_shares(
-    backend: Backend, arrays: dict[str, np.ndarray], leaves: dict[str, Any], activation: Activation
+    backend: Backend, arrays: dict[str, np.ndarray], leaves: dict[str, Any], activation: Activation, is_gated: bool
 ) -> None:
     @jax.jit
     def added(addend: jax.Array, x: jax.Array, gate_up: Any, down: Any, experts: jax.Array, shares: Any) -> jax.Array:
         picks = Picks(experts, shares, NUM_EXPERTS)
         return backend.products.add_experts(
-            addend, x, gate_up, down, picks, jnp.int32(LAYER), layout(), activation=activation
+            addend, x, gate_up, down, picks, jnp.int32(LAYER), layout(), activation=activation, is_gated=is_gated
         )
 
+    up = leaves["gate_up" if is_gated else "up"]
     got = np.asarray(
-        added(
-            arrays["addend"], arrays["x"], leaves["gate_up"], leaves["down"], arrays["experts"], arrays["shares"]
-        )
+        added(arrays["addend"], arrays["x"], up, leaves["down"], arrays["experts"], arrays["shares"])
     )  # fmt: skip
     for token in REAL:
         x, expected = arrays["x"][token].astype(np.float64), arrays["addend"][token].astype(np.float64)
         for share, expert in zip(arrays["shares"][token], arrays["experts"][token], strict=True):
             place = LAYER * NUM_EXPERTS + expert
-            inner = ACTIVATIONS[activation](arrays["gate"][place] @ x) * (arrays["up"][place] @ x)
+            inner = arrays["up"][place] @ x
+            if is_gated:
+                inner = ACTIVATIONS[activation](arrays["gate"][place] @ x) * inner
+            else:
+                inner = ACTIVATIONS[activation](inner)
             expected += share * (arrays["down"][place] @ inner)
         np.testing.assert_allclose(got[token], expected, rtol=1e-4, atol=1e-5)

@@ -34,8 +34,9 @@ class Case:
     """A delta-net and sequences that are as long as its slots are many."""
 
     def __init__(
-        self, *, num_key_heads: int, num_heads: int, key_dim: int, value_dim: int, kernel: int, is_tiled: bool
-    ) -> None:
+        self, *, num_key_heads: int, num_heads: int, key_dim: int, value_dim: int, kernel: int, is_tiled: bool,
+        beta_scale: float = 1.0,
+    ) -> None:  # fmt: skip
         random = np.random.default_rng(0)
 
         def normal(*shape: int) -> np.ndarray:
@@ -44,6 +45,7 @@ class Case:
         channels = 2 * num_key_heads * key_dim + num_heads * value_dim
         self.constants = GatedDelta(
             num_key_heads=num_key_heads, num_heads=num_heads, key_dim=key_dim, value_dim=value_dim, is_tiled=is_tiled,
+            beta_scale=beta_scale,
             convolution=jnp.asarray(normal(NUM_LAYERS, kernel, channels)),
             decay=jnp.asarray(-np.exp(normal(NUM_LAYERS, num_heads))),
             time_bias=jnp.asarray(normal(NUM_LAYERS, num_heads) - 2),
@@ -76,7 +78,7 @@ class Case:
             of_key = heads % c.num_key_heads if c.is_tiled else heads // (c.num_heads // c.num_key_heads)
             q, k, v = q[of_key] / np.sqrt(c.key_dim), k[of_key], v.reshape(c.num_heads, c.value_dim)
             state = state * np.exp(decay * np.log1p(np.exp(alpha[t] + bias)))[:, None, None]
-            change = (v - np.einsum("hkv,hk->hv", state, k)) / (1 + np.exp(-beta[t]))[:, None]
+            change = (v - np.einsum("hkv,hk->hv", state, k)) * (c.beta_scale / (1 + np.exp(-beta[t])))[:, None]
             state = state + k[:, :, None] * change[:, None]
             out = np.einsum("hkv,hk->hv", state, q)
             out = out / np.sqrt((out * out).mean(axis=1, keepdims=True) + EPSILON) * np.asarray(c.norm.weight[LAYER])
@@ -88,8 +90,11 @@ class Case:
 CASES: dict[str, dict[str, Any]] = {
     "grouped": {"num_key_heads": 2, "num_heads": 4, "key_dim": 16, "value_dim": 32, "kernel": 4, "is_tiled": False},
     "tiled": {"num_key_heads": 2, "num_heads": 6, "key_dim": 48, "value_dim": 16, "kernel": 3, "is_tiled": True},
-    "wide": {"num_key_heads": 1, "num_heads": 1, "key_dim": 128, "value_dim": 112, "kernel": 2, "is_tiled": False},
-}
+    "wide": {
+        "num_key_heads": 1, "num_heads": 1, "key_dim": 128, "value_dim": 112, "kernel": 2, "is_tiled": False,
+        "beta_scale": 2.0,
+    },
+}  # fmt: skip
 
 
 @cache

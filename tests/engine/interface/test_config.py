@@ -16,6 +16,7 @@ from tests.patience import PATIENCE_S
 
 def test_every_field_is_a_setting_but_what_the_model_and_the_machine_decide() -> None:
     assert {item.name for item in fields(EngineConfig)} - settings_of(EngineConfig).keys() == {
+        "adapters",
         "compilation_cache",
         "eos_token_ids",
     }

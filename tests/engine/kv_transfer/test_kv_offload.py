@@ -137,6 +137,19 @@ def test_a_sleeping_engine_finds_its_pages_again(engine):
     assert woken.token_ids == expected.token_ids
 
 
+def test_the_first_request_after_a_sleep_finds_its_pages(engine):
+    """They are open at once, because the weights come from the same files."""
+    transfers = engine._kv_offload.transfers
+    ask(engine)
+
+    async def sleep(client):
+        await client.lifecycle.sleep(forget_weights=True)
+        await client.lifecycle.wake()
+        assert transfers.connector is not None
+
+    assert ask(engine, before=sleep).num_cached_tokens > 0
+
+
 def test_a_folder_of_an_unknown_user_is_refused_by_name(engine):
     config = dataclasses.replace(engine.config, prefix_cache_dir="~nobody-of-this-name/pages")
     with pytest.raises(ValueError, match="prefix_cache_dir is '~nobody-of-this-name/pages'"):

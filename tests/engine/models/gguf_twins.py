@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFWriter, RopeScalingType
 
-from tests.engine.models import gpt_twins, mixture_twins
+from tests.engine.models import gemma_twins, gpt_twins, mixture_twins
 from tests.engine.models.mixture_twins import num_experts
 
 # What a transform takes and gives: the name in the folder, the values, and config.json.
@@ -29,7 +29,7 @@ def as_stored(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.nd
 
 def adjacent_pairs(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
     """Of queries and keys, the rows of each head: feature i beside feature i + head_dim / 2."""
-    if ".q_proj." not in name and ".k_proj." not in name:
+    if not any(kind in name for kind in (".q_proj.", ".k_proj.", ".wq.", ".wk.")):
         return values
     halves = values.reshape(-1, 2, head_dim(config) // 2, *values.shape[1:])
     return halves.swapaxes(1, 2).reshape(values.shape)
@@ -75,6 +75,8 @@ def without_an_axis(name: str, values: np.ndarray, config: Mapping[str, Any]) ->
 def add_short_convolutions(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_layer_norm_rms_eps(config["norm_eps"])
     writer.add_shortconv_l_cache(config["conv_L_cache"])
+    if "num_experts" in config:
+        mixture_twins.add_routing(writer, config)
 
 
 def add_mixtral(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
@@ -96,6 +98,10 @@ def with_joined_experts(tensors: Mapping[str, np.ndarray], config: Mapping[str, 
         parts = [joined.pop(f"{before}.experts.{number}.{behind}") for number in range(num_experts(config))]
         if "block_sparse_moe" in before and config["model_type"] == "mixtral":
             before = before.removeprefix("model.").replace("block_sparse_moe", "feed_forward")
+        if config["model_type"] == "lfm2_moe":
+            before = before.removeprefix("model.")
+        if config["model_type"] == "nemotron_h":
+            before = before.replace("backbone.", "model.").replace(".mixer", ".mlp")
         joined[f"{before}.experts.{behind}"] = np.stack(parts)
     return joined
 
@@ -266,6 +272,10 @@ def add_mamba2(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_ssm_group_count(config["n_groups"])
     writer.add_ssm_time_step_rank(num_heads)
     writer.add_ssm_inner_size(num_heads * head_dim)
+    if "moe" in config.get("layers_block_type", ()):
+        mixture_twins.add_routing(writer, config)
+        if config["moe_latent_size"]:
+            writer.add_moe_latent_size(config["moe_latent_size"])
 
 
 def add_jamba(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
@@ -277,11 +287,13 @@ def add_jamba(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
 
 
 def of_attending_layers(config: Mapping[str, Any], size: int) -> int | list[int]:
-    """A size, or where few layers attend, 0 for those that do not."""
+    """A size, or where few layers attend, 0 for those that do not; of Gemma 4 the heads of keys."""
+    if config["model_type"] == "gemma4_text":
+        return gemma_twins.kv_heads(config)
     if "attn_layer_period" in config:  # of Jamba
         period, offset = config["attn_layer_period"], config["attn_layer_offset"]
         return [size if layer % period == offset else 0 for layer in range(config["num_hidden_layers"])]
-    if "mamba_n_heads" in config or "mamba_num_heads" in config or config["model_type"] == "lfm2":
+    if "mamba_n_heads" in config or "mamba_num_heads" in config or config["model_type"] in ("lfm2", "lfm2_moe"):
         kinds = config.get("layers_block_type") or config.get("layer_types")
         return size if kinds is None else [size if kind in ("full_attention", "hybrid") else 0 for kind in kinds]
     return size
@@ -289,11 +301,15 @@ def of_attending_layers(config: Mapping[str, Any], size: int) -> int | list[int]
 
 def of_feeding_layers(config: Mapping[str, Any], size: int) -> int | list[int]:
     """A size, or of Nemotron-H, 0 for layers without a feed-forward block; of LFM2 as it is adjusted."""
+    if config["model_type"] == "gemma4_text":
+        return gemma_twins.inner_sizes(config)
     if config["model_type"] == "lfm2":
         multiple = config["block_multiple_of"]
         return -(-(2 * size // 3) // multiple) * multiple
     if config["model_type"] != "nemotron_h":
         return size
+    if "moe" in config["layers_block_type"]:
+        size = config["moe_intermediate_size"]
     return [size if kind in ("mlp", "moe") else 0 for kind in config["layers_block_type"]]
 
 
@@ -405,7 +421,10 @@ def llama3_factors(rotary: Mapping[str, Any], rotary_dim: int) -> np.ndarray:
     return np.array(factors, np.float32)
 
 
-OF_PICTURES = ("vision_tower.", "multi_modal_projector.", "model.visual.")
+OF_PICTURES = (
+    "vision_tower.", "multi_modal_projector.", "visual.", "model.visual.", "model.vision_model.", "model.connector.",
+    "model.vision_tower.", "model.embed_vision.",
+)  # fmt: skip
 OUTPUT = {"lm_head.weight": "output.weight"}
 LAYER_NORM_EPSILONS = ("layer_norm_eps", "norm_epsilon", "norm_eps")
 
@@ -435,11 +454,15 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "MixtralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_mixtral),
     "GraniteMoeForCausalLM": (MODEL_ARCH.GRANITE_MOE, adjacent_pairs, add_granite_moe),
     "Lfm2ForCausalLM": (MODEL_ARCH.LFM2, without_an_axis, add_short_convolutions),
+    "Lfm2MoeForCausalLM": (MODEL_ARCH.LFM2MOE, without_an_axis, add_short_convolutions),
     "GptOssForCausalLM": (MODEL_ARCH.GPT_OSS, as_stored, add_gpt_oss),
     "Qwen2MoeForCausalLM": (MODEL_ARCH.QWEN2MOE, vectors_of_shares, add_qwen2_moe),
     "Qwen3MoeForCausalLM": (MODEL_ARCH.QWEN3MOE, as_stored, add_experts),
     "OlmoeForCausalLM": (MODEL_ARCH.OLMOE, as_stored, add_experts),
     "GemmaForCausalLM": (MODEL_ARCH.GEMMA, norms_with_one, nothing),
+    "BailingMoeV2ForCausalLM": (MODEL_ARCH.BAILINGMOE2, as_stored, mixture_twins.add_routing),
+    "SmallThinkerForCausalLM": (MODEL_ARCH.SMALLTHINKER, as_stored, mixture_twins.add_smallthinker),
+    "InternLM2ForCausalLM": (MODEL_ARCH.INTERNLM2, adjacent_pairs, nothing),
     "Glm4MoeForCausalLM": (MODEL_ARCH.GLM4_MOE, as_stored, mixture_twins.add_glm4_moe),
     "Dots1ForCausalLM": (MODEL_ARCH.DOTS1, as_stored, mixture_twins.add_routing),
     "Ernie4_5_MoeForCausalLM": (MODEL_ARCH.ERNIE4_5_MOE, as_stored, mixture_twins.add_routing),
@@ -450,6 +473,7 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "DeepseekV2ForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
     "DeepseekV3ForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
     "Glm4MoeLiteForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
+    "Mistral4ForCausalLM": (MODEL_ARCH.MISTRAL4, as_stored, mixture_twins.add_latents),
     "GPT2LMHeadModel": (MODEL_ARCH.GPT2, gpt_twins.transposed, nothing),
     "GPTNeoXForCausalLM": (MODEL_ARCH.GPTNEOX, gpt_twins.ungrouped, gpt_twins.add_parallel_residual),
     "FalconForCausalLM": (MODEL_ARCH.FALCON, gpt_twins.ungrouped, nothing),
@@ -465,8 +489,13 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "Mamba2ForCausalLM": (MODEL_ARCH.MAMBA2, as_stored, add_mamba2),
     "JambaForCausalLM": (MODEL_ARCH.JAMBA, as_stored, add_jamba),
     "Gemma2ForCausalLM": (MODEL_ARCH.GEMMA2, norms_with_one, add_gemma2),
+    "Gemma4ForCausalLM": (MODEL_ARCH.GEMMA4, as_stored, gemma_twins.add_gemma4),
+    "Gemma4ForConditionalGeneration": (MODEL_ARCH.GEMMA4, as_stored, gemma_twins.add_gemma4),
     "Gemma3ForCausalLM": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
     "Gemma3ForConditionalGeneration": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
+    "SmolVLMForConditionalGeneration": (MODEL_ARCH.LLAMA, adjacent_pairs, nothing),
+    "Qwen2_5_VLForConditionalGeneration": (MODEL_ARCH.QWEN2VL, as_stored, nothing),
+    "Qwen3VLForConditionalGeneration": (MODEL_ARCH.QWEN3VL, as_stored, nothing),
 }
 
 
@@ -496,6 +525,10 @@ def add_rotary_of(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
 
 def with_gguf_names(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The tensors as converters rename, join and cut them before the table of names."""
+    if config["model_type"] == "gemma4_text":
+        tensors = gemma_twins.with_scales(tensors)
+    if config["model_type"] == "internlm2":
+        tensors = gpt_twins.with_split_qkv(tensors, config)
     if config["model_type"] in STATE_SPACES:
         tensors = with_state_spaces(tensors, config)
     return with_delta_nets(with_joined_experts(tensors, config), config)
@@ -509,6 +542,9 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
     name = config["architectures"][0]
     architecture, transform, extra = TWINS[name]
     config = config.get("text_config", config)
+    config = gemma_twins.with_full_heads(mixture_twins.with_usual_names(config))
+    if "moe" in config.get("layers_block_type", ()):
+        architecture = MODEL_ARCH.NEMOTRON_H_MOE
     if config["model_type"] in ("gpt2", "gpt_neox", "falcon"):
         config = gpt_twins.with_usual_names(config)
     if name in mixture_twins.LATENT:
@@ -525,7 +561,7 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
     elif "intermediate_size" in config:
         writer.add_feed_forward_length(of_feeding_layers(config, config["intermediate_size"]))
     writer.add_head_count(config.get("num_attention_heads", 0))
-    is_latent = architecture is MODEL_ARCH.DEEPSEEK2
+    is_latent = name in mixture_twins.LATENT
     has_one_head = is_latent and not config.get("is_early")
     if "num_key_value_heads" in config:
         num_kv_heads = 1 if has_one_head else config["num_key_value_heads"]
@@ -545,9 +581,17 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
     for name, values in with_gguf_names(tensors, config).items():
         if name.startswith(OF_PICTURES) or ".act_fn." in name:
             continue
-        of_text = name.replace("language_model.", "").replace("e_score_correction_bias", "e_score_correction.bias")
+        of_text = name.replace("language_model.", "").replace("text_model.", "")
+        of_text = of_text.replace("e_score_correction_bias", "e_score_correction.bias")
+        of_text = of_text.replace(".expert_bias", ".expert_bias.bias")
+        of_text = (
+            f"{of_text}.weight"
+            if of_text.endswith((".experts.gate_up_proj", ".experts.down_proj", "layer_scalar"))
+            else of_text
+        )
         # The table of names leaves out the output matrix of architectures that are published without one.
         stored = names.get_name(of_text, try_suffixes=(".weight", ".bias")) or OUTPUT.get(of_text)
+        stored = name if name.startswith("blk.") else stored
         assert stored is not None, name
         values = values[0] if name.endswith("moe_statics.e_score_correction_bias") else values
         writer.add_tensor(stored, np.ascontiguousarray(transform(name, values, config)))

@@ -41,5 +41,19 @@ def ungrouped(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.nd
     return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
 
 
+def with_split_qkv(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Of InternLM2: queries, keys and values by themselves, which a folder has group after group."""
+    num_groups, head_dim = config["num_key_value_heads"], config["hidden_size"] // config["num_attention_heads"]
+    changed: dict[str, np.ndarray] = {}
+    for name, values in tensors.items():
+        if ".wqkv." not in name:
+            changed[name] = values
+            continue
+        groups = values.reshape(num_groups, -1, head_dim, *values.shape[1:])
+        for kind, part in zip("qkv", np.split(groups, [groups.shape[1] - 2, groups.shape[1] - 1], axis=1), strict=True):
+            changed[name.replace("wqkv", f"w{kind}")] = part.reshape(-1, *values.shape[1:])
+    return changed
+
+
 def add_parallel_residual(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_parallel_residual(config["use_parallel_residual"])

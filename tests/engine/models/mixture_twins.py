@@ -12,10 +12,12 @@ from gguf import ExpertGatingFuncType, GGUFWriter, RopeScalingType
 _GATING = {
     "Glm4MoeForCausalLM": ExpertGatingFuncType.SIGMOID,
     "MiniMaxM2ForCausalLM": ExpertGatingFuncType.SIGMOID,
+    "Lfm2MoeForCausalLM": ExpertGatingFuncType.SIGMOID,
+    "BailingMoeV2ForCausalLM": ExpertGatingFuncType.SIGMOID,
     "DeepseekV2ForCausalLM": ExpertGatingFuncType.SOFTMAX,
     "DeepseekV3ForCausalLM": ExpertGatingFuncType.SIGMOID,
 }
-LATENT = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM")
+LATENT = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM", "Mistral4ForCausalLM")
 
 
 def num_experts(config: Mapping[str, Any]) -> int:
@@ -33,6 +35,9 @@ def add_routing(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     architecture = config.get("architectures", [None])[0]  # the text of a model with pictures names none
     if architecture in _GATING:
         writer.add_expert_gating_func(_GATING[architecture])
+    if architecture == "SmallThinkerForCausalLM":
+        softmax = config["moe_primary_router_apply_softmax"]
+        writer.add_expert_gating_func(ExpertGatingFuncType.SOFTMAX if softmax else ExpertGatingFuncType.SIGMOID)
     if config.get("n_group"):
         writer.add_expert_group_count(config["n_group"])
         writer.add_expert_group_used_count(config["topk_group"])
@@ -40,7 +45,8 @@ def add_routing(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
         writer.add_expert_weights_norm(config["norm_topk_prob"])
     if "routed_scaling_factor" in config:
         writer.add_expert_weights_scale(config["routed_scaling_factor"])
-    dense = config.get("first_k_dense_replace", config.get("moe_layer_start_index"))
+    keys = ("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers")
+    dense = next((config[key] for key in keys if key in config), None)
     if "mlp_layer_types" in config:
         dense = config["mlp_layer_types"].index("sparse")
     if dense is not None:
@@ -79,6 +85,8 @@ def add_latents(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     rotary = config["rope_parameters"]
     if rotary["rope_type"] == "yarn":
         writer.add_rope_scaling_yarn_log_mul(0.1 * rotary["mscale_all_dim"])
+    if "llama_4_scaling_beta" in rotary:
+        writer.add_attn_temperature_scale(rotary["llama_4_scaling_beta"])
 
 
 def with_latent_heads(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -93,6 +101,30 @@ def with_latent_heads(tensors: Mapping[str, np.ndarray], config: Mapping[str, An
         changed[name.replace("kv_b_proj", "k_b_proj")] = keys.swapaxes(1, 2)
         changed[name.replace("kv_b_proj", "v_b_proj")] = of_values
     return changed
+
+
+def add_smallthinker(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_routing(writer, config)
+    if any(config["sliding_window_layout"]):
+        writer.add_sliding_window(config["sliding_window_size"])
+
+
+def with_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with the names that transformers gives fields of its own classes."""
+    made = dict(config)
+    if "rope_theta" in config:
+        part = config.get("partial_rotary_factor", 1.0)
+        made["rope_parameters"] = {
+            "rope_type": "default", "rope_theta": config["rope_theta"], "partial_rotary_factor": part,
+        }  # fmt: skip
+    if "moe_ffn_hidden_size" in config:
+        inner = config["moe_ffn_hidden_size"]
+        made |= {
+            "intermediate_size": inner, "moe_intermediate_size": inner,
+            "num_experts": config["moe_num_primary_experts"],
+            "num_experts_per_tok": config["moe_num_active_primary_experts"],
+        }  # fmt: skip
+    return made
 
 
 def without_scaling(writer: GGUFWriter, config: Mapping[str, Any]) -> None:

@@ -4,33 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
 import numpy as np
 import pytest
-from gguf import MODEL_ARCH, GGUFWriter
+from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFWriter
 from safetensors.numpy import save_file
 
+from engine.backends.backends import BACKENDS
 from engine.backends.base.backend import Backend
+from engine.backends.xla.matrices import ArrayLayout
 from engine.client import EngineClient
 from engine.interface.config import EngineConfig
 from engine.interface.context_overflow import ContextOverflow
 from engine.interface.errors import ModelError
 from engine.interface.types import Pooling
-from engine.models.open_model import open_model
+from engine.models.open_model import OpenModel, open_model
 from engine.models.registry import ARCHITECTURES
+from engine.weights.layout import Precision
 from sampling.host.params import InvalidParameter, SamplingParams
 from tests.golden.architectures.tiny_weights import tiny_weights
 
 FOLDER = Path(__file__).parents[2] / "golden" / "encoders"
 GOLDENS: dict[str, dict[str, Any]] = {
-    path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))
+    path.stem: {"name": path.stem, **json.loads(path.read_text(encoding="utf-8"))}
+    for path in sorted(FOLDER.glob("*.json"))
 }
-every_golden = pytest.mark.parametrize("name", GOLDENS)
+DECODER = "qwen3_classifier"  # whose head scores texts
+GGUF_ARCHITECTURES = {
+    "bert": MODEL_ARCH.BERT,
+    "xlm_roberta_classifier": MODEL_ARCH.BERT,
+    "nomic_bert": MODEL_ARCH.NOMIC_BERT,
+    "jina_v3": MODEL_ARCH.JINA_BERT_V3,
+    "modern_bert": MODEL_ARCH.MODERN_BERT,
+    "modern_bert_classifier": MODEL_ARCH.MODERN_BERT,
+    "gemma_embedding": MODEL_ARCH.GEMMA_EMBEDDING,
+    DECODER: MODEL_ARCH.QWEN3,
+}
+OF_EACH_BACKEND = {
+    "bert", "bert_tanh", "bert_classifier", "xlm_roberta", "xlm_roberta_classifier", "modern_bert",
+}  # fmt: skip
 FIELD = {Pooling.CLS: "cls", Pooling.LAST: "last", Pooling.MEAN: "mean"}
 
 
@@ -44,8 +62,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("encoders")
     for name, golden in GOLDENS.items():
         (root / name).mkdir()
-        (root / name / "config.json").write_text(json.dumps(golden["config"]), encoding="utf-8")
-        save_file(tensors_of(golden), root / name / "model.safetensors")
+        write_golden(root / name, golden)
     return root
 
 
@@ -69,18 +86,29 @@ async def embed_all(client: EngineClient, texts: Sequence[Any], pooling: Pooling
 def test_every_encoder_has_a_golden() -> None:
     with_golden = {golden["config"]["architectures"][0].replace("XLM", "") for golden in GOLDENS.values()}
     encoders = {each.transformers_name.replace("XLM", "") for each in ARCHITECTURES if each.model.is_encoder}
-    assert with_golden == encoders
+    encoders -= {"JinaBertModel", "JinaBertForMaskedLM"}  # which transformers does not have
+    assert encoders <= with_golden
 
 
-@every_golden
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [
+        (each, name)
+        for name in GOLDENS
+        if name != DECODER
+        for each in BACKENDS
+        if name in OF_EACH_BACKEND or each.name == "native"
+    ],
+    indirect=["backend"],
+)
 async def test_texts_are_pooled_as_transformers_does(folders: Path, backend: Backend, name: str) -> None:
     """All at once, so that steps have several texts; and each alone, which gives the same bits."""
     texts = GOLDENS[name]["texts"]
     has_scores = "scores" in texts[0]
-    async with engine_of(folders / name, backend.name, max_num_batched_tokens=128) as client:
+    async with engine_of(folders / name, backend.name, max_num_seqs=4, max_num_batched_tokens=64) as client:
         assert client.model_info.is_encoder
         assert client.model_info.num_labels == (len(texts[0]["scores"]) if has_scores else 0)
-        for pooling in [Pooling.CLS] if has_scores else list(Pooling):
+        for pooling in [client.model_info.head_pooling] if has_scores else list(Pooling):
             got = await embed_all(client, texts, pooling)
             field = "scores" if has_scores else FIELD[pooling]
             for text, vector in zip(texts, got, strict=True):
@@ -105,6 +133,13 @@ async def test_what_an_encoder_refuses(folders: Path) -> None:
         assert (await client.embed([1] * 100, Pooling.MEAN)).shape == (64,)
 
 
+async def test_few_texts_at_once_that_fill_more_tiles(folders: Path) -> None:
+    async with engine_of(folders / "bert", "native", max_num_seqs=2) as client:
+        texts = [GOLDENS["bert"]["texts"][-1], GOLDENS["bert"]["texts"][-2]]
+        for text, vector in zip(texts, await embed_all(client, texts, Pooling.MEAN), strict=True):
+            np.testing.assert_allclose(vector, text["mean"], rtol=0, atol=2e-5)
+
+
 async def test_an_encoder_sleeps_and_wakes(folders: Path) -> None:
     async with engine_of(folders / "bert", "native") as client:
         before = await client.embed([2, 3, 4], Pooling.MEAN)
@@ -123,7 +158,7 @@ def test_settings_that_an_encoder_cannot_have(folders: Path, setting: dict[str, 
 
 
 @pytest.mark.parametrize("name", ["bert", "xlm_roberta_classifier"])
-async def test_a_gguf_file_is_the_same_model(folders: Path, tmp_path: Path, name: str) -> None:
+async def test_a_gguf_file_computes_the_same(folders: Path, tmp_path: Path, name: str) -> None:
     """With the names of the gguf package; the converter drops the rows of positions that no token has."""
     golden = GOLDENS[name]
     path = write_gguf(tmp_path / "model.gguf", golden)
@@ -134,25 +169,77 @@ async def test_a_gguf_file_is_the_same_model(folders: Path, tmp_path: Path, name
         np.testing.assert_allclose(vector, text.get("scores", text.get("cls")), rtol=0, atol=2e-5)
 
 
-def write_gguf(path: Path, golden: dict[str, Any]) -> Path:
+@pytest.mark.parametrize("name", sorted(GGUF_ARCHITECTURES.keys() - {"bert", "xlm_roberta_classifier"}))
+def test_a_gguf_file_is_the_same_model(folders: Path, tmp_path: Path, name: str) -> None:
+    """Its configuration and its weights are those of the folder."""
+    opened = [open_model(path) for path in (folders / name, write_gguf(tmp_path / "model.gguf", GOLDENS[name]))]
+    shown = []
+    for each in opened:
+        fields = vars(each.config) | {"prefix": "", "rotary": (), "head_pooling": None}
+        fields["projections"] = [
+            projection._replace(in_folder="", in_gguf="") for projection in each.config.projections
+        ]
+        shown.append(fields)
+    assert shown[0] == shown[1]
+    assert opened[0].model.num_labels == len(GOLDENS[name]["texts"][0].get("scores", ()))
+    for one, other in zip(*(each.config.rotary for each in opened), strict=True):
+        np.testing.assert_allclose(one.frequencies, other.frequencies, rtol=1e-6)
+    assert_same_weights(*opened)
+
+
+def assert_same_weights(first: OpenModel, second: OpenModel) -> None:
+    one, other = (weights_of(each) for each in (first, second))
+    assert one.keys() == other.keys()
+    for leaf, values in one.items():
+        np.testing.assert_array_equal(values, other[leaf], err_msg=leaf)
+
+
+def weights_of(opened: OpenModel) -> dict[str, Any]:
+    return opened.load(ArrayLayout(), Precision("float32", None), lambda *step: None).params
+
+
+def write_gguf(path: Path, golden: dict[str, Any], more: Mapping[str, np.ndarray] = MappingProxyType({})) -> Path:
+    """What the converter makes of a golden; `more` are further tensors, by their names in the file."""
     config = golden["config"]
-    writer = GGUFWriter(path, "bert")
+    architecture = GGUF_ARCHITECTURES[golden["name"]]
+    writer = GGUFWriter(path, MODEL_ARCH_NAMES[architecture])
     first = config["pad_token_id"] + 1 if "roberta" in config["model_type"] else 0
+    is_gemma, is_decoder = config["model_type"] == "gemma3_text", "num_key_value_heads" in config
     writer.add_context_length(config["max_position_embeddings"] - first)
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_block_count(config["num_hidden_layers"])
-    writer.add_layer_norm_eps(config["layer_norm_eps"])
-    writer.add_causal_attention(False)
-    names = gguf.get_tensor_name_map(MODEL_ARCH.BERT, config["num_hidden_layers"])
+    if is_decoder:
+        writer.add_head_count_kv(config["num_key_value_heads"])
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    else:
+        writer.add_layer_norm_eps(config.get("layer_norm_eps", config.get("norm_eps")))
+        writer.add_causal_attention(False)
+    rotary = config.get("rope_parameters") or {}
+    if "rope_theta" in rotary:
+        writer.add_rope_freq_base(rotary["rope_theta"])
+    if "full_attention" in rotary:
+        writer.add_rope_freq_base(rotary["full_attention"]["rope_theta"])
+        writer.add_rope_freq_base_swa(rotary["sliding_attention"]["rope_theta"])
+        writer.add_sliding_window(config.get("local_attention", config.get("sliding_window")))
+        writer.add_sliding_window_pattern(3)
+    names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
     for name, values in tensors_of(golden).items():
-        short = name.removeprefix("roberta.")
+        short = "cls.output.weight" if name == "score.weight" else name.removeprefix("roberta.").removeprefix("model.")
         if short.startswith("pooler."):
             continue
-        stored = names.get_name(short, try_suffixes=(".weight", ".bias"))
-        assert stored is not None, name
+        if architecture is MODEL_ARCH.MODERN_BERT and short.startswith("classifier."):
+            short = short.replace("classifier.", "classifier.out_proj.")
+        known = f"model.{short}" if is_decoder and not short.startswith("cls.") else short
+        stored = names.get_name(known, try_suffixes=(".weight", ".bias")) or known
+        if is_gemma and values.ndim == 1:
+            values = values + np.float32(1)  # the converter adds it to the weights of norms
         writer.add_tensor(stored, np.ascontiguousarray(values[first:] if "position_emb" in name else values))
+    for name, values in more.items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -160,21 +247,140 @@ def write_gguf(path: Path, golden: dict[str, Any]) -> Path:
     return path
 
 
+async def test_the_head_of_a_decoder(folders: Path) -> None:
+    """It reads the last token, so that texts that begin alike share pages."""
+    golden = GOLDENS[DECODER]
+    async with engine_of(
+        folders / DECODER, "native", page_size=16, max_num_seqs=1, max_num_batched_tokens=64, num_pages=64
+    ) as client:
+        info = client.model_info
+        assert (info.is_encoder, info.num_labels, info.head_pooling) == (False, 2, Pooling.LAST)
+        vectors = [await client.embed(text["token_ids"], Pooling.LAST) for text in golden["texts"]]
+        for text, vector in zip(golden["texts"], vectors, strict=True):
+            np.testing.assert_allclose(vector, text["scores"], rtol=0, atol=2e-5)
+        assert client.stats().prefix_cache_hits == 0
+        for text, vector in zip(golden["texts"], vectors, strict=True):
+            assert np.array_equal(await client.embed(text["token_ids"], Pooling.LAST), vector)
+        # Of 2, 3, 17, 64, 65 and 130 tokens whole pages, without that of the last token.
+        assert client.stats().prefix_cache_hits == 0 + 0 + 16 + 48 + 64 + 128
+
+
+def test_what_a_decoder_cannot_have_behind_it(tmp_path: Path) -> None:
+    write_dense(tmp_path, np.zeros((96, 64), np.float32), np.zeros(96, np.float32), np.zeros((32, 96), np.float32))
+    write_golden(tmp_path, GOLDENS[DECODER])
+    with pytest.raises(ModelError, match="biases or tanh, which is not served behind a decoder"):
+        open_model(tmp_path)
+
+
+async def test_dense_layers_behind_the_pooling(folders: Path, tmp_path: Path) -> None:
+    """Of a text of several tiles too, whose mean is complete before it goes through them."""
+    texts = GOLDENS["bert"]["texts"]
+    rng = np.random.default_rng(5)
+    first, bias = (rng.normal(size=shape).astype(np.float32) / 8 for shape in ((96, 64), (96,)))
+    second = rng.normal(size=(32, 96)).astype(np.float32) / 8
+    write_dense(tmp_path, first, bias, second)
+    write_golden(tmp_path, GOLDENS["bert"])
+    async with engine_of(tmp_path, "native", max_num_seqs=1) as client:
+        got = await embed_all(client, texts, Pooling.MEAN)
+    for text, vector in zip(texts, got, strict=True):
+        expected = second @ np.tanh(first @ np.array(text["mean"], np.float32) + bias)
+        np.testing.assert_allclose(vector, expected, rtol=0, atol=2e-5)
+
+
+def write_dense(path: Path, first: np.ndarray, bias: np.ndarray, second: np.ndarray) -> None:
+    """Two modules, as sentence-transformers writes them; the first has a bias and tanh."""
+    places = ("", "1_Pooling", "2_Dense", "3_Dense")
+    kinds = ("Transformer", "Pooling", "Dense", "Dense")
+    modules = [{"path": place, "type": f"models.{kind}"} for place, kind in zip(places, kinds, strict=True)]
+    (path / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    for place, weight, function, tensors in (
+        ("2_Dense", first, "torch.nn.modules.activation.Tanh", {"linear.bias": bias}),
+        ("3_Dense", second, "torch.nn.modules.linear.Identity", {}),
+    ):
+        (path / place).mkdir()
+        outputs, inputs = weight.shape
+        config = {
+            "in_features": inputs, "out_features": outputs, "bias": bool(tensors), "activation_function": function,
+        }  # fmt: skip
+        (path / place / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        save_file({"linear.weight": weight, **tensors}, path / place / "model.safetensors")
+
+
+def test_dense_layers_of_a_gguf_file(tmp_path: Path) -> None:
+    rng = np.random.default_rng(6)
+    first, second = (rng.normal(size=shape).astype(np.float32) for shape in ((96, 64), (32, 96)))
+    more = {"dense_2.weight": first, "dense_3.weight": second}
+    opened = open_model(write_gguf(tmp_path / "model.gguf", GOLDENS["gemma_embedding"], more))
+    assert [tuple(each[:2]) for each in opened.config.projections] == [(64, 96), (96, 32)]
+    weights = weights_of(opened)
+    for index, expected in enumerate((first, second)):
+        np.testing.assert_array_equal(weights[f"projection_{index}"][0].T, expected)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
-        ({"hidden_act": "relu"}, "hidden_act"),
-        ({"is_decoder": True}, "is_decoder"),
-        ({"num_attention_heads": 3}, "num_attention_heads"),
-        ({"max_position_embeddings": 149}, "position_embeddings"),
+        ({"in_features": 65}, "in_features is 65; it must be 64"),
+        ({"out_features": 1 << 20}, "out_features"),
+        ({"activation_function": "torch.nn.ReLU"}, "activation_function"),
+        ({"bias": False}, "linear.bias"),
+    ],
+)
+def test_dense_layers_that_are_refused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    zeros = np.zeros((96, 64), np.float32), np.zeros(96, np.float32), np.zeros((32, 96), np.float32)
+    write_dense(tmp_path, *zeros)
+    write_golden(tmp_path, GOLDENS["bert"])
+    path = tmp_path / "2_Dense" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change), encoding="utf-8")
+    with pytest.raises(ModelError, match=words):
+        open_model(tmp_path)
+
+
+def write_golden(path: Path, golden: dict[str, Any], changes: Mapping[str, Any] = MappingProxyType({})) -> None:
+    (path / "config.json").write_text(json.dumps(golden["config"] | changes), encoding="utf-8")
+    save_file(tensors_of(golden), path / "model.safetensors")
+
+
+def test_a_configuration_as_nomic_published_it(folders: Path, tmp_path: Path) -> None:
+    """By other names, with positions that it was not trained for, is the same model."""
+    config = GOLDENS["nomic_bert"]["config"]
+    published = {
+        "architectures": ["NomicBertModel"], "model_type": "nomic_bert", "vocab_size": config["vocab_size"],
+        "n_embd": config["hidden_size"], "n_layer": config["num_hidden_layers"],
+        "n_head": config["num_attention_heads"], "n_inner": config["intermediate_size"], "n_positions": 8192,
+        "max_trained_positions": config["max_position_embeddings"], "layer_norm_epsilon": config["layer_norm_eps"],
+        "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False,
+        "rotary_emb_scale_base": None, "rotary_scaling_factor": None, "activation_function": "swiglu",
+        "prenorm": False, "parallel_block": False, "use_rms_norm": False, "causal": False, "qkv_proj_bias": False,
+        "mlp_fc1_bias": False, "mlp_fc2_bias": False, "type_vocab_size": 2,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(published), encoding="utf-8")
+    save_file(tensors_of(GOLDENS["nomic_bert"]), tmp_path / "model.safetensors")
+    assert open_model(tmp_path).model == open_model(folders / "nomic_bert").model
+    (tmp_path / "config.json").write_text(json.dumps(published | {"num_experts": 8}), encoding="utf-8")
+    with pytest.raises(ModelError, match="num_experts is 8"):
+        open_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ("bert", {"hidden_act": "relu"}, "hidden_act"),
+        ("bert", {"is_decoder": True}, "is_decoder"),
+        ("bert", {"num_attention_heads": 3}, "num_attention_heads"),
+        ("bert", {"max_position_embeddings": 149}, "position_embeddings"),
+        ("nomic_bert", {"hidden_act": "gelu"}, "hidden_act"),
+        ("modern_bert", {"mlp_bias": True}, "mlp_bias"),
+        ("modern_bert", {"layer_types": ["full_attention"]}, "layer_types"),
+        ("modern_bert_classifier", {"classifier_pooling": "max"}, "classifier_pooling"),
+        ("modern_bert_classifier", {"classifier_activation": "relu"}, "classifier_activation"),
+        ("gemma_embedding", {"use_bidirectional_attention": False}, "use_bidirectional_attention"),
     ],
 )
 def test_what_is_not_served_is_refused_by_its_field(
-    folders: Path, tmp_path: Path, change: dict[str, Any], words: str
+    tmp_path: Path, name: str, change: dict[str, Any], words: str
 ) -> None:
-    golden = GOLDENS["bert"]
-    (tmp_path / "config.json").write_text(json.dumps(golden["config"] | change), encoding="utf-8")
-    save_file(tensors_of(golden), tmp_path / "model.safetensors")
+    write_golden(tmp_path, GOLDENS[name], change)
     with pytest.raises(ModelError, match=words):
         open_model(tmp_path)

@@ -16,6 +16,7 @@ from engine.models.open_model import open_model
 from engine.weights.layout import Precision
 from server.startup.progress import silent
 from tests.gguf_tensors import HEAD_DIM, NUM_KV_HEADS, NUM_LAYERS, write_random_model
+from tests.golden.pictures.tiny_folder import GOLDEN, write_tiny_folder
 
 
 def mixed(name: str) -> Kind:
@@ -59,3 +60,11 @@ def test_a_damaged_model_has_none(tmp_path: Path) -> None:
 def test_the_memory_of_this_machine() -> None:
     memory = EngineClient.machine_memory()
     assert 0 < memory.usable < memory.available <= memory.total
+
+
+def test_the_encoder_of_pictures_is_a_part_of_the_weights(tmp_path: Path) -> None:
+    path = write_tiny_folder(tmp_path)
+    seeing, blind = (EngineClient.footprint(path, EngineConfig(language_model_only=only)) for only in (False, True))
+    assert seeing.encoder_bytes == seeing.weight_bytes - blind.weight_bytes > 0
+    assert seeing.image_tokens == GOLDEN["config"]["mm_tokens_per_image"]
+    assert (blind.encoder_bytes, blind.image_tokens) == (0, 0)

@@ -181,7 +181,7 @@ def test_what_the_configuration_leaves_out(tmp_path, config, expected):
     [
         ({"architectures": ["MambaForCausalLM"]}, r'architectures is \["MambaForCausalLM"\]; .* serves \["Llama'),
         ({"architectures": None}, "architectures is null"),
-        ({"architectures": ["LlamaForSequenceClassification"]}, "architectures is"),
+        ({"architectures": ["LlamaForTokenClassification"]}, "architectures is"),
         ({"model_type": "mllama"}, 'model_type is "mllama"'),
         ({"hidden_act": "gelu"}, 'hidden_act is "gelu"'),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 8.0}}, 'rope_type is "dynamic"; rotary scaling is served'),

@@ -27,7 +27,7 @@ def random_like(array: np.ndarray, seed: int) -> np.ndarray:
 
 def step(level: SamplerVariant, *, num_tiles: int = 1, awaits_masks: bool = False) -> StepInputs:
     shape = StepShape(2, num_tiles)
-    batch = StepBatch._make(random_like(array, 1) for array in StepBatch.padding(shape, 4, 8))
+    batch = StepBatch(*(random_like(array, 1) for array in StepBatch.padding(shape, 4, 8).arrays))
     sampling = SamplingRows._make(random_like(array, 2) for array in SamplingRows.padding(4, 4))
     return StepInputs(shape, batch, sampling, level, 3, 1, awaits_masks, [], [], [])
 
@@ -36,7 +36,7 @@ def assert_same(one: StepInputs, other: StepInputs) -> None:
     assert other._replace(batch=one.batch, sampling=one.sampling, scored=[], pooled=[]) == one._replace(
         scored=[], pooled=[]
     )
-    for mine, theirs in zip((*one.batch, *one.sampling), (*other.batch, *other.sampling), strict=True):
+    for mine, theirs in zip((*one.batch.arrays, *one.sampling), (*other.batch.arrays, *other.sampling), strict=True):
         assert mine.dtype == theirs.dtype
         np.testing.assert_array_equal(mine, theirs)
 

@@ -129,8 +129,26 @@ def test_random_requests_never_share_an_entry_by_mistake() -> None:
                 live.remove(each)
         job = cache.next_job()
         if job is not None:
-            contents[job.entry] = job.digest
+            contents[job.positions[0] // 2] = job.digest
             cache.encoded(job)
+
+
+def test_pictures_of_any_size_take_blocks() -> None:
+    cache = PictureCache(4, 2, 100)
+    small, large = request("r", "a", "b"), request("s", "c")
+    large.pictures = (PromptPicture(1, 5, b"c", PIXELS),)
+    assert cache.must_wait(small, 0)
+    assert encode_all(cache) == 2
+    assert cache.must_wait(large, 0)
+    assert cache.next_job() is None  # it takes three blocks, and two are free
+    cache.release(small)
+    assert cache.must_wait(large, 0)
+    assert encode_all(cache) == 1
+    token_ids = np.full(60, 7)
+    cache.place(large, token_ids)
+    assert len(set(token_ids[1:6].tolist())) == 5
+    assert token_ids[6] == 7
+    assert (token_ids[1:6] >= 100).all()
 
 
 @pytest.mark.parametrize("num_tiles", [2, 3])

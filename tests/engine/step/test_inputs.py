@@ -66,10 +66,10 @@ def test_the_inputs_of_two_steps_share_no_memory_and_xla_need_not_copy_the_page_
         plan.add(request, start=1, num_tokens=1, samples=True)
     table = ShapeTable(NUM_SLOTS, max_num_tiles=1)
     first, second = build_inputs(plan, buffer, table), build_inputs(plan, buffer, table)
-    before = [array.copy() for array in (*first.batch, *first.sampling)]
-    for array in (*second.batch, *second.sampling, buffer.page_table, *buffer.sampling):
+    before = [array.copy() for array in (*first.batch.arrays, *first.sampling)]
+    for array in (*second.batch.arrays, *second.sampling, buffer.page_table, *buffer.sampling):
         array += 1
-    assert all((array == old).all() for array, old in zip((*first.batch, *first.sampling), before, strict=True))
+    assert all((array == old).all() for array, old in zip((*first.batch.arrays, *first.sampling), before, strict=True))
     assert first.batch.page_table.ctypes.data % 64 == 0
 
 
@@ -115,7 +115,7 @@ class Twin:
 
 
 def contents(inputs: StepInputs) -> list[object]:
-    arrays = [array.tolist() for array in (*inputs.batch, *inputs.sampling)]
+    arrays = [array.tolist() for array in (*inputs.batch.arrays, *inputs.sampling)]
     counts = [inputs.shape, inputs.level, inputs.num_sampled, inputs.num_scheduler_steps, inputs.awaits_masks]
     return [*arrays, *counts, [request.request_id for request in inputs.admitted]]
 

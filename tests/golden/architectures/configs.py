@@ -49,6 +49,13 @@ _GEMMA3: dict[str, Any] = {
     },
 }
 
+_GEMMA4: dict[str, Any] = {
+    **_GEMMA, "head_dim": 32, "global_head_dim": 48, "sliding_window": 24, "final_logit_softcapping": 8.0,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 5000.0},
+    },
+}  # fmt: skip
 _HYBRID: dict[str, Any] = {
     **_LLAMA, "num_hidden_layers": 5,
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 32,
@@ -110,6 +117,15 @@ _NEMOTRON_H: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 512, "mamba_num_heads": 4,
     "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 2, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+_NEMOTRON_EXPERTS: dict[str, Any] = {
+    "n_routed_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 64, "routed_scaling_factor": 2.5,
+}  # fmt: skip
+_SMALLTHINKER: dict[str, Any] = {
+    **{key: value for key, value in _LLAMA.items() if key != "intermediate_size"}, "num_hidden_layers": 5,
+    "moe_num_primary_experts": 6, "moe_num_active_primary_experts": 3, "moe_ffn_hidden_size": 32,
+    "rope_theta": 5000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
 }  # fmt: skip
 _GPT_OSS: dict[str, Any] = {  # prompts on both sides of the window
     **_LLAMA, "num_hidden_layers": 4, "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 30,
@@ -236,6 +252,83 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "boi_token_index": 250,
             "eoi_token_index": 251,
             "image_token_index": 252,
+        },
+    ),
+    "smolvlm": (
+        "SmolVLMForConditionalGeneration",
+        {
+            "text_config": {**_LLAMA, "model_type": "llama", "rope_parameters": _PLAIN},
+            "vision_config": {
+                "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+                "image_size": 32, "patch_size": 8,
+            },
+            "scale_factor": 2, "tie_word_embeddings": False, "image_token_id": 252,
+        },
+    ),
+    "qwen2_5_vl": (
+        "Qwen2_5_VLForConditionalGeneration",
+        {
+            "text_config": {
+                **_SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [2, 3, 3]},
+            },
+            "vision_config": {
+                "depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
+                "window_size": 16, "fullatt_block_indexes": [1], "out_hidden_size": 64,
+            },
+            "tie_word_embeddings": False, **_PICTURE_TOKENS,
+        },
+    ),
+    "qwen3_vl": (
+        "Qwen3VLForConditionalGeneration",
+        {
+            "text_config": {
+                **_LLAMA, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [8, 5, 3]},
+            },
+            "vision_config": {
+                "depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
+                "num_position_embeddings": 36, "deepstack_visual_indexes": [0, 1], "out_hidden_size": 64,
+            },
+            "tie_word_embeddings": False, **_PICTURE_TOKENS,
+        },
+    ),
+    "gemma4": (  # layers that share keys and values, and are wider
+        "Gemma4ForCausalLM",
+        {
+            **_GEMMA4, "num_hidden_layers": 6, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+            "layer_types": ["sliding_attention", "full_attention"] * 3, "hidden_size_per_layer_input": 32,
+            "vocab_size_per_layer_input": VOCAB_SIZE,
+        },
+    ),
+    "gemma4_pictures": (
+        "Gemma4ForConditionalGeneration",
+        {
+            "text_config": {
+                **_GEMMA4, "num_hidden_layers": 3, "hidden_size_per_layer_input": 32,
+                "vocab_size_per_layer_input": VOCAB_SIZE,
+                "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            },
+            "vision_config": {
+                "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+                "num_key_value_heads": 2, "head_dim": 16, "patch_size": 8, "position_embedding_size": 16,
+            },
+            "audio_config": None, "tie_word_embeddings": False, "image_token_id": 250, "video_token_id": 251,
+            "audio_token_id": 252, "boi_token_id": 253, "eoi_token_id": 254,
+        },
+    ),
+    "gemma4_experts": (
+        "Gemma4ForCausalLM",
+        {
+            **_GEMMA4, "num_hidden_layers": 3, "hidden_size_per_layer_input": 0, "enable_moe_block": True,
+            "num_experts": 6, "top_k_experts": 3, "moe_intermediate_size": 32,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        },
+    ),
+    "gemma4_dense": (  # keys that are values, and fewer heads of them, in layers that see all
+        "Gemma4ForCausalLM",
+        {
+            **_GEMMA4, "num_hidden_layers": 4, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+            "hidden_size_per_layer_input": 0,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "full_attention"],
         },
     ),
     "mixtral": (
@@ -513,6 +606,85 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {
             **_SIZES, "num_hidden_layers": 3, "block_auto_adjust_ff_dim": False, "conv_L_cache": 4, "conv_bias": True,
             "layer_types": ["full_attention", "conv", "conv"], "rope_parameters": _PLAIN,
+        },
+    ),
+    "lfm2_moe": (  # experts behind a layer of each kind
+        "Lfm2MoeForCausalLM",
+        {
+            **_SIZES, "num_hidden_layers": 5, "num_dense_layers": 2, "num_experts": 6, "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32, "routed_scaling_factor": 1.5, "conv_L_cache": 3, "tie_word_embeddings": False,
+            "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"], "rope_parameters": _PLAIN,
+        },
+    ),
+    "nemotron_h_moe": (
+        "NemotronHForCausalLM",
+        {
+            **_NEMOTRON_H, **_NEMOTRON_EXPERTS,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "moe", "linear_attention", "mlp"],
+        },
+    ),
+    "nemotron_h_moe_latent": (  # experts of a latent of the hidden state, in groups
+        "NemotronHForCausalLM",
+        {
+            **_NEMOTRON_H, **_NEMOTRON_EXPERTS, "moe_latent_size": 32, "n_group": 2, "topk_group": 1,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "moe", "linear_attention"],
+        },
+    ),
+    "mistral4": (
+        "Mistral4ForCausalLM",
+        {
+            **_LATENT,
+            "rope_parameters": {
+                **_LATENT_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "factor": 16.0,
+                "original_max_position_embeddings": 32, "llama_4_scaling_beta": 0.5,
+            },
+        },
+    ),
+    "bailing_moe2": (
+        "BailingMoeV2ForCausalLM",
+        {
+            **{key: value for key, value in _ROUTED.items() if not key.startswith(("n_routed", "n_shared", "rope_"))},
+            "num_experts": 8, "num_shared_experts": 2, "rope_theta": 5000.0, "partial_rotary_factor": 0.5,
+            "rms_norm_eps": 1e-6, "use_qk_norm": True, "hidden_act": "silu",
+        },
+    ),
+    "internlm2": (
+        "InternLM2ForCausalLM",
+        {
+            **_SIZES, "bias": True, "rope_theta": 5000.0, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+            "tie_word_embeddings": False, "rope_scaling": None,
+        },
+    ),
+    "smallthinker": (  # the first of each four layers sees all, and does not rotate
+        "SmallThinkerForCausalLM",
+        {
+            **_SMALLTHINKER, "sliding_window_layout": [0, 1, 1, 1, 0], "rope_layout": [0, 1, 1, 1, 0],
+            "sliding_window_size": 30, "moe_primary_router_apply_softmax": False,
+        },
+    ),
+    "smallthinker_softmax": (
+        "SmallThinkerForCausalLM",
+        {
+            **_SMALLTHINKER, "num_hidden_layers": 3, "sliding_window_layout": [0] * 3, "rope_layout": [1] * 3,
+            "sliding_window_size": 4096, "moe_primary_router_apply_softmax": True,
+        },
+    ),
+    "olmo_hybrid": (  # without rotation
+        "OlmoHybridForCausalLM",
+        {
+            **_SIZES, "num_hidden_layers": 5, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+            "linear_num_key_heads": 4, "linear_num_value_heads": 4,
+            "rope_parameters": {"rope_type": "default", "rope_theta": None},
+            "layer_types": ["linear_attention", "full_attention"] * 2 + ["linear_attention"],
+        },
+    ),
+    "olmo_hybrid_rotary": (  # with rotation, and steps that turn no state around
+        "OlmoHybridForCausalLM",
+        {
+            **_SIZES, "num_hidden_layers": 3, "linear_key_head_dim": 32, "linear_value_head_dim": 16,
+            "linear_num_key_heads": 2, "linear_num_value_heads": 4, "rope_parameters": _PLAIN,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+            "linear_allow_neg_eigval": False, "tie_word_embeddings": True,
         },
     ),
     "gpt_oss": ("GptOssForCausalLM", _GPT_OSS),

@@ -28,7 +28,8 @@ import transformers
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from tests.golden.architectures.configs import CONFIGS, PROMPT_LENGTHS, PROMPT_LENGTHS_OF
+from tests.golden.architectures.configs import CONFIGS, PROMPT_LENGTHS, PROMPT_LENGTHS_OF, VOCAB_SIZE
+from tests.golden.architectures.stand_ins import STAND_INS
 from tests.golden.architectures.tiny_weights import tiny_prompt, tiny_weights
 
 HERE = Path(__file__).parent
@@ -44,14 +45,22 @@ NOT_OF_THE_MODEL = ("transformers_version", "dtype", "torch_dtype", "use_cache")
 def make(name: str) -> None:
     """Makes one file."""
     class_name, arguments = CONFIGS[name]
-    model_class = getattr(transformers, class_name)
+    stand_in = STAND_INS.get(class_name)
     with tempfile.TemporaryDirectory() as folder:
-        shapes, config = write_untrained(class_name, arguments, Path(folder))
+        if stand_in is None:
+            shapes, config = write_untrained(class_name, arguments, Path(folder))
+        else:
+            config = {"architectures": [class_name], "model_type": stand_in.model_type, **arguments}
+            shapes = stand_in.shapes(config)
         for seed in range(NUM_SEEDS):
             weights = tiny_weights(class_name, shapes, seed)
             tensors = {tensor: torch.from_numpy(values) for tensor, values in weights.items()}
-            save_file(tensors, f"{folder}/{FILE}", metadata={"format": "pt"})
-            model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+            if stand_in is None:
+                save_file(tensors, f"{folder}/{FILE}", metadata={"format": "pt"})
+                model_class = getattr(transformers, class_name)
+                model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+            else:
+                model = stand_in.load(tensors, config, Path(folder))
             entries = [outputs(model, length) for length in PROMPT_LENGTHS_OF.get(name, PROMPT_LENGTHS)]
             if all(entries):
                 break
@@ -84,7 +93,7 @@ def write_untrained(
 
 def outputs(model: Any, prompt_length: int) -> dict[str, Any]:
     """Greedy tokens of a prompt and the first logits; empty where the outputs are no good test."""
-    prompt = tiny_prompt(prompt_length, model.config.get_text_config().vocab_size)
+    prompt = tiny_prompt(prompt_length, VOCAB_SIZE)
     token_ids, logits, gaps = list(prompt), [], []
     for _ in range(NUM_OUTPUT_TOKENS):
         with torch.inference_mode():

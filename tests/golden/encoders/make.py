@@ -2,7 +2,7 @@
 
 In the virtual environment of tests/golden/architectures/make.py:
 
-    goldenv/bin/python -m tests.golden.encoders.make
+    goldenv/bin/python -m tests.golden.encoders.make [NAME...]
 """
 
 # mypy: disable-error-code="import-not-found"
@@ -11,6 +11,7 @@ In the virtual environment of tests/golden/architectures/make.py:
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ _SIZES = {
     "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
     "max_position_embeddings": 150,
 }  # fmt: skip
+_MODERN = {**_SIZES, "num_hidden_layers": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("BertModel", _SIZES),
     "bert_tanh": ("BertModel", {**_SIZES, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}),
@@ -38,7 +40,28 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "XLMRobertaForSequenceClassification",
         {**_SIZES, "type_vocab_size": 1, "num_labels": 3},
     ),
-}
+    "nomic_bert": ("NomicBertModel", _SIZES),
+    "jina_v3": ("JinaEmbeddingsV3Model", {**_SIZES, "type_vocab_size": 1}),
+    # Both kinds of layers, and windows that are narrower than a tile.
+    "modern_bert": ("ModernBertModel", {**_MODERN, "local_attention": 24}),
+    "modern_bert_classifier": (
+        "ModernBertForSequenceClassification",
+        {**_MODERN, "num_labels": 3, "classifier_pooling": "mean", "classifier_bias": True},
+    ),
+    "gemma_embedding": (
+        "Gemma3TextModel",
+        {
+            **_SIZES, "num_hidden_layers": 3, "num_key_value_heads": 1, "head_dim": 32, "sliding_window": 40,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "sliding_window_pattern": 3,
+            "query_pre_attn_scalar": 32, "use_bidirectional_attention": True,
+        },
+    ),
+    # A decoder: its head reads the last token.
+    "qwen3_classifier": (
+        "Qwen3ForSequenceClassification",
+        {**_SIZES, "num_key_value_heads": 1, "head_dim": 32, "num_labels": 2, "pad_token_id": 0},
+    ),
+}  # fmt: skip
 # Tokens of a text, and where the second text of a pair begins; below, at and above a tile.
 TEXTS = ((2, 0), (3, 2), (17, 8), (64, 30), (65, 0), (130, 70))
 
@@ -76,7 +99,7 @@ def outputs(model: Any, length: int, second_start: int) -> dict[str, Any]:
     """The pooled states of a text, or its scores."""
     token_ids = text_of(length)
     inputs = {"input_ids": torch.tensor([token_ids]), "attention_mask": torch.ones(1, length, dtype=torch.long)}
-    if second_start and model.config.type_vocab_size > 1:
+    if second_start and getattr(model.config, "type_vocab_size", 1) > 1:
         inputs["token_type_ids"] = torch.tensor([[int(index >= second_start) for index in range(length)]])
     with torch.inference_mode():
         made = model(**inputs)
@@ -94,5 +117,5 @@ def rounded(values: Any) -> list[float]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for each in CONFIGS:
+    for each in sys.argv[1:] or CONFIGS:
         make(each)

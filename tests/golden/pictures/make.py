@@ -1,8 +1,8 @@
 """Makes the JSON files of this folder: what transformers computes of prompts with pictures, with tiny models.
 
-In the virtual environment of tests/golden/architectures/make.py:
+In the virtual environment of tests/golden/architectures/make.py, with Pillow and num2words:
 
-    goldenv/bin/python -m tests.golden.pictures.make
+    goldenv/bin/python -m tests.golden.pictures.make [NAME...]
 """
 
 # mypy: disable-error-code="import-not-found"
@@ -10,38 +10,102 @@ In the virtual environment of tests/golden/architectures/make.py:
 
 from __future__ import annotations
 
+import base64
 import json
+import sys
 import tempfile
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import transformers
+from PIL import Image
 from safetensors.torch import save_file
+from transformers.image_utils import OPENAI_CLIP_MEAN as CLIP_MEAN
+from transformers.image_utils import OPENAI_CLIP_STD as CLIP_STD
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from tests.golden.architectures.configs import CONFIGS
 from tests.golden.architectures.make import FILE, LEAST_DIFFERENT, LEAST_GAP, NOT_OF_THE_MODEL, write_untrained
 from tests.golden.architectures.tiny_weights import tiny_prompt, tiny_weights
-from tests.golden.pictures.tiny_pictures import tiny_picture
+from tests.golden.pictures.tiny_pictures import GRIDS, ODD_SIZES, tiny_patches, tiny_picture, waves
 
 HERE = Path(__file__).parent
 NUM_OUTPUT_TOKENS = 8
 NUM_SEEDS = 100
-IMAGE_SIZE, NUM_TOKENS, IMAGE_TOKEN = 64, 16, 252
 # Each prompt: lengths of texts, and the seeds of the pictures between them.
 PROMPTS = [[7, "a", 5], [0, "b", 3, "a", 40], [30, "c", 1, "d", 2, "c", 1], [70, "e", 30]]
 
 
-def config_of() -> tuple[str, dict[str, Any]]:
-    class_name, arguments = CONFIGS["gemma3_pictures"]
-    vision = {**arguments["vision_config"], "image_size": IMAGE_SIZE, "num_hidden_layers": 2, "intermediate_size": 48}
-    return class_name, {**arguments, "vision_config": vision, "mm_tokens_per_image": NUM_TOKENS}
+class Family(NamedTuple):
+    """A tiny model that sees."""
+
+    config: str  # of tests/golden/architectures/configs.py
+    vision: Mapping[str, Any]  # changes of its vision_config
+    changes: Mapping[str, Any]  # of its configuration
+    image_token: int
+    num_tokens: Callable[[str], int]  # of a picture by its name
+    inputs: Callable[[Any, list[str], torch.Tensor], dict[str, Any]]  # of a model, names of pictures and token ids
 
 
-def make() -> None:
-    """Makes the file of Gemma 3, with weights whose greedy tokens are no near-ties."""
-    class_name, arguments = config_of()
+def square_pixels(model: Any, names: list[str]) -> torch.Tensor:
+    """The values of pictures of one size."""
+    size = model.config.vision_config.image_size
+    pixels = np.stack([tiny_picture(name, size) for name in names]).transpose(0, 3, 1, 2)
+    return torch.from_numpy(pixels.astype(np.float32) / np.float32(127.5) - 1)
+
+
+def inputs_of_qwen(model: Any, names: list[str], ids: torch.Tensor) -> dict[str, Any]:
+    """Patches of pictures of any size, each of which is a video of two equal frames."""
+    vision = model.config.vision_config
+    merge = vision.spatial_merge_size
+    patches = np.concatenate([tiny_patches(name, vision.patch_size, merge) for name in names]).astype(np.float32)
+    is_early = model.config.model_type == "qwen2_5_vl"
+    mean, deviation = (CLIP_MEAN, CLIP_STD) if is_early else ([0.5] * 3, [0.5] * 3)
+    values = (patches / 255 - np.array(mean, np.float32)) / np.array(deviation, np.float32)
+    frames = np.repeat(values.transpose(0, 3, 1, 2)[:, :, None], vision.temporal_patch_size, axis=2)
+    grids = torch.tensor([[1, merge * rows, merge * columns] for rows, columns in map(GRIDS.__getitem__, names)])
+    kinds = (ids == model.config.image_token_id).int()
+    positions, _ = model.model.get_rope_index(ids, mm_token_type_ids=kinds, image_grid_thw=grids)
+    return {
+        "pixel_values": torch.from_numpy(frames.reshape(len(frames), -1)),
+        "image_grid_thw": grids,
+        "mm_token_type_ids": kinds,
+        "position_ids": positions,
+    }
+
+
+FAMILIES = {
+    "gemma3": Family(
+        "gemma3_pictures",
+        {"image_size": 64, "num_hidden_layers": 2, "intermediate_size": 48},
+        {"mm_tokens_per_image": 16},
+        252,
+        lambda name: 16,
+        lambda model, names, ids: {
+            "pixel_values": square_pixels(model, names),
+            "token_type_ids": (ids == 252).long(),
+        },
+    ),
+    # The tiles of a picture are pictures here.
+    "smolvlm": Family(
+        "smolvlm", {}, {}, 252, lambda name: 4,
+        lambda model, names, ids: {"pixel_values": square_pixels(model, names)[None]},
+    ),
+    "qwen2_5_vl": Family("qwen2_5_vl", {}, {}, 250, lambda name: GRIDS[name][0] * GRIDS[name][1], inputs_of_qwen),
+    "qwen3_vl": Family("qwen3_vl", {}, {}, 250, lambda name: GRIDS[name][0] * GRIDS[name][1], inputs_of_qwen),
+}  # fmt: skip
+
+
+def make(name: str, family: Family) -> None:
+    """Makes one file, with weights whose greedy tokens are no near-ties."""
+    class_name, arguments = CONFIGS[family.config]
+    arguments = {**arguments, "vision_config": {**arguments["vision_config"], **family.vision}, **family.changes}
     model_class = getattr(transformers, class_name)
     with tempfile.TemporaryDirectory() as folder:
         shapes, config = write_untrained(class_name, arguments, Path(folder))
@@ -51,7 +115,7 @@ def make() -> None:
             }
             save_file(tensors, f"{folder}/{FILE}", metadata={"format": "pt"})
             model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-            entries = [outputs(model, prompt) for prompt in PROMPTS]
+            entries = [outputs(model, prompt, family) for prompt in PROMPTS]
             if all(entries):
                 break
         else:
@@ -63,44 +127,102 @@ def make() -> None:
         "shapes": shapes,
         "prompts": entries,
     }
-    (HERE / "gemma3.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
-    print(f"gemma3: seed {seed}, smallest gap {min(entry['least_gap'] for entry in entries)}")
+    (HERE / f"{name}.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
+    print(f"{name}: seed {seed}, smallest gap {min(entry['least_gap'] for entry in entries)}")
 
 
-def outputs(model: Any, parts: list[Any]) -> dict[str, Any]:
+def outputs(model: Any, parts: list[Any], family: Family) -> dict[str, Any]:
     """Greedy tokens of a prompt and the first logits; empty where the outputs are no good test."""
     prompt: list[int] = []
+    pictures: list[tuple[str, int]] = []
     for part in parts:
-        prompt += [IMAGE_TOKEN] * NUM_TOKENS if isinstance(part, str) else tiny_prompt(part, 250)
-    names = [part for part in parts if isinstance(part, str)]
-    pixels = np.stack([tiny_picture(name, IMAGE_SIZE) for name in names]).transpose(0, 3, 1, 2)
-    pixel_values = torch.from_numpy(pixels.astype(np.float32) / np.float32(127.5) - 1)
+        if isinstance(part, str):
+            pictures.append((part, len(prompt)))
+            prompt += [family.image_token] * family.num_tokens(part)
+        else:
+            prompt += tiny_prompt(part, 250)
+    names = [name for name, _ in pictures]
     token_ids, logits, gaps = list(prompt), [], []
     for _ in range(NUM_OUTPUT_TOKENS):
         ids = torch.tensor([token_ids])
         with torch.inference_mode():
-            row = model(
-                input_ids=ids, pixel_values=pixel_values, token_type_ids=(ids == IMAGE_TOKEN).long(), use_cache=False
-            ).logits[0, -1]
+            row = model(input_ids=ids, use_cache=False, **family.inputs(model, names, ids)).logits[0, -1]
         row = row.clone()
         best, second = torch.topk(row, 2).values.tolist()
         gaps.append(best - second)
         logits.append([round(value, 5) for value in row.tolist()])
         token_ids.append(int(row.argmax()))
+        if token_ids[-1] == family.image_token:
+            return {}
     made = token_ids[len(prompt) :]
-    if min(gaps) < LEAST_GAP or len(set(made)) < LEAST_DIFFERENT or IMAGE_TOKEN in made:
+    if min(gaps) < LEAST_GAP or len(set(made)) < LEAST_DIFFERENT:
         return {}
-    starts = [at for at, token in enumerate(prompt) if token == IMAGE_TOKEN]
     return {
         "prompt_token_ids": prompt,
-        "pictures": list(zip(names, starts[::NUM_TOKENS], strict=True)),
+        "pictures": pictures,
         "output_token_ids": made,
         "least_gap": round(min(gaps), 5),
         "logits": logits[:2],
     }
 
 
+def make_tiles() -> None:
+    """Makes the file of SmolVLM's image processor: the tiles of pictures of odd sizes, and their texts."""
+    edges = {"size": {"longest_edge": 48}, "max_image_size": {"longest_edge": 16}}
+    entries = []
+    for is_cut in (True, False):
+        processor = SmolVLMImageProcessorPil(**edges, do_image_splitting=is_cut)
+        for width, height in ODD_SIZES if is_cut else ODD_SIZES[3:5]:
+            made = processor([Image.fromarray(waves(width, height))], return_row_col_info=True, return_tensors="np")
+            values = made["pixel_values"][0].transpose(0, 2, 3, 1)
+            pixels = np.rint((values + 1) * 127.5).astype(np.uint8)
+            assert np.abs(pixels / 127.5 - 1 - values).max() < 1e-6
+            rows, columns = made["rows"][0][0], made["cols"][0][0]
+            text = get_image_prompt_string(rows, columns, 1, "<fake_token_around_image>", "<image>", "<global-img>")
+            entries.append(
+                {
+                    "size": [width, height],
+                    "is_cut": is_cut,
+                    "rows": rows,
+                    "columns": columns,
+                    "text": text,
+                    "pixels": base64.b64encode(zlib.compress(pixels.tobytes(), 9)).decode(),
+                }
+            )
+    lines = ",\n".join(json.dumps(entry) for entry in entries)
+    (HERE / "smolvlm_tiles.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    print(f"smolvlm_tiles: {sum(entry['rows'] * entry['columns'] + 1 for entry in entries)} tiles")
+
+
+def make_sizes() -> None:
+    """Makes the file of Qwen's image processor: pictures of odd sizes."""
+    size = {"shortest_edge": 4 * 64, "longest_edge": 40 * 64}
+    processor = Qwen2VLImageProcessorPil(size=size, patch_size=4, merge_size=2)
+    entries = []
+    for width, height in ODD_SIZES:
+        made = processor([Image.fromarray(waves(width, height))], return_tensors="np")
+        _, rows, columns = made["image_grid_thw"][0].tolist()
+        values = made["pixel_values"].reshape(-1, 3, 2, 4, 4)[:, :, 0].transpose(0, 2, 3, 1)
+        pixels = np.rint((values * CLIP_STD + CLIP_MEAN) * 255).astype(np.uint8)
+        entries.append(
+            {
+                "size": [width, height],
+                "grid": [rows // 2, columns // 2],
+                "patches": base64.b64encode(zlib.compress(pixels.tobytes(), 9)).decode(),
+            }
+        )
+    lines = ",\n".join(json.dumps(entry) for entry in entries)
+    (HERE / "qwen_sizes.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    print(f"qwen_sizes: {[entry['grid'] for entry in entries]}")
+
+
+OTHERS = {"smolvlm_tiles": make_tiles, "qwen_sizes": make_sizes}
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
-    make()
+    for chosen in sys.argv[1:] or [*FAMILIES, *OTHERS]:
+        if chosen in FAMILIES:
+            make(chosen, FAMILIES[chosen])
+        else:
+            OTHERS[chosen]()

@@ -12,8 +12,8 @@ from server.cli.completion import SHELLS, completion_script, read_commands
 from tests.patience import PATIENCE_S
 
 COMMANDS = [
-    "serve", "deploy", "pull", "models", "run", "ps", "show", "stop", "rm", "complete", "chat", "top", "bench",
-    "completion",
+    "serve", "deploy", "run-batch", "pull", "models", "run", "ps", "show", "stop", "config", "rm", "complete", "chat",
+    "top", "bench", "completion",
 ]  # fmt: skip
 
 

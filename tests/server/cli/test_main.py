@@ -29,8 +29,8 @@ from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
 
 COMMANDS = (
-    "serve", "deploy", "pull", "models", "run", "ps", "show", "stop", "rm", "complete", "chat", "top", "bench",
-    "completion",
+    "serve", "deploy", "run-batch", "pull", "models", "run", "ps", "show", "stop", "config", "rm", "complete", "chat",
+    "top", "bench", "completion",
 )  # fmt: skip
 
 

@@ -17,7 +17,9 @@ from server.generation.prompts import MAX_SHORT_CHARS
 from server.http import queries
 from server.http.transport.json_body import UNREAD
 from server.protocol.json_limits import MAX_INLINE_BYTES
+from server.text.sentence_encoder import SentenceEncoder
 from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.text_model import FakeTextModel
 from tests.server.conftest import RunningServer, StartServer
 
 ASK = [{"role": "user", "content": "hé"}]
@@ -58,7 +60,7 @@ async def test_tokens_of_a_conversation(server: RunningServer) -> None:
         ("/v1/embeddings", {"input": ["a"] * 2049}, "input", "at most 2048"),
         ("/v1/embeddings", {"input": "x" * 4000}, "input", "tokens"),
         ("/v1/embeddings", {"input": "a", "dimensions": 0}, "dimensions", "at least 1"),
-        ("/v1/embeddings", {"input": "a", "dimensions": 5}, "dimensions", "have 4"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 2}, "dimensions", "was not made for shorter embeddings"),
         ("/v1/embeddings", {"input": "a", "encoding_format": "int8"}, "encoding_format", "base64"),
         ("/v1/embeddings", {"input": "a", "model": "other"}, "model", "does not exist"),
     ],
@@ -82,10 +84,19 @@ async def test_embeddings_by_the_official_client(start_server: StartServer, enco
             vectors = [list(np.frombuffer(base64.b64decode(vector), "<f4")) for vector in vectors]  # type: ignore[arg-type]
         for vector, expected in zip(vectors, [[97, 1, 0, 0], [98, 2, 0, 0]], strict=True):
             assert vector == pytest.approx(np.array(expected) / np.linalg.norm(expected), abs=1e-6)
+    _, told = await server.post("/v1/embeddings", {"input": [[1, 2]], "pooling": "mean"})
+    assert told["data"][0]["embedding"][:3] == pytest.approx(np.array([1, 2, 1]) / 6**0.5, abs=1e-6)
+
+
+async def test_shorter_embeddings_of_a_model_that_was_made_for_them(start_server: StartServer) -> None:
+    model = FakeTextModel()
+    model.sentences = SentenceEncoder(Pooling.LAST, takes_dimensions=True)
+    server = await start_server(EmbeddingEngine(), text_model=model)
+    async with AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as client:
         plain = await client.embeddings.create(model="fake", input=[97, 98, 99], dimensions=2)
         assert plain.data[0].embedding == pytest.approx(np.array([97, 3]) / np.linalg.norm([97, 3]), abs=1e-6)
-    _, told = await server.post("/v1/embeddings", {"input": [[1, 2]], "pooling": "mean", "dimensions": 3})
-    assert told["data"][0]["embedding"] == pytest.approx(np.array([1, 2, 1]) / 6**0.5, abs=1e-6)
+    _, told = await server.post("/v1/embeddings", {"input": "a", "dimensions": 5})
+    assert "have 4" in told["error"]["message"]
 
 
 @pytest.mark.parametrize("prefix", ["/", "/get_"])

@@ -16,6 +16,7 @@ import pytest_asyncio
 from PIL import Image
 
 from server.media.picture_decoder import PictureDecoder, UndecodablePicture
+from server.media.tiling import Tiling
 
 RED, WHITE = [255, 0, 0], [255, 255, 255]
 
@@ -37,8 +38,9 @@ def encoded(picture: Image.Image, form: str = "PNG", **options: Any) -> bytes:
 
 
 async def decode(decoder: PictureDecoder, content: bytes, size: int = 4, **options: Any) -> np.ndarray:
-    wish = {"is_base64": False, "height": size, "width": size, "resample": 2, **options}
-    return await decoder.decode(content, **wish)
+    tiles = await decoder.decode(content, Tiling(size, size, 2), **{"is_base64": False, **options})
+    assert tiles[1:] == (0, 0)
+    return tiles.pixels[0]
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:

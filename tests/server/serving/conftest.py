@@ -13,6 +13,7 @@ import pytest
 
 from server.cli.listeners import start_sites
 from server.http.app import build_app, make_runner, read_keys
+from server.serving.residency import ModelSizes
 from server.serving.served_model import ModelState, ServedModel
 from server.serving.served_models import ServedModels
 from server.startup.model_settings import settings_of_each
@@ -64,17 +65,36 @@ def prefixing(prefix: str) -> FakeEngineClient:
 
 
 @asynccontextmanager
-async def several(names: str, *, loads_at_once: bool = True, **settings: Any) -> AsyncIterator[SeveralServer]:
-    sources = {name: Source(prefixing(f"{name}:")) for name in names.split()}
-    whole = ServerSettings(host="127.0.0.1", port=0, models=tuple(f"{name}=x" for name in sources), **settings)
-    served = ServedModels(whole, settings_of_each(whole))
+async def several(
+    names: str,
+    *,
+    loads_at_once: bool = True,
+    whole: ServerSettings | None = None,
+    sizes: ModelSizes | None = None,
+    **settings: Any,
+) -> AsyncIterator[SeveralServer]:
+    """A server of the models `names`, or of the settings `whole`, which may get further models."""
+    if whole is None:
+        whole = ServerSettings(
+            host="127.0.0.1", port=0, models=tuple(f"{name}=x" for name in names.split()), **settings
+        )
+    each = settings_of_each(whole)
+    sources = {name: Source(prefixing(f"{name}:")) for own in each if (name := own.served_model_name) is not None}
+    served = ServedModels(whole, each)
+    engines: list[FakeEngineClient] = []
 
     async def bring(model: ServedModel) -> None:
-        source = sources[model.model_name]
+        source = sources.get(model.model_name)
+        if source is None:
+            source = sources[model.model_name] = Source(prefixing(f"{model.model_name}:"))
+            source.may_load.set()
+        if source.engine in engines:  # a model of this name comes in the place of another
+            source.engine = prefixing(f"{model.settings.model}:")
         source.num_loads += 1
         await source.may_load.wait()
         if source.error is not None:
             raise source.error
+        engines.append(source.engine)
         source.engine.start(asyncio.get_running_loop())
         model.open(source.engine.client, FakeTextModel().model)
 
@@ -85,18 +105,18 @@ async def several(names: str, *, loads_at_once: bool = True, **settings: Any) ->
         if loads_at_once:
             for source in sources.values():
                 source.may_load.set()
-        served.start(bring)
+        served.start(bring, sizes)
         async with aiohttp.ClientSession() as http:
             server = SeveralServer(f"http://127.0.0.1:{runner.addresses[0][1]}", http, served, sources)
             if loads_at_once:
-                first = served.all[: served.residency.limit]
+                first = () if sizes else served.residency.first_models
                 await eventually(lambda: all(model.state is ModelState.READY for model in first))
             yield server
         await eventually(lambda: served.num_generations == 0)
     finally:  # what a failed test leaves open would fail a later one
         await runner.cleanup()
-        for source in sources.values():
-            source.engine.shutdown()
+        for engine in engines:
+            engine.shutdown()
 
 
 @pytest.fixture

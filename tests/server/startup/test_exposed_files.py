@@ -25,6 +25,16 @@ def test_a_file_that_others_may_use_is_found(tmp_path: Path, setting: str, mode:
     assert found == f"--{setting.replace('_', '-')} {path} has the mode {mode:o}: other users may {words} it"
 
 
+def test_a_file_of_settings_may_be_read_and_not_changed(tmp_path: Path) -> None:
+    path = tmp_path / "eagre.toml"
+    path.touch()
+    path.chmod(0o644)
+    assert list(exposed_files(ServerSettings(config=str(path)))) == []
+    path.chmod(0o664)
+    (found,) = exposed_files(ServerSettings(config=str(path)))
+    assert found.setting == "config"
+
+
 def test_the_key_of_hosts_is_found_in_the_users_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "hosts-key").touch()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ SWITCHES = (
     "inspect_requests",
     "ignore_media",
     "language_model_only",
+    "enable_lora",
 )
 
 
@@ -40,7 +42,9 @@ def test_a_cache_in_an_unknown_home_is_a_bad_setting(monkeypatch: pytest.MonkeyP
         parse()
 
 
-def test_every_setting_has_a_flag_and_a_variable() -> None:
+def test_every_setting_has_a_flag_and_a_variable(tmp_path: Path) -> None:
+    file = tmp_path / "eagre.toml"
+    file.write_text("")
     given = {
         "host": "0.0.0.0",
         "port": "9",
@@ -55,9 +59,15 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "api_key_file": "keys",
         "admin_key": "operator-key",
         "allowed_hosts": "a.example, .b.example",
+        "config": str(file),
         "model": "m.gguf",
         "served_model_name": "s",
+        "lora": "review=adapters/review, adapters",
+        "enable_lora": "1",
+        "max_loras": "3",
+        "max_lora_rank": "32",
         "models_max": "2",
+        "models_max_bytes": "1000000",
         "dtype": "auto",
         "quantize": "int4",
         "matmul_backend": "native",
@@ -122,6 +132,9 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         "store": "store.sqlite",
         "store_bytes": "1048576",
         "store_records": "12",
+        "store_file_bytes": "131072",
+        "max_file_bytes": "65536",
+        "max_batch_requests": "3",
         "sleep_idle_seconds": "600",
         "resume_grace": "90",
         "resume_max_bytes": "1000000",
@@ -194,6 +207,9 @@ def test_the_help_shows_every_flag_with_its_default() -> None:
         ((), {"EAGRE_SYNCHRONOUS": "maybe"}, "EAGRE_SYNCHRONOUS is 'maybe'; it must be true or false"),
         (("--max-grammar-bytes", "0"), {}, "--max-grammar-bytes is 0; it must be from 1 to 262144"),
         (("--grammar-timeout", "0"), {}, "--grammar-timeout is 0.0; it must be above 0"),
+        (("--lora", "a=b", "--tensor-parallel", "2"), {}, "--tensor-parallel is 2, and there are adapters"),
+        (("--enable-lora", "--num-hosts", "2", "--coordinator", "a:9", "--tensor-parallel", "2"), {}, "adapters"),
+        (("--max-lora-rank", "0"), {}, "--max-lora-rank is 0; it must be from 1 to 512"),
         (("--ssl-certfile", "x"), {}, "--ssl-certfile and --ssl-keyfile go together"),
         (("--metrics-port", "-1"), {}, "--metrics-port is -1; it must be from 0 to 65535"),
         (("--sleep-idle-seconds", "0"), {}, "--sleep-idle-seconds is 0.0; it must be above 0"),

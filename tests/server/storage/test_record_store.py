@@ -16,8 +16,9 @@ import pytest
 
 from server.admission.cpu_throttle import CpuThrottle
 from server.admission.keyring import work_for
+from server.storage.database import StoreError
 from server.storage.record_store import RecordStore
-from server.storage.record_table import RecordKey, StoreError
+from server.storage.record_table import RecordKey
 from tests.patience import PATIENCE_S
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from server.storage.record_table import OVERHEAD_BYTES, SCHEMA_VERSION, OwnerQuotas, RecordKey, RecordTable, StoreError
+from server.storage.database import SCHEMA_VERSION, Database, StoreError
+from server.storage.record_table import OVERHEAD_BYTES, RECORD_SCHEMA, OwnerQuotas, RecordKey, RecordTable
 
 MANY = 1 << 20
 
@@ -21,7 +22,7 @@ def open_table(
     path: Path | None = None, *, records: int = MANY, num_bytes: int = MANY
 ) -> tuple[RecordTable, OwnerQuotas]:
     shares = OwnerQuotas(records, num_bytes)
-    return RecordTable(path, shares), shares
+    return RecordTable(Database(path, RECORD_SCHEMA), shares), shares
 
 
 def key(name: str, owner: str = "") -> RecordKey:
@@ -94,12 +95,12 @@ def test_a_file_is_read_again_within_bounds_that_may_have_become_narrower(tmp_pa
     table, _ = open_table(path)
     for name in "abc":
         table.put(key(name), name.encode())
-    table.close()
+    table.database.close()
     assert path.stat().st_mode & 0o777 == 0o600
     table, shares = open_table(path, records=2)
     assert (table.get(key("a")), table.get(key("b")), table.get(key("c"))) == (None, b"b", b"c")
     assert shares.total.num_records == 2
-    table.close()
+    table.database.close()
 
 
 @pytest.mark.parametrize("pragma", ["query_only = 1", "max_page_count = 1"], ids=["read-only", "full"])
@@ -130,8 +131,9 @@ import os, signal, sys
 from pathlib import Path
 from server.storage.record_table import RecordKey
 from server.storage.record_table import OwnerQuotas
-from server.storage.record_table import RecordTable
-table = RecordTable(Path(sys.argv[1]), OwnerQuotas(100, 1 << 20))
+from server.storage.record_table import RECORD_SCHEMA, RecordTable
+from server.storage.database import Database
+table = RecordTable(Database(Path(sys.argv[1]), RECORD_SCHEMA), OwnerQuotas(100, 1 << 20))
 for number in range(50):
     table.put(RecordKey("response", "", str(number)), b"value %d" % number)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -142,16 +144,16 @@ os.kill(os.getpid(), signal.SIGKILL)
     table, shares = open_table(path)
     assert shares.total.num_records == 50
     assert table.get(key("49")) == b"value 49"
-    table.close()
+    table.database.close()
 
 
 def test_only_one_process_has_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.storage.record_table._LOCK_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("server.storage.database._LOCK_TIMEOUT_S", 0.0)
     table, _ = open_table(tmp_path / "store")
     with pytest.raises(StoreError, match="another process uses it"):
         open_table(tmp_path / "store")
-    table.close()
-    open_table(tmp_path / "store")[0].close()
+    table.database.close()
+    open_table(tmp_path / "store")[0].database.close()
 
 
 def _foreign(path: Path) -> None:
@@ -161,7 +163,7 @@ def _foreign(path: Path) -> None:
 
 
 def _newer(path: Path) -> None:
-    open_table(path)[0].close()
+    open_table(path)[0].database.close()
     with sqlite3.connect(path) as database:
         database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     database.close()
@@ -195,11 +197,16 @@ def test_a_file_that_was_deleted_or_replaced_is_an_error(tmp_path: Path, is_repl
     if is_replaced:
         path.write_bytes(b"")
     said = "its file was replaced" if is_replaced else "No such"
-    for call in (lambda: table.put(key("b"), b"2"), lambda: table.get(key("a")), table.check, table.check_file):
+    for call in (
+        lambda: table.put(key("b"), b"2"),
+        lambda: table.get(key("a")),
+        table.check,
+        table.database.check_file,
+    ):
         with pytest.raises(StoreError, match=f"cannot be used: {said}"):
             call()
     moved.replace(path)
     table.check()
     assert table.get(key("a")) == b"1"
     assert table.get(key("b")) is None
-    table.close()
+    table.database.close()

@@ -182,3 +182,19 @@ def test_reasoning_has_the_name_that_the_template_reads() -> None:
         {"role": "assistant", "content": "i"},
     ]
     assert ChatTemplate(source).render(messages) == "(a|b)(c|None)(d\ne|)(f|h)(|i)"
+
+
+def test_a_template_that_reads_only_parts_gets_them() -> None:
+    """SmolVLM's walks over the characters of a text, and writes none of them."""
+    source = (
+        "{% for m in messages %}{{ m['role'] }}{% if m['content'][0]['type'] == 'image' %}:{% else %}: {% endif %}"
+        "{% for line in m['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}{% endif %}{% endfor %};"
+        "{% endfor %}"
+    )
+    template = ChatTemplate(source)
+    template.detect_content_format()
+    assert template.render([USER, {"role": "assistant", "content": "Yes"}]) == "user: Hi;assistant: Yes;"
+    assert template.render([USER], False, True) == "user: Hi"
+    others = simple()
+    others.detect_content_format()
+    assert others.render([USER]) == simple().render([USER])

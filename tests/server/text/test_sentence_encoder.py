@@ -85,7 +85,7 @@ def test_shorter_embeddings(tmp_path: Path, config: Any, takes: bool, dimensions
         ({"modules": {"a": 1}}, "must list modules"),
         ({"modules": []}, "lists no module"),
         ({"modules": (TRANSFORMER,)}, "must begin with Transformer"),
-        ({"modules": (TRANSFORMER, POOLING, {**NORMALIZE, "type": "models.Dense"})}, "the module Dense"),
+        ({"modules": (TRANSFORMER, POOLING, {**NORMALIZE, "type": "models.WordWeights"})}, "the module WordWeights"),
         ({"modules": (TRANSFORMER, {**POOLING, "path": "../x"})}, "must list modules"),
         ({"pooling": {"pooling_mode_max_tokens": True}}, "exactly one of"),
         ({"pooling": {**MEAN, "pooling_mode_cls_token": True}}, "exactly one of"),

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from engine.backends.base.operands import Activation
-from engine.interface.errors import ModelError
 from engine.models.parts import gguf_config
-from engine.models.parts.encoder import Encoder
-from engine.models.parts.encoder_config import EncoderConfig, read_activation, read_sizes_of_encoder
+from engine.models.parts.encoders.encoder import Encoder
+from engine.models.parts.encoders.encoder_config import EncoderConfig, num_rows, read_activation, read_sizes_of_encoder
 from engine.models.parts.folder_config import read_epsilon
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
@@ -32,7 +31,7 @@ class Bert(Encoder):
                 **sizes,
                 layer_norm_eps=gguf_config.read_epsilon(file, "attention.layer_norm_epsilon"),
                 activation=Activation.GELU_ERF,
-                num_token_types=_num_rows(file, "token_types.weight"),
+                num_token_types=num_rows(file, "token_types.weight"),
             )
         )
 
@@ -51,10 +50,3 @@ def read_bert(config: JsonFile, tensor_names: Set[str]) -> EncoderConfig:
         num_token_types=config.integer("type_vocab_size", least=1) or 2,
         prefix="bert." if "bert.embeddings.word_embeddings.weight" in tensor_names else "",
     )
-
-
-def _num_rows(file: GGUFTensors, name: str) -> int:
-    tensor = file.tensor(name)
-    if tensor is None:
-        raise ModelError(f"the file has no tensor {name!r}")
-    return tensor.shape[0]

@@ -9,9 +9,9 @@ from typing import ClassVar, Self
 
 from engine.interface.errors import ModelError
 from engine.models.architectures.encoders.bert import read_bert
-from engine.models.parts.encoder import Names
-from engine.models.parts.encoder_config import read_num_labels
-from engine.models.parts.scoring_head import ScoringEncoder
+from engine.models.parts.encoders.encoder import Names
+from engine.models.parts.encoders.encoder_config import read_num_labels
+from engine.models.parts.encoders.scoring_head import ScoringEncoder
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 

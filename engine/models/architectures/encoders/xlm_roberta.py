@@ -6,11 +6,10 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from engine.interface.errors import ModelError
 from engine.models.architectures.encoders.bert import Bert, read_bert
-from engine.models.parts.encoder import Encoder, Names
-from engine.models.parts.encoder_config import EncoderConfig, read_num_labels
-from engine.models.parts.scoring_head import ScoringEncoder
+from engine.models.parts.encoders.encoder import Encoder, Names
+from engine.models.parts.encoders.encoder_config import EncoderConfig, num_rows, read_num_labels
+from engine.models.parts.encoders.scoring_head import ScoringEncoder
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 
@@ -41,10 +40,7 @@ class XlmRobertaClassifier(ScoringEncoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        output = file.tensor("cls.output.weight")
-        if output is None:
-            raise ModelError("the file has no tensor 'cls.output.weight'")
-        return cls(replace(Bert.from_gguf(file).config, num_labels=output.shape[0]))
+        return cls(replace(Bert.from_gguf(file).config, num_labels=num_rows(file, "cls.output.weight")))
 
 
 def _read(config: JsonFile, tensor_names: Set[str]) -> EncoderConfig:

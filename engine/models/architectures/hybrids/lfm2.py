@@ -1,7 +1,7 @@
-"""The LFM2 architecture (Liquid AI, "LFM2 Technical Report", 2025): short gated convolutions, and attention."""
+"""The LFM2 architecture (Liquid AI, "LFM2 Technical Report", 2025): short gated convolutions and attention."""
 
 import dataclasses
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -20,9 +20,11 @@ from engine.interface.errors import ModelError
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder import Decoder, Names, QueryKeyNorm, in_layers
 from engine.models.parts.decoder_config import DecoderConfig
+from engine.models.parts.experts import ExpertsConfig, ExpertsDecoder
 from engine.models.parts.hybrids.layers import Run, runs_of
 from engine.models.parts.model import Carry
 from engine.models.parts.rotary import rotation_tables
+from engine.models.parts.routing import Routing, Scoring
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -31,6 +33,8 @@ from engine.weights.tensors import Squeezed
 
 _DEFAULTS: dict[str, Any] = {"rope_theta": 1_000_000.0, "conv_L_cache": 3}  # source: transformers' Lfm2Config
 _LARGEST_KERNEL = 64
+_NUM_DENSE_LAYERS = 2  # where config.json says nothing; source: transformers' Lfm2MoeConfig
+Kind = tuple[bool, bool]  # of a layer: whether it has a convolution, and whether a dense block in place of experts
 # In the names of a folder's tensors, what stands for the usual names; in this order.
 _FOLDER_NAMES = {
     ".mlp.": ".feed_forward.", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2",
@@ -39,8 +43,8 @@ _FOLDER_NAMES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lfm2Config(DecoderConfig):
-    """A decoder's, some of whose layers have a convolution in place of attention."""
+class Lfm2Config(ExpertsConfig):
+    """A decoder's, some of whose layers have a convolution in place of attention; without experts where there are 0."""
 
     is_convolution: tuple[bool, ...]  # of each layer
     kernel: int  # tokens that a convolution sees, its own included
@@ -64,8 +68,8 @@ class Lfm2Config(DecoderConfig):
 
 
 @dataclass(frozen=True)
-class Lfm2(Decoder):
-    """Layers of a short gated convolution or of attention, each with a dense block behind it."""
+class Lfm2(ExpertsDecoder):
+    """Layers of a short gated convolution or of attention, each with a dense block or experts behind it."""
 
     config: Lfm2Config
 
@@ -74,6 +78,9 @@ class Lfm2(Decoder):
         "mlp_norm": ("ffn_norm", "ffn_norm"),
     }
     model_type = "lfm2"
+    takes_adapters = False  # parts of its layers are none of the products that adapters change
+    has_experts: ClassVar[bool] = False
+    choice_bias_names = ("feed_forward.expert_bias", "exp_probs_b")
     output_norm_names = ("model.embedding_norm", "token_embd_norm")
     attention_output_names = ("self_attn.out_proj", "attn_output")
     query_key_norm = QueryKeyNorm.HEAD
@@ -90,6 +97,8 @@ class Lfm2(Decoder):
             kernel=config.required_integer("conv_L_cache", least=2, most=_LARGEST_KERNEL),
             has_convolution_bias=folder_config.read_flag(config, "conv_bias", False),
         )
+        if cls.has_experts:
+            return cls(_with_experts(config, made))
         return cls(dataclasses.replace(made, intermediate_size=_adjusted(config, made.intermediate_size)))
 
     @classmethod
@@ -103,7 +112,7 @@ class Lfm2(Decoder):
             is_convolution=_both_kinds(tuple(not each for each in has_pages)),
             kernel=fields.required_integer("shortconv.l_cache", least=2, most=_LARGEST_KERNEL),
         )
-        return cls(made)
+        return cls(_with_experts_of_gguf(file, made) if cls.has_experts else made)
 
     def leaves(self) -> tuple[Leaf, ...]:
         """As `Decoder.leaves`, by the names that folders have for them."""
@@ -122,6 +131,9 @@ class Lfm2(Decoder):
             *(dataclasses.replace(leaf, layers=config.attention_layers) for leaf in super().attention_leaves()),
             *(dataclasses.replace(leaf, layers=config.convolution_layers) for leaf in self._convolution_leaves()),
         ]
+
+    def feed_forward_leaves(self) -> list[Leaf]:
+        return super().feed_forward_leaves() if self.config.num_experts else Decoder.feed_forward_leaves(self)
 
     def _convolution_leaves(self) -> list[Leaf]:
         config, hidden = self.config, self.config.hidden_size
@@ -167,15 +179,19 @@ class Lfm2(Decoder):
             k_norm=self.norm(params, "k_norm"),
         )
         convolution = Convolution(params["convolution"], params.get("convolution_bias"), has_silu=False)
-        kinds = config.is_convolution
+        dense = frozenset(config.dense_layers)
+        kinds = [(config.is_convolution[layer], layer in dense) for layer in range(config.num_layers)]
 
         def run_pattern(run: Run, index: jax.Array, carry: Carry) -> Carry:
             pattern = kinds[run.first : run.first + run.length]
             for offset, kind in enumerate(pattern):
-                # Among the layers of its kind, of which so many stand before the run and in each round of it.
-                place = kinds[: run.first + offset].count(kind) + index * pattern.count(kind)
+                # Among the layers with the same block, of which so many stand before the run and in each round of it.
+                places = [
+                    _count(kinds[: run.first + offset], part, kind) + index * _count(pattern, part, kind)
+                    for part in (0, 1)
+                ]
                 layer = run.first + offset + index * run.length
-                carry = self._layer(kind, layer, place, carry, params, layout, backends, attention, convolution)
+                carry = self._layer(kind, layer, places, carry, params, layout, backends, attention, convolution)
             return carry
 
         carry: Carry = (backends.products.embed(params["embedding"], tokens, layout), kv)
@@ -185,11 +201,12 @@ class Lfm2(Decoder):
         return carry
 
     def _layer(
-        self, is_convolution: bool, layer: jax.Array, place: jax.Array, carry: Carry, params: Params,
+        self, kind: Kind, layer: jax.Array, places: Sequence[jax.Array], carry: Carry, params: Params,
         layout: TokenLayout, backends: Backends, attention: AttentionConstants, convolution: Convolution,
     ) -> Carry:  # fmt: skip
-        """The residual stream and kv after a layer, which has a place among those of its kind."""
-        (x, kv), products = carry, backends.products
+        """The residual stream and kv after a layer; each of its blocks has a place among those of its kind."""
+        (x, kv), products, place = carry, backends.products, places[0]
+        is_convolution, is_dense = kind
         norm = self.norm(params, "attention_norm")
         assert norm is not None
         inputs = products.norm(x, norm, layer, layout)
@@ -204,7 +221,65 @@ class Lfm2(Decoder):
             qkv = products.norm_product(inputs, None, params["qkv"], place, layout)
             attended, kv = backends.attention(qkv, kv, place, layout, attention)
             x = products.add_product(x, attended, params["attention_output"], place, layout)
-        return self.feed_forward(x, params, layer, layout, products), kv
+        if not self.config.num_experts:
+            return Decoder.feed_forward(self, x, params, layer, layout, products), kv
+        feed_forward = self.dense_feed_forward if is_dense else self.feed_forward
+        return feed_forward(x, params, layer, layout, products, num_others=layer - places[1]), kv
+
+
+@dataclass(frozen=True)
+class Lfm2Moe(Lfm2):
+    """The same with experts behind the first layers."""
+
+    model_type = "lfm2_moe"
+    has_experts = True
+
+
+def _count(kinds: Sequence[Kind], part: int, kind: Kind) -> int:
+    """How many layers have the same first (0) or second (1) block."""
+    return sum(of_layer[part] == kind[part] for of_layer in kinds)
+
+
+def _with_experts(config: JsonFile, made: Lfm2Config) -> Lfm2Config:
+    """The configuration of a folder with experts; raises ModelError."""
+    num_dense = config.integer("num_dense_layers", least=0)
+    num_dense = _NUM_DENSE_LAYERS if num_dense is None else num_dense
+    if num_dense >= made.num_layers:
+        raise config.error("num_dense_layers", f"it must be below the {made.num_layers} layers")
+    routing = Routing(
+        num_experts=config.required_integer("num_experts", least=1),
+        num_picked=config.required_integer("num_experts_per_tok", least=1),
+        normalises_shares=folder_config.read_flag(config, "norm_topk_prob", True),
+        scoring=Scoring.SIGMOID,
+        has_choice_bias=folder_config.read_flag(config, "use_expert_bias", True),
+        share_scale=config.positive_number("routed_scaling_factor") or 1.0,
+    )
+    return _routed(made, routing, config.required_integer("moe_intermediate_size", least=1), num_dense)
+
+
+def _with_experts_of_gguf(file: GGUFTensors, made: Lfm2Config) -> Lfm2Config:
+    """The same of a GGUF file."""
+    fields, num_dense = file.fields, gguf_config.read_count(file, "leading_dense_block_count")
+    if num_dense >= made.num_layers:
+        raise fields.error("leading_dense_block_count", f"it must be below the {made.num_layers} layers")
+    normalises = fields.flag("expert_weights_norm")
+    routing = Routing(
+        num_experts=fields.required_integer("expert_count", least=1),
+        num_picked=fields.required_integer("expert_used_count", least=1),
+        normalises_shares=True if normalises is None else normalises,
+        scoring=Scoring.SIGMOID,
+        has_choice_bias=f"blk.{num_dense}.exp_probs_b.bias" in file.names,
+        share_scale=gguf_config.read_multiplier(file, "expert_weights_scale"),
+    )
+    return _routed(made, routing, fields.required_integer("expert_feed_forward_length", least=1), num_dense)
+
+
+def _routed(made: Lfm2Config, routing: Routing, inner: int, num_dense: int) -> Lfm2Config:
+    routing.check()
+    return dataclasses.replace(
+        made, **vars(routing), intermediate_size=inner, dense_layers=tuple(range(num_dense)),
+        dense_size=made.intermediate_size if num_dense else 0,
+    )  # fmt: skip
 
 
 def _made(usual: DecoderConfig, **others: Any) -> Lfm2Config:

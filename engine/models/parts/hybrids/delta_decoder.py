@@ -1,6 +1,6 @@
 """The family of decoders with gated delta-nets in most layers and gated attention in the others, such as Qwen3-Next."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -18,9 +18,10 @@ from engine.models.parts.experts import ExpertsDecoder
 from engine.models.parts.hybrids.delta_config import DeltaConfig
 from engine.models.parts.model import Carry
 from engine.models.parts.rotary import rotation_tables
+from engine.models.parts.routed.joined_experts import with_joined_experts
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Stored
-from engine.weights.tensors import NegativeExponential, OneMore, Squeezed, Transform, interleaved, rows
+from engine.weights.tensors import NegativeExponential, OneMore, Squeezed, Transform, interleaved
 
 # Of a delta-net's tensor: its name in a folder and its transform there, and the same of a GGUF file.
 Source = tuple[str, Transform | None, str, Transform | None]
@@ -31,6 +32,7 @@ class DeltaDecoder(ExpertsDecoder):
     """Layers of a gated delta-net or of gated attention, each with a dense block or experts behind it."""
 
     config: DeltaConfig
+    takes_adapters = False  # parts of its layers are none of the products that adapters change
     # The formats of files in which an expert's gate and up are one tensor; they say nothing about the model itself.
     joined_experts: frozenset[str] = field(default=frozenset(), compare=False)
 
@@ -54,7 +56,7 @@ class DeltaDecoder(ExpertsDecoder):
         config = self.config
         norm = self.norm_part(config.hidden_size, ("input_layernorm", "attn_norm"))
         attention = [Leaf("attention_norm", LeafKind.VECTOR, (norm,)), *super().attention_leaves()]
-        delta = [Leaf("delta_input_norm", LeafKind.VECTOR, (norm,)), *self._delta_leaves()]
+        delta = [Leaf("delta_input_norm", LeafKind.VECTOR, (norm,)), *self.delta_leaves()]
         return [
             *(replace(leaf, layers=config.attention_layers) for leaf in attention),
             *(replace(leaf, layers=config.recurrent_layers) for leaf in delta),
@@ -71,7 +73,8 @@ class DeltaDecoder(ExpertsDecoder):
         )
         return queries, keys, values, gates
 
-    def _delta_leaves(self) -> list[Leaf]:
+    def delta_leaves(self) -> list[Leaf]:
+        """Of the delta-nets, without norms before them."""
         hidden, delta = self.config.hidden_size, self.config.delta
         sources = self.delta_sources()
 
@@ -111,21 +114,7 @@ class DeltaDecoder(ExpertsDecoder):
         ]
 
     def expert_parts(self, hidden: int, inner: int) -> tuple[Part, Part, Part]:
-        """As `ExpertsDecoder.expert_parts`; a folder may hold all experts of a layer in two tensors."""
-        gate, up, down = super().expert_parts(hidden, inner)
-        if "safetensors" in self.joined_experts:
-            name = "model.layers.{layer}.mlp.experts."
-            gate, up = (
-                _stored_as(part, "safetensors", Stored(f"{name}gate_up_proj", take, 2 * inner))
-                for part, take in zip((gate, up), _halves(inner), strict=True)
-            )
-            down = _stored_as(down, "safetensors", Stored(f"{name}down_proj"))
-        if "gguf" in self.joined_experts:
-            gate, up = (
-                _stored_as(part, "gguf", Stored("blk.{layer}.ffn_gate_up_exps.weight", take, 2 * inner))
-                for part, take in zip((gate, up), _halves(inner), strict=True)
-            )
-        return gate, up, down
+        return with_joined_experts(super().expert_parts(hidden, inner), self.joined_experts, inner)
 
     def feed_forward_leaves(self) -> list[Leaf]:
         return super().feed_forward_leaves() if self.config.num_experts else Decoder.feed_forward_leaves(self)
@@ -143,12 +132,12 @@ class DeltaDecoder(ExpertsDecoder):
             num_heads=config.num_heads,
             scale=config.attention_scale,
             rotations=rotation_tables(layout.positions, config.rotary),
-            tables=np.zeros(config.num_paged_layers, np.int32),
+            tables=np.array([config.tables[layer] for layer in config.attention_layers], np.int32),
             windows=np.zeros(config.num_paged_layers, np.int32),
             q_norm=self.norm(params, "q_norm"),
             k_norm=self.norm(params, "k_norm"),
         )
-        delta = self._delta(params)
+        delta = self.delta_constants(params)
         period = _period(config.is_recurrent)
         num_recurrent = sum(config.is_recurrent[:period])
         carry: Carry = (backends.products.embed(params["embedding"], tokens, layout), kv)
@@ -158,14 +147,15 @@ class DeltaDecoder(ExpertsDecoder):
             recurrent, attending = round_index * num_recurrent, round_index * (period - num_recurrent)
             for offset, is_recurrent in enumerate(kinds):
                 index = first + offset
+                place = recurrent if is_recurrent else attending
                 if is_recurrent:
-                    carry = self._delta_layer(recurrent, carry, params, layout, backends, delta)
+                    carry = self._delta_layer(place, carry, params, layout, backends, delta)
                     recurrent = recurrent + 1
                 else:
-                    carry = self._attention_layer(attending, carry, params, layout, backends, attention)
+                    carry = self.attention_layer(place, carry, params, layout, backends, attention)
                     attending = attending + 1
                 x, kv = carry
-                carry = self.feed_forward(x, params, index, layout, backends.products), kv
+                carry = self.behind(is_recurrent, place, index, x, params, layout, backends.products), kv
             return carry
 
         num_rounds, rest = divmod(config.num_layers, period)
@@ -175,7 +165,8 @@ class DeltaDecoder(ExpertsDecoder):
             return layers(jnp.int32(num_rounds * period), jnp.int32(num_rounds), kinds[:rest], carry)
         return carry
 
-    def _delta(self, params: Params) -> GatedDelta:
+    def delta_constants(self, params: Params) -> GatedDelta:
+        """The sizes and weights of the delta-nets."""
         sizes = self.config.delta
         return GatedDelta(
             num_key_heads=sizes.num_key_heads, num_heads=sizes.num_heads,
@@ -198,7 +189,7 @@ class DeltaDecoder(ExpertsDecoder):
         made, kv = backends.recurrence(qkvz, beta, alpha, kv, recurrent, layout, constants)
         return products.add_product(x, made, params["delta_out"], recurrent, layout), kv
 
-    def _attention_layer(
+    def attention_layer(
         self, attending: jax.Array, carry: Carry, params: Params, layout: TokenLayout, backends: Backends,
         constants: AttentionConstants,
     ) -> Carry:  # fmt: skip
@@ -209,27 +200,20 @@ class DeltaDecoder(ExpertsDecoder):
         gated = (attended * jax.nn.sigmoid(mixed[:, -size:])).astype(x.dtype)
         return products.add_product(x, gated, params["attention_output"], attending, layout), kv
 
+    def behind(
+        self, is_recurrent: bool, place: jax.Array, index: jax.Array, x: jax.Array, params: Params,
+        layout: TokenLayout, products: Products,
+    ) -> jax.Array:  # fmt: skip
+        """The residual stream after a layer's feed-forward block; the layer has a place among those of its kind."""
+        return self.feed_forward(x, params, index, layout, products)
+
     def feed_forward(
         self, x: jax.Array, params: Params, index: jax.Array, layout: TokenLayout, products: Products,
-        num_others: int = 0,
+        num_others: int | jax.Array = 0,
     ) -> jax.Array:  # fmt: skip
         if self.config.num_experts:
             return super().feed_forward(x, params, index, layout, products, num_others)
         return Decoder.feed_forward(self, x, params, index, layout, products)
-
-
-def joined_experts_of(tensor_names: Set[str], file_format: str) -> frozenset[str]:
-    """The format, where an expert's gate and up are one tensor in files of it; else nothing."""
-    is_joined = any(name.endswith((".mlp.experts.gate_up_proj", ".ffn_gate_up_exps.weight")) for name in tensor_names)
-    return frozenset({file_format} if is_joined else ())
-
-
-def _halves(size: int) -> tuple[Transform, Transform]:
-    return rows(0, size, 2 * size), rows(size, 2 * size, 2 * size)
-
-
-def _stored_as(part: Part, file_format: str, stored: Stored) -> Part:
-    return replace(part, stored={**part.stored, file_format: stored})
 
 
 def _period(kinds: tuple[bool, ...]) -> int:

@@ -28,6 +28,7 @@ class HybridConfig(ExpertsConfig):
 
     mamba: MambaSizes
     blocks: tuple[tuple[Block, ...], ...]  # of each layer, one after the other
+    latent_size: int = 0  # of what experts read and write in place of the hidden state; 0: they read that
 
     def layers_with(self, *blocks: Block) -> tuple[int, ...]:
         """The layers with one of these blocks."""
@@ -65,7 +66,10 @@ class HybridConfig(ExpertsConfig):
             sizes["queries"] = self.q_size
         if self.layers_with(Block.MLP, Block.EXPERTS):
             sizes["intermediate"] = self.intermediate_size
-        optional = {"shared expert": self.shared_size, "time steps": self.mamba.time_rank}
+        optional = {
+            "shared expert": self.shared_size, "time steps": self.mamba.time_rank,
+            "layers without experts": self.dense_size, "latent of experts": self.latent_size,
+        }  # fmt: skip
         return sizes | {name: size for name, size in optional.items() if size}
 
     @property

@@ -12,7 +12,8 @@ from jax import lax
 
 from cache.storage import KVPages
 from engine.backends.base.backend import Backends, Products
-from engine.backends.base.operands import AttentionConstants, Convolution, Norm, StateSpace
+from engine.backends.base.norms import of_layer
+from engine.backends.base.operands import Activation, AttentionConstants, Convolution, Norm, StateSpace
 from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts.decoder import Names, in_layers
 from engine.models.parts.experts import ExpertsDecoder
@@ -33,6 +34,7 @@ class HybridDecoder(ExpertsDecoder):
     """Residual blocks, each behind a norm of its own."""
 
     config: HybridConfig
+    takes_adapters = False  # parts of its layers are none of the products that adapters change
 
     norms: ClassVar[Mapping[str, Names]] = {}
     # The norm before a block, by the block.
@@ -45,6 +47,11 @@ class HybridDecoder(ExpertsDecoder):
     }
     mamba_name: ClassVar[str] = "mamba"  # of the tensors of a state space in a folder
     squares_relu: ClassVar[bool] = False  # in feed-forward blocks, which then have no gates
+    # The products before and behind the experts, where they read a latent.
+    latent_names: ClassVar[Mapping[str, Names]] = {
+        "in": ("mixer.fc1_latent_proj", "ffn_latent_down"),
+        "out": ("mixer.fc2_latent_proj", "ffn_latent_up"),
+    }
 
     def attention_leaves(self) -> list[Leaf]:
         """Of all blocks but the feed-forward ones."""
@@ -123,7 +130,7 @@ class HybridDecoder(ExpertsDecoder):
 
     def mlp_leaves(self) -> list[Leaf]:
         """The leaves of a dense block."""
-        hidden, inner = self.config.hidden_size, self.config.intermediate_size
+        hidden, inner = self.config.hidden_size, self.config.dense_size or self.config.intermediate_size
         return feed_forward_leaves("mlp", *self.mlp_parts(hidden, inner))
 
     def mlp_parts(self, hidden: int, inner: int) -> tuple[tuple[Part, ...], Part]:
@@ -134,22 +141,39 @@ class HybridDecoder(ExpertsDecoder):
     def expert_leaves(self) -> list[Leaf]:
         """The leaves of a mixture of experts."""
         config, hidden = self.config, self.config.hidden_size
-        gate, up, down = self.expert_parts(hidden, config.intermediate_size)
-        count = config.num_experts
+        up, down = self.gate_up_and_down(config.latent_size or hidden, config.intermediate_size)
+        experts = feed_forward_leaves("experts", up, down)
         leaves = [
-            Leaf("router", LeafKind.MATRIX, (in_layers((count, hidden), self.router_names),), is_exact=True),
-            Leaf("experts_gate_up", LeafKind.GATED, (gate, up), Split.EXPERTS, num_experts=count),
-            Leaf("experts_down", LeafKind.MATRIX, (down,), Split.EXPERTS, num_experts=count),
+            Leaf(
+                "router", LeafKind.MATRIX, (in_layers((config.num_experts, hidden), self.router_names),), is_exact=True
+            ),
+            *(replace(leaf, split=Split.EXPERTS, num_experts=config.num_experts) for leaf in experts),
         ]
+        if config.has_choice_bias:
+            leaves.append(Leaf("choice_bias", LeafKind.VECTOR, (self.choice_bias_part(),), is_exact=True))
+        if config.latent_size:
+            shapes = {"in": (config.latent_size, hidden), "out": (hidden, config.latent_size)}
+            leaves += [
+                Leaf(f"latent_{kind}", LeafKind.MATRIX, (in_layers(shape, self.latent_names[kind]),))
+                for kind, shape in shapes.items()
+            ]
         if config.shared_size:
             leaves += feed_forward_leaves("shared", *self.shared_parts(hidden, config.shared_size))
         return leaves
 
+    def gate_up_and_down(self, hidden: int, inner: int) -> tuple[tuple[Part, ...], Part]:
+        """As `mlp_parts`, of an expert."""
+        if self.squares_relu:
+            up, down = self.expert_names["up"], self.expert_names["down"]
+            return (in_layers((inner, hidden), up),), in_layers((hidden, inner), down)
+        *gate_up, down_part = self.expert_parts(hidden, inner)
+        return tuple(gate_up), down_part
+
     def shared_parts(self, hidden: int, inner: int) -> tuple[tuple[Part, ...], Part]:
         """As `mlp_parts`, of the expert that every token goes through."""
-        names = self.shared_names
-        gate, up = (in_layers((inner, hidden), names[name]) for name in ("gate", "up"))
-        return (gate, up), in_layers((hidden, inner), names["down"])
+        names, kinds = self.shared_names, ("up",) if self.squares_relu else ("gate", "up")
+        up = tuple(in_layers((inner, hidden), names[kind]) for kind in kinds)
+        return up, in_layers((hidden, inner), names["down"])
 
     def forward(
         self, params: Params, tokens: jax.Array, kv: KVPages, layout: TokenLayout, backends: Backends
@@ -268,9 +292,13 @@ class HybridDecoder(ExpertsDecoder):
         self, x: jax.Array, norm: Norm | None, weights: Matrix, index: jax.Array, layout: TokenLayout,
         products: Products,
     ) -> jax.Array:  # fmt: skip
-        if self.squares_relu:
-            return jnp.square(jax.nn.relu(products.norm_product(x, norm, weights, index, layout)))
-        return products.norm_product(x, norm, weights, index, layout, activation=self.config.activation, is_gated=True)
+        return products.norm_product(
+            x, norm, weights, index, layout, activation=self._activation, is_gated=not self.squares_relu
+        )
+
+    @property
+    def _activation(self) -> Activation:
+        return Activation.RELU_SQUARED if self.squares_relu else self.config.activation
 
     def experts(
         self, x: jax.Array, norm: Norm, params: Params, index: jax.Array, layout: TokenLayout, products: Products
@@ -279,13 +307,19 @@ class HybridDecoder(ExpertsDecoder):
         config = self.config
         inputs = products.norm(x, norm, index, layout)
         scores = products.norm_product(inputs, None, params["router"], index, layout)
-        picks = pick(scores, config)
+        picks = pick(scores, config, of_layer(params["choice_bias"], index) if config.has_choice_bias else None)
         if config.residual_scale != 1.0:
             picks = picks._replace(shares=picks.shares * config.residual_scale)
-        added = products.add_experts(
-            x, inputs, params["experts_gate_up"], params["experts_down"], picks, index, layout,
-            activation=config.activation,
+        add_experts = partial(
+            products.add_experts, gate_up=params["experts_up"], down=params["experts_down"], picks=picks, layer=index,
+            layout=layout, activation=self._activation, is_gated=not self.squares_relu,
         )  # fmt: skip
+        if config.latent_size:
+            latent = products.norm_product(inputs, None, params["latent_in"], index, layout)
+            mixed = add_experts(jnp.zeros_like(latent), latent)
+            added = products.add_product(x, mixed, params["latent_out"], index, layout)
+        else:
+            added = add_experts(x, inputs)
         if not config.shared_size:
             return added
         mixed = self._up(inputs, None, params["shared_up"], index, layout, products)

@@ -58,16 +58,23 @@ def read_kinds(config: JsonFile, num_layers: int) -> Sequence[int] | None:
 
 
 def read_gguf(
-    file: GGUFTensors, usual: DecoderConfig, *, scoring: Scoring = Scoring.SIGMOID, normalises_shares: bool = False
-) -> ExpertsConfig:
-    """The same of a GGUF file; `scoring` and `normalises_shares` hold where it does not say. Raises ModelError."""
+    file: GGUFTensors, usual: DecoderConfig, *, scoring: Scoring = Scoring.SIGMOID, normalises_shares: bool = False,
+    first: int | None = None,
+) -> ExpertsConfig:  # fmt: skip
+    """The same of a GGUF file; raises ModelError.
+
+    Args:
+        scoring, normalises_shares: what holds where the file does not say.
+        first: a layer that has experts; None: the first one that the fields do not call dense.
+    """
     fields, num_layers = file.fields, usual.num_layers
     num_dense = gguf_config.read_count(file, "leading_dense_block_count")
     step = fields.integer("interleave_moe_layer_step") or 1
     dense_layers = [layer for layer in range(num_layers) if layer < num_dense or (layer + 1) % step]
     if len(dense_layers) == num_layers:
         raise ModelError(f"none of the {num_layers} layers has experts")
-    first = next(layer for layer in range(num_layers) if layer not in frozenset(dense_layers))
+    if first is None:
+        first = next(layer for layer in range(num_layers) if layer not in frozenset(dense_layers))
     normalises = fields.flag("expert_weights_norm")
     routing = Routing(
         num_experts=fields.required_integer("expert_count", least=1),

@@ -29,6 +29,7 @@ class LatentDecoder(RoutedDecoder):
     """
 
     config: LatentConfig
+    takes_adapters = False  # parts of its layers are none of the products that adapters change
     # Whether a GGUF file, of an early converter, joins the matrices of keys and values as folders do.
     is_joined_in_gguf: bool = field(default=False, compare=False)
 
@@ -120,7 +121,7 @@ class LatentDecoder(RoutedDecoder):
         absorbed = self._by_head(plain, params["key_up"], index, layout, products)
         of_heads = jnp.concatenate([turning.reshape(num_tokens, heads, -1), absorbed], axis=-1)
         joined = jnp.concatenate([of_heads.reshape(num_tokens, -1), rotated, latent], axis=1)
-        mixed, kv = backends.attention(joined, kv, index, layout, constants)
+        mixed, kv = backends.attention(self.attention_input(joined, layout), kv, index, layout, constants)
         latents = mixed.reshape(num_tokens, heads, -1)[..., sizes.rope_dim :].reshape(num_tokens, -1)
         return self._by_head(latents, params["value_up"], index, layout, products).reshape(num_tokens, -1), kv
 

@@ -26,6 +26,8 @@ ACTIVATIONS: dict[Activation, Callable[[np.ndarray], np.ndarray]] = {
     Activation.SILU: lambda x: x / (1 + np.exp(-x)),
     Activation.GELU_TANH: lambda x: x / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))),
     Activation.GELU_ERF: lambda x: x / 2 * (1 + np.vectorize(erf, otypes=[np.float64])(x / 2**0.5)),
+    Activation.RELU: lambda x: np.maximum(x, 0),
+    Activation.RELU_SQUARED: lambda x: np.maximum(x, 0) ** 2,
 }
 SHAPES = [(1, 16, 32), (3, 40, 96), (17, 7, 160), (50, 100, 64)]  # tokens, outputs, inputs
 
@@ -151,7 +153,9 @@ def test_an_activation_is_accurate_to_float32(variant, activation):
     assert (np.abs(got - want) <= 1e-6 * np.minimum(np.abs(wide), 1.0) + 2.0**-22 * np.abs(want)).all()
 
 
-@pytest.mark.parametrize("activation", [Activation.GELU_TANH, Activation.GELU_ERF], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "activation", [Activation.GELU_TANH, Activation.GELU_ERF, Activation.RELU], ids=lambda kind: kind.name
+)
 def test_an_activation_of_what_is_huge_or_no_number(variant, activation):
     got = through_identity(np.array([3e38, -3e38, 0.0], np.float32), activation)
     np.testing.assert_array_equal(got, np.array([3e38, 0.0, 0.0], np.float32))

@@ -16,6 +16,8 @@ NUMPY_ACTIVATIONS = {
     Activation.SILU: lambda x: x / (1 + np.exp(-x)),
     Activation.GELU_TANH: lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     Activation.GELU_ERF: np.vectorize(lambda x: x / 2 * (1 + math.erf(x / math.sqrt(2)))),
+    Activation.RELU: lambda x: np.maximum(x, 0),
+    Activation.RELU_SQUARED: lambda x: np.maximum(x, 0) ** 2,
 }
 
 

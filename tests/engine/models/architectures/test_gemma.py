@@ -10,14 +10,21 @@ import pytest
 from engine.interface.errors import ModelError
 from engine.models.architectures.gemma2 import Gemma2
 from engine.models.architectures.gemma3 import Gemma3
+from engine.models.architectures.gemma4.decoder import Gemma4
 from engine.models.parts import rotary
 from engine.models.parts.model import Model
+from engine.parallel.mesh import refuse_unsplittable
 from engine.weights.formats.model_folder import JsonFile
 
 SIZES = {
     "vocab_size": 100, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 7, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 512,
 }  # fmt: skip
+
+
+GEMMA4 = {**SIZES, "vocab_size_per_layer_input": 100, "hidden_size_per_layer_input": 32, "global_head_dim": 48}
+
+GEMMA4_EXPERTS = {**GEMMA4, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}
 
 
 def opened(architecture: type[Model], values: dict[str, Any], *names: str) -> Any:
@@ -69,6 +76,30 @@ def test_gemma2_caps_scores_and_logits_unless_the_configuration_says_null() -> N
     assert (uncapped.attention_softcap, uncapped.logit_softcap) == (0.0, 0.0)
 
 
+def test_gemma4_states_larger_heads_in_either_way() -> None:
+    values = {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}
+    since = {**GEMMA4, "attention_k_eq_v": True, "per_layer_config": {"5": {"head_dim": 48, "num_key_value_heads": 1}}}
+    model = opened(Gemma4, values)
+    assert model == opened(Gemma4, since)
+    config = model.config
+    assert (config.head_dim, config.num_kv_heads, config.full.num_kv_heads) == (48, 2, 1)
+    assert config.windows == (512,) * 5 + (0, 0)
+
+
+def test_layers_of_gemma4_that_share_keys_and_values_have_no_pages() -> None:
+    kinds = ["sliding_attention", "full_attention"] * 3 + ["full_attention"]
+    model = opened(Gemma4, {**GEMMA4, "num_kv_shared_layers": 4, "use_double_wide_mlp": True, "layer_types": kinds})
+    assert model.config.kv_layout(7, 16, "bfloat16").shape == (3, 7, 2, 2, 16, 48)
+    assert (model.config.windows, model.config.wide_size) == ((512, 0, 512), 192)
+    assert model.leaves_out("model.layers.3.self_attn.k_proj.weight")
+    assert not model.leaves_out("model.layers.2.self_attn.k_proj.weight")
+
+
+def test_gemma4_is_not_split_over_devices() -> None:
+    with pytest.raises(ValueError, match="tensor_parallel is 2, which this architecture cannot be split over"):
+        refuse_unsplittable(opened(Gemma4, GEMMA4), 2)
+
+
 @pytest.mark.parametrize(
     ("architecture", "values", "message"),
     [
@@ -77,6 +108,34 @@ def test_gemma2_caps_scores_and_logits_unless_the_configuration_says_null() -> N
         (Gemma3, {**SIZES, "hidden_activation": "relu"}, 'hidden_activation is "relu"'),
         (Gemma3, {**SIZES, "layer_types": ["full_attention"]}, "it must list 7 times"),
         (Gemma3, {**SIZES, "rope_parameters": {"full_attention": {}}}, "lacks sliding_attention"),
+        (Gemma4, {**GEMMA4, "enable_moe_block": True}, "lacks num_experts"),
+        (Gemma4, {**GEMMA4_EXPERTS, "top_k_experts": 5}, "a token cannot pick 5 of 4 experts"),
+        (Gemma4, {**GEMMA4_EXPERTS, "num_experts": (1 << 31) - 1}, "2147483647 experts each; at most 4096 are served"),
+        (Gemma4, {**GEMMA4, "attention_bias": True}, "attention_bias is true; biases are not served"),
+        (Gemma4, {**GEMMA4, "use_bidirectional_attention": "all"}, 'use_bidirectional_attention is "all"'),
+        (
+            Gemma4,
+            {**GEMMA4, "num_kv_shared_layers": 7},
+            "7 of 7 layers share keys and values that no other",
+        ),
+        (
+            Gemma4,
+            {**GEMMA4, "num_kv_shared_layers": 2},
+            "2 of 7 layers share keys and values that no other",
+        ),
+        (Gemma4, {**GEMMA4, "layer_types": ["full_attention"]}, "it must list 7 times"),
+        (
+            Gemma4,
+            {**GEMMA4, "vocab_size_per_layer_input": 50},
+            "vocab_size_per_layer_input is 50; it must be",
+        ),
+        (Gemma4, {**GEMMA4, "global_head_dim": 1 << 20}, "the head dimension is 1048576; it must be even, at most"),
+        (Gemma4, {**GEMMA4, "global_head_dim": 47}, "the head dimension is 47; it must be even"),
+        (
+            Gemma4,
+            {**GEMMA4, "num_global_key_value_heads": 3, "attention_k_eq_v": True},
+            "4 heads cannot share 3 heads of keys evenly",
+        ),
     ],
 )
 def test_what_is_not_served_is_refused(architecture: type[Model], values: dict[str, Any], message: str) -> None:

@@ -109,7 +109,7 @@ def test_what_is_saved_is_a_request_and_can_be_loaded(tmp_path: Path) -> None:
         (None, "cannot be read"),
         (b"{", "cannot be read"),
         (b"[]", "no list `messages`"),
-        (b'{"messages": [{"role": "user"}]}', "a text as `content`"),
+        (b'{"messages": [{"role": "user"}]}', "a text or, of a user"),
         (b'{"messages": [{"role": "user", "content": "q"}]}', "must take turns"),
         (b'{"messages": [{"role": "assistant", "content": "q"}, {"role": "user", "content": "q"}]}', "take turns"),
     ],

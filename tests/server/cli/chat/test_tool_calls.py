@@ -67,6 +67,9 @@ class FakeAnswers:
                 raise piece
             write(piece)
 
+    def sees(self, _model: str | None) -> bool:
+        return True
+
     def close(self) -> None:
         pass
 

@@ -15,6 +15,7 @@ from huggingface_hub import constants
 from server.cli import main as cli
 from server.model_sources.builtin_models import BUILTIN_MODELS
 from tests.gguf_tensors import write_random_model
+from tests.golden.pictures.tiny_folder import write_tiny_folder
 
 
 @pytest.fixture(autouse=True)
@@ -142,3 +143,15 @@ def test_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[12].split()[0] == str(folder / "text.gguf")
     assert "is no GGUF file" in lines[13]
     assert "of memory are available now" in lines[15]
+
+
+def test_a_model_that_sees_says_what_a_picture_costs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tiny_folder(folder)
+    (seeing,) = listing(capsys, str(folder))["models"]
+    assert (seeing["modalities"], seeing["image_tokens"]) == (["text", "image"], 16)
+    assert 0 < seeing["encoder_bytes"] < seeing["weight_bytes"]
+    assert cli.main(["models", str(folder)]) == 0
+    assert "sees: a picture takes 16 tokens, and its encoder is" in capsys.readouterr().out
+    write_random_model(folder.parent / "model.gguf", lambda name: Kind.Q8_0)
+    (other,) = listing(capsys, str(folder.parent / "model.gguf"))["models"]
+    assert (other["modalities"], other["image_tokens"], other["encoder_bytes"]) == (["text"], 0, 0)

@@ -167,6 +167,7 @@ async def test_only_our_own_scripts_run_in_the_page(server: RunningServer, path:
     assert directives == [
         "default-src 'self'",
         "connect-src 'self' ws: wss:",
+        "img-src 'self' data:",
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",

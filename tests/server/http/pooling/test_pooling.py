@@ -12,10 +12,12 @@ import pytest
 
 from engine.interface.types import Pooling
 from server.text.label_head import HeadActivation, LabelHead
+from server.text.pair_prompt import AnswerTokens, PairPrompt
 from server.text.sentence_encoder import SentenceEncoder
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS, FakeTextModel
 from tests.server.conftest import RunningServer, StartServer
+from tests.server.http.test_metrics import read_metrics
 
 LIMIT = 40
 
@@ -239,3 +241,59 @@ async def test_the_setting_says_what_a_model_is_for(start_server: StartServer) -
     assert (await server.post("/v1/completions", {"prompt": "a", "max_tokens": 1}))[0] == 200
     server = await start_server(task="embed")
     assert (await server.post("/v1/completions", {"prompt": "a"}))[0] == 400
+
+
+class Judge(FakeEngineClient):
+    """A decoder that finds a document the better the longer it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[list[int]] = []
+
+    async def next_logprobs(self, token_ids: Any, answers: Any, *, cache_salt: Any, **options: Any) -> np.ndarray:
+        assert tuple(answers) == (ord("y"), ord("n"))
+        assert cache_salt is None
+        self.texts.append(list(token_ids))
+        return np.array([-3.0, -float(len(token_ids))], np.float32)
+
+
+async def test_a_decoder_that_answers_with_a_token(start_server: StartServer) -> None:
+    model, engine = FakeTextModel(), Judge()
+    model.pairs, model.answers = PairPrompt("q=", ";d=", "?"), AnswerTokens(ord("y"), ord("n"))
+    server = await start_server(engine, text_model=model)
+    _, answer = await server.post("/v1/rerank", {"query": "a", "documents": ["b", "cc"], "return_documents": False})
+    assert engine.texts == [list(b"q=a;d=b?"), list(b"q=a;d=cc?")]
+    assert answer["results"] == [
+        {"index": 1, "relevance_score": pytest.approx(sigmoid(6))},
+        {"index": 0, "relevance_score": pytest.approx(sigmoid(5))},
+    ]
+    assert answer["usage"]["total_tokens"] == 17
+    _, answer = await server.post(
+        "/v1/score",
+        {"text_1": ["a", "b"], "text_2": ["cc", "dd"], "truncate_prompt_tokens": 8, "use_activation": False},
+    )
+    assert engine.texts[2:] == [list(b"q=a;d=c?"), list(b"q=b;d=d?")]
+    assert [entry["score"] for entry in answer["data"]] == [5.0, 5.0]
+    _, answer = await server.post("/v1/rerank", {"query": "a", "documents": ["bcd"], "max_tokens_per_doc": 1})
+    assert engine.texts[-1] == list(b"q=a;d=b?")
+    for path, body in (("/v1/completions", {"prompt": "a"}), ("/classify", {"input": "a"})):
+        status, answer = await server.post(path, body)
+        assert (status, answer["error"]["code"]) == (400, "unsupported_task")
+    _, answer = await server.get("/v1/models")
+    assert answer["data"][0]["task"] == "rerank"
+
+
+async def test_texts_count_as_prompt_tokens(start_server: StartServer) -> None:
+    server = await start_server(Encoder(), text_model=sentences())
+    await server.post("/v1/embeddings", {"input": ["abc", "de"]})
+    await server.post("/v1/embeddings", {"input": "x" * (LIMIT + 1)})
+    assert (await read_metrics(server))["eagre_prompt_tokens_total"] == 5
+
+
+async def test_ollama_cuts_long_texts_unless_it_must_not(start_server: StartServer) -> None:
+    server = await start_server(Encoder(), text_model=sentences())
+    body = {"model": "fake", "input": "x" * (LIMIT + 1)}
+    status, answer = await server.post("/api/embed", body)
+    assert (status, answer["prompt_eval_count"]) == (200, LIMIT)
+    assert (await server.post("/api/embed", {**body, "truncate": False}))[0] == 400
+    assert (await server.post("/api/embeddings", {"model": "fake", "prompt": "x" * (LIMIT + 1)}))[0] == 200

@@ -46,6 +46,11 @@ def test_a_folder_needs_only_a_few_fields(tmp_path: Path) -> None:
     assert (metadata.add_bos_token, metadata.chat_template, dict(metadata.added_tokens)) == (None, None, {})
 
 
+def test_the_context_may_have_the_name_that_gpt2_gives_it(tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", {"vocab_size": 300, "n_positions": 64})
+    assert read_folder_metadata(ModelFolder(tmp_path)).context_length == 64
+
+
 def test_older_folders_keep_special_tokens_apart(tmp_path: Path) -> None:
     metadata = read(
         tmp_path,

@@ -35,6 +35,33 @@ for (const format of ["llama", "openwebui"]) {
   });
 }
 
+const PICTURE = { name: "tide.png", url: "data:image/png;base64,iVBORw0=" };
+
+for (const format of ["eagre", "llama", "openwebui"]) {
+  test(`pictures are exported for ${format} and come back`, async () => {
+    const { library, conversation } = await setUp();
+    conversation.tree.get("q").attachments.push(PICTURE);
+    await library.save(conversation, conversation.tree.nodes());
+    const [read] = fromFile(await library.export([conversation.id], format));
+    assert.deepEqual(read.tree.path()[0].attachments.filter(({ url }) => url !== undefined), [PICTURE]);
+  });
+}
+
+test("Markdown names pictures", async () => {
+  const { library, conversation } = await setUp();
+  conversation.tree.get("q").attachments.push(PICTURE);
+  await library.save(conversation, conversation.tree.nodes());
+  assert.match(await library.export([conversation.id], "markdown"), /\*tide\.png\*/);
+});
+
+test("a file's picture is no address that would be fetched", () => {
+  for (const url of ["https://evil.example/a.png", "data:image/svg+xml;base64,PHN2Zz4=", "data:image/png;base64,a b", "data:image/png,x", 3, `data:image/png;base64,${"A".repeat(4e6)}`]) {
+    const messages = [{ id: "u", parent: null, role: "user", content: "x", attachments: [{ name: "a", url }] }];
+    const [read] = fromFile(JSON.stringify({ format: "eagre.conversations", conversations: [{ messages }] }));
+    assert.deepEqual(read.tree.path()[0].attachments, []);
+  }
+});
+
 test("a file of llama.cpp's page", () => {
   const messages = [
     { id: "r", convId: "c", type: "root", timestamp: 1, role: "system", content: "", parent: null, children: ["s"], thinking: "" },

@@ -107,3 +107,11 @@ test("a file that is none of ours is refused with a reason, and adds nothing", a
   ]) await assert.rejects(library.import(text), words);
   assert.equal((await library.find()).length, 2);
 });
+
+test("a conversation that begins with a file alone is called after it", async () => {
+  const library = new Library(new MemoryDatabase());
+  const conversation = library.create("");
+  const attachments = [{ name: "tide.png", url: "data:image/png;base64,AAAA" }];
+  conversation.tree.add(readNode({ id: "q", role: "user", content: "", attachments }));
+  assert.equal(titleOf(conversation), "tide.png");
+});

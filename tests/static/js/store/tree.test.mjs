@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { messagesOf } from "../../../../static/js/store/messages.js";
+import { messagesOf, noteOf, picturesOf } from "../../../../static/js/store/messages.js";
 import { Tree, makeAnswer, readNode } from "../../../../static/js/store/tree.js";
 
 const node = (id, parent, created = 0) => readNode({ id, parent, role: "user", content: id, created });
@@ -70,4 +70,18 @@ test("the messages of a path: files in fences that they cannot close, calls and 
     { role: "user", content: "v" },
   ]);
   assert.deepEqual(messagesOf("Be brief.", [])[0], { role: "system", content: "Be brief." });
+});
+
+test("pictures come first, as parts, or as notes where the model does not see", () => {
+  const url = "data:image/png;base64,AAAA";
+  const asked = { ...node("q", null), content: "What?", attachments: [{ name: "a.txt", text: "x" }, { name: "b.png", url }] };
+  const silent = { ...node("r", "q"), content: "", attachments: [{ name: "b.png", url }] };
+  const answer = { ...makeAnswer({ id: "s", parent: "q", model: "m", parameters: {}, transport: "sse", created: 0 }), content: "a" };
+  const picture = { type: "image_url", image_url: { url } };
+  assert.deepEqual(messagesOf("", [asked, answer, silent]).map(({ content }) => content), [
+    [picture, { type: "text", text: "a.txt\n```\nx\n```\n\nWhat?" }], "a", [picture],
+  ]);
+  const [seen] = messagesOf("", [asked], noteOf);
+  assert.match(seen.content, /^\[An image was left out.*\]\n\na\.txt/);
+  assert.deepEqual(picturesOf([asked, answer, silent]).map(({ name }) => name), ["b.png", "b.png"]);
 });

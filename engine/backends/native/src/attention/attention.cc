@@ -222,8 +222,8 @@ class Attention {
   int64_t last_seen(const Item& item, int64_t token) const {
     const StepRow& row = *item.row;
     if (row.num_tokens > 1 && in_.last_seen != nullptr) return in_.last_seen[row.first_token + item.first + token];
-    if (row.num_tokens > 1 && !in_.is_causal) return int64_t{row.end} - 1;
-    return row.start + item.first + token;
+    const int64_t position = row.start + item.first + token;
+    return row.num_tokens > 1 && !in_.is_causal ? last_of_text(in_.window, position, row.end) : position;
   }
 
   // How many keys of a block that begins at `first` a query sees up to a position, were there no window.

@@ -23,7 +23,9 @@ struct AttentionInput {
   float query_scale;  // what queries are multiplied with, so that a softmax of powers of two is that of the scores
   float softcap;      // of the scores; 0: none
   int64_t window;     // a query sees so many tokens up to and with its own; 0: all
-  bool is_causal;     // else tokens of a prompt see the whole text, whose pages hold all of it after this step
+  // Else tokens of a prompt also see those behind them, whose pages hold the whole text after this step; with a window,
+  // as many of them as before them.
+  bool is_causal;
   const float* sinks;  // [num_heads], scores that take a part of the weights, without a value; or null
   // [tokens], the last position that each token of a prompt sees, never falling within a row; null: its own.
   const int32_t* last_seen;

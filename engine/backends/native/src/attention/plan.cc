@@ -79,7 +79,8 @@ void Plan::add_prompt(const StepRow& row, int32_t tokens_per_item) {
 // Behind the last key that one of the tokens of a prompt sees.
 int64_t Plan::seen_end(const StepRow& row, int32_t token) const {
   if (last_seen_ != nullptr) return int64_t{last_seen_[row.first_token + token]} + 1;
-  return is_causal_ ? int64_t{row.start} + token + 1 : row.end;
+  const int64_t position = int64_t{row.start} + token;
+  return is_causal_ ? position + 1 : last_of_text(window_, position, row.end) + 1;
 }
 
 // Adds neighbouring rows of one token: part after part of their context, and in each those together that share pages.

@@ -18,6 +18,11 @@ inline int64_t first_visible(int64_t window, int64_t position) {
   return window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
 }
 
+// The last position that it sees of a text which is `end` tokens long, where tokens have no order.
+inline int64_t last_of_text(int64_t window, int64_t position, int64_t end) {
+  return window > 0 ? std::min(end, position + window) - 1 : end - 1;
+}
+
 // Queries of some key heads, and the keys that they are to see: of some tokens of one row of the step, or of several rows
 // of one token.
 struct Item {

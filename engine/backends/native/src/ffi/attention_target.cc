@@ -117,7 +117,6 @@ ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm
   in.query_scale = kLog2E / static_cast<float>(1.0 / scale);
   in.softcap = softcap;
   in.is_causal = is_causal;
-  if (!is_causal && in.window > 0) return invalid("a window needs an order of the tokens");
   if (last_seen.element_count() > 0) {
     if (static_cast<int64_t>(last_seen.element_count()) != y_shape[0]) return invalid("last_seen has another shape");
     in.last_seen = last_seen.typed_data();

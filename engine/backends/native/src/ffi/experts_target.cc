@@ -35,8 +35,8 @@ ffi::Error read_experts(const Stack& gate_up, const Stack& down, const Biases& g
       Expert& expert = experts[pick];
       if (ffi::Error error = read_matrix(gate_up, first + pick, expert.gate_up); error.failure()) return error;
       if (ffi::Error error = read_matrix(down, first + pick, expert.down); error.failure()) return error;
-      if (expert.gate_up.num_groups * int64_t{kGroup} != rows.hidden || expert.gate_up.num_tiles % 2 != 0 ||
-          expert.gate_up.num_tiles / 2 * kTile != rows.inner || expert.down.num_groups * int64_t{kGroup} != rows.inner ||
+      if (expert.gate_up.num_groups * int64_t{kGroup} != rows.hidden ||
+          expert.gate_up.num_tiles * kTile != rows.inner * (rows.is_gated ? 2 : 1) || expert.down.num_groups * int64_t{kGroup} != rows.inner ||
           expert.down.num_tiles * kTile != rows.hidden) {
         return invalid("an expert has another shape");
       }
@@ -54,7 +54,7 @@ ffi::Error read_experts(const Stack& gate_up, const Stack& down, const Biases& g
 ffi::Error experts(F32 addend, F32 x, S32 rows, S32 layer, S32 picks, F32 shares, U8 gate_up, S32 gate_up_places, U8 down,
                    S32 down_places, F32 gate_up_bias, F32 down_bias, F32Result y, int64_t num_tiles, Tiles gate_up_tiles,
                    Tiles down_tiles, int64_t num_inputs, int64_t num_inner, int64_t num_experts, int64_t activation,
-                   float scale, float softcap) {
+                   bool is_gated, float scale, float softcap) {
   const auto x_shape = x.dimensions(), y_shape = y->dimensions(), picks_shape = picks.dimensions();
   if (activation < 0 || activation > static_cast<int64_t>(Finish::kClamped)) return invalid("unknown activation");
   if (num_experts < 1) return invalid("there are no experts");
@@ -70,13 +70,13 @@ ffi::Error experts(F32 addend, F32 x, S32 rows, S32 layer, S32 picks, F32 shares
   if (ffi::Error error = step.read(rows, num_tiles, x_shape[0]); error.failure()) return error;
   const std::vector<int32_t>& tokens = step.rows().tokens();
   const ExpertRows of_step{x.typed_data(), y->typed_data(), num_inputs, num_inner, tokens, picks.typed_data(),
-                           shares.typed_data(), static_cast<int>(picks_shape[1]), static_cast<Finish>(activation), scale, softcap};
+                           shares.typed_data(), static_cast<int>(picks_shape[1]), is_gated, static_cast<Finish>(activation), scale, softcap};
   static std::vector<Expert>& read = *new std::vector<Expert>;  // the caller holds the pool
   static std::vector<bool>& is_read = *new std::vector<bool>;
   read.resize(num_experts);
   is_read.assign(num_experts, false);
   if (ffi::Error error = read_experts({gate_up, gate_up_places, gate_up_tiles, num_inputs},
-                                      {down, down_places, down_tiles, num_inner}, {gate_up_bias, 2 * num_inner},
+                                      {down, down_places, down_tiles, num_inner}, {gate_up_bias, (is_gated ? 2 : 1) * num_inner},
                                       {down_bias, num_inputs}, layer.typed_data()[0] * num_experts, of_step, read, is_read);
       error.failure()) {
     return error;
@@ -92,6 +92,6 @@ ffi::Error experts(F32 addend, F32 x, S32 rows, S32 layer, S32 picks, F32 shares
 
 EAGRE_TARGET(eagre_add_experts, experts,
              "num_tiles", "gate_up_tiles", "down_tiles", "num_inputs", "num_inner", "num_experts", "activation",
-             "scale", "softcap")
+             "is_gated", "scale", "softcap")
 
 }  // namespace eagre

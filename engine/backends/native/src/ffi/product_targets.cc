@@ -38,6 +38,7 @@ struct ProductCall {
   float scale = 1.0f, softcap = 0.0f;
   bool is_gated = false;
   const F32* addend = nullptr;
+  const F32* extra = nullptr;  // added to the sums; without elements: nothing
 };
 
 ffi::Error read_norm(const F32& x, int64_t layer, const F32& weights, const F32& bias, int64_t kind, float epsilon,
@@ -75,12 +76,19 @@ ffi::Error multiply_rows(const StepCall& step, const ProductCall& call, const st
   if (call.addend != nullptr && call.addend->element_count() != static_cast<size_t>(y->element_count())) {
     return invalid("the addend has another shape");
   }
+  const float* extra = nullptr;
+  if (call.extra != nullptr && call.extra->element_count() > 0) {
+    if (call.extra->element_count() != static_cast<size_t>(parts * y->element_count())) {
+      return invalid("what is added to the sums has another shape");
+    }
+    extra = call.extra->typed_data();
+  }
   if (from.empty()) return ffi::Error::Success();
   static RowPacker& packed = *new RowPacker;  // the caller holds the pool
   packed.pack(step.pool(), {call.x.typed_data(), from.data(), static_cast<int>(from.size()), call.norm}, matrix);
   multiply(step.pool(), packed, matrix,
            {y->typed_data(), to.data(), y_shape[1], bias, call.finish, call.scale, call.softcap, call.is_gated,
-            call.addend == nullptr ? nullptr : call.addend->typed_data()});
+            call.addend == nullptr ? nullptr : call.addend->typed_data(), extra});
   return ffi::Error::Success();
 }
 
@@ -93,26 +101,28 @@ ffi::Error multiply_step(const ProductCall& call, const S32& rows, int64_t num_t
   return multiply_rows(step, call, step.rows().tokens(), step.rows().tokens(), y);
 }
 
-// y = activation(norm(x) @ transpose(W) + bias), for a step's real tokens; gated: activation(gate) * partner, whose tiles
-// alternate.
+// y = activation(norm(x) @ transpose(W) + bias + extra), for a step's real tokens; gated: activation(gate) * partner,
+// whose tiles alternate.
 ffi::Error norm_product(F32 x, S32 rows, S32 layer, F32 norm, F32 norm_bias, U8 blocks, S32 places, F32 bias,
-                        F32Result y, int64_t num_tiles, Tiles tiles, int64_t num_inputs, int64_t norm_kind,
+                        F32 extra, F32Result y, int64_t num_tiles, Tiles tiles, int64_t num_inputs, int64_t norm_kind,
                         float epsilon, int64_t activation, bool is_gated) {
   ProductCall call{x, {blocks, places, tiles, num_inputs}, bias, layer.typed_data()[0]};
-  if (activation < 0 || activation > static_cast<int64_t>(Finish::kGeluErf)) return invalid("unknown activation");
+  if (activation < 0 || activation > static_cast<int64_t>(Finish::kReluSquared)) return invalid("unknown activation");
   call.finish = static_cast<Finish>(activation);
   call.is_gated = is_gated;
+  call.extra = &extra;
   if (ffi::Error error = read_norm(x, call.layer, norm, norm_bias, norm_kind, epsilon, call.norm); error.failure()) {
     return error;
   }
   return multiply_step(call, rows, num_tiles, y);
 }
 
-// y = addend + scale * (x @ transpose(W) + bias), for a step's real tokens; y may be the addend.
-ffi::Error add_product(F32 addend, F32 x, S32 rows, S32 layer, U8 blocks, S32 places, F32 bias, F32Result y,
+// y = addend + scale * (x @ transpose(W) + bias + extra), for a step's real tokens; y may be the addend.
+ffi::Error add_product(F32 addend, F32 x, S32 rows, S32 layer, U8 blocks, S32 places, F32 bias, F32 extra, F32Result y,
                        int64_t num_tiles, Tiles tiles, int64_t num_inputs, float scale) {
   ProductCall call{x, {blocks, places, tiles, num_inputs}, bias, layer.typed_data()[0]};
   call.addend = &addend;
+  call.extra = &extra;
   call.finish = scale == 1.0f ? Finish::kNone : Finish::kScaled;
   call.scale = scale;
   return multiply_step(call, rows, num_tiles, y);

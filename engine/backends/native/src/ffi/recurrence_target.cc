@@ -13,7 +13,7 @@ namespace {
 
 ffi::Error gated_delta(F32 qkvz, F32 beta, F32 alpha, S32 rows, S32 layer, F32 convolution, F32 decay, F32 time_bias,
                        F32 norm, F32 inputs, F32 matrices, F32Result y, F32Result inputs_out, F32Result matrices_out,
-                       int64_t num_tiles, int64_t num_key_heads, bool is_tiled, float epsilon) {
+                       int64_t num_tiles, int64_t num_key_heads, bool is_tiled, float epsilon, float beta_scale) {
   if (inputs.untyped_data() != inputs_out->untyped_data() || matrices.untyped_data() != matrices_out->untyped_data()) {
     return invalid("the states must be updated in place");
   }
@@ -60,6 +60,7 @@ ffi::Error gated_delta(F32 qkvz, F32 beta, F32 alpha, S32 rows, S32 layer, F32 c
   in.beta = beta.typed_data();
   in.alpha = alpha.typed_data();
   in.epsilon = epsilon;
+  in.beta_scale = beta_scale;
   in.is_tiled = is_tiled;
   in.inputs = inputs.typed_data() + index * kept[1] * kept[2] * kept[3];
   in.matrices = matrices.typed_data() + index * shape[1] * in.num_heads * in.key_dim * in.value_dim;
@@ -73,6 +74,6 @@ ffi::Error gated_delta(F32 qkvz, F32 beta, F32 alpha, S32 rows, S32 layer, F32 c
 
 }  // namespace
 
-EAGRE_TARGET(eagre_gated_delta, gated_delta, "num_tiles", "num_key_heads", "is_tiled", "epsilon")
+EAGRE_TARGET(eagre_gated_delta, gated_delta, "num_tiles", "num_key_heads", "is_tiled", "epsilon", "beta_scale")
 
 }  // namespace eagre

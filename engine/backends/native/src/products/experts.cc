@@ -82,7 +82,7 @@ class Wave {
       const int32_t* tokens = memory_.pairs.tokens.data() + first_pair_ + starts_[i];
       memory_.packed[i].pack(pool_, {rows_.x, tokens, num_rows(i), {}}, experts_[i]->gate_up);
     }
-    multiply(&Expert::gate_up, inner, rows_.inner, rows_.finish, true);
+    multiply(&Expert::gate_up, &Expert::gate_up_bias, inner, rows_.inner, rows_.finish, rows_.is_gated);
     // A share may multiply what goes into a product as well as what comes out of it.
     for (int64_t pair = 0; pair < num_pairs_; ++pair) {
       const Floats share = broadcast(memory_.pairs.shares[first_pair_ + pair]);
@@ -92,7 +92,7 @@ class Wave {
     for (int i = 0; i < num_experts_; ++i) {
       memory_.packed[i].pack(pool_, {inner, order(i), num_rows(i), {}}, experts_[i]->down);
     }
-    multiply(&Expert::down, results, rows_.hidden, Finish::kNone, false);
+    multiply(&Expert::down, nullptr, results, rows_.hidden, Finish::kNone, false);
     add_up(results);
     num_experts_ = 0;
     num_pairs_ = 0;
@@ -103,7 +103,8 @@ class Wave {
   const int32_t* order(int slot) const { return memory_.order.data() + starts_[slot]; }
 
   // One product of all experts of the wave, whose rows have been packed.
-  void multiply(Matrix Expert::*matrix, float* values, int64_t num_outputs, Finish finish, bool is_gated) {
+  void multiply(Matrix Expert::*matrix, const float* Expert::*biases, float* values, int64_t num_outputs, Finish finish,
+                bool is_gated) {
     tasks_.clear();
     size_t largest = 0;
     for (int i = 0; i < num_experts_; ++i) {
@@ -118,7 +119,7 @@ class Wave {
     float* totals = memory_.totals.take<float>(threads * largest);
     pool_.run(static_cast<int64_t>(tasks_.size()), [&](int64_t index, int thread) {
       const Task& task = tasks_[index];
-      const float* const bias = is_gated ? experts_[task.slot]->gate_up_bias : nullptr;
+      const float* const bias = biases == nullptr ? nullptr : experts_[task.slot]->*biases;
       const Output y{values, order(task.slot), num_outputs, bias, finish, rows_.scale, rows_.softcap, is_gated, nullptr};
       multiply_tiles(memory_.packed[task.slot], experts_[task.slot]->*matrix, y, task.begin, task.end,
                      unpacked + thread * kChunkGroups, totals + thread * largest);

@@ -10,10 +10,11 @@
 
 namespace eagre {
 
-// What one expert does to a row: share * (down @ (finish(gate @ x + bias) * (up @ x + bias)) + bias).
+// What one expert does to a row: share * (down @ (finish(gate @ x + bias) * (up @ x + bias)) + bias), or without gates
+// share * (down @ finish(up @ x + bias) + bias).
 struct Expert {
-  Matrix gate_up, down;
-  const float* gate_up_bias;  // [2 * inner], the gate's first; or null
+  Matrix gate_up, down;       // the first is the up alone where there are no gates
+  const float* gate_up_bias;  // [2 * inner], the gate's first, or [inner] without gates; or null
   const float* down_bias;     // [hidden], or null
 };
 
@@ -25,6 +26,7 @@ struct ExpertRows {
   const int32_t* picks;                // [tokens][num_picked], experts, different ones for each token
   const float* shares;                 // [tokens][num_picked]
   int num_picked;
+  bool is_gated;
   Finish finish;
   float scale, softcap;  // of the finish, where it has them
 };

@@ -8,16 +8,18 @@
 
 namespace eagre {
 
-// The values of the first four are those of Activation in engine/backends/base/operands.py, and the fifth is that of a
+// The values of the first six are those of Activation in engine/backends/base/operands.py, and the seventh is that of a
 // gated product with a Clamp.
 enum class Finish : int64_t {
   kNone = 0,
   kSilu = 1,
   kGeluTanh = 2,
   kGeluErf = 3,
-  kClamped = 4,  // z * logistic(scale * z) of z = min(x, softcap), whose partner is clamped to +-softcap, plus 1
-  kScaled = 5,   // scale * x
-  kCapped = 6,   // softcap * tanh(scale * x / softcap)
+  kRelu = 4,
+  kReluSquared = 5,
+  kClamped = 6,  // z * logistic(scale * z) of z = min(x, softcap), whose partner is clamped to +-softcap, plus 1
+  kScaled = 7,   // scale * x
+  kCapped = 8,   // softcap * tanh(scale * x / softcap)
 };
 
 // x * logistic(z) for an x of z's sign and e = e^(-|z|), which is never larger than 1 and so cannot overflow.
@@ -42,11 +44,15 @@ inline Floats gelu_erf(Floats x) {
   return choose(at_least(x, zeros()), sub(x, tail), tail);
 }
 
+inline Floats relu(Floats x) { return max(zeros(), x); }  // of a NaN, max gives its second operand
+
 template <Finish F>
 inline Floats finish(Floats x, float scale, float softcap) {
   if constexpr (F == Finish::kSilu) return silu(x);
   if constexpr (F == Finish::kGeluTanh) return gelu_tanh(x);
   if constexpr (F == Finish::kGeluErf) return gelu_erf(x);
+  if constexpr (F == Finish::kRelu) return relu(x);
+  if constexpr (F == Finish::kReluSquared) return mul(relu(x), relu(x));
   if constexpr (F == Finish::kClamped) {
     const Floats z = min(broadcast(softcap), x);  // of a NaN, min gives its second operand
     return times_logistic(z, exp2(mul(abs(mul(z, broadcast(scale))), broadcast(-kLog2E))));

@@ -15,16 +15,24 @@ constexpr int64_t kBytesAhead = 128 << 10;  // of the next product, for each thr
 constexpr int kLeastBlocksOfPart = 4;       // of rows, because each part reads all weights once more
 constexpr int kTasksPerThread = 8;          // enough that a thread that the system puts aside is not waited for long
 
-// What the sums of a tile begin with: the biases of its outputs, from `first` on.
-void start_totals(const PackedRows& x, const Output& y, const float* bias, int64_t first, float* totals) {
+// What the sums of a tile begin with: the biases of its outputs, from `first` on, and what its rows have beside them.
+void start_totals(const PackedRows& x, const Output& y, const float* bias, const float* extra, int64_t first,
+                  float* totals) {
   const int num_blocks = x.num_blocks(), padded = (num_blocks - 1) * kBlockRows + x.rows_of(num_blocks - 1);
+  const int64_t width = std::min<int64_t>(kTile, y.num_outputs - first);  // the last tile may reach beyond the outputs
   if (bias == nullptr) {
     std::memset(totals, 0, sizeof(float) * kTile * padded);
-    return;
+  } else {
+    float of_tile[kTile] = {};
+    std::copy_n(bias + first, width, of_tile);
+    for (int row = 0; row < padded; ++row) store(totals + row * kTile, load(of_tile));
   }
-  float of_tile[kTile] = {};  // the last tile may reach beyond the outputs
-  std::copy_n(bias + first, std::min<int64_t>(kTile, y.num_outputs - first), of_tile);
-  for (int row = 0; row < padded; ++row) store(totals + row * kTile, load(of_tile));
+  if (extra == nullptr) return;
+  const int64_t stride = y.num_outputs * (y.is_gated ? 2 : 1);
+  for (int row = 0; row < x.num_rows(); ++row) {
+    const float* own = extra + y.index[row] * stride + first;
+    for (int64_t i = 0; i < width; ++i) totals[row * kTile + i] += own[i];
+  }
 }
 
 // Stores the results of neighbouring tiles row by row: stored tile by tile, many rows would be as many short writes to
@@ -60,6 +68,8 @@ StoreTiles store_tiles_of(Finish finish) {
     case Finish::kSilu: return store_tiles<Finish::kSilu>;
     case Finish::kGeluTanh: return store_tiles<Finish::kGeluTanh>;
     case Finish::kGeluErf: return store_tiles<Finish::kGeluErf>;
+    case Finish::kRelu: return store_tiles<Finish::kRelu>;
+    case Finish::kReluSquared: return store_tiles<Finish::kReluSquared>;
     case Finish::kClamped: return store_tiles<Finish::kClamped>;
     case Finish::kScaled: return store_tiles<Finish::kScaled>;
     case Finish::kCapped: return store_tiles<Finish::kCapped>;
@@ -69,9 +79,9 @@ StoreTiles store_tiles_of(Finish finish) {
 
 // Starts and adds the sums of neighbouring tiles of results, from `first` on, which `to_weights` tiles of weights precede.
 // Neighbours may belong to different parts.
-void sum_tiles(const PackedRows& x, const Matrix& weights, const Output& y, const float* bias, int64_t first, int count,
-               int64_t to_weights, UnpackedGroup* unpacked, float* totals, size_t of_tile) {
-  for (int i = 0; i < count; ++i) start_totals(x, y, bias, (first + i) * kTile, totals + i * of_tile);
+void sum_tiles(const PackedRows& x, const Matrix& weights, const Output& y, const float* bias, const float* extra,
+               int64_t first, int count, int64_t to_weights, UnpackedGroup* unpacked, float* totals, size_t of_tile) {
+  for (int i = 0; i < count; ++i) start_totals(x, y, bias, extra, (first + i) * kTile, totals + i * of_tile);
   for (int done = 0, some; done < count; done += some) {
     int64_t tile = to_weights + first + done;
     const MatrixPart& part = weights.part_of(tile);
@@ -107,14 +117,15 @@ void multiply_tiles(const PackedRows& x, const Matrix& weights, const Output& y,
                     UnpackedGroup* unpacked, float* totals) {
   const size_t of_tile = size_t{1} * x.num_blocks() * kBlockRows * kTile;
   const float* partner_bias = y.bias == nullptr ? nullptr : y.bias + y.num_outputs;
+  const float* partner_extra = y.extra == nullptr ? nullptr : y.extra + y.num_outputs;
   const int64_t num_results = weights.num_tiles / (y.is_gated ? 2 : 1);
   const StoreTiles store_results = store_tiles_of(y.finish);
   float* partners = totals + kStoredTiles * of_tile;
   for (int64_t first = begin; first < end; first += kStoredTiles) {
     const int count = static_cast<int>(std::min<int64_t>(kStoredTiles, end - first));
-    sum_tiles(x, weights, y, y.bias, first, count, 0, unpacked, totals, of_tile);
+    sum_tiles(x, weights, y, y.bias, y.extra, first, count, 0, unpacked, totals, of_tile);
     if (y.is_gated) {
-      sum_tiles(x, weights, y, partner_bias, first, count, num_results, unpacked, partners, of_tile);
+      sum_tiles(x, weights, y, partner_bias, partner_extra, first, count, num_results, unpacked, partners, of_tile);
     }
     store_results(x, y, first, count, of_tile, totals, y.is_gated ? partners : nullptr);
   }

@@ -24,6 +24,8 @@ struct Output {
   // partner (Shazeer, "GLU variants improve transformer", 2020), which is half as many outputs.
   bool is_gated;
   const float* addend;  // added to what is finished, laid out as `values`, which it may be; or null
+  // Added to the sums of each row of y, as the bias: [num_outputs], of a gated product [2 * num_outputs]; or null.
+  const float* extra = nullptr;
 };
 
 constexpr int kStoredTiles = 4;  // neighbours whose results are stored together

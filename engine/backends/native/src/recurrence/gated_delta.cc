@@ -127,7 +127,7 @@ void run_tokens(const GatedDelta& layer, const RecurrentRow& row, int64_t head, 
     to_unit(of_token + key_size + key, layer.key_dim, 1.0f, tokens.k + i * layer.key_dim);
     const int64_t at = (begin + i) * layer.num_heads + head;
     tokens.decay[i] = std::exp(layer.decay[head] * softplus(layer.alpha[at] + layer.time_bias[head]));
-    tokens.beta[i] = sigmoid(layer.beta[at]);
+    tokens.beta[i] = layer.beta_scale * sigmoid(layer.beta[at]);
   }
   const float* values = mixed + begin * channels + 2 * key_size + head * layer.value_dim;
   const int64_t middle = save == nullptr ? count : row.num_before_save - first;

@@ -23,6 +23,7 @@ struct GatedDelta {
   const float* time_bias;    // [num_heads]
   const float* norm;         // [value_dim]
   float epsilon;
+  float beta_scale;  // multiplies the sigmoid of beta
   bool is_tiled;    // head i has keys i modulo num_key_heads; else neighbouring heads share keys
   float* inputs;    // [entries][kernel - 1][channels], of the layer
   float* matrices;  // [entries][num_heads][key_dim][value_dim], of the layer

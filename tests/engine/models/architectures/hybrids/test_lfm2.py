@@ -22,8 +22,8 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def write_folder(path: Path, changes: dict[str, Any], *missing: str) -> Path:
-    content = json.loads((FOLDER / "lfm2.json").read_text(encoding="utf-8"))
+def write_folder(path: Path, changes: dict[str, Any], *missing: str, name: str = "lfm2") -> Path:
+    content = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     tensors = tiny_weights(content["config"]["architectures"][0], content["shapes"], content["seed"])
     path.mkdir()
     (path / "config.json").write_text(json.dumps({**content["config"], **changes}), encoding="utf-8")
@@ -67,6 +67,20 @@ def test_a_sequence_holds_pages_and_the_last_inputs_of_convolutions() -> None:
 def test_impossible_configurations_are_refused_by_name(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         open_model(write_folder(tmp_path / "folder", changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_dense_layers": 5}, "num_dense_layers is 5; it must be below the 5 layers"),
+        ({"num_experts": 2**31 - 1}, "have 2147483647 experts each; at most 4096"),
+        ({"num_experts_per_tok": 7}, "a token cannot pick 7 of 6 experts"),
+        ({"moe_intermediate_size": 64}, "has shape .*, expected"),
+    ],
+)
+def test_impossible_experts_are_refused_by_name(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        open_model(write_folder(tmp_path / "folder", changes, name="lfm2_moe"))
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:

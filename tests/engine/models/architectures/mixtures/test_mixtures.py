@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from engine.interface.errors import ModelError
+from engine.models.architectures.mixtures.bailing_moe2 import BailingMoe2
 from engine.models.architectures.mixtures.dots1 import Dots1
 from engine.models.architectures.mixtures.ernie4_5_moe import Ernie45Moe
 from engine.models.architectures.mixtures.exaone_moe import ExaoneMoe
@@ -18,6 +19,7 @@ from engine.models.architectures.mixtures.minimax_m2 import MiniMaxM2
 from engine.models.architectures.mixtures.olmoe import Olmoe
 from engine.models.architectures.mixtures.qwen2_moe import Qwen2Moe
 from engine.models.architectures.mixtures.qwen3_moe import Qwen3Moe
+from engine.models.architectures.mixtures.smallthinker import SmallThinker
 from engine.models.parts.model import Model
 from engine.weights.formats.model_folder import JsonFile
 
@@ -27,6 +29,9 @@ SIZES = {
 }  # fmt: skip
 EXPERTS = {**SIZES, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
+SMALLTHINKER = {
+    **SIZES, "moe_num_primary_experts": 4, "moe_num_active_primary_experts": 2, "moe_ffn_hidden_size": 32,
+}  # fmt: skip
 ROUTED = {**EXPERTS, "n_routed_experts": 4, "num_shared_experts": 1, "moe_topk": 2}
 
 
@@ -74,6 +79,19 @@ def test_a_rotated_part_may_be_given_in_features() -> None:
     assert opened(MiniMaxM2, {**EXPERTS, "num_local_experts": 4, "rotary_dim": 16}).config.rotary[0].rotary_dim == 16
 
 
+def test_lists_of_layers_say_which_have_a_window_and_which_rotate() -> None:
+    assert opened(SmallThinker, SMALLTHINKER).config.tables == (0,) * 7
+    layout = {"rope_layout": [0, 1, 1, 1, 0, 1, 1], "sliding_window_layout": [0, 1, 1, 1, 0, 1, 1]}
+    config = opened(SmallThinker, {**SMALLTHINKER, **layout, "sliding_window_size": 30}).config
+    assert (config.tables, config.windows) == ((-1, 0, 0, 0, -1, 0, 0), (0, 30, 30, 30, 0, 30, 30))
+
+
+def test_files_of_ling_have_either_of_two_types() -> None:
+    values = {**ROUTED, "n_group": 2, "topk_group": 1}
+    either = {opened(BailingMoe2, {**values, "model_type": name}) for name in ("bailing_moe", "bailing_moe_v2")}
+    assert either == {opened(BailingMoe2, values)}
+
+
 @pytest.mark.parametrize(
     ("architecture", "values", "message"),
     [
@@ -95,6 +113,13 @@ def test_a_rotated_part_may_be_given_in_features() -> None:
         (HunyuanMoe, {**ROUTED, "moe_topk": [1, 2]}, "moe_topk is .*; it must be the same in all layers"),
         (MiniMaxM2, {**EXPERTS, "use_qk_norm": False}, "use_qk_norm is false; queries and keys without norms"),
         (MiniMaxM2, {**EXPERTS, "scoring_func": "softmax"}, 'scoring_func is "softmax"'),
+        (BailingMoe2, {**ROUTED, "use_qkv_bias": True}, "use_qkv_bias is true; biases are not served"),
+        (BailingMoe2, {**ROUTED, "use_qk_norm": False}, "use_qk_norm is false; queries and keys without norms"),
+        (BailingMoe2, {**ROUTED, "score_function": "softmax"}, 'score_function is "softmax"'),
+        (BailingMoe2, ROUTED, "4 experts cannot form 8 groups"),
+        (SmallThinker, {**SMALLTHINKER, "moe_num_active_primary_experts": 5}, "a token cannot pick 5 of 4 experts"),
+        (SmallThinker, {**SMALLTHINKER, "rope_layout": [1, 0]}, "rope_layout is .*; it must list 0 or 1 for each of 7"),
+        (SmallThinker, {**SMALLTHINKER, "sliding_window_layout": [1] * 7}, "lacks sliding_window_size"),
     ],
 )
 def test_what_is_not_served_is_refused(architecture: type[Model], values: dict[str, Any], message: str) -> None:

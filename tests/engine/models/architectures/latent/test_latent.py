@@ -10,7 +10,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from engine.interface.errors import ModelError
-from engine.models.architectures.mixtures.deepseek2 import Deepseek2, DeepseekV3, Glm4MoeLite
+from engine.models.architectures.latent.deepseek2 import Deepseek2, DeepseekV3, Glm4MoeLite
+from engine.models.architectures.latent.mistral4 import Mistral4
 from engine.models.parts.model import Model
 from engine.weights.formats.model_folder import JsonFile
 from tests.engine.models.gguf_twins import write_gguf
@@ -30,7 +31,7 @@ def opened(architecture: type[Model], values: dict[str, Any]) -> Any:
     return architecture.from_folder(JsonFile(Path("config.json"), values), frozenset())
 
 
-@pytest.mark.parametrize("architecture", [Deepseek2, DeepseekV3, Glm4MoeLite])
+@pytest.mark.parametrize("architecture", [Deepseek2, DeepseekV3, Glm4MoeLite, Mistral4])
 def test_a_page_holds_one_vector_of_a_token(architecture: type[Model]) -> None:
     layout = opened(architecture, SIZES).config.kv_layout(7, 16, "bfloat16")
     assert layout.shape == (3, 7, 1, 1, 16, 80)
@@ -58,6 +59,7 @@ def test_groups_count_only_where_the_method_says_so() -> None:
         (DeepseekV3, {"qk_rope_head_dim": 1 << 30}, "qk_rope_head_dim is 1073741824; it must be an integer from 2"),
         (DeepseekV3, {"scoring_func": "softmax"}, 'scoring_func is "softmax"'),
         (DeepseekV3, {"v_head_dim": None}, "lacks v_head_dim"),
+        (Mistral4, {"n_routed_experts": 0}, "n_routed_experts is 0; it must be an integer from 1"),
         (DeepseekV3, {"num_attention_heads": 0}, "num_attention_heads is 0"),
         (Deepseek2, {"topk_method": "noaux_tc"}, 'topk_method is "noaux_tc"'),
         (Glm4MoeLite, {"mlp_layer_types": ["sparse"]}, "mlp_layer_types is .*; it must list 3 times"),

@@ -1,4 +1,4 @@
-"""Encoders that descend from BERT: positions are learned, and norms stand behind the blocks."""
+"""Encoders that descend from BERT: positions are learned or rotate, and norms stand behind the blocks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,23 @@ from cache.storage import KVPages
 from engine.backends.base.backend import Backends
 from engine.backends.base.operands import AttentionConstants, Norm, NormKind
 from engine.backends.base.token_layout import SECOND, TokenLayout
-from engine.models.parts.encoder_config import EncoderConfig
+from engine.interface.types import Pooling
+from engine.models.parts.encoders.encoder_config import EncoderConfig
 from engine.models.parts.model import Carry, Model, run_layers
+from engine.models.parts.rotary import rotation_tables
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Stored
 
 # Of a tensor: its name in a folder and in a GGUF file, without ".weight".
 Names = tuple[str, str]
+
+
+def distance_slopes(num_heads: int) -> np.ndarray:
+    """What the distance of two tokens takes from their scores (Press et al., "Train short, test long", 2021)."""
+    power = 1 << (num_heads.bit_length() - 1)  # of two, at most the number of heads
+    first = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
+    others = [2.0 ** (-4 * (2 * head + 1) / power) for head in range(num_heads - power)]
+    return np.array(first + others, np.float32)
 
 
 @dataclass(frozen=True)
@@ -30,10 +40,15 @@ class Encoder(Model):
     config: EncoderConfig
 
     is_encoder: ClassVar[bool] = True
+    layer_name: ClassVar[str] = "encoder.layer"  # in a folder, before the number of a layer
     # What a sentence encoder does not use: the pooler of the pre-training, and a constant of older releases.
     derived_tensors: ClassVar[re.Pattern[str]] = re.compile(
         r"(bert\.|roberta\.)?(embeddings\.(position_ids|token_type_ids)|pooler\.dense\.(weight|bias))"
     )
+
+    @property
+    def head_pooling(self) -> Pooling:
+        return self.config.head_pooling
 
     def leaves(self) -> tuple[Leaf, ...]:
         config, hidden, inner = self.config, self.config.hidden_size, self.config.intermediate_size
@@ -62,38 +77,44 @@ class Encoder(Model):
     ) -> tuple[jax.Array, KVPages]:
         """As `Model.forward`; the hidden states are normalised."""
         config, products = self.config, backends.products
-        nowhere = np.full(config.num_layers, -1, np.int32)
-        constants = AttentionConstants(
-            num_heads=config.num_heads,
-            scale=config.head_dim**-0.5,
-            rotations=jnp.zeros((1, tokens.shape[0], 2), jnp.float32),
-            tables=nowhere,
-            windows=np.zeros(config.num_layers, np.int32),
-            is_causal=False,
-        )
+        constants = self._attention_constants(layout)
         attention_norm, mlp_norm = (self._norm_of(params, name) for name in ("attention_norm", "mlp_norm"))
 
         def layer(index: jax.Array, carry: Carry) -> Carry:
             x, kv = carry
-            qkv = products.norm_product(x, None, params["qkv"], index, layout, bias=params["qkv_bias"])
+            qkv = products.norm_product(x, None, params["qkv"], index, layout, bias=params.get("qkv_bias"))
             attended, kv = backends.attention(qkv, kv, index, layout, constants)
             x = products.add_product(
-                x, attended, params["attention_output"], index, layout, bias=params["attention_output_bias"]
+                x, attended, params["attention_output"], index, layout, bias=params.get("attention_output_bias")
             )
             x = products.norm(x, attention_norm, index, layout)
             inner = products.norm_product(
-                x, None, params["up"], index, layout, bias=params["up_bias"], activation=config.activation
-            )
-            x = products.add_product(x, inner, params["down"], index, layout, bias=params["down_bias"])
+                x, None, params["up"], index, layout,
+                bias=params.get("up_bias"), activation=config.activation, is_gated=config.is_gated,
+            )  # fmt: skip
+            x = products.add_product(x, inner, params["down"], index, layout, bias=params.get("down_bias"))
             return products.norm(x, mlp_norm, index, layout), kv
 
         return run_layers(layer, config.num_layers, self._embedded(params, tokens, layout, backends), kv)
+
+    def _attention_constants(self, layout: TokenLayout) -> AttentionConstants:
+        config, of_layers = self.config, self.config.num_layers
+        return AttentionConstants(
+            num_heads=config.num_heads,
+            scale=config.head_dim**-0.5,
+            rotations=rotation_tables(layout.positions, config.rotary),
+            tables=np.array(config.tables or (-1,) * of_layers, np.int32),
+            windows=np.array(config.windows or (0,) * of_layers, np.int32),
+            is_causal=False,
+            distance_slopes=distance_slopes(config.num_heads) if config.has_alibi else None,
+        )
 
     def _embedded(self, params: Params, tokens: jax.Array, layout: TokenLayout, backends: Backends) -> jax.Array:
         """The sums of what words, positions and texts of a pair are embedded as, normed."""
         products, config = backends.products, self.config
         words = products.embed(params["embedding"], tokens, layout)
-        positions = products.embed(params["positions"], layout.positions + config.first_position, layout)
+        if "positions" in params:
+            words += products.embed(params["positions"], layout.positions + config.first_position, layout)
         types = params["token_types"][0].astype(words.dtype)  # [hidden, num_token_types]
         first = types[:, 0]
         if config.num_token_types > 1:
@@ -102,8 +123,7 @@ class Encoder(Model):
             of_type = jnp.where(is_second[:, None], types[:, 1], first)
         else:
             of_type = first
-        summed = words + positions + of_type
-        return products.norm(summed, self._norm_of(params, "embedding_norm"), jnp.int32(0), layout)
+        return products.norm(words + of_type, self._norm_of(params, "embedding_norm"), jnp.int32(0), layout)
 
     def logits(self, params: Params, hidden: jax.Array, sampled: jax.Array, backends: Backends) -> jax.Array:
         raise NotImplementedError("an encoder has no logits")
@@ -112,7 +132,7 @@ class Encoder(Model):
         return hidden[tokens]
 
     def _norm_of(self, params: Params, leaf: str) -> Norm:
-        return Norm(params[leaf], self.config.layer_norm_eps, NormKind.LAYER, params[f"{leaf}_bias"])
+        return Norm(params[leaf], self.config.layer_norm_eps, NormKind.LAYER, params.get(f"{leaf}_bias"))
 
     def _norm(self, leaf: str, names: Names, *, is_per_layer: bool = True) -> list[Leaf]:
         size = (self.config.hidden_size,)
@@ -122,14 +142,19 @@ class Encoder(Model):
             Leaf(f"{leaf}_bias", LeafKind.VECTOR, (part(size, names, "bias"),), is_per_layer=is_per_layer),
         ]
 
-    def _product(self, leaf: str, outputs: int, inputs: int, *names: Names) -> list[Leaf]:
-        """A matrix of each layer with biases, joined of one or several."""
+    def _product(
+        self, leaf: str, outputs: int, inputs: int, *names: Names, kind: LeafKind = LeafKind.MATRIX
+    ) -> list[Leaf]:
+        """A matrix of each layer, perhaps with biases, joined of one or several."""
         matrices = tuple(self._in_layers((outputs, inputs), each) for each in names)
-        biases = tuple(self._in_layers((outputs,), each, "bias") for each in names)
-        return [Leaf(leaf, LeafKind.MATRIX, matrices), Leaf(f"{leaf}_bias", LeafKind.VECTOR, biases)]
+        leaves = [Leaf(leaf, kind, matrices)]
+        if self.config.has_biases:
+            biases = tuple(self._in_layers((outputs,), each, "bias") for each in names)
+            leaves.append(Leaf(f"{leaf}_bias", LeafKind.VECTOR, biases))
+        return leaves
 
     def _in_layers(self, shape: tuple[int, ...], names: Names, suffix: str = "weight") -> Part:
-        return self._part(shape, (f"encoder.layer.{{layer}}.{names[0]}", f"blk.{{layer}}.{names[1]}"), suffix)
+        return self._part(shape, (f"{self.layer_name}.{{layer}}.{names[0]}", f"blk.{{layer}}.{names[1]}"), suffix)
 
     def _part(self, shape: tuple[int, ...], names: Names, suffix: str = "weight") -> Part:
         in_folder, in_gguf = names

@@ -8,7 +8,8 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from engine.models.parts.encoder import Encoder, Names
+from engine.models.parts.encoders.encoder import Encoder, Names
+from engine.models.parts.projections import dense
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Stored
 
@@ -20,10 +21,6 @@ class ScoringEncoder(Encoder):
     dense_names: ClassVar[Names]
     output_names: ClassVar[Names]
 
-    @property
-    def num_labels(self) -> int:
-        return self.config.num_labels
-
     def leaves(self) -> tuple[Leaf, ...]:
         hidden, labels = self.config.hidden_size, self.config.num_labels
         return (
@@ -33,10 +30,9 @@ class ScoringEncoder(Encoder):
         )
 
     def pooled(self, params: Params, vectors: jax.Array) -> jax.Array:
-        return _dense(params, "head_output", jnp.tanh(_dense(params, "head_dense", vectors)))
+        return dense(params, "head_output", jnp.tanh(dense(params, "head_dense", vectors)))
 
     def _head(self, leaf: str, outputs: int, inputs: int, names: Names) -> list[Leaf]:
-        # It is small, and its products are XLA's.
         weights, bias = self._head_part((outputs, inputs), names), self._head_part((outputs,), names, "bias")
         return [
             Leaf(leaf, LeafKind.VECTOR, (weights,), is_per_layer=False),
@@ -47,10 +43,3 @@ class ScoringEncoder(Encoder):
         """A tensor that belongs to the head even where the encoder's tensors have a prefix."""
         in_folder, in_gguf = (f"{name}.{suffix}" for name in names)
         return Part(shape, {"safetensors": Stored(in_folder), "gguf": Stored(in_gguf)})
-
-
-def _dense(params: Params, leaf: str, vectors: jax.Array) -> jax.Array:
-    """float32[num_texts, outputs]; the sums are made in float32, in one order whatever else is in the step."""
-    weights, bias = (params[name][0].astype(jnp.float32) for name in (leaf, f"{leaf}_bias"))
-    scores: jax.Array = jnp.matmul(vectors, weights, precision="highest") + bias
-    return scores

@@ -1,0 +1,1 @@
+"""Low-rank adapters beside a model's weights: their files, their memory on the device, and their products by row."""

@@ -1,0 +1,126 @@
+"""The pairs of the adapters in memory: arrays with a fixed number of slots, which programs read as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from engine.adapters.adapted_products import AdaptedMatrix
+from engine.adapters.adapter_weights import AdapterWeights, LeafPair
+from engine.adapters.gguf_adapter import open_adapter
+from engine.adapters.targets import AdapterTarget
+from engine.backends.base.empty_arrays import EmptyArrays
+from engine.backends.base.operands import LowRankPairs
+from engine.interface.config import AdapterLimits
+from engine.interface.errors import naming
+from engine.weights.layout import Params
+
+_RANK_MULTIPLE = 8  # to which ranks are filled up, for the kernels
+
+Write = Callable[[LowRankPairs, np.int32, np.ndarray, np.ndarray, np.int32], LowRankPairs]
+
+
+class AdapterStacks:
+    """Makes the pairs of all slots beside the weights, and puts adapters into slots.
+
+    An adapter may be put into a slot while no step in flight has a row of that slot.
+    """
+
+    def __init__(
+        self, targets: Sequence[AdapterTarget], limits: AdapterLimits, dtype: str, architectures: Sequence[str]
+    ) -> None:
+        """Compiles a program for each shape of pairs, which writes one slot.
+
+        Args:
+            architectures: names that the model's architecture may have in GGUF files.
+        """
+        self._architectures = architectures
+        self._targets = targets
+        self._limits = limits
+        self._rank = -(-limits.max_rank // _RANK_MULTIPLE) * _RANK_MULTIPLE
+        self._dtype = jnp.dtype(dtype)
+        self._loaded: dict[int, AdapterWeights] = {}  # by slot
+        self._shapes = {target.name: self._shapes_of(target) for target in targets}
+        self._zeros = EmptyArrays(lambda shape: jnp.zeros(shape.shape, shape.dtype))
+        self._writes = {name: _compiled(shapes) for name, shapes in self._shapes.items()}
+
+    def read(self, path: Path) -> AdapterWeights:
+        """Reads an adapter, in any thread; raises ModelError if it cannot be served beside these weights."""
+        with naming(path):
+            adapter = open_adapter(path)
+            adapter.check_architecture(self._architectures)
+            return adapter.read(self._targets, self._limits.max_rank, self._rank)
+
+    def attach(self, params: Params) -> Params:
+        """The parameter tree with pairs of zeros beside the weights; `write_all` writes those that are loaded."""
+        pairs: dict[str, LowRankPairs] = self._zeros(self._shapes)
+        return {**params, **{name: AdaptedMatrix(params[name], pair) for name, pair in pairs.items()}}
+
+    def load(self, params: Params, slot: int, weights: AdapterWeights) -> Params:
+        """Puts an adapter into a slot; returns the tree with it. Takes the former pairs, which must not be used again.
+
+        Weights that are not in the device's memory stay as they are, until `write_all` is called once they are back.
+        """
+        self._loaded[slot] = weights
+        return self._written(params, slot, weights)
+
+    def write_all(self, params: Params) -> Params:
+        """As `load`, of all adapters that are in slots."""
+        for slot, weights in self._loaded.items():
+            params = self._written(params, slot, weights)
+        return params
+
+    def _written(self, params: Params, slot: int, weights: AdapterWeights) -> Params:
+        written = dict(params)
+        for target in self._targets:
+            matrix: AdaptedMatrix = params[target.name]
+            down: object = matrix.pairs.down
+            if not isinstance(down, jax.Array):  # its shape, or a copy in the memory of the host
+                return params
+            pair = weights.pairs.get(target.name) or self._nothing(target)
+            pairs = self._writes[target.name](
+                matrix.pairs, np.int32(slot), pair.down.astype(self._dtype, copy=False),
+                pair.up.astype(self._dtype, copy=False), np.int32(pair.rank),
+            )  # fmt: skip
+            written[target.name] = AdaptedMatrix(matrix.base, pairs)
+        return written
+
+    def _nothing(self, target: AdapterTarget) -> LeafPair:
+        """The pair of an adapter that does not change a leaf."""
+        shapes = self._shapes[target.name]
+        down, up = (np.zeros(stack.shape[1:], self._dtype) for stack in (shapes.down, shapes.up))
+        return LeafPair(down, up, 0)
+
+    def _shapes_of(self, target: AdapterTarget) -> LowRankPairs:
+        slots, layers = self._limits.num_slots, len(target.layers)
+
+        def make() -> LowRankPairs:
+            down = jnp.zeros((slots, layers, len(target.parts) * self._rank, target.num_inputs), self._dtype)
+            up = jnp.zeros((slots, layers, self._rank, target.ends[-1]), self._dtype)
+            return LowRankPairs(down, up, jnp.zeros(slots, jnp.int32), target.ends)
+
+        shapes: LowRankPairs = jax.eval_shape(make)
+        return shapes
+
+
+def _write(pairs: LowRankPairs, slot: jax.Array, down: jax.Array, up: jax.Array, rank: jax.Array) -> LowRankPairs:
+    """The pairs with those of one slot replaced."""
+    return replace(
+        pairs,
+        down=lax.dynamic_update_index_in_dim(pairs.down, down, slot, 0),
+        up=lax.dynamic_update_index_in_dim(pairs.up, up, slot, 0),
+        ranks=pairs.ranks.at[slot].set(rank),
+    )
+
+
+def _compiled(shapes: LowRankPairs) -> Write:
+    scalar = jax.ShapeDtypeStruct((), jnp.int32)
+    down, up = (jax.ShapeDtypeStruct(stack.shape[1:], stack.dtype) for stack in (shapes.down, shapes.up))
+    write: Write = jax.jit(_write, donate_argnums=0).lower(shapes, scalar, down, up, scalar).compile()
+    return write

@@ -1,0 +1,1 @@
+"""The architecture of Gemma 4: its configuration, its layers and its experts."""

@@ -1,0 +1,1 @@
+"""Decoders that see pictures, one file each, and what they share."""

@@ -1,0 +1,46 @@
+"""M-RoPE (Wang et al., "Qwen2-VL", 2024): pairs of features that are rotated by time, row or column."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.models.parts import rotary
+from engine.models.parts.rotary import Rotary
+from engine.models.parts.rotary_config import kind_of, read_theta, rope_tables
+from engine.weights.formats.model_folder import JsonFile
+
+_NUM_AXES = 3
+
+
+def read_mrope(
+    text: JsonFile, head_dim: int, *, default_theta: float, default_sections: Sequence[int], is_interleaved: bool
+) -> Rotary:
+    """The rotary embedding without stretching; raises ModelError.
+
+    Args:
+        default_sections: pairs of each axis where the configuration does not say.
+        is_interleaved: whether the axes take turns, as long as each has pairs left; else one follows the other.
+    """
+    tables = list(rope_tables(text))
+    sections: Any = list(default_sections)
+    for table in tables:
+        if kind_of(table) not in ("default", "mrope"):
+            raise table.error("rope_type", "M-RoPE is served without scaling")
+        sections = table.value("mrope_section") or sections
+    num_pairs = head_dim // 2
+    are_sizes = isinstance(sections, list) and all(isinstance(each, int) and each >= 0 for each in sections)
+    if not are_sizes or len(sections) != _NUM_AXES or sum(sections) != num_pairs:
+        demand = f"mrope_section must be {_NUM_AXES} sizes that add up to {num_pairs}"
+        raise text.error("rope_parameters", demand)
+    axes = np.repeat(np.arange(_NUM_AXES), sections)
+    if is_interleaved:
+        axes = np.zeros(num_pairs, int)
+        for axis in range(1, _NUM_AXES):
+            axes[axis : _NUM_AXES * sections[axis] : _NUM_AXES] = axis
+    return dataclasses.replace(
+        rotary.plain(head_dim, read_theta(text, tables, default_theta)), axes=tuple(axes.tolist())
+    )

@@ -1,0 +1,68 @@
+"""What decoders with an encoder of pictures have in common: the names of their tensors, and the fields of the text."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
+from typing import Self
+
+from engine.models.encoders.vision_encoder import VisionEncoder
+from engine.models.parts import folder_config
+from engine.models.parts.decoder import Decoder
+from engine.models.parts.model import Model
+from engine.weights.formats.model_folder import JsonFile
+from engine.weights.leaf import Leaf
+
+USUAL_PREFIX = "model."
+_PREFIXES_WITH_PICTURES = ("model.language_model.", "model.text_model.")
+
+
+@dataclass(frozen=True)
+class SeeingDecoder(Decoder):
+    """A decoder with an encoder, in a folder of transformers' class with pictures."""
+
+    # Of the text's tensors; it says nothing about the model itself.
+    folder_prefix: str = field(default=USUAL_PREFIX, compare=False)
+    vision: VisionEncoder | None = None
+
+    # The tensors that read pictures are left where they are where only texts are read.
+    derived_tensors = re.compile(
+        Model.derived_tensors.pattern
+        + r"|model\.text_model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
+        + r"|(model\.)?visual\..*|model\.(vision_model|connector)\..*"
+    )
+
+    @property
+    def encoder(self) -> VisionEncoder | None:
+        return self.vision
+
+    def without_encoder(self) -> Self:
+        return dataclasses.replace(self, vision=None)
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """As `Decoder.leaves`, by the names that the folder has for them."""
+
+        def renamed(name: str) -> str:
+            is_of_model = name.startswith(USUAL_PREFIX)
+            return self.folder_prefix + name.removeprefix(USUAL_PREFIX) if is_of_model else name
+
+        of_vision = () if self.vision is None else self.vision.leaves()
+        return tuple(leaf.renamed("safetensors", renamed) for leaf in super().leaves()) + of_vision
+
+
+def text_prefix(tensor_names: Set[str]) -> str:
+    """The prefix of the names of the text's tensors in a folder."""
+    return next(
+        (prefix for prefix in _PREFIXES_WITH_PICTURES if f"{prefix}embed_tokens.weight" in tensor_names), USUAL_PREFIX
+    )
+
+
+def text_of(config: JsonFile, model_types: Sequence[str]) -> JsonFile:
+    """The fields of the text in a `config.json`; raises ModelError where its type is none of these."""
+    text = config.table("text_config") or config
+    if text.text("model_type") not in (None, *model_types):
+        raise text.error("model_type", f'of this architecture it must be "{model_types[-1]}"')
+    is_tied = folder_config.read_flag(config, "tie_word_embeddings", False)
+    return text.with_values({"tie_word_embeddings": is_tied, "model_type": None})

@@ -1,0 +1,189 @@
+"""What the encoders of Qwen's models share: pictures of any size, whose patches are rotated by rows and columns."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from engine.models.encoders.vision_encoder import VisionEncoder
+from engine.weights.formats.model_folder import JsonFile
+from engine.weights.layout import Params
+from engine.weights.leaf import Leaf, LeafKind, Part, Stored
+
+PREFIX = "vision."  # of the leaves' names
+FIRST = "patch_embed.proj.weight"  # the first tensor of the encoder
+MOST = 1 << 16  # of any size
+_BUCKETS = (128, 512, 2048)  # tokens of the largest pictures
+_BLOCK = 64  # tokens whose embeddings lie beside each other
+_SCORES_AT_ONCE = 1 << 20  # of a head
+_THETA = 10_000.0
+_COLOURS = 255
+_UNSEEN = -1e30
+
+
+@dataclass(frozen=True)
+class QwenVision(VisionEncoder):
+    """The patches of each small square lie beside each other and become one token; squares are in the order of rows."""
+
+    prefix: str  # of the names of its tensors
+    inner_size: int
+    intermediate_size: int
+    num_heads: int
+    patch_size: int
+    num_frames: int  # pictures of a video that one patch covers; a picture is taken as so many equal ones
+    merge_size: int  # patches on a side of a square
+
+    uses_mrope: ClassVar[bool] = True
+    colour_mean: ClassVar[tuple[float, ...]]  # of colours between 0 and 1
+    colour_deviation: ClassVar[tuple[float, ...]]
+
+    @classmethod
+    def read_sizes(
+        cls, config: JsonFile, tensor_names: Set[str], hidden_size: int, defaults: dict[str, Any], activation: str
+    ) -> tuple[JsonFile, dict[str, Any]] | None:
+        """The `vision_config` of a folder, and these fields; None where it has no tensors of an encoder.
+
+        Raises ModelError.
+        """
+        prefixes = [name.removesuffix(FIRST) for name in tensor_names if name.endswith(FIRST)]
+        vision = config.table("vision_config")
+        if vision is None or not prefixes:
+            return None
+        vision = vision.with_defaults(defaults)
+        if vision.text("hidden_act") not in (None, activation):
+            raise vision.error("hidden_act", f'of this architecture it must be "{activation}"')
+        if vision.integer("in_channels", least=1) not in (None, 3):
+            raise vision.error("in_channels", "pictures have 3")
+        depth, inner, feeding, heads, patch, frames, merge = (
+            vision.required_integer(name, least=1, most=MOST)
+            for name in (
+                "depth", "hidden_size", "intermediate_size", "num_heads", "patch_size", "temporal_patch_size",
+                "spatial_merge_size",
+            )
+        )  # fmt: skip
+        if inner % (4 * heads):
+            raise vision.error("num_heads", f"hidden_size ({inner}) must be a multiple of 4 times as many")
+        if vision.integer("out_hidden_size", least=1) not in (None, hidden_size):
+            raise vision.error("out_hidden_size", f"it must be the hidden_size of the text model ({hidden_size})")
+        fields = {
+            "height": 0, "width": 0, "num_tokens": _BLOCK, "num_layers": depth, "hidden_size": hidden_size,
+            "sees_both_ways": False, "prefix": prefixes[0], "inner_size": inner, "intermediate_size": feeding,
+            "num_heads": heads, "patch_size": patch, "num_frames": frames, "merge_size": merge,
+        }  # fmt: skip
+        return vision, fields
+
+    def buckets(self, max_model_len: int) -> tuple[int, ...]:
+        """As `VisionEncoder.buckets`; a picture has fewer tokens than a sequence."""
+        smaller = [bucket for bucket in _BUCKETS if bucket < max_model_len]
+        return (*smaller, min(_BUCKETS[len(smaller)], max_model_len)) if len(smaller) < len(_BUCKETS) else _BUCKETS
+
+    def pixels_shape(self, bucket: int) -> tuple[int, ...]:
+        return bucket * self.merge_size**2, self.patch_size, self.patch_size, 3
+
+    def inner_shape(self, bucket: int) -> tuple[int, int]:
+        return bucket * self.merge_size**2, self.inner_size
+
+    @property
+    def merged_size(self) -> int:
+        """Features of a square."""
+        return self.inner_size * self.merge_size**2
+
+    def single(self, leaf: str, shape: tuple[int, ...], tensor: str) -> Leaf:
+        """A tensor outside the layers."""
+        part = Part(shape, {"safetensors": Stored(self.prefix + tensor)})
+        return Leaf(PREFIX + leaf, LeafKind.VECTOR, (part,), is_per_layer=False, is_exact=True)
+
+    def layered(
+        self, leaf: str, shape: tuple[int, ...], *tensors: str, where: str = "blocks", number: int | None = None
+    ) -> Leaf:
+        """Tensors of each layer, or of so many entries of another list."""
+        parts = tuple(
+            Part(shape, {"safetensors": Stored(f"{self.prefix}{where}.{{layer}}.{each}")}) for each in tensors
+        )
+        layers = tuple(range(self.num_layers if number is None else number))
+        return Leaf(PREFIX + leaf, LeafKind.VECTOR, parts, layers=layers, is_exact=True)
+
+    def patch_leaf(self) -> Leaf:
+        """The matrix of patches."""
+        return self.single("patch", (self.inner_size, 3, self.num_frames, self.patch_size, self.patch_size), FIRST)
+
+    def attention_leaves(self) -> tuple[Leaf, ...]:
+        """Of queries, keys and values, and the product behind attention."""
+        inner = self.inner_size
+        return (
+            self.layered("qkv", (3 * inner, inner), "attn.qkv.weight"),
+            self.layered("qkv_bias", (3 * inner,), "attn.qkv.bias"),
+            self.layered("out", (inner, inner), "attn.proj.weight"),
+            self.layered("out_bias", (inner,), "attn.proj.bias"),
+        )
+
+    def patches(self, params: Params, pixels: jax.Array) -> jax.Array:
+        """The products of patches and their matrix."""
+        mean, deviation = (np.array(each, np.float32) for each in (self.colour_mean, self.colour_deviation))
+        colours = ((pixels.astype(jnp.float32) / _COLOURS) - mean) / deviation
+        # A leaf is the tensor [inner, colour, frame, row, column] with all axes reversed.
+        weights = jnp.sum(params[f"{PREFIX}patch"][0], axis=2).transpose(1, 0, 2, 3)
+        products: jax.Array = colours.reshape(len(pixels), -1) @ weights.reshape(-1, self.inner_size)
+        return products
+
+    def places(self, num_patches: int, grid: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The rows and the columns of patches; those behind the last one of the picture are beyond its rows."""
+        merge = self.merge_size
+        square, within = jnp.divmod(jnp.arange(num_patches), merge**2)
+        row, column = jnp.divmod(square, grid[1])
+        return row * merge + within // merge, column * merge + within % merge
+
+    def attended(
+        self, normed: jax.Array, grid: jax.Array, of: Any, window_size: int = 0, is_full: jax.Array | None = None
+    ) -> jax.Array:
+        """What attention adds to [num_patches, inner]; each patch sees those of its window, or with `is_full` all.
+
+        Args:
+            of: a function from a leaf's name to its values in the layer.
+            window_size: squares on a side of a window; 0: there are none.
+        """
+        num_patches, merge = len(normed), self.merge_size
+        qkv = (normed @ of("qkv") + of("qkv_bias")).reshape(num_patches, 3, self.num_heads, -1)
+        size = qkv.shape[-1]
+        row, column = self.places(num_patches, grid)
+        is_real = row < grid[0] * merge
+        inverse = 1.0 / _THETA ** (np.arange(0, size // 2, 2, dtype=np.float32) / (size // 2))
+        angles = jnp.concatenate([each[:, None].astype(jnp.float32) * inverse for each in (row, column)], axis=-1)
+        q, k = (_rotated(qkv[:, at], angles[:, None]) for at in (0, 1))
+        keys, values = k.transpose(1, 0, 2), qkv[:, 2].transpose(1, 0, 2)
+        window = jnp.zeros(num_patches, jnp.int32)
+        if window_size:
+            side = window_size * merge
+            window = (row // side) * num_patches + column // side
+
+        # Some queries at a time, because the scores of all would be large.
+        width = max(1, min(num_patches, _SCORES_AT_ONCE // num_patches))
+        num_blocks = -(-num_patches // width)
+        padding = num_blocks * width - num_patches
+        blocks = jnp.pad(q * size**-0.5, ((0, padding), (0, 0), (0, 0))).reshape(num_blocks, width, *q.shape[1:])
+        windows = jnp.pad(window, (0, padding)).reshape(num_blocks, width)
+
+        def attend(block: tuple[jax.Array, jax.Array]) -> jax.Array:
+            queries, its_windows = block
+            sees = its_windows[:, None] == window[None]
+            sees = is_real[None] & (sees if is_full is None else sees | is_full)
+            # A padding query may see nothing; a finite number keeps its weights finite.
+            scores = jnp.where(sees, jnp.einsum("qhd,hkd->hqk", queries, keys), _UNSEEN)
+            return jnp.einsum("hqk,hkd->qhd", jax.nn.softmax(scores, axis=-1), values)
+
+        made: jax.Array = lax.map(attend, (blocks, windows))
+        added: jax.Array = made.reshape(num_blocks * width, -1)[:num_patches] @ of("out") + of("out_bias")
+        return added
+
+
+def _rotated(heads: jax.Array, angles: jax.Array) -> jax.Array:
+    """[num_patches, num_heads, size], rotated by [num_patches, 1, size / 2]."""
+    first, second = jnp.split(heads, 2, axis=-1)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

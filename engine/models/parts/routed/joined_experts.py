@@ -1,0 +1,41 @@
+"""Files in which an expert's gate and up are one tensor."""
+
+from collections.abc import Set
+from dataclasses import replace
+
+from engine.weights.leaf import Part, Stored
+from engine.weights.tensors import Transform, rows
+
+ExpertParts = tuple[Part, Part, Part]  # of the gate, the up and the down
+
+
+def joined_experts_of(tensor_names: Set[str], file_format: str) -> frozenset[str]:
+    """The format, where an expert's gate and up are one tensor in files of it; else nothing."""
+    is_joined = any(name.endswith((".mlp.experts.gate_up_proj", ".ffn_gate_up_exps.weight")) for name in tensor_names)
+    return frozenset({file_format} if is_joined else ())
+
+
+def with_joined_experts(parts: ExpertParts, formats: frozenset[str], inner: int) -> ExpertParts:
+    """The parts of an expert with `inner` features, as files of these formats hold them: a layer's in two tensors."""
+    gate, up, down = parts
+    if "safetensors" in formats:
+        name = "model.layers.{layer}.mlp.experts."
+        gate, up = (
+            _stored_as(part, "safetensors", Stored(f"{name}gate_up_proj", take, 2 * inner))
+            for part, take in zip((gate, up), _halves(inner), strict=True)
+        )
+        down = _stored_as(down, "safetensors", Stored(f"{name}down_proj"))
+    if "gguf" in formats:
+        gate, up = (
+            _stored_as(part, "gguf", Stored("blk.{layer}.ffn_gate_up_exps.weight", take, 2 * inner))
+            for part, take in zip((gate, up), _halves(inner), strict=True)
+        )
+    return gate, up, down
+
+
+def _halves(size: int) -> tuple[Transform, Transform]:
+    return rows(0, size, 2 * size), rows(size, 2 * size, 2 * size)
+
+
+def _stored_as(part: Part, file_format: str, stored: Stored) -> Part:
+    return replace(part, stored={**part.stored, file_format: stored})

@@ -1,0 +1,1 @@
+"""`eagre run-batch`: answers a file of requests without a server."""

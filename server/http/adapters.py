@@ -1,0 +1,54 @@
+"""The routes that load and drop low-rank adapters at run time, as vLLM has them; they want an administrator's key."""
+
+from pathlib import Path
+
+from aiohttp import web
+
+from server.http.admin import read_admin_body
+from server.http.entry.guard import LOAD_ADAPTER, UNLOAD_ADAPTER
+from server.http.entry.served import SERVED
+from server.protocol.admin_requests import LoadAdapterBody, UnloadAdapterBody
+from server.protocol.errors import ApiError, invalid_value, shorten
+from server.serving.served_model import ServedModel
+from server.serving.served_models import ServedModels
+from server.startup.logs import log
+
+MAX_NAME = 200  # characters
+
+
+def add_routes(app: web.Application) -> None:
+    app.router.add_post(LOAD_ADAPTER, _load)
+    app.router.add_post(UNLOAD_ADAPTER, _unload)
+
+
+async def _load(request: web.Request) -> web.Response:
+    """POST /v1/load_lora_adapter: serves an adapter from a folder or file on the server's machine."""
+    body = await read_admin_body(request, LoadAdapterBody)
+    served = request.app[SERVED]
+    model = _model_with_adapters(served)
+    name = body.lora_name
+    if not name or len(name) > MAX_NAME:
+        raise invalid_value(f"lora_name is {shorten(name)}; it must have 1 to {MAX_NAME} characters", "lora_name")
+    if any(name in each.own_names for each in served.all):
+        raise invalid_value(f"lora_name is {shorten(name)}, which is the name of a model", "lora_name")
+    if not body.lora_path:
+        raise invalid_value('lora_path is ""; it must be a folder or file on the server\'s machine', "lora_path")
+    await model.adapters.load(name, Path(body.lora_path), in_place=body.load_inplace)
+    log.info("admin", action="load_lora_adapter", adapter=shorten(name))
+    return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
+
+
+async def _unload(request: web.Request) -> web.Response:
+    """POST /v1/unload_lora_adapter: serves an adapter no longer; requests that run keep it."""
+    body = await read_admin_body(request, UnloadAdapterBody)
+    model = _model_with_adapters(request.app[SERVED])
+    model.adapters.remove(body.lora_name)
+    log.info("admin", action="unload_lora_adapter", adapter=shorten(body.lora_name))
+    return web.Response(text=f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
+
+
+def _model_with_adapters(served: ServedModels) -> ServedModel:
+    """The model that takes adapters, which is the first; raises ApiError where the server takes none."""
+    if not served.settings.enable_lora:
+        raise ApiError("the server takes no adapters at run time; --enable-lora turns that on", code="lora_disabled")
+    return served.first

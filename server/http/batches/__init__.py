@@ -1,0 +1,1 @@
+"""Files and batches: their routes, and what computes the requests of batches behind all others."""

@@ -1,0 +1,38 @@
+"""Finds how a model takes its pictures, by what its folder says that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from engine.interface.errors import ModelError
+from engine.interface.types import PictureInput
+from engine.weights.formats.model_folder import ModelFolder
+from server.media.gemma3_pictures import read_gemma3_pictures
+from server.media.idefics3_pictures import read_idefics3_pictures
+from server.media.picture_format import PictureFormat
+from server.media.qwen_pictures import read_qwen_pictures
+
+_Read = Callable[[ModelFolder, PictureInput, Callable[[int], str]], PictureFormat]
+# By the model_type in config.json; that of Gemma 3 holds where there is none.
+_READERS: Mapping[str, _Read] = {
+    "idefics3": read_idefics3_pictures,
+    "smolvlm": read_idefics3_pictures,
+    "qwen2_5_vl": read_qwen_pictures,
+    "qwen3_vl": read_qwen_pictures,
+}
+
+
+def read_picture_format(path: Path, pictures: PictureInput, token_text: Callable[[int], str]) -> PictureFormat:
+    """Reads what the files of a model say of its pictures; raises ModelError.
+
+    Args:
+        pictures: what the engine takes.
+        token_text: the name of a token.
+    """
+    folder = ModelFolder(path)
+    read = _READERS.get(folder.config.text("model_type") or "", read_gemma3_pictures)
+    try:
+        return read(folder, pictures, token_text)
+    except IndexError as error:
+        raise ModelError(f"{path}: config.json names tokens of pictures that the vocabulary does not have") from error

@@ -1,0 +1,82 @@
+"""How Qwen's models take pictures, in about their own size. Source: transformers' Qwen2VLImageProcessor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+
+from engine.interface.types import CLIP_MEAN, CLIP_STD, PictureInput
+from engine.weights.formats.model_folder import JsonFile, ModelFolder
+from server.media.decoded_picture import DecodedPicture, PictureTile
+from server.media.picture_decoder import DecodedTiles
+from server.media.picture_format import HALVES, PictureFormat, read_filter, read_processor
+from server.media.tiling import NativeSize
+
+_BICUBIC = 3  # Pillow's number of the filter
+_EARLY = "qwen2_5_vl"
+_EARLY_PATCH_SIZE, _PATCH_SIZE, _MERGE_SIZE = 14, 16, 2  # where config.json says nothing
+_LEAST_TOKENS, _MOST_TOKENS = 4, 16_384  # where preprocessor_config.json says nothing
+_MOST = 1 << 30
+
+
+@dataclass(frozen=True)
+class QwenPictures(PictureFormat):
+    """A picture of any size; each square of patches is a token."""
+
+    patch_size: int = _PATCH_SIZE
+    merge_size: int = _MERGE_SIZE  # patches on a side of a square
+
+    def text(self, num_rows: int, num_columns: int) -> str:
+        """As `PictureFormat.text`, of so many rows and columns of squares."""
+        return self.token * (num_rows * num_columns)
+
+    @property
+    def max_tokens(self) -> int:
+        """As `PictureFormat.max_tokens`."""
+        size = self.sizing
+        return size.max_pixels // size.factor**2 if isinstance(size, NativeSize) else self.num_tokens
+
+    def decoded(self, tiles: DecodedTiles) -> DecodedPicture:
+        """As `PictureFormat.decoded`, with the patches of each square beside each other."""
+        rows, columns, merge, patch = tiles.num_rows, tiles.num_columns, self.merge_size, self.patch_size
+        squares = tiles.pixels[0].reshape(rows, merge, patch, columns, merge, patch, 3).transpose(0, 3, 1, 4, 2, 5, 6)
+        patches = squares.reshape(-1, patch, patch, 3)
+        digest = sha256(patches.data)
+        digest.update(f"{rows} × {columns}".encode())
+        tile = PictureTile(patches, digest.digest(), rows * columns, (rows, columns))
+        return DecodedPicture((tile,), self.text(rows, columns))
+
+
+def read_qwen_pictures(folder: ModelFolder, pictures: PictureInput, token_text: Callable[[int], str]) -> QwenPictures:
+    """As `read_picture_format`; raises IndexError where the vocabulary lacks a token."""
+    is_early = folder.config.text("model_type") == _EARLY
+    processor = read_processor(folder, *((CLIP_MEAN, CLIP_STD) if is_early else (HALVES, HALVES)))
+    vision = folder.config.table("vision_config") or JsonFile(folder.config.path, {})
+    patch = vision.integer("patch_size", least=1) or (_EARLY_PATCH_SIZE if is_early else _PATCH_SIZE)
+    merge = vision.integer("spatial_merge_size", least=1) or _MERGE_SIZE
+    for name, expected in (("patch_size", patch), ("merge_size", merge)):
+        if processor.value(name) not in (None, expected):
+            raise processor.error(name, f"it must be that of config.json, {expected}")
+    if processor.flag("do_resize") is False:
+        raise processor.error("do_resize", "of this architecture it must be true")
+    factor = patch * merge
+    limit = pictures.max_tokens * factor**2
+    least = min(_read_pixels(processor, "min_pixels", "shortest_edge", _LEAST_TOKENS * factor**2), limit)
+    most = min(_read_pixels(processor, "max_pixels", "longest_edge", _MOST_TOKENS * factor**2), limit)
+    size = NativeSize(factor, least, most, read_filter(processor, _BICUBIC))
+    token_id = folder.config.required_integer("image_token_id", least=0)
+    name = token_text(token_id)
+    return QwenPictures(
+        size, pictures.num_tokens, pictures.most, marker=name, token=name, token_id=token_id,
+        patch_size=patch, merge_size=merge,
+    )  # fmt: skip
+
+
+def _read_pixels(processor: JsonFile, name: str, name_in_size: str, default: int) -> int:
+    """A limit by its own name, or by that in the table of sizes."""
+    size = processor.table("size")
+    stated = processor.integer(name, least=1, most=_MOST)
+    if stated is None and size is not None:
+        stated = size.integer(name_in_size, least=1, most=_MOST)
+    return default if stated is None else stated

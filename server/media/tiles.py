@@ -1,0 +1,97 @@
+"""From a picture to one or several pictures of the size that an encoder takes, its tiles."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from PIL.Image import Image
+
+from server.media.tiling import NativeSize, Sizing, Tiling
+
+_LEAST_EDGE = 1
+MAX_RATIO = 200  # of the sides of a picture that keeps its size; source: transformers' Qwen2VLImageProcessor
+
+
+class SizeRefused(ValueError):
+    """A picture of a size that the model does not take; the message is the end of a sentence about it."""
+
+
+class Tiles(NamedTuple):
+    """The tiles of one picture, row by row, with the whole picture as the last one."""
+
+    pictures: list[Image]
+    num_rows: int = 0  # 0: the picture was not cut, and there is one tile; of a picture of any size, rows of squares
+    num_columns: int = 0
+
+
+def tile(picture: Image, sizing: Sizing) -> Tiles:
+    """The tiles of a picture; raises SizeRefused."""
+    if isinstance(sizing, Tiling):
+        return _cut(picture, sizing)
+    width, height = _native(*picture.size, sizing)
+    resized = picture.resize((width, height), resample=sizing.resample)
+    return Tiles([resized], height // sizing.factor, width // sizing.factor)
+
+
+def _native(width: int, height: int, size: NativeSize) -> tuple[int, int]:
+    """The width and the height, as transformers' Qwen2VLImageProcessorPil computes them."""
+    if max(width, height) > MAX_RATIO * min(width, height):
+        reason = f"a side may be at most {MAX_RATIO} times as long as the other"
+        raise SizeRefused(f"has {width} × {height} pixels; {reason}")
+    factor = size.factor
+    rounded = [round(edge / factor) * factor for edge in (height, width)]
+    if rounded[0] * rounded[1] > size.max_pixels:
+        shrink = math.sqrt(height * width / size.max_pixels)
+        rounded = [max(factor, math.floor(edge / shrink / factor) * factor) for edge in (height, width)]
+        # One that is very long would still be too large.
+        rounded = [min(edge, size.max_pixels // min(rounded) // factor * factor) for edge in rounded]
+    elif rounded[0] * rounded[1] < size.min_pixels:
+        grow = math.sqrt(size.min_pixels / (height * width))
+        rounded = [math.ceil(edge * grow / factor) * factor for edge in (height, width)]
+    return rounded[1], rounded[0]
+
+
+def _cut(picture: Image, tiling: Tiling) -> Tiles:
+    """The tiles of one size, as transformers' Idefics3ImageProcessorPil makes them."""
+
+    def resized(width: int, height: int) -> Image:
+        return picture.resize((width, height), resample=tiling.resample)
+
+    if tiling.longest_edge:
+        picture = resized(*_scaled(*picture.size, tiling.longest_edge))
+        if tiling.is_cut:
+            picture = resized(*_whole_tiles(*picture.size, tiling.width))
+    whole = resized(tiling.width, tiling.height)
+    if not tiling.longest_edge or not tiling.is_cut or picture.size == (tiling.width, tiling.height):
+        return Tiles([whole])
+    num_columns, num_rows = picture.width // tiling.width, picture.height // tiling.height
+    corners = [(column * tiling.width, row * tiling.height) for row in range(num_rows) for column in range(num_columns)]
+    pieces = [picture.crop((left, top, left + tiling.width, top + tiling.height)) for left, top in corners]
+    return Tiles([*pieces, whole], num_rows, num_columns)
+
+
+def _scaled(width: int, height: int, longest_edge: int) -> tuple[int, int]:
+    """The width and the height with this longest edge; the other one is even, as in transformers."""
+    ratio = width / height
+    if width >= height:
+        width, height = longest_edge, int(longest_edge / ratio)
+        height += height % 2
+    else:
+        width, height = int(longest_edge * ratio), longest_edge
+        width += width % 2
+    return max(width, _LEAST_EDGE), max(height, _LEAST_EDGE)
+
+
+def _whole_tiles(width: int, height: int, edge: int) -> tuple[int, int]:
+    """The width and the height of the fewest tiles that the picture fills when it is stretched a little."""
+
+    def whole(size: float) -> int:
+        return max(math.ceil(int(size) / edge), 1) * edge
+
+    ratio = width / height
+    if width >= height:
+        width = whole(width)
+        return width, whole(width / ratio)
+    height = whole(height)
+    return whole(height * ratio), height

@@ -1,0 +1,34 @@
+"""The sizes of pictures that an encoder takes, and whether a picture is cut into several tiles."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+MAX_EDGE = 4096  # of a picture that is cut into tiles; source: transformers' Idefics3ImageProcessor
+
+
+class Tiling(NamedTuple):
+    """The size of tiles, and whether a picture is cut into several."""
+
+    height: int
+    width: int
+    resample: int  # Pillow's number of the filter that resizes
+    longest_edge: int = 0  # to which a picture is scaled first; 0: it becomes one tile at once
+    is_cut: bool = True  # whether a picture that is scaled is cut into tiles, which are squares then
+
+
+class NativeSize(NamedTuple):
+    """The size of a picture that keeps about its own one, in whole squares, each of which becomes a token."""
+
+    factor: int  # pixels on a side of a square
+    min_pixels: int
+    max_pixels: int
+    resample: int  # Pillow's number of the filter that resizes
+
+
+Sizing: TypeAlias = Tiling | NativeSize
+
+
+def as_sizing(is_native: bool, values: list[Any]) -> Sizing:
+    """What was sent as JSON."""
+    return NativeSize(*values) if is_native else Tiling(*values)

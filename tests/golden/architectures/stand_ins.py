@@ -1,0 +1,241 @@
+"""What computes the models that transformers has no class for: classes of others that compute the same, or a plain one.
+
+Bailing's and InternLM2's code, which their makers publish beside the weights, computes what GLM 4.5 and Llama compute
+of the same tensors by other names. SmallThinker's is written here once more.
+"""
+
+# mypy: disable-error-code="import-not-found"
+# What is imported here is installed in another virtual environment.
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from torch.nn.functional import linear, relu, rms_norm
+
+Tensors = dict[str, torch.Tensor]
+Config = Mapping[str, Any]
+
+
+class StandIn(NamedTuple):
+    """What computes the models of a class that transformers does not have."""
+
+    model_type: str
+    shapes: Callable[[Config], dict[str, list[int]]]  # of a checkpoint's tensors
+    load: Callable[[Tensors, Config, Path], Any]  # from a checkpoint's tensors, by way of a folder
+
+
+def bailing_shapes(config: Config) -> dict[str, list[int]]:
+    hidden, head_dim = config["hidden_size"], config["head_dim"]
+    shapes = _outside_layers(config, "model.word_embeddings.weight", "lm_head.weight")
+    for layer in range(config["num_hidden_layers"]):
+        before = f"model.layers.{layer}."
+        joined = (config["num_attention_heads"] + 2 * config["num_key_value_heads"]) * head_dim
+        shapes |= {
+            f"{before}input_layernorm.weight": [hidden], f"{before}post_attention_layernorm.weight": [hidden],
+            f"{before}attention.query_key_value.weight": [joined, hidden],
+            f"{before}attention.query_layernorm.weight": [head_dim],
+            f"{before}attention.key_layernorm.weight": [head_dim],
+            f"{before}attention.dense.weight": [hidden, config["num_attention_heads"] * head_dim],
+        }  # fmt: skip
+        if layer < config["first_k_dense_replace"]:
+            shapes |= _block(f"{before}mlp.", hidden, config["intermediate_size"])
+            continue
+        inner, count = config["moe_intermediate_size"], config["num_experts"]
+        shapes |= {f"{before}mlp.gate.weight": [count, hidden], f"{before}mlp.gate.expert_bias": [count]}
+        shapes |= _block(f"{before}mlp.shared_experts.", hidden, inner * config["num_shared_experts"])
+        for expert in range(count):
+            shapes |= _block(f"{before}mlp.experts.{expert}.", hidden, inner)
+    return shapes
+
+
+def load_bailing(tensors: Tensors, config: Config, folder: Path) -> Any:
+    """As GLM 4.5 with norms of queries and keys."""
+    sizes = [config[f"num_{kind}_heads"] * config["head_dim"] for kind in ("attention", "key_value", "key_value")]
+    names = {
+        "model.word_embeddings": "model.embed_tokens", "attention.query_layernorm": "self_attn.q_norm",
+        "attention.key_layernorm": "self_attn.k_norm", "attention.dense": "self_attn.o_proj",
+        "gate.expert_bias": "gate.e_score_correction_bias",
+    }  # fmt: skip
+    changed = _split(tensors, "attention.query_key_value", lambda joined: torch.split(joined, sizes))
+    same = {
+        **config, "n_routed_experts": config["num_experts"], "n_shared_experts": config["num_shared_experts"],
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": config["rope_theta"],
+            "partial_rotary_factor": config["partial_rotary_factor"],
+        },
+    }  # fmt: skip
+    return _loaded("Glm4MoeForCausalLM", same, _renamed(changed, names), folder)
+
+
+def internlm2_shapes(config: Config) -> dict[str, list[int]]:
+    hidden, heads, inner = config["hidden_size"], config["num_attention_heads"], config["intermediate_size"]
+    joined = (heads + 2 * config["num_key_value_heads"]) * (hidden // heads)
+    shapes = _outside_layers(config, "model.tok_embeddings.weight", "output.weight")
+    for layer in range(config["num_hidden_layers"]):
+        before = f"model.layers.{layer}."
+        shapes |= {
+            f"{before}attention_norm.weight": [hidden], f"{before}ffn_norm.weight": [hidden],
+            f"{before}attention.wqkv.weight": [joined, hidden], f"{before}attention.wqkv.bias": [joined],
+            f"{before}attention.wo.weight": [hidden, hidden], f"{before}attention.wo.bias": [hidden],
+            f"{before}feed_forward.w1.weight": [inner, hidden], f"{before}feed_forward.w2.weight": [hidden, inner],
+            f"{before}feed_forward.w3.weight": [inner, hidden],
+        }  # fmt: skip
+    return shapes
+
+
+def load_internlm2(tensors: Tensors, config: Config, folder: Path) -> Any:
+    """As Llama; heads that share keys stand together with their keys and values."""
+    groups, head_dim = config["num_key_value_heads"], config["hidden_size"] // config["num_attention_heads"]
+
+    def parts(joined: torch.Tensor) -> list[torch.Tensor]:
+        by_group = joined.reshape(groups, -1, head_dim, *joined.shape[1:])
+        cut = by_group.shape[1] - 2
+        parts = (by_group[:, :cut], by_group[:, cut], by_group[:, cut + 1])
+        return [part.reshape(-1, *joined.shape[1:]).contiguous() for part in parts]
+
+    names = {
+        "model.tok_embeddings": "model.embed_tokens", "attention.wo": "self_attn.o_proj", "output.": "lm_head.",
+        "attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "feed_forward.w1": "mlp.gate_proj",
+        "feed_forward.w2": "mlp.down_proj", "feed_forward.w3": "mlp.up_proj",
+    }  # fmt: skip
+    same = {**config, "attention_bias": config["bias"], "rope_parameters": _rotation(config)}
+    return _loaded("LlamaForCausalLM", same, _renamed(_split(tensors, "attention.wqkv", parts), names), folder)
+
+
+def smallthinker_shapes(config: Config) -> dict[str, list[int]]:
+    hidden, head_dim, inner = config["hidden_size"], config["head_dim"], config["moe_ffn_hidden_size"]
+    sizes = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"], "v": config["num_key_value_heads"]}
+    shapes = _outside_layers(config, "model.embed_tokens.weight", "lm_head.weight")
+    for layer in range(config["num_hidden_layers"]):
+        before = f"model.layers.{layer}."
+        shapes |= {f"{before}input_layernorm.weight": [hidden], f"{before}post_attention_layernorm.weight": [hidden]}
+        shapes |= {f"{before}self_attn.{kind}_proj.weight": [size * head_dim, hidden] for kind, size in sizes.items()}
+        shapes[f"{before}self_attn.o_proj.weight"] = [hidden, sizes["q"] * head_dim]
+        shapes[f"{before}block_sparse_moe.primary_router.weight"] = [config["moe_num_primary_experts"], hidden]
+        for expert in range(config["moe_num_primary_experts"]):
+            of_expert = _block(f"{before}block_sparse_moe.experts.{expert}.", hidden, inner)
+            shapes |= {name.replace("_proj", ""): shape for name, shape in of_expert.items()}
+    return shapes
+
+
+class SmallThinker:
+    """Logits of a text; as the maker's code, of which no line is here."""
+
+    def __init__(self, tensors: Tensors, config: Config, folder: Path) -> None:
+        self.tensors, self.config = tensors, config
+
+    def __call__(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+        x = self.tensors["model.embed_tokens.weight"][input_ids[0]]
+        for layer in range(self.config["num_hidden_layers"]):
+            scores = self._product(x, layer, "block_sparse_moe.primary_router")  # of what the layer begins with
+            x = x + self._attended(self._normed(x, f"model.layers.{layer}.input_layernorm"), layer)
+            x = x + self._mixed(self._normed(x, f"model.layers.{layer}.post_attention_layernorm"), scores, layer)
+        return SimpleNamespace(logits=linear(self._normed(x, "model.norm"), self.tensors["lm_head.weight"])[None])
+
+    def _normed(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return rms_norm(x, x.shape[-1:], self.tensors[f"{name}.weight"], self.config["rms_norm_eps"])
+
+    def _product(self, x: torch.Tensor, layer: int, name: str) -> torch.Tensor:
+        return linear(x, self.tensors[f"model.layers.{layer}.{name}.weight"])
+
+    def _attended(self, x: torch.Tensor, layer: int) -> torch.Tensor:
+        config, length = self.config, len(x)
+        q, k, v = (
+            self._product(x, layer, f"self_attn.{kind}_proj").reshape(length, -1, config["head_dim"]).swapaxes(0, 1)
+            for kind in ("q", "k", "v")
+        )
+        if config["rope_layout"][layer]:
+            q, k = self._rotated(q), self._rotated(k)
+        shared = len(q) // len(k)
+        k, v = k.repeat_interleave(shared, dim=0), v.repeat_interleave(shared, dim=0)
+        distance = torch.arange(length)[:, None] - torch.arange(length)
+        is_seen = distance >= 0
+        if config["sliding_window_layout"][layer]:
+            is_seen &= distance < config["sliding_window_size"]
+        scores = (q @ k.swapaxes(1, 2) / math.sqrt(config["head_dim"])).masked_fill(~is_seen, -math.inf)
+        mixed = (scores.softmax(dim=-1) @ v).swapaxes(0, 1).reshape(length, -1)
+        return self._product(mixed, layer, "self_attn.o_proj")
+
+    def _rotated(self, heads: torch.Tensor) -> torch.Tensor:
+        half = heads.shape[-1] // 2
+        frequencies = self.config["rope_theta"] ** (-torch.arange(half, dtype=torch.float32) / half)
+        angles = torch.arange(heads.shape[1], dtype=torch.float32)[:, None] * frequencies
+        first, second = heads[..., :half], heads[..., half:]
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+    def _mixed(self, x: torch.Tensor, scores: torch.Tensor, layer: int) -> torch.Tensor:
+        best, picks = scores.topk(self.config["moe_num_active_primary_experts"], dim=-1)
+        if self.config["moe_primary_router_apply_softmax"]:
+            shares = best.softmax(dim=-1)
+        else:
+            shares = best.sigmoid() / best.sigmoid().sum(dim=-1, keepdim=True)
+        total = torch.zeros_like(x)
+        for expert in range(self.config["moe_num_primary_experts"]):
+            tokens, places = torch.where(picks == expert)
+            before = f"block_sparse_moe.experts.{expert}."
+            gate, up = (self._product(x[tokens], layer, before + kind) for kind in ("gate", "up"))
+            made = self._product(relu(gate) * up, layer, f"{before}down")
+            total[tokens] += shares[tokens, places, None] * made
+        return total
+
+
+STAND_INS: dict[str, StandIn] = {
+    "BailingMoeV2ForCausalLM": StandIn("bailing_moe", bailing_shapes, load_bailing),
+    "InternLM2ForCausalLM": StandIn("internlm2", internlm2_shapes, load_internlm2),
+    "SmallThinkerForCausalLM": StandIn("smallthinker", smallthinker_shapes, SmallThinker),
+}
+
+
+def _outside_layers(config: Config, embedding: str, output: str) -> dict[str, list[int]]:
+    vocab = [config["vocab_size"], config["hidden_size"]]
+    return {embedding: vocab, output: vocab, "model.norm.weight": vocab[1:]}
+
+
+def _block(before: str, hidden: int, inner: int) -> dict[str, list[int]]:
+    shapes = {"gate": [inner, hidden], "up": [inner, hidden], "down": [hidden, inner]}
+    return {f"{before}{kind}_proj.weight": shape for kind, shape in shapes.items()}
+
+
+def _split(tensors: Tensors, joined: str, parts: Callable[[torch.Tensor], Any]) -> Tensors:
+    """Queries, keys and values by themselves, as transformers names them."""
+    changed: Tensors = {}
+    for name, values in tensors.items():
+        if joined not in name:
+            changed[name] = values
+            continue
+        for kind, part in zip(("q", "k", "v"), parts(values), strict=True):
+            changed[name.replace(joined, f"self_attn.{kind}_proj")] = part.contiguous()
+    return changed
+
+
+def _renamed(tensors: Tensors, names: Mapping[str, str]) -> Tensors:
+    changed: Tensors = {}
+    for name, values in tensors.items():
+        for old, new in names.items():
+            name = name.replace(old, new)
+        changed[name] = values
+    return changed
+
+
+def _rotation(config: Config) -> dict[str, Any]:
+    return {"rope_type": "default", "rope_theta": config["rope_theta"]}
+
+
+def _loaded(class_name: str, config: Config, tensors: Tensors, folder: Path) -> Any:
+    model_class = getattr(transformers, class_name)
+    model_type = model_class.config_class.model_type
+    (folder / "config.json").write_text(
+        json.dumps({**config, "architectures": [class_name], "model_type": model_type}), encoding="utf-8"
+    )
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()

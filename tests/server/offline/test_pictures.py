@@ -1,0 +1,61 @@
+"""Pictures in the messages of a Python program."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from sampling.host.params import InvalidParameter
+from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.seeing_text_model import SeeingTextModel
+from tests.server.offline.conftest import MakeLLM
+
+RED = Image.new("RGB", (9, 9), "red")
+
+
+def bytes_of(picture: Image.Image) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
+def messages_of(*parts: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [*parts, {"type": "text", "text": "What?"}]}]
+
+
+def test_a_path_bytes_or_a_pil_image_stand_where_an_address_stands(make_llm: MakeLLM, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(bytes_of(RED))
+    engine = FakeEngineClient()
+    llm = make_llm(engine, SeeingTextModel())
+    for picture in (path, str(path), path.read_bytes(), bytearray(path.read_bytes()), RED):
+        for part in (
+            {"type": "image", "image": picture},
+            {"type": "image_url", "image_url": picture},
+            {"type": "image_url", "image_url": {"url": picture, "detail": "low"}},
+        ):
+            llm.chat(messages_of(part), max_tokens=1)
+            (seen,) = engine.pictures
+            assert seen.pixels[0, 0].tolist() == [255, 0, 0]
+            engine.pictures = ()
+    for _ in llm.stream_chat(messages_of({"type": "image", "image": RED}), max_tokens=1):
+        assert len(engine.pictures) == 1
+    with_picture, alone = (llm.count_tokens(messages_of(*parts)) for parts in ([{"type": "image", "image": RED}], []))
+    assert with_picture == alone + len("[]") + SeeingTextModel.pictures.num_tokens
+
+
+def test_a_picture_that_cannot_be_read_is_refused(make_llm: MakeLLM, tmp_path: Path) -> None:
+    llm = make_llm(FakeEngineClient(), SeeingTextModel())
+    for picture, words in ((tmp_path / "none.png", "cannot be read"), (b"x", "messages[0].content[0] is damaged")):
+        with pytest.raises(InvalidParameter) as refused:
+            llm.chat(messages_of({"type": "image", "image": picture}))
+        assert words in str(refused.value)
+
+
+def test_a_model_that_reads_text_alone_refuses_them(make_llm: MakeLLM) -> None:
+    with pytest.raises(InvalidParameter, match="reads text alone"):
+        make_llm(FakeEngineClient()).chat(messages_of({"type": "image", "image": RED}))
