@@ -10,6 +10,8 @@ import orjson
 
 from server.cli.client.errors import NoAnswer
 
+_BEGINNING = b'{"id":"batch_req_'  # of every line
+
 
 class AnswerFile:
     """A file of answers; used as `with`."""
@@ -55,9 +57,13 @@ class AnswerFile:
         self._file.seek(0)
         end = 0
         for number, line in enumerate(self._file, start=1):
-            if not line.endswith(b"\n"):
-                break  # the command was killed while it wrote this line
+            beginning = line[: len(_BEGINNING)]
+            is_cut = not line.endswith(b"\n")  # the command was killed while it wrote this line
             try:
+                if not _BEGINNING.startswith(beginning) or (not is_cut and beginning != _BEGINNING):
+                    raise ValueError(line[:100])
+                if is_cut:
+                    break
                 self.answered.add(orjson.loads(line)["custom_id"])
             except (ValueError, KeyError, TypeError) as error:
                 raise NoAnswer(f"{self._path}, line {number}, is no answer; nothing was changed") from error

@@ -104,10 +104,11 @@ def test_files_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "in").write_bytes(line("a"))
     assert cli.main(["run-batch", "-i", str(tmp_path / "in"), "-o", str(tmp_path)]) == 1
     assert "cannot be written: Is a directory" in capsys.readouterr().err
-    (tmp_path / "out").write_text("a poem\n")
-    with pytest.raises(NoAnswer, match="line 1, is no answer; nothing was changed"):
-        AnswerFile(tmp_path / "out", resume=True)
-    assert (tmp_path / "out").read_text() == "a poem\n"
+    for content in (b"a poem\n", b"a line without its end", line("a"), b'{"id":"x","custom_id":"a"}\n'):
+        (tmp_path / "out").write_bytes(content)
+        with pytest.raises(NoAnswer, match="line 1, is no answer; nothing was changed"):
+            AnswerFile(tmp_path / "out", resume=True)
+        assert (tmp_path / "out").read_bytes() == content
     assert cli.main([*arguments, "--model", "a", "--model", "b"]) == 2
 
 
