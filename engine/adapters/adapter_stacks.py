@@ -18,7 +18,7 @@ from engine.adapters.targets import AdapterTarget
 from engine.backends.base.empty_arrays import EmptyArrays
 from engine.backends.base.operands import LowRankPairs
 from engine.interface.config import AdapterLimits
-from engine.interface.errors import naming
+from engine.interface.errors import ModelError, naming
 from engine.weights.layout import Params
 
 _RANK_MULTIPLE = 8  # to which ranks are filled up, for the kernels
@@ -55,7 +55,11 @@ class AdapterStacks:
         with naming(path):
             adapter = open_adapter(path)
             adapter.check_architecture(self._architectures)
-            return adapter.read(self._targets, self._limits.max_rank, self._rank)
+            weights = adapter.read(self._targets, self._limits.max_rank, self._rank)
+            largest = float(jnp.finfo(self._dtype).max)
+            if any(max(half.max(), -half.min()) > largest for pair in weights.pairs.values() for half in pair[:2]):
+                raise ModelError(f"{path}: the adapter has numbers that are too large for {self._dtype}")
+            return weights
 
     def attach(self, params: Params) -> Params:
         """The parameter tree with pairs of zeros beside the weights; `write_all` writes those that are loaded."""

@@ -32,6 +32,9 @@ _USUAL_ALPHA = 8.0  # PEFT's
 _MAX_PATTERN_LETTERS = 200
 _MODEL = re.compile(rf"\^?(?:(?:{'|'.join(sorted(PREFIXES))})\\?\.)*")  # at the begin of a pattern
 _NESTED_REPEAT = re.compile(r"\)\s*[*+{?]")  # takes exponential time, perhaps
+# Each of them multiplies the time of a match, in which Python's other threads stand still.
+_BRANCH = re.compile(r"\(\??|[*+?{]")
+_MAX_BRANCHES = 3
 
 
 class PeftConfig:
@@ -98,6 +101,8 @@ def _patterns(config: JsonFile, key: str) -> dict[str, float]:
             raise config.error(key, "its values must be positive numbers, and those of ranks integers")
         if len(pattern) > _MAX_PATTERN_LETTERS or _NESTED_REPEAT.search(pattern):
             raise config.error(key, f"a pattern has at most {_MAX_PATTERN_LETTERS} letters and repeats no group")
+        if len(_BRANCH.findall(pattern)) > _MAX_BRANCHES:
+            raise config.error(key, f"a pattern has at most {_MAX_BRANCHES} groups and repeats")
         try:
             re.compile(pattern)
         except re.error as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from engine.interface.background import run_in_background
 from engine.interface.errors import ModelError
-from engine.interface.types import AdapterChoice
+from engine.interface.types import AdapterChoice, QueueFull
 from server.protocol.errors import SERVER_ERROR, ApiError, without_folders
 from server.startup.logs import log
 
@@ -54,13 +54,15 @@ class Adapters:
         self._lock = asyncio.Lock()  # of changes of slots
         self._freed = asyncio.Event()
         self._removed: list[ServedAdapter] = []  # without a name, and still in use
+        self._num_waiting = 0  # requests for adapters that are not in memory
 
     def open(self, engine: EngineClient, num_slots: int, loaded: Mapping[str, InSlot]) -> None:
         """Notes that the model is loaded, with some of the adapters in their slots."""
         self._engine = engine
-        for name, place in loaded.items():
+        named = {name: place for name, place in loaded.items() if name in self._by_name}  # some were removed meanwhile
+        for name, place in named.items():
             self._by_name[name].place = place
-        taken = {place.slot for place in loaded.values()}
+        taken = {place.slot for place in named.values()}
         self._free = [slot for slot in range(num_slots) if slot not in taken]
 
     @property
@@ -96,17 +98,28 @@ class Adapters:
         return self.all[number].name, scale
 
     @asynccontextmanager
-    async def use(self, name: str, scale: float = 1.0) -> AsyncIterator[AdapterChoice]:
+    async def use(
+        self, name: str, scale: float = 1.0, *, max_waiting: int | None = None
+    ) -> AsyncIterator[AdapterChoice]:
         """The adapter of this name, which stays in its slot while the context lasts.
 
-        Raises ApiError: there is none, or it cannot be read any more. Raises EngineError where the engine has ended.
+        Raises:
+            ApiError: there is none, or it cannot be read any more.
+            QueueFull: it is not in memory, and `max_waiting` requests wait for such adapters already.
+            EngineError: the engine has ended.
         """
         adapter = self._by_name.get(name)
         if adapter is None:  # it was removed after the model was found by it
             raise _unknown(name)
         place = adapter.place
         if place is None or adapter.is_leaving:
-            place = await self._bring(adapter)
+            if max_waiting is not None and self._num_waiting >= max_waiting:
+                raise QueueFull(f"{self._num_waiting} requests wait for adapters; the limit is {max_waiting}")
+            self._num_waiting += 1
+            try:
+                place = await self._bring(adapter)
+            finally:
+                self._num_waiting -= 1
         adapter.num_running += 1
         try:
             yield AdapterChoice(place.slot, place.digest, scale)
@@ -145,7 +158,7 @@ class Adapters:
         """Raises ApiError where an adapter cannot get this name."""
         if name in self._by_name and not in_place:
             raise ApiError(f"the adapter {name} is loaded already", param="lora_name", code="adapter_exists")
-        if len(self._by_name) >= MOST_ADAPTERS:
+        if name not in self._by_name and len(self._by_name) >= MOST_ADAPTERS:
             raise ApiError(f"there are {MOST_ADAPTERS} adapters, the most that one model has", param="lora_name")
 
     def remove(self, name: str) -> None:

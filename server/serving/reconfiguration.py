@@ -62,7 +62,9 @@ class Reconfiguration:
             log.error("config_kept", reason=str(error))
             return
         models = [_matching(served.all, self._each, own, old, settings) or own for own in each]
-        models += [model for model in served.all if model.settings not in self._each]  # which an administrator added
+        names = {name for own in each for name in _names(own)}
+        # Those that an administrator added stay, unless the file has their names now.
+        models += [each for each in served.all if each.settings not in self._each and each.model_name not in names]
         removed = [model for model in served.all if model not in models]
         added = [model for model in models if isinstance(model, ServerSettings)]
         if (removed or added) and settings.engine.kv_events is not None:
@@ -103,6 +105,10 @@ def _matching(
             theirs, ours = _loaded_with(model.settings, is_same_share), _loaded_with(own, is_same_share)
             return model if theirs == ours else None
     return None
+
+
+def _names(own: ServerSettings) -> set[str | None]:
+    return {own.served_model_name, *(name for table in own.tables for name in table.further_names)}
 
 
 def _share(settings: ServerSettings) -> tuple[float, int | None]:

@@ -174,7 +174,7 @@ class Residency:
         Raises:
             ApiError: 409, it is in use, or its weights cannot be read again.
         """
-        place, idle_sleep = self._places[model], model.idle_sleep
+        place, idle_sleep = self._place_of(model), model.idle_sleep
         is_there = model.is_open and model.is_in_memory
         if not is_there:
             return
@@ -297,6 +297,8 @@ class Residency:
             chosen = self._choose(others, num_models, num_bytes)
             sizes = [self._bytes_of([other]) for other in chosen]
             for other, size in zip(chosen, sizes, strict=True):
+                if other not in self._places or self._places[other].is_leaving:  # it was removed meanwhile
+                    continue
                 await self._put_to_sleep(other, in_favour_of=model)
                 freed += 0 if other.is_in_memory else size
             if chosen:

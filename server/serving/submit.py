@@ -223,7 +223,9 @@ async def _adapter(model: ServedModel, name: str, scale: float, seconds: float |
     async with AsyncExitStack() as using:
         try:
             async with asyncio.timeout(min(waits, default=None)):
-                adapter = await using.enter_async_context(model.adapters.use(name, scale))
+                adapter = await using.enter_async_context(
+                    model.adapters.use(name, scale, max_waiting=limits.max_num_queued_requests)
+                )
         except TimeoutError:
             raise ApiError(
                 f"the adapter {name} was not in memory within the {min(waits):g} s that the request may wait",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from engine.interface.config import AdapterLimits
 from server.model_sources.model_paths import GGUF_SUFFIX
-from server.startup.settings import ServerSettings, SettingsError
+from server.startup.settings import LARGEST_LORA_RANK, ServerSettings, SettingsError
 
 if TYPE_CHECKING:
     from engine.client import EngineClient
@@ -60,6 +60,7 @@ def limits_of(settings: ServerSettings) -> AdapterLimits:
         num_slots = max(len(paths), LEAST_SLOTS if settings.enable_lora else 1)
     if max_rank is None:
         max_rank = max([*ranks, *([LEAST_RANK] if settings.enable_lora or not ranks else [])])
+        max_rank = min(max_rank, LARGEST_LORA_RANK)  # beyond it an adapter is refused when it is read
     return AdapterLimits(num_slots, max_rank)
 
 

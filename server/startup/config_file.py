@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -122,7 +123,7 @@ class _Reader:
             value = tuple(value) if isinstance(value, list) else value
             value = setting.parse(value) if isinstance(value, str) else value
         elif setting.kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
+            value = _as_float(value)
         elif setting.kind is bool and isinstance(value, bool):
             value = setting.from_key(value)
         problem = "it must be a list of strings" if _is_wrong_list(setting, value) else setting.problem(value)
@@ -225,6 +226,13 @@ class _Reader:
     def _fail(self, problem: str, table: str | None = None) -> NoReturn:
         where = self._path if table is None else f"{self._path}, {table}"
         raise ConfigError(f"{where}: {problem}")
+
+
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _is_wrong_list(setting: Setting, value: Any) -> bool:

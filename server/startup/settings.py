@@ -31,6 +31,7 @@ REASONING_PARSERS = (*(syntax.name for syntax in REASONING_SYNTAXES), OFF)
 TASKS = tuple(Task)
 MAX_SECONDS = 86_400  # of every interval and timeout
 MAX_REPLICAS = 64  # of one machine
+LARGEST_LORA_RANK = 512
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 OPENAI_DEFAULTS = "openai"
@@ -209,7 +210,7 @@ class ServerSettings:
     max_lora_rank: int | None = setting(
         None,
         "largest rank of an adapter; if not given, that of --lora, and with --enable-lora at least 16",
-        limit=from_to(1, 512),
+        limit=from_to(1, LARGEST_LORA_RANK),
         metavar="RANK",
     )
     models_max: int | None = setting(

@@ -19,7 +19,9 @@ def low_rank(x: jax.Array, pairs: LowRankPairs, layer: jax.Array, layout: TokenL
     num_slots, rank, _ = up.shape
     inner = jnp.einsum("ti,sri->tsr", x, down, preferred_element_type=jnp.float32)
     inner = inner.reshape(len(x), num_slots, len(pairs.ends), rank)
-    inner = (inner * _shares(layout, num_slots, len(x))[:, :, None, None]).astype(x.dtype)
+    shares = _shares(layout, num_slots, len(x))[:, :, None, None]
+    # Another request's adapter may overflow, and 0 times infinity is a NaN.
+    inner = jnp.where(shares == 0, 0, inner * shares).astype(x.dtype)
     starts = (0, *pairs.ends)
     added = [
         jnp.einsum("tsr,sro->to", inner[:, :, part], up[..., starts[part] : end], preferred_element_type=jnp.float32)

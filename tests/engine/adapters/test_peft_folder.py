@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from engine.adapters.adapter_stacks import AdapterStacks
 from engine.adapters.gguf_adapter import open_adapter
 from engine.adapters.peft_folder import PeftFolder
 from engine.adapters.targets import AdapterTarget, targets_of
+from engine.interface.config import AdapterLimits
 from engine.interface.errors import ModelError
 from engine.models.open_model import open_model
 from tests.engine.adapters.peft_adapters import ALL, ATTENTION, pairs_of, rank_stabilised, write_adapter
@@ -108,6 +110,8 @@ def test_equal_weights_have_equal_digests_and_others_do_not(
         ({"lora_alpha": float("nan")}, "lora_alpha is NaN; it must be a number"),
         ({"rank_pattern": {"q_proj": -1}}, "rank_pattern is"),
         ({"rank_pattern": {"(a+)+": 2}}, "repeats no group"),
+        ({"rank_pattern": {".*" * 40 + "x": 2}}, "at most 3 groups and repeats"),
+        ({"alpha_pattern": {"(?:.|.)" * 20 + "!": 2}}, "at most 3 groups and repeats"),
         ({"alpha_pattern": {"[": 2}}, "no regular expression"),
         ({"r": 2}, "matrices of the rank 4, and adapter_config.json says 2"),
     ],
@@ -192,3 +196,14 @@ def test_half_a_folder_is_refused(tmp_path: Path, model: Path, targets: tuple[Ad
     assert "it has no adapter_config.json" in refusal()
     with pytest.raises(ModelError, match="is no adapter"):
         open_adapter(folder / "missing")
+
+
+def test_numbers_that_the_type_of_the_weights_does_not_have_are_refused(
+    tmp_path: Path, model: Path, targets: tuple[AdapterTarget, ...]
+) -> None:
+    pairs = pairs_of(model, ("q_proj",), 4, 1)
+    pairs[MODULE][0][0, 0] = 1e5
+    folder = write_adapter(tmp_path / "a", pairs, CONFIG)
+    PeftFolder(folder).read(targets, 4, 8)
+    with pytest.raises(ModelError, match="too large for float16"):
+        AdapterStacks(targets[:1], AdapterLimits(1, 4), "float16", ("llama",)).read(folder)

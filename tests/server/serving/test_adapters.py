@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.interface.types import QueueFull
 from server.protocol.errors import ApiError
-from server.serving.adapters import Adapters, InSlot
+from server.serving.adapters import MOST_ADAPTERS, Adapters, InSlot
 from tests.fakes.engine_client import FakeEngineClient
 
 
@@ -155,3 +156,34 @@ async def test_a_folder_that_cannot_be_used_is_refused_and_changes_nothing() -> 
     assert failed.value.status == 503
     async with adapters.use("a"):
         pass
+
+
+async def test_one_that_was_removed_before_the_model_was_loaded_leaves_its_slot() -> None:
+    engine = FakeEngineClient()
+    adapters = Adapters({"a": Path("a"), "b": Path("b")})
+    adapters.remove("a")
+    adapters.open(engine.client, 1, {"a": InSlot(0, "digest")})
+    async with adapters.use("b") as choice:
+        assert choice.slot == 0
+
+
+async def test_only_so_many_requests_wait_for_adapters() -> None:
+    adapters = adapters_of(FakeEngineClient(), "a", "b", num_slots=1)
+    async with adapters.use("a", max_waiting=1):
+        waiting = asyncio.create_task(adapters.use("b", max_waiting=1).__aenter__())
+        await turns()
+        with pytest.raises(QueueFull, match="1 requests wait for adapters; the limit is 1"):
+            async with adapters.use("b", max_waiting=1):
+                pass
+    assert (await waiting).slot == 0
+    async with adapters.use("b", max_waiting=0):  # in memory
+        pass
+
+
+async def test_a_full_list_of_adapters_lets_names_get_other_weights() -> None:
+    adapters = adapters_of(FakeEngineClient(), *(str(number) for number in range(MOST_ADAPTERS)))
+    with pytest.raises(ApiError, match="the most that one model has"):
+        await adapters.load("new", Path("new"))
+    await adapters.load("7", Path("new"), in_place=True)
+    async with adapters.use("7") as choice:
+        assert choice.digest == "new"

@@ -34,6 +34,7 @@ sampling = { temperature = 1.5 }
 chat-template-kwargs = { greeting = "ahoy" }
 """
 OTHER = '\n[models.other]\nmodel = "other.gguf"\n'
+THIRD = '\n[models.third]\nmodel = "third.gguf"\n'
 TEMPLATE = "{{ greeting }}:{% for m in messages %}{{ m.content }}{% endfor %}"
 
 
@@ -262,6 +263,35 @@ async def test_a_model_that_an_administrator_added_stays(start_several: StartSev
         await file.reload(server, CODER + OTHER, reconfiguration)
         assert server.sources["coder"].num_loads == 1
         assert server.served.names == ["coder", "other", "smollm2-135m-instruct"]
+        named = '\n[models.smollm2-135m-instruct]\nmodel = "x"\n'
+        await file.reload(server, CODER + named, reconfiguration)  # the file has its name now
+        assert server.served.names == ["coder", "smollm2-135m-instruct"]
+        assert server.served.find("smollm2-135m-instruct") is not added
+
+
+async def test_a_model_that_is_removed_while_another_one_goes_to_sleep_stops_no_load(
+    start_several: StartSeveral, file: File
+) -> None:
+    file.write("models-max = 2" + CODER + OTHER + THIRD)
+    async with start_several("", whole=file.read()) as server:
+        reconfiguration = again(server, file)
+        engine, other = server.engine("coder"), server.engine("other")
+        sleep, is_asked, may_sleep = engine.lifecycle.sleep, asyncio.Event(), asyncio.Event()
+
+        async def sleep_late(**options: Any) -> None:
+            is_asked.set()
+            await may_sleep.wait()
+            await sleep(**options)
+
+        engine.lifecycle.sleep = sleep_late
+        await file.reload(server, "models-max = 1" + CODER + OTHER + THIRD, reconfiguration)
+        waiting = asyncio.create_task(server.complete("third"))  # both others have to go
+        await is_asked.wait()
+        await file.reload(server, "models-max = 1" + CODER + THIRD, reconfiguration)
+        await eventually(lambda: other.is_shut_down and len(server.served.with_leaving) == 2)
+        may_sleep.set()
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await waiting)[1]["choices"][0]["text"] == "third:ab"
 
 
 async def test_models_that_leave_are_ended_with_the_server(start_several: StartSeveral, file: File) -> None:

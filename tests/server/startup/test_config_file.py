@@ -114,6 +114,7 @@ CODER = '[models.coder]\nmodel = "x"\n'
         ("port = 70000", "FILE: port is 70000; it must be from 0 to 65535"),
         ('port = "80"', "FILE: port is '80'; it must be an integer"),
         ("port = true", "FILE: port is True; it must be an integer"),
+        ("ping-interval = 1" + "0" * 400, "it must be above 0, at most 86400"),
         ("no-prefix-caching = 1", "FILE: no-prefix-caching is 1; it must be true or false"),
         ("allowed-hosts = [1]", "FILE: allowed-hosts is [1]; it must be a list of strings"),
         ("api-key = 12345678", "FILE: api-key is not what it should be; it must be a list of strings"),
