@@ -115,10 +115,11 @@ class BatchTable:
         self, owner: str, batch_id: str, created: int, expires: int, file: int, fields: Mapping[str, Any], max_open: int
     ) -> StoredBatch:
         """A new batch, which is to be validated; raises TooManyOpen."""
-        with self._database.transaction():
+        with self._database.reading():  # a transaction that fails counts all that is stored anew
             (num_open,) = self._run("SELECT count(*) FROM batches WHERE owner = ? AND is_open = 1", (owner,)).fetchone()
-            if num_open >= max_open:
-                raise TooManyOpen
+        if num_open >= max_open:
+            raise TooManyOpen
+        with self._database.transaction():
             self._run(
                 "DELETE FROM batches WHERE number IN (SELECT number FROM batches WHERE owner = ? AND is_open = 0 "
                 "ORDER BY number DESC LIMIT -1 OFFSET ?)",
@@ -179,11 +180,12 @@ class BatchTable:
             )
             return self._of(number)
 
-    def add_lines(self, number: int, lines: Sequence[BatchLine]) -> None:
-        """Adds lines of the input file to a batch that is being validated; raises DuplicateId."""
+    def add_lines(self, number: int, lines: Sequence[BatchLine], *, is_shared: bool) -> None:
+        """Adds lines of the input file to a batch that is being validated; raises DuplicateId, FilesFull."""
+        size = sum(LINE_OVERHEAD_BYTES + 2 * len(line.custom_id.encode()) for line in lines)
         with self._database.transaction():
             owner = self._of(number).owner
-            size = 0
+            self._files.held.check(owner, size, is_shared=is_shared)
             for line in lines:
                 try:
                     self._run(
@@ -192,7 +194,6 @@ class BatchTable:
                     )
                 except sqlite3.IntegrityError:
                     raise DuplicateId(line.number, line.custom_id) from None
-                size += LINE_OVERHEAD_BYTES + 2 * len(line.custom_id.encode())
             self._run(
                 "UPDATE batches SET size = size + ?, total = total + ? WHERE number = ?", (size, len(lines), number)
             )

@@ -12,8 +12,9 @@ from server.storage.database import Database
 FILE_OVERHEAD_BYTES = 4096  # of a file besides its pieces
 
 FILE_SCHEMA = (
+    # No number is used again: who still reads a file that was deleted must not get another owner's pieces.
     """CREATE TABLE IF NOT EXISTS files (
-        number INTEGER PRIMARY KEY,
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
         owner TEXT NOT NULL, id TEXT NOT NULL UNIQUE,
         name TEXT NOT NULL, purpose TEXT NOT NULL,
         created INTEGER NOT NULL, expires INTEGER,  -- seconds since 1970
@@ -85,10 +86,14 @@ class FileBytes:
 
     def check(self, owner: str, num_bytes: int, *, is_shared: bool) -> None:
         """Raises FilesFull. Where owners share the room, one may have half of what the others leave."""
+        if num_bytes > self.room(owner, is_shared=is_shared):
+            raise FilesFull(self._held.get(owner, 0), self.total, self.limit)
+
+    def room(self, owner: str, *, is_shared: bool) -> int:
+        """The bytes that an owner may still add; below 0 where its batches have written more than it may have."""
         held = self._held.get(owner, 0)
         room = self.limit - (self.total - held)
-        if held + num_bytes > (room // 2 if is_shared else room):
-            raise FilesFull(held, self.total, self.limit)
+        return (room // 2 if is_shared else room) - held
 
 
 class FileTable:
@@ -109,17 +114,16 @@ class FileTable:
         with database.reading():
             self._count()
 
-    def create(
-        self, owner: str, file_id: str, name: str, purpose: str, created: int, expires: int | None, state: FileState
-    ) -> int:
-        """Begins an empty file; returns its number."""
+    def create(self, owner: str, file_id: str, created: int, *, is_shared: bool) -> int:
+        """Begins an upload; returns the number of its file. Raises FilesFull."""
+        self.held.check(owner, FILE_OVERHEAD_BYTES, is_shared=is_shared)
         with self._database.transaction():
-            return self.insert(owner, file_id, name, purpose, created, expires, state)
+            return self.insert(owner, file_id, "", "", created, None, FileState.ARRIVING)
 
     def insert(
         self, owner: str, file_id: str, name: str, purpose: str, created: int, expires: int | None, state: FileState
     ) -> int:
-        """As `create`, within a transaction of the caller's."""
+        """Begins an empty file whether there is room for it or not, within a transaction of the caller's."""
         number = self._run(
             "INSERT INTO files (owner, id, name, purpose, created, expires, state, size) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, 0)",

@@ -71,10 +71,9 @@ class RecordStore:
     def num_bytes(self) -> int:
         return self._shares.total.num_bytes
 
-    @property
-    def has_room_for_files(self) -> bool:
-        """Whether files have fewer bytes than they may have together."""
-        return self._file_bytes.total < self._file_bytes.limit
+    def has_room_for_files(self, owner: str, *, is_shared: bool) -> bool:
+        """Whether files of this owner may have more bytes."""
+        return self._file_bytes.room(owner, is_shared=is_shared) > 0
 
     async def run(self, work: Callable[[Tables], T]) -> T:
         """The result of `work` in the store's thread, which is done even where its waiter is cancelled."""

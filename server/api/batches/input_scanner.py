@@ -64,6 +64,13 @@ class InputScanner:
         )
         self._note(error, duplicate.line)
 
+    def refuse_all(self) -> None:
+        """Notes that there is no room for the lines."""
+        message = "there is no room for the lines of this batch. Delete files, or wait until other batches end"
+        self._note(LineError(message, "files_full"), None)
+        self._rest = b""
+        self.is_given_up = True
+
     def _read(self, line: bytes) -> BatchLine | None:
         start, size = self._start, len(line)
         self._start += size + 1

@@ -160,7 +160,7 @@ class BatchRunner:
         return asyncio.create_task(run())
 
     async def _validate(self, batch: OpenBatch) -> None:
-        scanner = await validate(self._served, batch.stored)
+        scanner = await validate(self._served, batch.stored, is_shared=self._is_shared(batch.stored.owner))
         if scanner is None:
             return
         number, now = batch.stored.number, int(self.clock())
@@ -230,8 +230,6 @@ class BatchRunner:
 
     def _choose(self, *, is_others_turn: bool) -> OpenBatch | None:
         """The batch whose request is next: owners take turns, and the batches of one end in their order."""
-        if not self._store.has_room_for_files:
-            return None  # its answers need room; clients delete files
         now, first = asyncio.get_running_loop().time(), dict[str, OpenBatch]()
         last_turns: dict[str, int] = {}
         for batch in self._open.values():
@@ -250,7 +248,14 @@ class BatchRunner:
     def _may_run(self, batch: OpenBatch, is_others_turn: bool) -> bool:
         if self._keys.owner_of(batch.stored.owner) is None:
             return False  # its key is not in force; it waits until it expires
+        if not self._store.has_room_for_files(batch.stored.owner, is_shared=self._is_shared(batch.stored.owner)):
+            return False  # its answers need room; its owner deletes files
         return not is_others_turn or self._is_in_memory(batch)
+
+    def _is_shared(self, owner: str) -> bool:
+        """Whether other keys need room for files too."""
+        tenant = self._keys.owner_of(owner)
+        return tenant is None or self._keys.caller_of(tenant) != NOBODY
 
     def _is_in_memory(self, batch: OpenBatch) -> bool:
         try:

@@ -21,7 +21,7 @@ from server.protocol.errors import ApiError, shorten
 from server.startup.settings import ServerSettings
 from server.storage.batch_table import new_file_id
 from server.storage.database import StoreError
-from server.storage.file_table import FilesFull, FileState
+from server.storage.file_table import FilesFull
 from server.storage.record_store import RecordStore
 
 PIECE_BYTES = 64 << 10
@@ -45,7 +45,7 @@ class Upload:
 
     async def __aenter__(self) -> Upload:
         creating = asyncio.ensure_future(self._store.run(
-            lambda tables: tables.files.create(self._owner, self._id, "", "", self._created, None, FileState.ARRIVING)
+            lambda tables: tables.files.create(self._owner, self._id, self._created, is_shared=self._is_shared)
         ))  # fmt: skip
         try:
             self._number = await asyncio.shield(creating)
@@ -53,6 +53,8 @@ class Upload:
             self._number = await creating
             await self.__aexit__()
             raise
+        except FilesFull as error:
+            raise self._full(error) from error
         return self
 
     async def __aexit__(self, *_error: object) -> None:
@@ -87,14 +89,17 @@ class Upload:
                 lambda tables: tables.files.append(number, self._owner, start, piece, is_shared=self._is_shared)
             )
         except FilesFull as error:
-            own = f", {error.held} of them with this key, which may have half of what others leave"
-            raise ApiError(
-                f"files hold {error.total} bytes{own if self._is_shared else ''}; the limit of this server is "
-                f"{error.limit}. Delete files, or wait until they expire",
-                status=413, param=FILE_FIELD, code="files_full",
-            ) from error  # fmt: skip
+            raise self._full(error) from error
         self._num_bytes += size
         del self._rest[:size]
+
+    def _full(self, error: FilesFull) -> ApiError:
+        own = f", {error.held} of them with this key, which may have half of what others leave"
+        return ApiError(
+            f"files hold {error.total} bytes{own if self._is_shared else ''}; the limit of this server is "
+            f"{error.limit}. Delete files, or wait until they expire",
+            status=413, param=FILE_FIELD, code="files_full",
+        )  # fmt: skip
 
 
 async def upload(request: web.Request) -> web.Response:

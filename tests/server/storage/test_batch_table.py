@@ -21,7 +21,7 @@ from server.storage.batch_table import (
     TooManyOpen,
 )
 from server.storage.database import Database
-from server.storage.file_table import FILE_SCHEMA, FileBytes, FileState, FileTable
+from server.storage.file_table import FILE_SCHEMA, FileBytes, FilesFull, FileTable
 
 FIELDS = {"endpoint": "/v1/completions", "input_file_id": "in", "output_lifetime": 3600}
 
@@ -33,7 +33,7 @@ def open_tables(path: Path | None = None) -> tuple[BatchTable, FileTable]:
 
 
 def add_input(files: FileTable, name: str = "in", owner: str = "ann") -> int:
-    number = files.create(owner, name, "", "", 1, None, FileState.ARRIVING)
+    number = files.create(owner, name, 1, is_shared=False)
     files.append(number, owner, 0, b"the input", is_shared=False)
     files.finish(number, name, "batch", None)
     return number
@@ -41,7 +41,9 @@ def add_input(files: FileTable, name: str = "in", owner: str = "ann") -> int:
 
 def add_batch(batches: BatchTable, files: FileTable, num_lines: int = 3, name: str = "b1") -> StoredBatch:
     batch = batches.create("ann", name, 10, 99, add_input(files, f"in-{name}"), FIELDS, 5)
-    batches.add_lines(batch.number, [BatchLine(at, at, 1, 0, f"id {at}") for at in range(1, num_lines + 1)])
+    batches.add_lines(
+        batch.number, [BatchLine(at, at, 1, 0, f"id {at}") for at in range(1, num_lines + 1)], is_shared=False
+    )
     return batches.change(batch.number, "in_progress", {"model": "fake"})
 
 
@@ -97,11 +99,27 @@ def test_what_is_left_of_a_batch_fails_with_it() -> None:
     assert content(files, ended.fields["error_file_id"]).count(b"failed") == 4
 
 
+def test_lines_need_room() -> None:
+    batches, files = open_tables()
+    batch = batches.create("ann", "b", 10, 99, add_input(files), FIELDS, 5)
+    held = files.held.total
+    lines = [BatchLine(at, at, 1, 0, f"{at:0512}") for at in range(1, 1001)]
+    with pytest.raises(FilesFull):
+        batches.add_lines(batch.number, lines, is_shared=False)
+    with pytest.raises(FilesFull):
+        batches.add_lines(batch.number, lines[:500], is_shared=True)
+    assert (files.held.total, batches.counts()) == (held, (1, 0))
+    batches.add_lines(batch.number, lines[:500], is_shared=False)
+    assert batches.counts() == (1, 500)
+
+
 def test_a_custom_id_is_there_once_in_a_batch() -> None:
     batches, files = open_tables()
     first, second = add_batch(batches, files), add_batch(batches, files, name="b2")
     with pytest.raises(DuplicateId) as raised:
-        batches.add_lines(second.number, [BatchLine(9, 0, 1, 0, "new"), BatchLine(10, 0, 1, 0, "id 2")])
+        batches.add_lines(
+            second.number, [BatchLine(9, 0, 1, 0, "new"), BatchLine(10, 0, 1, 0, "id 2")], is_shared=False
+        )
     assert (raised.value.line, raised.value.custom_id) == (10, "id 2")
     assert batches.find(second.number).total == 3
     assert not batches.drop_lines(first.number), "it is computed already"

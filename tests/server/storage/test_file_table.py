@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from server.storage.database import Database
-from server.storage.file_table import FILE_OVERHEAD_BYTES, FILE_SCHEMA, FileBytes, FilesFull, FileState, FileTable
+from server.storage.file_table import FILE_OVERHEAD_BYTES, FILE_SCHEMA, FileBytes, FilesFull, FileTable
 
 LIMIT = 1 << 20
 
@@ -18,7 +18,7 @@ def open_files(path: Path | None = None, limit: int = LIMIT) -> FileTable:
 
 
 def add(files: FileTable, name: str, content: bytes = b"", owner: str = "ann", piece: int = 10) -> int:
-    number = files.create(owner, name, "", "", 100, None, FileState.ARRIVING)
+    number = files.create(owner, name, 100, is_shared=False)
     for start in range(0, len(content), piece):
         files.append(number, owner, start, content[start : start + piece], is_shared=False)
     files.finish(number, name + ".jsonl", "batch", 500)
@@ -55,7 +55,7 @@ def test_a_file_is_its_owners() -> None:
 def test_pages_of_the_list() -> None:
     files = open_files()
     numbers = {name: add(files, name) for name in "abcd"}
-    arriving = files.create("ann", "e", "", "", 100, None, FileState.ARRIVING)
+    arriving = files.create("ann", "e", 100, is_shared=False)
     assert names(files) == ["a", "b", "c", "d"]
     assert names(files, is_ascending=False, limit=2) == ["d", "c"]
     assert names(files, after=numbers["b"]) == ["c", "d"]
@@ -76,6 +76,29 @@ def test_room_is_counted_and_given_back() -> None:
     assert files.held.total == 0
 
 
+def test_a_reader_of_a_deleted_file_never_gets_the_bytes_of_the_next() -> None:
+    files = open_files()
+    number = add(files, "a", b"0123456789" * 3)
+    _, place = files.read_pieces(number, -1, 10)
+    files.discard(number)
+    add(files, "b", b"the secret of another owner", owner="bob")
+    assert files.read_pieces(number, place, 100)[0] == b""
+    assert files.read_range(number, 0, 100) == b""
+
+
+def test_empty_files_need_room() -> None:
+    files = open_files(limit=3 * FILE_OVERHEAD_BYTES)
+    for name in "abc":
+        add(files, name)
+    with pytest.raises(FilesFull):
+        add(files, "d")
+    assert names(files) == ["a", "b", "c"]
+    files = open_files(limit=3 * FILE_OVERHEAD_BYTES)
+    files.create("ann", "a", 100, is_shared=True)
+    with pytest.raises(FilesFull):
+        files.create("ann", "b", 100, is_shared=True)
+
+
 def test_one_owner_of_several_may_have_half_of_what_the_others_leave() -> None:
     held = FileBytes(100)
     held.add("ann", 40)
@@ -91,7 +114,7 @@ def test_one_owner_of_several_may_have_half_of_what_the_others_leave() -> None:
 def test_what_had_not_arrived_is_dropped_at_the_next_start(tmp_path: Path) -> None:
     files = open_files(tmp_path / "store")
     add(files, "a", b"whole")
-    number = files.create("ann", "b", "", "", 100, None, FileState.ARRIVING)
+    number = files.create("ann", "b", 100, is_shared=False)
     files.append(number, "ann", 0, b"half", is_shared=False)
     files._database.close()
     again = open_files(tmp_path / "store")

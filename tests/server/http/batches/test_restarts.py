@@ -194,9 +194,29 @@ async def test_answers_wait_for_room(start_server: StartServer) -> None:
         body = {"model": "fake", "prompt": "x" * 400, "max_tokens": 50}
         batch = await create(client, b"".join(line(f"r{at}", body) for at in range(16)))
         async with asyncio.timeout(10):
-            while server.served.store.has_room_for_files:
+            while server.served.store.has_room_for_files("", is_shared=False):
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         assert (await client.batches.retrieve(batch.id)).status == "in_progress"
         await client.files.delete(filler.id)
         assert (await ended(client, batch.id)).status == "completed"
+
+
+async def test_a_key_may_not_fill_the_store_with_lines_and_answers(start_server: StartServer) -> None:
+    keys = ("key-of-ann ann", "key-of-ben ben")
+    server = await start_server(FakeEngineClient(), store_file_bytes=100_000, max_batch_requests=1, api_keys=keys)
+    async with client_of(server, "key-of-ann") as ann, client_of(server, "key-of-ben") as ben:
+        content = b"".join(line(f"{at:0500}", {"model": "fake", "prompt": "x", "max_tokens": 1}) for at in range(40))
+        full = await ended(ann, (await create(ann, content)).id)
+        assert full.errors is not None
+        assert full.errors.data is not None
+        assert (full.status, [error.code for error in full.errors.data]) == ("failed", ["files_full"])
+        await ann.files.delete(full.input_file_id)
+        await ann.files.create(file=("a", bytes(36_000)), purpose="batch")
+        body = {"model": "fake", "prompt": "x" * 400, "max_tokens": 50}
+        waits = await create(ann, b"".join(line(f"r{at}", body) for at in range(6)))
+        await wait_for(ann, waits.id, lambda batch: bool(batch.request_counts and batch.request_counts.completed))
+        assert (await ended(ben, (await create(ben, line("ben"))).id)).status == "completed"
+        stays = await ann.batches.retrieve(waits.id)
+        assert stays.request_counts is not None
+        assert (stays.status, stays.request_counts.completed) == ("in_progress", 1)
