@@ -73,7 +73,8 @@ def hash_request_tokens(
 
     Args:
         extra_keys: what else distinguishes this request's pages, for example a cache salt.
-        spans: in the order of their positions; a page with a part of one has its name as a further key.
+        spans: in the order of their positions; a page with a part of one has its name as a further key, which is never
+            the first one, because clients choose that.
     """
     hashes: list[PageHash] = []
     first = len(known) * page_size
@@ -85,7 +86,9 @@ def hash_request_tokens(
         keys = extra_keys
         if spans:
             begin = first + end - page_size
-            keys += tuple(span.name for span in spans if span.start < begin + page_size and span.end > begin)
+            names = tuple(span.name for span in spans if span.start < begin + page_size and span.end > begin)
+            if names:
+                keys = (*(extra_keys or ("",)), *names)
         page_hash = hash_page_tokens(hash_function, parent, unnamed[end - page_size : end], keys)
         parent = page_hash.hash_value
         hashes.append(page_hash)

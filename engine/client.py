@@ -124,7 +124,7 @@ class EngineClient:
         Args:
             request_id: must differ from those of all unfinished requests; chosen here if None.
             priority: requests of lower priority numbers run first, and equal ones in order of arrival.
-            cache_salt: only requests with the same salt share prefixes.
+            cache_salt: only requests with the same salt share prefixes and the embeddings of pictures.
             timeout: seconds until the request ends with TIMEOUT, at most the configured request_timeout.
             matcher: of the grammar that the output must follow, in its initial state; the engine owns it from now on.
             tenant: the owner of the request; tenants have fair shares of the engine.
@@ -180,7 +180,7 @@ class EngineClient:
             wants_progress=wants_progress,
             is_whole=is_encoder,
             second_start=second_start,
-            pictures=tuple(pictures),
+            pictures=tuple(picture.with_salt(cache_salt) for picture in pictures),
             adapter=adapter,
             submitted_at=time.perf_counter(),
         )

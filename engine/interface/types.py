@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # only types need it here, so that parameters can be made without it
@@ -113,6 +114,10 @@ class PromptPicture:
     def end(self) -> int:
         """The position behind the last one."""
         return self.start + self.num_tokens
+
+    def with_salt(self, salt: str | None) -> PromptPicture:
+        """The same with a digest that only requests with the same salt have, so that no others share its embeddings."""
+        return self if salt is None else replace(self, digest=sha256(salt.encode() + self.digest).digest())
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ class PictureCache:
         needed = [picture for picture in request.pictures if picture.end > num_cached_tokens]
         missing = {picture.digest: picture for picture in needed if picture.digest not in held}
         if missing and not self._hold(request, list(missing.values())):
+            self.release(request)  # more pages may have left the prefix cache since it held the others
             return True
         return any(self._entries[picture.digest].job is not None for picture in needed)
 

@@ -50,7 +50,8 @@ class PictureDecoder:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="eagre-pictures")
         self._worker: _Worker | None = None
-        self._idle_timer: threading.Timer | None = None
+        self._idle_timer: threading.Timer | None = None  # of the process since its last picture
+        self._num_decoded = 0
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -86,6 +87,7 @@ class PictureDecoder:
                 raise QueueFull(_CANNOT_START)
             if self._idle_timer is not None:
                 self._idle_timer.cancel()
+                self._idle_timer = None  # one that has fired and waits for the lock would end the process otherwise
             if self._worker is not None and not self._worker.is_alive:
                 self._end()
             worker = self._worker = self._worker or _Worker()
@@ -100,13 +102,15 @@ class PictureDecoder:
         finally:
             with self._lock:
                 if self._worker is not None:  # and so it is not closed
-                    self._idle_timer = threading.Timer(IDLE_SECONDS, self._end_idle)
+                    self._num_decoded += 1
+                    self._idle_timer = threading.Timer(IDLE_SECONDS, self._end_idle, [self._num_decoded])
                     self._idle_timer.daemon = True
                     self._idle_timer.start()
 
-    def _end_idle(self) -> None:
+    def _end_idle(self, num_decoded: int) -> None:
         with self._lock:
-            self._end()
+            if self._idle_timer is not None and self._num_decoded == num_decoded:
+                self._end()
 
     def _end(self) -> None:
         worker, self._worker = self._worker, None

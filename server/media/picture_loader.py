@@ -93,17 +93,17 @@ class PictureLoader:
     def _read_file(self, picture: Picture) -> bytes:
         if self._folder is None:
             raise _refused(picture, "is a file, and this server reads none; --allowed-media-path names a folder")
-        parts = urlsplit(picture.url)
         unfound = _refused(picture, "is no file that can be read in the folder of --allowed-media-path")
-        if parts.netloc not in ("", "localhost"):
-            raise unfound
         try:
+            parts = urlsplit(picture.url)
+            if parts.netloc not in ("", "localhost"):
+                raise unfound
             path = (self._folder / unquote(parts.path)).resolve()
             if not path.is_relative_to(self._folder.resolve()):
                 raise unfound
             with open_regular(path) as file:
                 content: bytes = file.read(MAX_BYTES + 1)
-        except (OSError, ValueError):
+        except (OSError, ValueError, RuntimeError):  # RuntimeError: before Python 3.13, links in a circle
             raise unfound from None
         if len(content) > MAX_BYTES:
             raise _refused(picture, f"has more than {MAX_BYTES} bytes, the limit")

@@ -57,3 +57,11 @@ def test_pages_with_a_part_of_a_named_span_have_its_name_as_a_key():
     others = hash_request_tokens(sha256_hash, 4, tokens, ("salt",), spans=[spans[0], spans[1]._replace(name="c")])
     assert others[:2] == hashes[:2]
     assert {page.hash_value for page in others[2:]}.isdisjoint(page.hash_value for page in hashes)
+
+
+def test_no_salt_is_mistaken_for_the_name_of_a_span():
+    spans = [NamedSpan(0, 4, "picture a")]
+    (of_picture,) = hash_request_tokens(sha256_hash, 4, [7] * 4, spans=spans)
+    (of_salt,) = hash_request_tokens(sha256_hash, 4, [7] * 4, ("picture a",))
+    assert of_picture.hash_value != of_salt.hash_value
+    assert of_picture.extra_keys != of_salt.extra_keys

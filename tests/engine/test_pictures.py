@@ -101,6 +101,7 @@ async def test_an_engine_that_sees(folder: Path, backend: str, request: pytest.F
     try:
         await tokens_are_those_of_transformers(client, GEMMA)
         await one_changed_pixel_is_another_picture(client)
+        await other_salts_share_no_embeddings(client)
         await aborted_requests_hold_no_embeddings(engine, client)
         await a_sleeping_engine_forgets_its_embeddings(client)
         assert client.stats().compiles_after_ready == 0
@@ -150,6 +151,13 @@ async def one_changed_pixel_is_another_picture(client: EngineClient) -> None:
     events = [event async for event in client.submit(prompt["prompt_token_ids"], params, pictures=[changed])]
     assert events[-1].num_cached_tokens == start // 4 * 4
     assert client.stats().encoder_runs == num_runs + 1
+
+
+async def other_salts_share_no_embeddings(client: EngineClient) -> None:
+    num_runs = client.stats().encoder_runs
+    for salt in ("a", "b", "a"):
+        await ask(client, GEMMA.prompts[0], cache_salt=salt)
+    assert client.stats().encoder_runs == num_runs + 2
 
 
 async def aborted_requests_hold_no_embeddings(engine: Engine, client: EngineClient) -> None:

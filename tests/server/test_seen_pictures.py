@@ -206,6 +206,7 @@ async def test_files_of_the_allowed_folder_are_read(start_server: StartServer, t
     for folder in (tmp_path, tmp_path / "in"):
         (folder / "a.png").write_bytes(base64.b64decode(RED.partition(",")[2]))
     (tmp_path / "in" / "link.png").symlink_to(tmp_path / "a.png")
+    (tmp_path / "in" / "circle.png").symlink_to("circle.png")
     server = await start_server(text_model=SeeingTextModel(), allowed_media_path=str(tmp_path / "in"))
 
     async def status_of(url: str) -> int:
@@ -215,6 +216,8 @@ async def test_files_of_the_allowed_folder_are_read(start_server: StartServer, t
     assert await status_of(f"file://{tmp_path}/in/a.png") == 200
     for path in (f"{tmp_path}/a.png", f"{tmp_path}/in/../a.png", f"{tmp_path}/in/link.png", f"{tmp_path}/in", "/none"):
         assert await status_of(f"file://{path}") == 400
+    for url in (f"file://{tmp_path}/in/circle.png", "file://[/a.png", "file:///a%00.png"):
+        assert await status_of(url) == 400
 
 
 async def test_pictures_of_allowed_hosts_are_downloaded(start_server: StartServer, tmp_path: Path) -> None:

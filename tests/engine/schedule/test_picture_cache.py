@@ -84,6 +84,20 @@ def test_requests_hold_all_or_nothing() -> None:
     assert not cache.must_wait(second, 0)
 
 
+def test_requests_whose_pages_have_left_the_prefix_cache_do_not_wait_for_each_other() -> None:
+    cache = PictureCache(2, 2, 100)
+    requests = [request("r", "a", "b"), request("s", "c", "d")]
+    for each in requests:
+        assert cache.must_wait(each, 8)  # the page of its first picture is cached
+    for _ in range(4):
+        encode_all(cache)
+        for each in list(requests):
+            if not cache.must_wait(each, 0):
+                cache.release(each)
+                requests.remove(each)
+    assert requests == []
+
+
 def test_a_picture_that_nobody_wants_any_more_is_not_encoded() -> None:
     cache = PictureCache(2, 2, 100)
     first, second = request("r", "a"), request("s", "b", "c")

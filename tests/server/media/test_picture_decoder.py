@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import io
 import struct
+import threading
 import zlib
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing, suppress
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ import pytest
 import pytest_asyncio
 from PIL import Image
 
+from engine.interface.python_process import python_command
+from server.media import picture_decoder
 from server.media.picture_decoder import PictureDecoder, UndecodablePicture
 from server.media.tiling import Tiling
 
@@ -139,3 +142,30 @@ async def test_changed_bytes_end_no_process(decoder: PictureDecoder, at: int) ->
     with suppress(UndecodablePicture):
         await decode(decoder, damaged)
     assert (await decode(decoder, GOOD)).shape == (4, 4, 3)
+
+
+async def test_an_idle_timer_that_fires_late_does_not_end_a_process_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[Callable[[], None]] = []
+    commands: list[object] = []
+
+    class LateTimer(threading.Timer):
+        def __init__(self, interval: float, function: Callable[..., None], args: Sequence[object] = ()) -> None:
+            super().__init__(interval, function, args)
+            ends.append(lambda: function(*args))
+
+    def counted(*arguments: str) -> list[str]:
+        commands.append(arguments)
+        return python_command(*arguments)
+
+    monkeypatch.setattr(threading, "Timer", LateTimer)
+    monkeypatch.setattr(picture_decoder, "python_command", counted)
+    content = encoded(Image.new("RGB", (9, 5), (255, 0, 0)))
+    with closing(PictureDecoder()) as decoder:
+        for _ in range(2):
+            await decode(decoder, content)
+        ends[0]()
+        await decode(decoder, content)
+        assert len(commands) == 1
+        ends[-1]()
+        await decode(decoder, content)
+        assert len(commands) == 2
