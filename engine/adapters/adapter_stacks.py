@@ -56,8 +56,9 @@ class AdapterStacks:
             adapter = open_adapter(path)
             adapter.check_architecture(self._architectures)
             weights = adapter.read(self._targets, self._limits.max_rank, self._rank)
-            largest = float(jnp.finfo(self._dtype).max)
-            if any(max(half.max(), -half.min()) > largest for pair in weights.pairs.values() for half in pair[:2]):
+            with np.errstate(over="ignore"):
+                halves = [half.astype(self._dtype) for pair in weights.pairs.values() for half in pair[:2]]
+            if not all(np.isfinite(half).all() for half in halves):
                 raise ModelError(f"{path}: the adapter has numbers that are too large for {self._dtype}")
             return weights
 

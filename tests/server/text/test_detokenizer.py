@@ -59,8 +59,10 @@ def test_every_split_gives_the_whole_text(token_ids: list[int], data: st.DataObj
         end = data.draw(st.integers(start + 1, len(token_ids)))
         text += detokenizer.decode(token_ids[start:end])
         start = end
-    # Half a character at the end is left out; the reference has U+FFFD in its place.
-    assert REFERENCE.decode(token_ids, skip_special_tokens=True) in (text, text + "\ufffd")
+    # Half a character at the end is left out; the reference has U+FFFD in its place, or one for each of its bytes.
+    expected = REFERENCE.decode(token_ids, skip_special_tokens=True)
+    assert expected.startswith(text)
+    assert expected[len(text) :] in ("", "\ufffd", "\ufffd" * 2, "\ufffd" * 3)
 
 
 @given(st.text(max_size=30))
