@@ -29,6 +29,7 @@ from engine.interface.types import (
     Progress,
     PromptPicture,
     TraceEvent,
+    picture_bytes,
 )
 from engine.loop import Abort
 from engine.models import open_model
@@ -153,7 +154,8 @@ class EngineClient:
         elif not is_checked:
             params.check_token_ids(self.model_info.vocab_size)
             self.check_prompt(prompt_token_ids, params.max_tokens, num_prompt_output_tokens=num_prompt_output_tokens)
-        self._queue.check(num_tokens)
+        num_picture_bytes = picture_bytes(pictures)
+        self._queue.check(num_tokens, num_picture_bytes)
         arrival = self._queue.num_submitted
         if request_id is None:
             request_id = f"request-{arrival}"
@@ -186,7 +188,7 @@ class EngineClient:
         )
         stream = request.mailbox = TokenStream(request, self._abort)
         self._streams[request_id] = stream
-        self._queue.add(num_tokens)
+        self._queue.add(num_tokens, num_picture_bytes)
         self._engine_loop.post(request)
         self._timeouts.watch(asyncio_loop, stream, request)
         return stream

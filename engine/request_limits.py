@@ -8,11 +8,14 @@ from engine.interface.types import QueueFull
 from engine.schedule.live_requests import SchedulerCounters
 from sampling.host.params import InvalidParameter
 
+# Of the pictures of requests that wait, in bytes of their pixels: a token of text takes a few bytes, one of a picture
+# up to twelve thousand.
+MAX_QUEUED_PICTURE_BYTES = 1 << 30
 LEAST_TEXT = 2  # tokens of a text of an encoder: its own begin and end
 
 
 class QueueLimits:
-    """Counts the requests that wait and their prompt tokens, those in the engine's inbox included."""
+    """Counts the requests that wait, their prompt tokens and pixels, those in the engine's inbox included."""
 
     def __init__(self, config: EngineConfig, counters: SchedulerCounters) -> None:
         self._config = config
@@ -20,14 +23,15 @@ class QueueLimits:
         # These counts continue those of earlier clients of the engine, whose requests have all left the queue.
         self.num_submitted = counters.num_dequeued
         self._num_submitted_tokens = counters.num_dequeued_tokens
+        self._num_submitted_picture_bytes = counters.num_dequeued_picture_bytes
 
     @property
     def num_waiting_tokens(self) -> int:
         """Prompt tokens of the requests that were never admitted."""
         return self._num_submitted_tokens - self._counters.num_dequeued_tokens
 
-    def check(self, num_tokens: int) -> None:
-        """Raises QueueFull if the queue has no room for a prompt of `num_tokens` tokens."""
+    def check(self, num_tokens: int, num_picture_bytes: int = 0) -> None:
+        """Raises QueueFull if the queue has no room for a prompt of `num_tokens` tokens with such pictures."""
         num_requests = self.num_submitted - self._counters.num_dequeued
         if num_requests >= self._config.max_num_queued_requests:
             raise QueueFull(f"{num_requests} requests are queued; the limit is {self._config.max_num_queued_requests}")
@@ -37,11 +41,18 @@ class QueueLimits:
                 f"{num_waiting} prompt tokens are queued and this prompt has {num_tokens}; "
                 f"the limit is {self._config.max_num_queued_tokens}"
             )
+        num_bytes = self._num_submitted_picture_bytes - self._counters.num_dequeued_picture_bytes
+        if num_bytes and num_bytes + num_picture_bytes > MAX_QUEUED_PICTURE_BYTES:
+            raise QueueFull(
+                f"pictures of {num_bytes >> 20} MiB are queued and this prompt has {num_picture_bytes >> 20} MiB; "
+                f"the limit is {MAX_QUEUED_PICTURE_BYTES >> 20} MiB"
+            )
 
-    def add(self, num_tokens: int) -> None:
+    def add(self, num_tokens: int, num_picture_bytes: int = 0) -> None:
         """Counts a submitted request."""
         self.num_submitted += 1
         self._num_submitted_tokens += num_tokens
+        self._num_submitted_picture_bytes += num_picture_bytes
 
 
 def check_prompt(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
@@ -118,6 +118,11 @@ class PromptPicture:
     def with_salt(self, salt: str | None) -> PromptPicture:
         """The same with a digest that only requests with the same salt have, so that no others share its embeddings."""
         return self if salt is None else replace(self, digest=sha256(salt.encode() + self.digest).digest())
+
+
+def picture_bytes(pictures: Sequence[PromptPicture]) -> int:
+    """What the pixels of pictures take, in bytes."""
+    return sum(picture.pixels.nbytes for picture in pictures)
 
 
 @dataclass(frozen=True, slots=True)

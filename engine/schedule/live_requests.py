@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cache.pool import PagePool
-from engine.interface.types import FinishReason
+from engine.interface.types import FinishReason, picture_bytes
 from engine.schedule.picture_cache import PictureCache
 from engine.schedule.prefix_cache import PrefixCache
 from engine.schedule.request import Request, RequestStatus
@@ -23,6 +23,7 @@ class SchedulerCounters:
     num_admitted: int = 0  # requests that have ever started
     num_dequeued: int = 0  # requests that left the queue for the first time, because they were admitted or ended
     num_dequeued_tokens: int = 0  # prompt tokens of those requests
+    num_dequeued_picture_bytes: int = 0  # of the pixels of their pictures
     num_prompt_tokens: int = 0  # prompt tokens of admitted requests
     num_generation_tokens: int = 0  # committed output tokens
     num_preemptions: int = 0
@@ -154,3 +155,4 @@ class LiveRequests:
     def _count_dequeued(self, request: Request) -> None:
         self.counters.num_dequeued += 1
         self.counters.num_dequeued_tokens += request.num_prompt_tokens
+        self.counters.num_dequeued_picture_bytes += picture_bytes(request.pictures)

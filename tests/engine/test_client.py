@@ -5,11 +5,21 @@ import gc
 import threading
 import time
 
+import numpy as np
 import pytest
 
+from engine import request_limits
 from engine.client import EngineClient
 from engine.interface.config import EngineConfig, ModelInfo
-from engine.interface.types import EngineError, EngineStalled, EngineStats, FinishReason, HostLost, QueueFull
+from engine.interface.types import (
+    EngineError,
+    EngineStalled,
+    EngineStats,
+    FinishReason,
+    HostLost,
+    PromptPicture,
+    QueueFull,
+)
 from engine.loop import EngineLoop
 from engine.schedule.request import Request
 from sampling.host.params import InvalidParameter, SamplingParams
@@ -227,6 +237,29 @@ async def test_the_queue_is_bounded_in_requests_and_in_prompt_tokens(make_client
     reasons = [(await read(stream))[1] for stream in streams]
     assert reasons == [FinishReason.LENGTH] * 4 + [FinishReason.ABORT]
     await read(client.submit([1], greedy(2)))
+
+
+async def test_the_queue_is_bounded_in_the_pixels_of_pictures(make_client, monkeypatch):
+    monkeypatch.setattr(request_limits, "MAX_QUEUED_PICTURE_BYTES", 3 << 20)
+    client, engine = make_client()
+    engine.gate.clear()
+    streams = [client.submit([1], greedy(2)) for _ in range(2)]
+    while engine.scheduler.num_running < 2:
+        await asyncio.sleep(0.001)
+    pictures = [PromptPicture(0, 1, b"digest", np.zeros((2 << 20,), np.uint8))]
+    streams.append(client.submit([1, 2], greedy(2), pictures=pictures))
+    with pytest.raises(QueueFull, match="of 2 MiB are queued and this prompt has 2 MiB; the limit is 3"):
+        client.submit([1, 2], greedy(2), pictures=pictures)
+    streams.append(client.submit([1, 2], greedy(2)))  # a text has room
+    streams[2].abort()
+    engine.gate.set()
+    for stream in streams:
+        await read(stream)
+    engine.gate.clear()
+    again = client.submit([1, 2], greedy(2), pictures=pictures)
+    again.abort()
+    engine.gate.set()
+    await read(again)
 
 
 async def test_a_client_whose_other_hosts_have_been_let_go_leaves_no_thread_behind():
