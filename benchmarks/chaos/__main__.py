@@ -67,7 +67,7 @@ async def _attack(server: ServerProcess, options: argparse.Namespace, pauses: Pa
         await stage.attacked(min(options.seconds / 3, ROUND_SECONDS), options.seed)
         before = await when_idle(session, url, server.pid)
         await (_each(stage, options, server.pid) if options.each else _all_at_once(stage, options, server.pid))
-        after = await when_idle(session, url, server.pid)
+        after = await when_idle(session, url, server.pid, since=before)
         again, _ = await undisturbed(session, url, streams)
         if again != texts:
             stage.ledger.fail("the texts of the reference streams have changed")

@@ -79,16 +79,20 @@ def _count_descriptors(pid: int) -> int:
     return len(list(folder.iterdir())) if folder.exists() else 0
 
 
-async def when_idle(session: aiohttp.ClientSession, url: str, pid: int, seconds: float = 60.0) -> ServerState:
+async def when_idle(
+    session: aiohttp.ClientSession, url: str, pid: int, seconds: float = 60.0, *, since: ServerState | None = None
+) -> ServerState:
     """The state once nothing runs any more and memory has settled, or after `seconds`.
 
-    After its start a server still loads compiled programs, which takes long on a busy machine.
+    After its start a server still loads compiled programs, which takes long on a busy machine. With `since`, the wait
+    goes on while something seems to have leaked: helper processes that have nothing to do end after half a minute.
     """
     state = await ServerState.of(session, url, pid)
     for _ in range(int(seconds)):
         before = state
         await asyncio.sleep(1.0)  # also for connections that are just being closed
         state = await ServerState.of(session, url, pid)
-        if before.is_idle and state.is_idle and state.resident_bytes - before.resident_bytes < SETTLED_GROWTH:
+        is_settled = state.resident_bytes - before.resident_bytes < SETTLED_GROWTH
+        if before.is_idle and state.is_idle and is_settled and not (since and state.leaks_since(since)):
             break
     return state

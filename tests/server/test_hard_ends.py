@@ -199,7 +199,7 @@ async def test_every_attack_at_once_changes_no_text_and_leaves_nothing(
             num_streams = (await stage.attacked(CHAOS_S, seed=5)).num_streams
             while stage.ledger.num_attacks <= MIN_ATTACKS and stage.num_rounds < 20:  # on a machine that is very busy
                 num_streams += (await stage.attacked(CHAOS_S, seed=5)).num_streams
-            after = await when_idle(http, server.url, server.pid)
+            after = await when_idle(http, server.url, server.pid, since=before)
     assert stage.ledger.failures == []
     assert after.leaks_since(before) == []
     assert num_streams >= len(streams)
