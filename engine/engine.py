@@ -25,11 +25,10 @@ from engine.interface.address import KVEndpoint
 from engine.interface.config import TILE_SIZE, EngineConfig, ModelInfo
 from engine.interface.cpu import cpu_features
 from engine.interface.errors import ModelError
-from engine.interface.types import EngineBusy, EngineStats, KVOffloadStats, PictureInput, Progress
+from engine.interface.types import EngineBusy, EngineStats, KVOffloadStats, Progress
 from engine.kv_events.publisher import KVEventPublisher
 from engine.kv_transfer.kv_offload import KVOffload, files_of
 from engine.loop import EngineLoop
-from engine.models.encoders.vision_encoder import VisionEncoder
 from engine.models.open_model import OpenModel, open_model
 from engine.models.registry import names_in_gguf
 from engine.multihost.group import Group, open_group
@@ -43,14 +42,12 @@ from engine.step.compiled import CompileCounter
 from engine.step.device_runner import DeviceRunner
 from engine.step.jax_cache import JaxCompilationCache
 from engine.step.page_io import page_parts
-from engine.step.picture_encoding import PictureEncoding
+from engine.step.picture_encoding import PictureEncoding, picture_input, picture_positions
 from engine.step.shapes import ShapeTable
 from engine.timeline import Timeline
+from engine.unsupported_settings import refuse_unsupported
 from engine.weights.host_memory import give_back_freed
 from engine.weights.layout import Params, Precision
-
-MAX_PICTURES_KEPT = 32  # whose embeddings are in memory, or more, if they are small
-MAX_PICTURE_POSITIONS_KEPT = 8192
 
 _NATIVE_GRAIN = 16  # tokens that native products multiply together; of a tile they compute no padding beyond these
 
@@ -128,12 +125,7 @@ class Engine:
         """
         config.check_packages()
         opened = open_model(path, language_model_only=config.language_model_only)
-        _refuse_beside_states(opened.config, config)
-        _refuse_beside_pictures(opened.model.encoder, config)
-        if config.adapters is not None and not targets_of(opened.model):
-            raise ValueError(f"{opened.architecture.transformers_name} takes no adapters (lora, enable_lora) yet")
-        if opened.model.is_encoder:
-            _refuse_of_encoders(config)
+        refuse_unsupported(opened, config)
         group = open_group(config, opened, progress)
         try:
             with ExitStack() as undo:
@@ -154,7 +146,7 @@ class Engine:
         backends, place = choose_devices(config, opened.model)
         max_model_len = min(config.max_model_len or sizes.context_length, sizes.context_length)
         layout = _kv_layout(sizes, config, backends, max_model_len)
-        layout = replace(layout, pictures=_picture_positions(opened.model.encoder, max_model_len))
+        layout = replace(layout, pictures=picture_positions(opened.model.encoder, max_model_len))
         layout = replace(layout, num_pages=group.settle(layout.num_pages))
         # So a request that could never fit into the pages is refused as too long, before it is queued.
         max_model_len = min(max_model_len, (layout.num_pages - 1) * layout.page_size)
@@ -192,7 +184,7 @@ class Engine:
             matmul_backend=backends.for_products.name,
             attention_backend=backends.for_attention.name,
             backend_detail=backends.detail,
-            pictures=_picture_input(opened.model.encoder, layout, max_model_len),
+            pictures=picture_input(opened.model.encoder, layout, max_model_len),
             encoder_bytes=opened.encoder_bytes(backends.weights, Precision.of_engine(config)),
             is_encoder=opened.model.is_encoder,
             num_labels=opened.model.num_labels,
@@ -411,69 +403,6 @@ def _jax_cache(config: EngineConfig, fingerprint: str) -> AbstractContextManager
     )
 
 
-def _refuse_beside_states(model: ModelConfig, config: EngineConfig) -> None:
-    """Raises ValueError for settings that models with recurrent layers cannot have yet."""
-    if not model.states:
-        return
-    for name, is_set in (
-        ("tensor_parallel", config.tensor_parallel > 1),
-        ("num_hosts", config.num_hosts > 1),
-        ("decode_chunk", config.decode_chunk > 1),
-        ("prefix_cache_dir", config.keeps_pages),
-    ):
-        if is_set:
-            raise ValueError(
-                f"{name} is {getattr(config, name)!r}, which a model with recurrent layers cannot have: it has states "
-                "beside its pages"
-            )
-
-
-def _refuse_beside_pictures(encoder: VisionEncoder | None, config: EngineConfig) -> None:
-    """Raises ValueError for settings that models that see cannot have yet."""
-    if encoder is None:
-        return
-    for name, is_set in (
-        ("tensor_parallel", config.tensor_parallel > 1),
-        ("num_hosts", config.num_hosts > 1),
-        ("prefix_cache_dir", config.keeps_pages),
-    ):
-        if is_set:
-            raise ValueError(
-                f"{name} is {getattr(config, name)!r}, which a model that sees pictures cannot have; with "
-                "language_model_only it reads text alone"
-            )
-    least = -(-encoder.num_tokens // TILE_SIZE) * TILE_SIZE
-    if encoder.sees_both_ways and config.max_num_batched_tokens < least:
-        raise ValueError(
-            f"max_num_batched_tokens is {config.max_num_batched_tokens}; the {encoder.num_tokens} tokens of a picture "
-            f"are computed in one step, so it must be at least {least}"
-        )
-
-
-def _num_pictures(encoder: VisionEncoder, max_model_len: int) -> int:
-    """Pictures whose embeddings are kept."""
-    most = max(MAX_PICTURES_KEPT, MAX_PICTURE_POSITIONS_KEPT // encoder.num_tokens)
-    return min(most, -(-max_model_len // encoder.num_tokens))
-
-
-def _picture_positions(encoder: VisionEncoder | None, max_model_len: int) -> tuple[int, int] | None:
-    """Positions and features of the embeddings of pictures."""
-    if encoder is None:
-        return None
-    return _num_pictures(encoder, max_model_len) * encoder.num_tokens, encoder.num_features
-
-
-def _picture_input(encoder: VisionEncoder | None, layout: KVLayout, max_model_len: int) -> PictureInput | None:
-    """What the server has to know of the model's pictures."""
-    if encoder is None or layout.pictures is None:
-        return None
-    num_kept = layout.pictures[0] // encoder.num_tokens
-    max_tokens = encoder.buckets(max_model_len)[-1]
-    return PictureInput(
-        encoder.height, encoder.width, encoder.num_tokens, num_kept, max_tokens, uses_mrope=encoder.uses_mrope
-    )
-
-
 def _picture_encoding(runner: DeviceRunner, num_positions: int, info: ModelInfo) -> PictureEncoding:
     encoder = runner.model.encoder
     assert encoder is not None
@@ -482,17 +411,6 @@ def _picture_encoding(runner: DeviceRunner, num_positions: int, info: ModelInfo)
         num_positions // num_tokens, num_tokens, info.vocab_size, sees_both_ways=encoder.sees_both_ways
     )
     return PictureEncoding(cache, runner.arrays, runner.programs.compiled, encoder, info.max_model_len)
-
-
-def _refuse_of_encoders(config: EngineConfig) -> None:
-    """Raises ValueError for settings that encoders cannot have."""
-    for name, is_set in (
-        ("tensor_parallel", config.tensor_parallel > 1),
-        ("num_hosts", config.num_hosts > 1),
-        ("prefix_cache_dir", config.keeps_pages),
-    ):
-        if is_set:
-            raise ValueError(f"{name} is {getattr(config, name)!r}, which an encoder cannot have")
 
 
 def _shape_table(config: EngineConfig, model: ModelInfo) -> ShapeTable:

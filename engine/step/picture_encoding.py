@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cache.storage import KVPages
+from cache.storage import KVLayout, KVPages
+from engine.interface.types import PictureInput
 from engine.models.encoders.vision_encoder import VisionEncoder
 from engine.schedule.picture_cache import EncodeJob, PictureCache
 from engine.step.compiled import CompiledPrograms
@@ -18,6 +19,9 @@ from engine.weights.layout import Params
 
 if TYPE_CHECKING:
     from engine.step.device_arrays import DeviceArrays
+
+MAX_PICTURES_KEPT = 32  # whose embeddings are in memory, or more, if they are small
+MAX_PICTURE_POSITIONS_KEPT = 8192
 
 BEGIN, LAYER, END = "encode begin", "encode layer", "encode end"  # keys of its programs
 
@@ -108,3 +112,27 @@ def _padded(pixels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     padded = np.zeros(shape, np.uint8)
     padded[: len(pixels)] = pixels
     return padded
+
+
+def _num_pictures(encoder: VisionEncoder, max_model_len: int) -> int:
+    """Pictures whose embeddings are kept."""
+    most = max(MAX_PICTURES_KEPT, MAX_PICTURE_POSITIONS_KEPT // encoder.num_tokens)
+    return min(most, -(-max_model_len // encoder.num_tokens))
+
+
+def picture_positions(encoder: VisionEncoder | None, max_model_len: int) -> tuple[int, int] | None:
+    """Positions and features of the embeddings of pictures."""
+    if encoder is None:
+        return None
+    return _num_pictures(encoder, max_model_len) * encoder.num_tokens, encoder.num_features
+
+
+def picture_input(encoder: VisionEncoder | None, layout: KVLayout, max_model_len: int) -> PictureInput | None:
+    """What the server has to know of the model's pictures."""
+    if encoder is None or layout.pictures is None:
+        return None
+    num_kept = layout.pictures[0] // encoder.num_tokens
+    max_tokens = encoder.buckets(max_model_len)[-1]
+    return PictureInput(
+        encoder.height, encoder.width, encoder.num_tokens, num_kept, max_tokens, uses_mrope=encoder.uses_mrope
+    )

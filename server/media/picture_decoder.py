@@ -8,11 +8,10 @@ import socket
 import subprocess
 import threading
 import weakref
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -28,7 +27,6 @@ IDLE_SECONDS = 30.0  # after which a process without a picture ends
 _CANNOT_START = "no process can be started that decodes the picture; try again later"
 _BUSY = "the machine is too busy to decode the picture now; try again later"
 
-T = TypeVar("T")
 _Decoded: TypeAlias = tuple[bytes, int, int]
 
 
@@ -64,8 +62,9 @@ class PictureDecoder:
         """
         is_native = isinstance(sizing, NativeSize)
         job = json.dumps([is_base64, is_native, sizing, SECONDS]).encode()
-        work: Callable[[], _Decoded] = lambda: self._decode(job, content)  # noqa: E731
-        pixels, num_rows, num_columns = await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        pixels, num_rows, num_columns = await asyncio.get_running_loop().run_in_executor(
+            self._threads, self._decode, job, content
+        )
         if isinstance(sizing, NativeSize):
             height, width = num_rows * sizing.factor, num_columns * sizing.factor
         else:

@@ -6,7 +6,7 @@ killed at any moment. A crash of the whole machine may lose the last records, an
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -67,10 +67,6 @@ class Database:
     def run(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         """Runs a statement, within `reading` or `transaction`."""
         return self._database.execute(statement, values)
-
-    def run_each(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
-        """Runs a statement once for each row of values, within `transaction`."""
-        self._database.executemany(statement, rows)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
