@@ -27,7 +27,7 @@ from benchmarks.serving.command import at_least_one, new_parser, run, write_figu
 from benchmarks.serving.resources import OtherLoad
 from benchmarks.serving.server_process import ServerFailed, ServerProcess
 from server.cli.bench.load.report import percentile
-from tests.static.devtools import Browser, Page, find_chromium
+from tests.static.support.devtools import Browser, Page, find_chromium
 
 PROGRAM = "benchmarks.page.frames"
 PROBE = Path(__file__).with_name("frame_probe.js")

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from benchmarks.serving.command import at_least_one, new_parser, run, write_figures
 from benchmarks.serving.server_process import ServerFailed, ServerProcess
-from tests.static.devtools import Browser, Page, find_chromium
+from tests.static.support.devtools import Browser, Page, find_chromium
 
 PROGRAM = "benchmarks.page.loading"
 WATCH = """

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tests.static.devtools import Page
+from tests.static.support.devtools import Page
 
 _TASK = "ThreadControllerImpl::RunTask"  # one turn of a thread's loop, scripts, layout and painting included
 _THREAD = "CrRendererMain"

@@ -23,7 +23,7 @@ from benchmarks.serving.resources import time_of
 from benchmarks.serving.server_process import ServerFailed, ServerProcess, served_model
 from benchmarks.serving.table import Turn
 from server.cli.bench.load.workload import Workload
-from tests.static.devtools import Browser, find_chromium
+from tests.static.support.devtools import Browser, find_chromium
 
 PROGRAM = "benchmarks.page.watched"
 MOST_COST = 0.02

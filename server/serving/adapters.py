@@ -117,7 +117,7 @@ class Adapters:
                 raise QueueFull(f"{self._num_waiting} requests wait for adapters; the limit is {max_waiting}")
             self._num_waiting += 1
             try:
-                place = await self._bring(adapter)
+                place = await self._load_into_slot(adapter)
             finally:
                 self._num_waiting -= 1
         adapter.num_running += 1
@@ -151,7 +151,7 @@ class Adapters:
         if old is not None:
             self._retire(old)
         if self._free:
-            await self._bring(adapter, weights)
+            await self._load_into_slot(adapter, weights)
             self._give_back(adapter)  # it may have been removed meanwhile
 
     def _check_free(self, name: str, *, in_place: bool) -> None:
@@ -182,7 +182,7 @@ class Adapters:
                 adapter.place = None
         self._freed.set()
 
-    async def _bring(self, adapter: ServedAdapter, weights: AdapterWeights | None = None) -> InSlot:
+    async def _load_into_slot(self, adapter: ServedAdapter, weights: AdapterWeights | None = None) -> InSlot:
         """Puts an adapter into a slot, and reads it first where that is not done; raises as `use`."""
         async with self._lock:  # in the order of the requests
             if adapter.place is not None:

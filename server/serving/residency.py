@@ -23,7 +23,7 @@ RETRY_S = 1.0  # before a model is tried again that could not be put to sleep
 FOUND_S = 1.0  # in which a request that has found its model comes to use it, though the model has left the list since
 NO_ROOM = "the models in memory leave no room for it, and nobody waits for it"
 
-Bring: TypeAlias = Callable[[ServedModel], Awaitable[None]]
+Load: TypeAlias = Callable[[ServedModel], Awaitable[None]]
 
 
 class ModelSizes(Protocol):
@@ -72,7 +72,7 @@ class Residency:
         self._places = {model: _Place() for model in models}
         self._wanted: dict[ServedModel, bool] = {}  # in order; whether it is wanted even where nobody uses it
         self._changed = asyncio.Event()
-        self._bring: Bring | None = None
+        self._load: Load | None = None
         self._running: asyncio.Task[None] | None = None
         self.set_limits(models_max, max_bytes, len(models))
 
@@ -87,12 +87,12 @@ class Residency:
         self._models = (*self._models, model)
         self._places[model] = _Place()
 
-    def start(self, bring: Bring, sizes: ModelSizes | None = None) -> None:
-        """Begins to bring models by `bring`, as many at once as there is room for, pinned ones first.
+    def start(self, load: Load, sizes: ModelSizes | None = None) -> None:
+        """Begins to bring models with `load`, as many at once as there is room for, pinned ones first.
 
         Without `sizes` their bytes are not looked at.
         """
-        self._bring, self._sizes = bring, sizes
+        self._load, self._sizes = load, sizes
         self.load_first()
         self._running = asyncio.create_task(self._run())
 
@@ -141,7 +141,7 @@ class Residency:
 
     def remove(self, model: ServedModel) -> None:
         """Knows the model no more, whose memory has been freed."""
-        self._tell(model, _cannot_load(model, "it was replaced or removed"))
+        self._end_wait(model, _cannot_load(model, "it was replaced or removed"))
         self._models = tuple(other for other in self._models if other is not model)
         self._places.pop(model, None)
         self._uses.forget(model)
@@ -223,18 +223,18 @@ class Residency:
                 self._wanted.clear()
                 await self._changed.wait()
             elif model.is_in_memory:
-                self._tell(model, None)
+                self._end_wait(model, None)
             elif await self._make_room_for(model):
-                await self._bring_in(model)
+                await self._load_or_wake(model)
 
-    async def _bring_in(self, model: ServedModel) -> None:
+    async def _load_or_wake(self, model: ServedModel) -> None:
         """Loads or wakes the model. Never raises; an error goes to those who wait for this model."""
         began, error, place = _now(), None, self._places[model]
         model.loading_stage, model.load_error = "starting", None
         try:
             if not model.is_open:
-                assert self._bring is not None
-                await self._bring(model)
+                assert self._load is not None
+                await self._load(model)
             elif not model.is_in_memory:
                 await model.engine.lifecycle.wake(is_beside_others=self.is_beside_others(model))
         except Exception as failure:  # noqa: BLE001 - whatever is wrong with one model must not end the others
@@ -250,13 +250,13 @@ class Residency:
         if error is None:
             place.may_leave_at = _now() + max(LEAST_STAY_S, LEAST_STAY_IN_LOADS * seconds)
             log.info("model_in_memory", model=model.model_name, seconds=round(seconds, 3))
-        self._tell(model, error)
+        self._end_wait(model, error)
 
     def _ends_with(self, model: ServedModel) -> bool:
         """Whether the command ends, with the reason in a line of its own, because its only model cannot be loaded."""
         return len(self._models) == 1 and not model.is_open and model.settings.log_format == "console"
 
-    def _tell(self, model: ServedModel, error: ApiError | None) -> None:
+    def _end_wait(self, model: ServedModel, error: ApiError | None) -> None:
         """Removes a model from the load queue, and gives the outcome to those who wait for it."""
         self._wanted.pop(model, None)
         place = self._places.get(model)
@@ -289,7 +289,7 @@ class Residency:
                 log.error("model_not_loaded", model=model.model_name, reason=reason)
                 model.fail_to_load(reason)
             if reason is not None or not self._places[model].num_users:
-                self._tell(model, _cannot_load(model, reason or NO_ROOM))
+                self._end_wait(model, _cannot_load(model, reason or NO_ROOM))
                 return False
             if leaving:
                 await self._wait_for_change(RETRY_S)

@@ -16,7 +16,7 @@ from server.generation.generation import Generation
 from server.media.picture_loader import PictureLoader
 from server.protocol.errors import model_not_found, unavailable
 from server.serving.ignored_parameters import IgnoredParameters
-from server.serving.residency import Bring, ModelSizes, Residency
+from server.serving.residency import Load, ModelSizes, Residency
 from server.serving.running_requests import RunningRequests
 from server.serving.served_model import ServedModel
 from server.serving.submit import Submission, Submitter
@@ -152,9 +152,9 @@ class ServedModels:
         """All models, and those that are served no more but to the ends of their requests."""
         return (*self.all, *self._leaving)
 
-    def start(self, bring: Bring, sizes: ModelSizes | None = None) -> None:
-        """Begins to load the models, each by `bring`; `sizes` measures what they take."""
-        self.residency.start(bring, sizes)
+    def start(self, load: Load, sizes: ModelSizes | None = None) -> None:
+        """Begins to load the models, each with `load`; `sizes` measures what they take."""
+        self.residency.start(load, sizes)
 
     async def close(self) -> None:
         """Ends what runs beside the requests; the engines belong to somebody else."""

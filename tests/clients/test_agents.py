@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.scripted_process import ROOT, scripted_process
+from tests.clients.support.scripted_process import ROOT, scripted_process
 
 PACKAGES = Path(os.environ.get("EAGRE_NODE_MODULES", ROOT / "build" / "clients-javascript")) / "node_modules"
 CODEX, CLAUDE = PACKAGES / ".bin" / "codex", PACKAGES / ".bin" / "claude"
 QWEN = PACKAGES / ".bin" / "qwen"
 LIMIT_S = 180
-# As tests.clients.scripted_server has them, which needs packages that are not installed beside the clients.
+# As tests.clients.support.scripted_server has them, which needs packages that are not installed beside the clients.
 TASK, PICTURE, SEARCH, WORD = "DO-THE-TASK", "LOOK-AT-IT", "SEARCH-FOR-IT", "SAY-THE-WORD"
 DONE, SEEN, FOUND = "The task is done.", "There was a picture that I cannot see.", "The search has ended."
 

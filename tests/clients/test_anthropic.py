@@ -10,7 +10,7 @@ import pytest
 from anthropic import Anthropic
 from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
 
-from tests.clients.shared import MODEL, QUESTION, WEATHER, Place, is_weather, strictly
+from tests.clients.support.shared import MODEL, QUESTION, WEATHER, Place, is_weather, strictly
 
 ASK: Any = [{"role": "user", "content": QUESTION}]
 LIMITS: Any = {"model": MODEL, "max_tokens": 80}

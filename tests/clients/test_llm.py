@@ -8,7 +8,7 @@ from typing import Any
 import llm
 import pytest
 
-from tests.clients.shared import MODEL, QUESTION, Place
+from tests.clients.support.shared import MODEL, QUESTION, Place
 
 LIMITS: Any = {"temperature": 0, "max_tokens": 80}
 

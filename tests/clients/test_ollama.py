@@ -9,7 +9,7 @@ from langchain_core.messages import HumanMessage
 from langchain_ollama import ChatOllama, OllamaEmbeddings
 from ollama import Client, ResponseError
 
-from tests.clients.shared import MODEL, QUESTION, Place
+from tests.clients.support.shared import MODEL, QUESTION, Place
 
 GREEDY = {"temperature": 0, "num_predict": 80}
 

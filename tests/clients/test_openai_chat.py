@@ -14,7 +14,7 @@ from openai.types import Completion, CreateEmbeddingResponse
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel, Field
 
-from tests.clients.shared import MODEL, QUESTION, WEATHER_TOOL, Place, is_weather, strictly
+from tests.clients.support.shared import MODEL, QUESTION, WEATHER_TOOL, Place, is_weather, strictly
 
 ASK: Any = [{"role": "user", "content": QUESTION}]
 LIMITS: Any = {"model": MODEL, "max_tokens": 80, "temperature": 0}

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.conversations import Conversation
 from openai.types.responses import Response, ResponseStreamEvent
 
-from tests.clients.shared import MODEL, QUESTION, WEATHER, Place, is_weather, strictly
+from tests.clients.support.shared import MODEL, QUESTION, WEATHER, Place, is_weather, strictly
 
 TOOL: Any = {"type": "function", "name": "weather", "description": "Of a city.", "parameters": WEATHER, "strict": True}
 STORE = frozenset({"store", "response.store"})  # OpenAI's own answers have it, though the library's type has not

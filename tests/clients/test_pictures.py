@@ -16,7 +16,7 @@ from langchain_openai import ChatOpenAI
 from ollama import Client
 from openai import OpenAI
 
-from tests.clients.scripted_process import scripted_process
+from tests.clients.support.scripted_process import scripted_process
 
 MODEL = "fake"
 KEY = {"api_key": "none"}

@@ -18,7 +18,7 @@ from engine.client import EngineClient
 from engine.engine import Engine
 from server.text.text_model import TextModel
 from tests.server.support.real_server import RealServer, serving
-from tests.static.devtools import Browser, find_chromium
+from tests.static.support.devtools import Browser, find_chromium
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 WITH_PACKAGES = {"messages.py", "openai.mjs"}  # see tests/clients

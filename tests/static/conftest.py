@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.static.devtools import Browser, find_chromium
+from tests.static.support.devtools import Browser, find_chromium
 
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")

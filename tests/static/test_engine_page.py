@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 
 from tests.server.conftest import eventually
-from tests.static.devtools import Browser, Page
-from tests.static.stub_server import StubServer
+from tests.static.support.devtools import Browser, Page
+from tests.static.support.stub_server import StubServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import eventually, server_starter
-from tests.static.devtools import Browser
-from tests.static.test_chat_page import LAST, answer, ask, open_chat, reload
+from tests.static.conversation.test_chat_page import LAST, answer, ask, open_chat, reload
+from tests.static.support.devtools import Browser
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.server.serving.conftest import several
-from tests.static.devtools import Browser
+from tests.static.support.devtools import Browser
 from tests.static.test_tokens_page import open_tokens, run, set_value, shown
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -19,9 +19,9 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, server_starter
 from tests.server.serving.conftest import Source, prefixing, several
-from tests.static.devtools import Browser, Page
-from tests.static.stub_server import StubServer
-from tests.static.test_chat_page import READY
+from tests.static.conversation.test_chat_page import READY
+from tests.static.support.devtools import Browser, Page
+from tests.static.support.stub_server import StubServer
 from tests.static.test_tokens_page import set_value
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

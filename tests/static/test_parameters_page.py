@@ -11,9 +11,9 @@ import pytest_asyncio
 
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import server_starter
-from tests.static.devtools import Browser, Page
-from tests.static.stub_server import StubServer
-from tests.static.test_chat_page import ANSWERS, ask, open_chat, reload
+from tests.static.conversation.test_chat_page import ANSWERS, ask, open_chat, reload
+from tests.static.support.devtools import Browser, Page
+from tests.static.support.stub_server import StubServer
 from tests.static.test_tokens_page import set_value
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from tests.patience import PATIENCE_S
-from tests.static.devtools import Browser, Page
-from tests.static.stub_server import MODEL, REFUSAL, STORY, StubServer
+from tests.static.support.devtools import Browser, Page
+from tests.static.support.stub_server import MODEL, REFUSAL, STORY, StubServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

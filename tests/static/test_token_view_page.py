@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, server_starter
-from tests.static.devtools import Browser, Page
+from tests.static.support.devtools import Browser, Page
 from tests.static.test_tokens_page import open_tokens, run, set_value
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -17,8 +17,8 @@ from server.text.text_model import TextModel
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, server_starter
 from tests.server.support.real_server import serving
-from tests.static.devtools import Browser, Page
-from tests.static.trace_events import check_trace
+from tests.static.support.devtools import Browser, Page
+from tests.static.support.trace_events import check_trace
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -13,8 +13,8 @@ from aiohttp import web
 from server.admission.keyring import WEBSOCKET_KEY_PREFIX, WEBSOCKET_PROTOCOL
 from tests.patience import PATIENCE_S
 from tests.server.conftest import StartServer, eventually
-from tests.server.http.test_crowds import MOST, most_in_a_turn
-from tests.server.http.test_websocket_fuzz import HANDSHAKE, PING, frame
+from tests.server.http.streams.test_websocket_fuzz import HANDSHAKE, PING, frame
+from tests.server.http.transport.test_crowds import MOST, most_in_a_turn
 from tests.server.router.conftest import FRONT_KEY, RunningFront, StartFront
 from tests.server.support.resumable import Follower
 

@@ -20,7 +20,7 @@ from server.cli.client.server_client import Piece
 from tests.fakes.seeing_text_model import SeeingTextModel
 from tests.server.cli.chat.test_chat import FakeAnswers, FakeScreen, chat
 from tests.server.conftest import RunningServer, StartServer
-from tests.server.test_seen_pictures import seen
+from tests.server.every_route.test_seen_pictures import seen
 
 
 def save(path: Path, colour: str = "red", size: tuple[int, int] = (9, 9), mode: str = "RGB") -> Path:

@@ -9,7 +9,7 @@ import pytest
 from yarl import URL
 
 from tests.server.conftest import RunningServer
-from tests.static.devtools import Browser, find_chromium
+from tests.static.support.devtools import Browser, find_chromium
 
 CHROMIUM = find_chromium()
 

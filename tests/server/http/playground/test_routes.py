@@ -11,7 +11,7 @@ from multidict import CIMultiDictProxy
 from server.http.playground.files import PAGES, Playground
 from server.startup.settings import ServerSettings, SettingsError
 from tests.server.conftest import RunningServer, StartServer, eventually
-from tests.static.devtools import Browser, Page, find_chromium
+from tests.static.support.devtools import Browser, Page, find_chromium
 
 CHROMIUM = find_chromium()
 

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.static.devtools import Browser, Page
-from tests.static.pdf_file import pdf_of
-from tests.static.stub_server import STATIC, StubServer
+from tests.static.support.devtools import Browser, Page
+from tests.static.support.pdf_file import pdf_of
+from tests.static.support.stub_server import STATIC, StubServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

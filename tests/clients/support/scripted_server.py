@@ -1,4 +1,6 @@
-"""A server whose model does a task with the tools that an agent offers: `python -m tests.clients.scripted_server PORT`.
+"""A server whose model does a task with the tools that an agent offers.
+
+It is started by `python -m tests.clients.support.scripted_server PORT`.
 
 With `sees` behind the port, the model sees, and names the colours of its pictures instead.
 

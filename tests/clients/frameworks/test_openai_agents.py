@@ -9,7 +9,7 @@ import openai
 import pytest
 from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool
 
-from tests.clients.shared import MODEL, QUESTION, Place
+from tests.clients.support.shared import MODEL, QUESTION, Place
 
 SETTINGS = ModelSettings(max_tokens=80, temperature=0)
 

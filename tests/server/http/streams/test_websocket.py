@@ -14,7 +14,7 @@ from server.http.websocket import OPEN_SOCKETS, SLACK_BYTES
 from tests.fakes.engine_client import FakeEngineClient
 from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
-from tests.server.http.test_websocket_fuzz import HANDSHAKE, TEXT, frame
+from tests.server.http.streams.test_websocket_fuzz import HANDSHAKE, TEXT, frame
 from tests.server.support.socket_client import open_socket, read_to_end, receive, send
 
 

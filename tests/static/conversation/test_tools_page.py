@@ -14,8 +14,8 @@ from sampling.host.params import SamplingParams
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS
 from tests.server.conftest import RunningServer, quiet_logs, server_starter
-from tests.static.devtools import Browser, Page
-from tests.static.test_chat_page import ANSWERS, ask, open_chat, reload, shown
+from tests.static.conversation.test_chat_page import ANSWERS, ask, open_chat, reload, shown
+from tests.static.support.devtools import Browser, Page
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),

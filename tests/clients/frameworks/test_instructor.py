@@ -9,7 +9,7 @@ import instructor
 import openai
 import pytest
 
-from tests.clients.shared import MODEL, QUESTION, Place
+from tests.clients.support.shared import MODEL, QUESTION, Place
 
 ASK: Any = [{"role": "user", "content": QUESTION}]
 LIMITS: Any = {"model": MODEL, "max_tokens": 80, "temperature": 0}

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.static.devtools import Browser, Page
-from tests.static.stub_server import StubServer
-from tests.static.test_chat_page import ANSWERS, ask, open_chat, reload
+from tests.static.conversation.test_chat_page import ANSWERS, ask, open_chat, reload
+from tests.static.support.devtools import Browser, Page
+from tests.static.support.stub_server import StubServer
 from tests.static.test_tokens_page import set_value
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -22,7 +22,7 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-STATIC = Path(__file__).resolve().parents[2] / "static"
+STATIC = Path(__file__).resolve().parents[3] / "static"
 MODEL = "stub-model"
 STORY = " there was a river that ran the wrong way, and nobody minded.".replace(" ", "| ").split("|")[1:]
 CODE = ["Like ", "this:\n", "``", "`python\n", "print(", "'hi')\n", "```\n", "<img src=x onerror=", "alert(1)>"]

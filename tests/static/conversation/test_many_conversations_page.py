@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, eventually, quiet_logs, server_starter
-from tests.static.devtools import Browser, Page
-from tests.static.test_chat_page import LAST, READY, answer, ask, reload, shown
+from tests.static.conversation.test_chat_page import LAST, READY, answer, ask, reload, shown
+from tests.static.support.devtools import Browser, Page
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),

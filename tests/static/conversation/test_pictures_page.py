@@ -17,10 +17,10 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.seeing_text_model import SeeingTextModel
 from tests.fakes.text_model import EOS
 from tests.server.conftest import server_starter
-from tests.static.devtools import Browser, Page
-from tests.static.stub_server import StubServer
-from tests.static.test_attachments import GIVE, attached, give, refusal
-from tests.static.test_chat_page import READY, TRANSPORTS, reload
+from tests.static.conversation.test_attachments import GIVE, attached, give, refusal
+from tests.static.conversation.test_chat_page import READY, TRANSPORTS, reload
+from tests.static.support.devtools import Browser, Page
+from tests.static.support.stub_server import StubServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -10,8 +10,8 @@ from engine.client import EngineClient
 from engine.engine import Engine
 from server.text.text_model import TextModel
 from tests.server.support.real_server import serving
-from tests.static.devtools import Browser
-from tests.static.test_chat_page import ANSWERS, LAST, TRANSPORTS, act, ask, open_chat, reload, shown
+from tests.static.conversation.test_chat_page import ANSWERS, LAST, TRANSPORTS, act, ask, open_chat, reload, shown
+from tests.static.support.devtools import Browser
 from tests.static.test_tokens_page import set_value
 
 MAX_BODY_BYTES = 65_536

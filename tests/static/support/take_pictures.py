@@ -1,6 +1,6 @@
 """Takes pictures of the playground at work, for people to look at and for the README.
 
-    python -m tests.static.take_pictures http://127.0.0.1:8000 FOLDER [SCENE ...]
+    python -m tests.static.support.take_pictures http://127.0.0.1:8000 FOLDER [SCENE ...]
 
 The server should have the default model, --inspect-requests, and no keys but the administrator's, which EAGRE_ADMIN_KEY
 names. Each scene is taken light and dark, wide and as on a phone. Where AXE names axe-core's axe.min.js, each is also
@@ -15,8 +15,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.static import devtools
-from tests.static.devtools import Browser, Page, find_chromium
+from tests.static.support import devtools
+from tests.static.support.devtools import Browser, Page, find_chromium
 
 SIZES = {"wide": (1200, 900), "phone": (390, 844)}
 SCHEMES = ("light", "dark")

@@ -9,7 +9,7 @@ from typing import Any
 import litellm
 import pytest
 
-from tests.clients.shared import MODEL, QUESTION, WEATHER_TOOL, Place
+from tests.clients.support.shared import MODEL, QUESTION, WEATHER_TOOL, Place
 
 ASK: Any = [{"role": "user", "content": QUESTION}]
 

@@ -15,7 +15,7 @@ from sampling.host.params import SamplingParams
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS
 from tests.server.conftest import RunningServer, eventually, quiet_logs, server_starter
-from tests.static.devtools import Browser, Page
+from tests.static.support.devtools import Browser, Page
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),

@@ -18,7 +18,7 @@ from server.http.transport.http_errors import Connection
 from tests.fakes.engine_client import FakeEngineClient
 from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
-from tests.server.http.test_websocket_fuzz import BINARY, HANDSHAKE, PING, PONG, TEXT, frame
+from tests.server.http.streams.test_websocket_fuzz import BINARY, HANDSHAKE, PING, PONG, TEXT, frame
 from tests.server.serving.conftest import several
 
 MANY = 100

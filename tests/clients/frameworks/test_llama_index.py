@@ -5,7 +5,7 @@ Its packages want an older version of OpenAI's library than the other tests, so 
     uv venv /tmp/index && uv pip install --python /tmp/index/bin/python pytest pytest-asyncio httpx \
         llama-index-llms-openai-like llama-index-llms-ollama llama-index-embeddings-ollama
     EAGRE_URL=http://127.0.0.1:8000 /tmp/index/bin/python -m pytest -c tests/clients/pytest.ini --rootdir . \
-        --confcutdir tests/clients tests/clients/test_llama_index.py
+        --confcutdir tests/clients tests/clients/frameworks/test_llama_index.py
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from llama_index.embeddings.ollama import OllamaEmbedding
 from llama_index.llms.ollama import Ollama
 from llama_index.llms.openai_like import OpenAILike
 
-from tests.clients.shared import MODEL, QUESTION, Place
+from tests.clients.support.shared import MODEL, QUESTION, Place
 
 ASK = [ChatMessage(role="user", content=QUESTION)]
 

@@ -1,4 +1,4 @@
-"""A process of tests.clients.scripted_server."""
+"""A process of tests.clients.support.scripted_server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 START_S = 60.0
 
 
@@ -20,7 +20,7 @@ def scripted_process(*arguments: str) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [ROOT / ".venv" / "bin" / "python", "-m", "tests.clients.scripted_server", str(port), *arguments]
+    command = [ROOT / ".venv" / "bin" / "python", "-m", "tests.clients.support.scripted_server", str(port), *arguments]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
         deadline = time.monotonic() + START_S

@@ -10,9 +10,9 @@ import pytest_asyncio
 
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, eventually, quiet_logs, server_starter
-from tests.static.devtools import Browser, Page
-from tests.static.stub_server import MODEL, StubServer
-from tests.static.test_chat_page import ANSWERS, LAST, READY, act, answer, ask
+from tests.static.conversation.test_chat_page import ANSWERS, LAST, READY, act, answer, ask
+from tests.static.support.devtools import Browser, Page
+from tests.static.support.stub_server import MODEL, StubServer
 from tests.static.test_tokens_page import set_value
 
 pytestmark = [

@@ -12,7 +12,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from tests.clients.shared import MODEL, QUESTION, WEATHER, Place, is_weather
+from tests.clients.support.shared import MODEL, QUESTION, WEATHER, Place, is_weather
 
 SETTINGS = ModelSettings(max_tokens=80, extra_body={"temperature": 0})
 
