@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from server.startup.config_file import ConfigError, read_config
 from server.startup.logs import log
 from server.startup.settings import ServerSettings
 
@@ -42,8 +43,19 @@ def exposed_files(settings: ServerSettings) -> Iterator[ExposedFile]:
                 mode = stat.S_IMODE(os.stat(os.path.expanduser(path)).st_mode)
             except (OSError, ValueError):
                 continue
-            if mode & (_WRITE if setting == "config" else _READ | _WRITE):  # most files of settings hold no secret
+            has_secrets = setting != "config" or _has_secrets(path)
+            if mode & (_READ | _WRITE if has_secrets else _WRITE):
                 yield ExposedFile(setting, path, mode)
+
+
+def _has_secrets(config: str) -> bool:
+    """Whether a file of settings has keys; most have none, and may be read by everybody."""
+    declared = ServerSettings.declared()
+    try:
+        values = read_config(config, declared).values
+    except ConfigError:  # it was changed since it was read
+        return True
+    return any(setting.is_secret and setting.key in values for setting in declared)
 
 
 def warn_of_exposed_files(settings: ServerSettings) -> None:

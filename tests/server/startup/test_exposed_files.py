@@ -33,6 +33,12 @@ def test_a_file_of_settings_may_be_read_and_not_changed(tmp_path: Path) -> None:
     path.chmod(0o664)
     (found,) = exposed_files(ServerSettings(config=str(path)))
     assert found.setting == "config"
+    path.write_text('admin-key = "a-key-of-operators"\n')
+    path.chmod(0o644)
+    (found,) = exposed_files(ServerSettings(config=str(path)))
+    assert found.mode == 0o644
+    path.chmod(0o600)
+    assert list(exposed_files(ServerSettings(config=str(path)))) == []
 
 
 def test_the_key_of_hosts_is_found_in_the_users_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
