@@ -19,7 +19,7 @@ from engine.backends.base.token_layout import TokenLayout
 from engine.models.architectures.gemma4.config import Gemma4Config, read_folder, read_gguf
 from engine.models.architectures.gemma4.experts import NORMS, expert_leaves, with_experts
 from engine.models.parts.decoder import Decoder, Names, in_layers, single
-from engine.models.parts.even_sums import normed
+from engine.models.parts.even_sums import multiplied, normed
 from engine.models.parts.hybrids.layers import Run, runs_of
 from engine.models.parts.model import Model
 from engine.models.parts.rotary import rotation_tables
@@ -256,7 +256,8 @@ class Gemma4(Decoder):
         embedded = products.embed(params["layer_embedding"], tokens, layout, scale=config.layer_size**0.5)
         projected = products.norm_product(x, None, params["layer_projection"], jnp.int32(0), layout)
         projected = (projected * config.hidden_size**-0.5).reshape(shape)
-        projected = normed(projected, params["layer_projection_norm"][0], config.rms_norm_eps)
+        projected = normed(projected, None, config.rms_norm_eps)
+        projected = multiplied(projected, params["layer_projection_norm"][0])
         made: jax.Array = ((projected + embedded.reshape(shape)) * 2.0**-0.5).astype(x.dtype)
         return made
 

@@ -18,7 +18,7 @@ from engine.models.architectures.gemma4.decoder import Gemma4, LayerKind, Step, 
 from engine.models.parts import folder_config, gguf_config, rotary
 from engine.models.parts.decoder import Names, in_layers
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.even_sums import summed
+from engine.models.parts.even_sums import multiplied, summed
 from engine.models.parts.rotary import Rotary
 from engine.models.parts.rotary_config import read_rotaries_of_kinds, read_rotary_of_gguf
 from engine.models.parts.routing import Routing
@@ -183,7 +183,7 @@ class Gemma3n(Gemma4):
         predicted = self._predicted(stream.x, layer, step)
         active = predicted[config.active_stream]
         stream = self.attended(stream._replace(x=active), kind, layer, place, step)
-        x = ((stream.x + self._augmented(active, layer, step)) * 2.0**-0.5).astype(active.dtype)
+        x = multiplied(stream.x + self._augmented(active, layer, step), 2.0**-0.5).astype(active.dtype)
         x = self.mixed_block(x, kind, layer, step)
         corrected = self._corrected(predicted, x, layer, step)
         scaled = corrected[config.active_stream] * of_layer(params["altup_scale"], layer)
@@ -229,30 +229,29 @@ class Gemma3n(Gemma4):
         by_stream = weights.reshape(-1, count, count).swapaxes(0, 1)  # of each stream, what it takes of all
         total = x.astype(jnp.float32)
         for other in range(count):
-            total = total + by_stream[:, :, other : other + 1] * x[other]
+            total = total + multiplied(by_stream[:, :, other : other + 1], x[other])
         return total.astype(x.dtype)
 
     def _corrected(self, predicted: jax.Array, made: jax.Array, layer: jax.Array, step: Step) -> jax.Array:
         """The streams after a layer has made something else of the active one."""
         weights = _weighted(self._modalities(made, layer, step), of_layer(step.params["altup_correct"], layer)) + 1
         new = (made - predicted[self.config.active_stream]).astype(jnp.float32)
-        return (predicted + new * weights.T[:, :, None]).astype(made.dtype)
+        return (predicted + multiplied(new, weights.T[:, :, None])).astype(made.dtype)
 
 
 def _weighted(x: jax.Array, weights: jax.Array) -> jax.Array:
     """The product of [num_tokens, inputs], which are few, with float32[inputs, outputs]."""
-    total = x[:, :1] * weights[0]
+    total = multiplied(x[:, :1], weights[0])
     for index in range(1, len(weights)):
-        total = total + x[:, index : index + 1] * weights[index]
+        total = total + multiplied(x[:, index : index + 1], weights[index])
     return total
 
 
 def _with_magnitude(x: jax.Array, of: jax.Array) -> jax.Array:
     """x, made as long as another stream."""
     wide, other = x.astype(jnp.float32), of.astype(jnp.float32)
-    target, square = (summed(each * each) / each.shape[-1] for each in (other, wide))
-    scaled: jax.Array = wide * (jnp.sqrt(target) / jnp.sqrt(jnp.maximum(square, _LEAST_SQUARE)))
-    return scaled.astype(x.dtype)
+    target, square = (summed(multiplied(each, each)) / each.shape[-1] for each in (other, wide))
+    return multiplied(wide, jnp.sqrt(target) / jnp.sqrt(jnp.maximum(square, _LEAST_SQUARE))).astype(x.dtype)
 
 
 def _sparse(gates: jax.Array, cutoff: float) -> jax.Array:
@@ -260,8 +259,8 @@ def _sparse(gates: jax.Array, cutoff: float) -> jax.Array:
     size = gates.shape[-1]
     mean = summed(gates) / size
     centred = gates - mean
-    deviation = jnp.sqrt(summed(centred * centred) / size)
-    return jax.nn.relu(gates - (mean + deviation * cutoff))
+    deviation = jnp.sqrt(summed(multiplied(centred, centred)) / size)
+    return jax.nn.relu(gates - (mean + multiplied(deviation, cutoff)))
 
 
 def _read_folder(config: JsonFile, outputs: Set[str]) -> Gemma3nConfig:
