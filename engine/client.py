@@ -16,6 +16,7 @@ from engine.adapters.gguf_adapter import open_adapter
 from engine.embedding import embed, next_logprobs
 from engine.engine import Engine
 from engine.engine_thread import JOIN_SECONDS, EngineThread
+from engine.footprint import footprint, memory
 from engine.interface.config import EngineConfig, ModelInfo
 from engine.interface.errors import ModelError
 from engine.interface.snapshot import EngineSnapshot
@@ -33,7 +34,6 @@ from engine.interface.types import (
 )
 from engine.loop import Abort
 from engine.models import open_model
-from engine.models.footprint import footprint, memory
 from engine.request_limits import QueueLimits, check_prompt, check_text
 from engine.request_timeouts import RequestTimeouts
 from engine.schedule.request import Request
