@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.adapters.adapter_memory import with_adapters
 from engine.adapters.adapter_weights import AdapterWeights
 from engine.adapters.gguf_adapter import open_adapter
 from engine.embedding import embed, next_logprobs
 from engine.engine import Engine
 from engine.engine_thread import JOIN_SECONDS, EngineThread
-from engine.footprint import footprint, memory
 from engine.interface.config import EngineConfig, ModelInfo
 from engine.interface.errors import ModelError
 from engine.interface.snapshot import EngineSnapshot
@@ -34,6 +34,7 @@ from engine.interface.types import (
 )
 from engine.loop import Abort
 from engine.models import open_model
+from engine.models.footprint import footprint, memory
 from engine.request_limits import QueueLimits, check_prompt, check_text
 from engine.request_timeouts import RequestTimeouts
 from engine.schedule.request import Request
@@ -87,7 +88,7 @@ class EngineClient:
     @staticmethod
     def footprint(model_path: Path, config: EngineConfig) -> ModelFootprint:
         """The memory that the model would take; only the headers of its files are read. Raises as `load`."""
-        return footprint(model_path, config)
+        return with_adapters(footprint(model_path, config), model_path, config)
 
     @staticmethod
     def machine_memory() -> MachineMemory:

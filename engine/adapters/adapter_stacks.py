@@ -43,7 +43,7 @@ class AdapterStacks:
         self._architectures = architectures
         self._targets = targets
         self._limits = limits
-        self._rank = _padded(limits.max_rank)
+        self._rank = padded_rank(limits.max_rank)
         self._dtype = jnp.dtype(dtype)
         self._loaded: dict[int, AdapterWeights] = {}  # by slot
         self._shapes = {target.name: self._shapes_of(target) for target in targets}
@@ -114,13 +114,8 @@ class AdapterStacks:
         return shapes
 
 
-def bytes_of_stacks(targets: Sequence[AdapterTarget], limits: AdapterLimits, dtype: str) -> int:
-    """The memory that `AdapterStacks` of the same arguments takes for its pairs."""
-    sizes = (len(t.layers) * (len(t.parts) * t.num_inputs + t.ends[-1]) for t in targets)
-    return limits.num_slots * _padded(limits.max_rank) * sum(sizes) * jnp.dtype(dtype).itemsize
-
-
-def _padded(rank: int) -> int:
+def padded_rank(rank: int) -> int:
+    """The rank to which the pairs of adapters are filled up with zeros."""
     return -(-rank // _RANK_MULTIPLE) * _RANK_MULTIPLE
 
 

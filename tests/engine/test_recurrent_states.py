@@ -20,8 +20,8 @@ from cache.states import LONGEST_INTERVAL
 from engine.backends.native import library
 from engine.client import EngineClient
 from engine.engine import Engine
-from engine.footprint import footprint
 from engine.interface.config import TILE_SIZE, EngineConfig
+from engine.models.footprint import footprint
 from sampling.host.params import SamplingParams
 from tests.golden.architectures.tiny_weights import tiny_weights
 from tests.thoroughness import IS_FULL

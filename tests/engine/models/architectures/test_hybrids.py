@@ -12,9 +12,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from engine.engine import Engine
-from engine.footprint import footprint
 from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
+from engine.models.footprint import footprint
 from engine.models.open_model import open_model
 from tests.engine.models.gguf_twins import write_gguf
 from tests.engine.models.same_model import assert_same_model

@@ -12,9 +12,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from engine.engine import Engine
-from engine.footprint import footprint
 from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
+from engine.models.footprint import footprint
 from engine.models.open_model import open_model
 from engine.models.parts.hybrids.layers import Run, runs_of
 from tests.engine.models.gguf_twins import write_gguf

@@ -14,10 +14,10 @@ from gguf import MODEL_ARCH, GGMLQuantizationType, GGUFReader, GGUFWriter
 from safetensors.numpy import save_file
 
 from engine.backends.native.matrices import PackedLayout
-from engine.footprint import footprint
 from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
 from engine.models.architectures.mixtures.gpt_oss import GptOss
+from engine.models.footprint import footprint
 from engine.models.open_model import open_model
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Precision

@@ -7,8 +7,6 @@ import jax
 
 from cache.states import StateLayout
 from cache.storage import LARGEST_SHARE_OF_AVAILABLE, PAGE_SIZE_BY_BACKEND, machine_memory
-from engine.adapters.adapter_stacks import bytes_of_stacks
-from engine.adapters.targets import targets_of
 from engine.backends.backends import choose_backends, kv_dtype
 from engine.interface.config import EngineConfig
 from engine.interface.types import MachineMemory, ModelFootprint
@@ -25,16 +23,12 @@ def footprint(path: Path, config: EngineConfig) -> ModelFootprint:
     page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)
     page = sizes.kv_layout(1, page_size, kv_dtype(config, backends))
     precision, encoder = Precision.of_engine(config), opened.model.encoder
-    weight_bytes = bytes_in_memory(tensors, backends.weights, precision)
-    if config.adapters is not None:
-        dtype = backends.weights.vector_dtype(precision)
-        weight_bytes += bytes_of_stacks(targets_of(opened.model), config.adapters, dtype)
     return ModelFootprint(
         architecture=opened.architecture.name,
         quantization=opened.quantization,
         num_parameters=sum(math.prod(shape) for shape in tensors.shapes().values()),
         context_length=sizes.context_length,
-        weight_bytes=weight_bytes,
+        weight_bytes=bytes_in_memory(tensors, backends.weights, precision),
         kv_bytes_per_token=page.bytes_per_page // page_size,
         state_bytes=StateLayout(sizes.states).bytes_per_entry,
         page_size=page_size,
