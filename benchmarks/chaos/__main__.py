@@ -8,6 +8,7 @@
     python -m benchmarks.chaos --rounds soak --requests 50000   # an engine alone, under random requests
     python -m benchmarks.chaos --rounds ports --seconds 30      # the ports of pages, page events and hosts
     python -m benchmarks.chaos --rounds quiet --requests 100000 # a server that grows while it serves all kinds
+    python -m benchmarks.chaos --seconds 600 --open-files 64 --streams 8 --attackers 8
     python -m benchmarks.chaos --rounds pictures                # files that are dangerous to decode
 
 The round `attacks` starts `eagre serve` with few pages, short timeouts and keys. Twenty reference streams run all the
@@ -144,6 +145,8 @@ def run_attacks(options: argparse.Namespace) -> list[str]:
         pauses = Path(folder) / "pauses"
         flags = [*server_flags(Path(folder), options.num_pages), *options.server_arguments]
         watched = [sys.executable, "-m", "benchmarks.chaos.watcher", str(pauses)]
+        if options.open_files is not None:  # of the server alone: its attackers have files of their own
+            watched = ["/bin/sh", "-c", f'ulimit -n {options.open_files}; exec "$0" "$@"', *watched]
         with ServerProcess.eagre(flags, program=watched) as server:
             return asyncio.run(_attack(server, options, Pauses(pauses)))
 
@@ -178,6 +181,7 @@ def main(arguments: Sequence[str]) -> int:
     attacks.add_argument("--attackers", type=at_least_one, default=24, help="attacks at once")
     attacks.add_argument("--streams", type=at_least_one, default=20, help="reference streams")
     attacks.add_argument("--num-pages", type=int, default=256, help="of the server's cache, 16 tokens each")
+    attacks.add_argument("--open-files", type=at_least_one, help="limit of the server's open files")
     others = parser.add_argument_group("resume, soak, quiet and pictures")
     others.add_argument("--cuts", type=int, default=500, help="of streams that are resumed")
     others.add_argument("--kills", type=int, default=20, help="of the server, whose streams are resumed")
