@@ -25,6 +25,8 @@ def _line(path: str, own: ServerSettings) -> str:
         where = path if table is None else f"{path}, the model {name}"
         raise SettingsError(f"{where}: {error}") from error
     notes = [] if is_here else ["fetched at its first use"]
+    adapters = [text.partition("=")[0] for text in own.lora]  # which the settings of a model all name
+    notes += [f"adapters {', '.join(adapters)}"] if adapters else []
     if table is not None:
         notes += [f"also {', '.join(further)}"] if (further := list(table.further_names)) else []
         notes += ["pinned"] if table.is_pinned else []
