@@ -8,8 +8,6 @@ from engine.models.parts.model import Model
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import ModelFolder
 
-_ARCHITECTURES = "engine.models.architectures"
-
 
 class Architecture(NamedTuple):
     name: str  # in GGUF files, and in the server's description of a model
@@ -20,7 +18,7 @@ class Architecture(NamedTuple):
     def model(self) -> type[Model]:
         """The class. Its module is imported here, because those of all architectures take a tenth of a second."""
         module, _, name = self.entry_point.partition(":")
-        model: type[Model] = getattr(import_module(f"{_ARCHITECTURES}.{module}"), name)
+        model: type[Model] = getattr(import_module(f"engine.models.architectures.{module}"), name)
         return model
 
 
