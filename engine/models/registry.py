@@ -43,6 +43,7 @@ from engine.models.architectures.hybrids.nemotron_h import NemotronH
 from engine.models.architectures.hybrids.olmo_hybrid import OlmoHybrid
 from engine.models.architectures.internlm2 import InternLM2
 from engine.models.architectures.latent.deepseek2 import Deepseek2, DeepseekV3, Glm4MoeLite
+from engine.models.architectures.latent.kimi_linear import KimiLinear
 from engine.models.architectures.latent.mistral4 import Mistral4
 from engine.models.architectures.llama import Llama
 from engine.models.architectures.llamas.exaone import Exaone
@@ -149,6 +150,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("deepseek2", "DeepseekV2ForCausalLM", Deepseek2),
     Architecture("deepseek2", "DeepseekV3ForCausalLM", DeepseekV3),
     Architecture("deepseek2", "Glm4MoeLiteForCausalLM", Glm4MoeLite),
+    Architecture("kimi-linear", "KimiLinearForCausalLM", KimiLinear),
     Architecture("mistral4", "Mistral4ForCausalLM", Mistral4),
     Architecture("lfm2", "Lfm2ForCausalLM", Lfm2),
     Architecture("lfm2moe", "Lfm2MoeForCausalLM", Lfm2Moe),

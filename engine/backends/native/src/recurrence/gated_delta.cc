@@ -123,7 +123,7 @@ void finish(const GatedDelta& layer, const float* made, const float* gates, floa
   for (int64_t i = 0; i < layer.value_dim; i += kLanes) {
     const Floats normed = mul(mul(load(made + i), factor), load(layer.norm + i));
     const Floats gate = load(gates + i);
-    store(out + i, layer.has_sigmoid_gates ? mul(normed, sigmoid(gate)) : mul(normed, silu(gate)));
+    store(out + i, mul(normed, layer.has_sigmoid_gates ? logistic(gate) : silu(gate)));
   }
 }
 
