@@ -62,11 +62,12 @@ from engine.models.architectures.olmo2 import Olmo2
 from engine.models.architectures.phi3 import Phi3
 from engine.models.architectures.qwen2 import Qwen2
 from engine.models.architectures.qwen3 import Qwen3
-from engine.models.architectures.qwen3_5 import Qwen35, Qwen35Moe
 from engine.models.architectures.qwen3_next import Qwen3Next
 from engine.models.architectures.seeing.idefics3 import Idefics3
 from engine.models.architectures.seeing.qwen2_5_vl import Qwen25VL
+from engine.models.architectures.seeing.qwen3_5 import Qwen35, Qwen35Moe
 from engine.models.architectures.seeing.qwen3_vl import Qwen3VL
+from engine.models.architectures.seeing.qwen3_vl_moe import Qwen3VLMoe
 from engine.models.architectures.smollm3 import SmolLM3
 from engine.models.parts.model import Model
 from engine.weights.formats.gguf_tensors import GGUFTensors
@@ -90,6 +91,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("qwen2vl", "Qwen2_5_VLForConditionalGeneration", Qwen25VL),
     Architecture("qwen3", "Qwen3ForCausalLM", Qwen3),
     Architecture("qwen3vl", "Qwen3VLForConditionalGeneration", Qwen3VL),
+    Architecture("qwen3vlmoe", "Qwen3VLMoeForConditionalGeneration", Qwen3VLMoe),
     Architecture("smollm3", "SmolLM3ForCausalLM", SmolLM3),
     Architecture("granite", "GraniteForCausalLM", Granite),
     Architecture("olmo2", "Olmo2ForCausalLM", Olmo2),

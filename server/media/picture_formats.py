@@ -20,6 +20,9 @@ _READERS: Mapping[str, _Read] = {
     "smolvlm": read_idefics3_pictures,
     "qwen2_5_vl": read_qwen_pictures,
     "qwen3_vl": read_qwen_pictures,
+    "qwen3_vl_moe": read_qwen_pictures,
+    "qwen3_5": read_qwen_pictures,
+    "qwen3_5_moe": read_qwen_pictures,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 MAX_EDGE = 4096  # of a picture that is cut into tiles; source: transformers' Idefics3ImageProcessor
@@ -26,9 +27,21 @@ class NativeSize(NamedTuple):
     resample: int  # Pillow's number of the filter that resizes
 
 
-Sizing: TypeAlias = Tiling | NativeSize
+class PanAndScan(NamedTuple):
+    """The size of a picture behind which crops of it stand, if one side is much longer than the other."""
+
+    height: int
+    width: int
+    resample: int  # Pillow's number of the filter that resizes
+    min_crop_size: int  # pixels of the shorter side of a crop
+    max_num_crops: int
+    min_ratio: float  # of the sides of a picture of which there are crops
 
 
-def as_sizing(is_native: bool, values: list[Any]) -> Sizing:
-    """What was sent as JSON."""
-    return NativeSize(*values) if is_native else Tiling(*values)
+Sizing: TypeAlias = Tiling | NativeSize | PanAndScan
+_SIZINGS: Mapping[str, Callable[..., Sizing]] = {each.__name__: each for each in (Tiling, NativeSize, PanAndScan)}
+
+
+def as_sizing(kind: str, values: list[Any]) -> Sizing:
+    """What was sent as JSON, with the name of its class."""
+    return _SIZINGS[kind](*values)

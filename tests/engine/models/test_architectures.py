@@ -79,7 +79,7 @@ CONTEXTS = {"phi3_short": 128}
 # its own, or other goldens.
 NATIVE_ALONE = {
     "bailing_moe2", "gemma4_dense", "gemma4_experts", "gemma4_pictures", "internlm2", "lfm2_moe", "mistral4",
-    "nemotron_h_moe", "olmo_hybrid", "olmo_hybrid_rotary", "smallthinker", "smallthinker_softmax",
+    "nemotron_h_moe", "olmo_hybrid", "olmo_hybrid_rotary", "qwen3_vl_moe", "smallthinker", "smallthinker_softmax",
 }  # fmt: skip
 every_golden = pytest.mark.parametrize(
     ("name", "backend"),
