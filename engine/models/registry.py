@@ -27,7 +27,6 @@ from engine.models.architectures.encoders.nomic_bert import NomicBert
 from engine.models.architectures.encoders.xlm_roberta import XlmRoberta, XlmRobertaClassifier
 from engine.models.architectures.gemma2 import Gemma2
 from engine.models.architectures.gemma3 import Gemma3
-from engine.models.architectures.gemma4.decoder import Gemma4
 from engine.models.architectures.gpt.falcon import Falcon
 from engine.models.architectures.gpt.gpt2 import Gpt2
 from engine.models.architectures.gpt.gpt_neox import GptNeoX
@@ -63,6 +62,7 @@ from engine.models.architectures.phi3 import Phi3
 from engine.models.architectures.qwen2 import Qwen2
 from engine.models.architectures.qwen3 import Qwen3
 from engine.models.architectures.qwen3_next import Qwen3Next
+from engine.models.architectures.seeing.gemma4 import SeeingGemma4
 from engine.models.architectures.seeing.idefics3 import Idefics3
 from engine.models.architectures.seeing.qwen2_5_vl import Qwen25VL
 from engine.models.architectures.seeing.qwen3_5 import Qwen35, Qwen35Moe
@@ -118,8 +118,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("gemma2", "Gemma2ForCausalLM", Gemma2),
     Architecture("gemma3", "Gemma3ForCausalLM", Gemma3),
     Architecture("gemma3", "Gemma3ForConditionalGeneration", Gemma3),
-    Architecture("gemma4", "Gemma4ForCausalLM", Gemma4),
-    Architecture("gemma4", "Gemma4ForConditionalGeneration", Gemma4),
+    Architecture("gemma4", "Gemma4ForCausalLM", SeeingGemma4),
+    Architecture("gemma4", "Gemma4ForConditionalGeneration", SeeingGemma4),
     Architecture("mixtral", "MixtralForCausalLM", Mixtral),
     Architecture("granitemoe", "GraniteMoeForCausalLM", GraniteMoe),
     Architecture("gpt-oss", "GptOssForCausalLM", GptOss),

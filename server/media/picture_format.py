@@ -89,6 +89,28 @@ class PictureFormat:
         return self.token * self.num_tokens
 
 
+@dataclass(frozen=True)
+class PatchPictures(PictureFormat):
+    """A picture of any size; each square of patches is a token."""
+
+    patch_size: int = 16
+    merge_size: int = 2  # patches on a side of a square
+
+    def text(self, num_rows: int, num_columns: int) -> str:
+        """As `PictureFormat.text`, of so many rows and columns of squares."""
+        return self.before + self.token * (num_rows * num_columns) + self.behind
+
+    def decoded(self, tiles: DecodedTiles) -> DecodedPicture:
+        """As `PictureFormat.decoded`, with the patches of each square beside each other."""
+        rows, columns, merge, patch = tiles.num_rows, tiles.num_columns, self.merge_size, self.patch_size
+        squares = tiles.pixels[0].reshape(rows, merge, patch, columns, merge, patch, 3).transpose(0, 3, 1, 4, 2, 5, 6)
+        patches = squares.reshape(-1, patch, patch, 3)
+        digest = sha256(patches.data)
+        digest.update(f"{rows} × {columns}".encode())
+        tile = PictureTile(patches, digest.digest(), rows * columns, (rows, columns))
+        return DecodedPicture((tile,), self.text(rows, columns))
+
+
 def read_processor(
     folder: ModelFolder, mean: Sequence[float] = HALVES, deviation: Sequence[float] = HALVES
 ) -> JsonFile:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from typing import Any, Self
 
 from engine.interface.types import CLIP_MEAN, CLIP_STD, PictureInput
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
-from server.media.decoded_picture import DecodedPicture, PictureTile
-from server.media.picture_decoder import DecodedTiles
 from server.media.picture_format import (
     HALVES,
     SWITCHES,
-    PictureFormat,
+    PatchPictures,
     read_filter,
     read_processor,
     switch_integer,
@@ -30,18 +27,12 @@ _MOST = 1 << 30
 
 
 @dataclass(frozen=True)
-class QwenPictures(PictureFormat):
-    """A picture of any size; each square of patches is a token."""
+class QwenPictures(PatchPictures):
+    """A picture of about its own size."""
 
-    patch_size: int = _PATCH_SIZE
-    merge_size: int = _MERGE_SIZE  # patches on a side of a square
     pixels_limit: int = _MOST  # of a picture, whatever its processor's settings are
 
     switch_names = ("min_pixels", "max_pixels", "size")
-
-    def text(self, num_rows: int, num_columns: int) -> str:
-        """As `PictureFormat.text`, of so many rows and columns of squares."""
-        return self.token * (num_rows * num_columns)
 
     @property
     def max_tokens(self) -> int:
@@ -65,16 +56,6 @@ class QwenPictures(PictureFormat):
                 "the first must not be above the second"
             )
         return replace(self, sizing=size._replace(min_pixels=least_pixels, max_pixels=most_pixels))
-
-    def decoded(self, tiles: DecodedTiles) -> DecodedPicture:
-        """As `PictureFormat.decoded`, with the patches of each square beside each other."""
-        rows, columns, merge, patch = tiles.num_rows, tiles.num_columns, self.merge_size, self.patch_size
-        squares = tiles.pixels[0].reshape(rows, merge, patch, columns, merge, patch, 3).transpose(0, 3, 1, 4, 2, 5, 6)
-        patches = squares.reshape(-1, patch, patch, 3)
-        digest = sha256(patches.data)
-        digest.update(f"{rows} × {columns}".encode())
-        tile = PictureTile(patches, digest.digest(), rows * columns, (rows, columns))
-        return DecodedPicture((tile,), self.text(rows, columns))
 
 
 def read_qwen_pictures(folder: ModelFolder, pictures: PictureInput, token_text: Callable[[int], str]) -> QwenPictures:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from PIL.Image import Image
 
-from server.media.tiling import NativeSize, PanAndScan, Sizing, Tiling
+from server.media.tiling import FilledSize, NativeSize, PanAndScan, Sizing, Tiling
 
 _LEAST_EDGE = 1
 MAX_RATIO = 200  # of the sides of a picture that keeps its size; source: transformers' Qwen2VLImageProcessor
@@ -31,8 +31,11 @@ def tile(picture: Image, sizing: Sizing) -> Tiles:
         return _cut(picture, sizing)
     if isinstance(sizing, PanAndScan):
         return _with_crops(picture, sizing)
-    width, height = _native(*picture.size, sizing)
-    resized = picture.resize((width, height), resample=sizing.resample)
+    if isinstance(sizing, FilledSize):
+        width, height = _filled(*picture.size, sizing)
+    else:
+        width, height = _native(*picture.size, sizing)
+    resized = picture if picture.size == (width, height) else picture.resize((width, height), resample=sizing.resample)
     return Tiles([resized], height // sizing.factor, width // sizing.factor)
 
 
@@ -52,6 +55,17 @@ def _native(width: int, height: int, size: NativeSize) -> tuple[int, int]:
         grow = math.sqrt(size.min_pixels / (height * width))
         rounded = [math.ceil(edge * grow / factor) * factor for edge in (height, width)]
     return rounded[1], rounded[0]
+
+
+def _filled(width: int, height: int, size: FilledSize) -> tuple[int, int]:
+    """The width and the height, as transformers' Gemma4ImageProcessorPil computes them."""
+    grow = math.sqrt(size.max_squares * size.factor**2 / (width * height))
+    columns, rows = (math.floor(grow * edge / size.factor) for edge in (width, height))
+    if not rows:
+        rows, columns = 1, max(1, min(width // height, size.max_squares))
+    elif not columns:
+        rows, columns = max(1, min(height // width, size.max_squares)), 1
+    return columns * size.factor, rows * size.factor
 
 
 def _cut(picture: Image, tiling: Tiling) -> Tiles:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 MAX_EDGE = 4096  # of a picture that is cut into tiles; source: transformers' Idefics3ImageProcessor
@@ -27,6 +27,14 @@ class NativeSize(NamedTuple):
     resample: int  # Pillow's number of the filter that resizes
 
 
+class FilledSize(NamedTuple):
+    """The size of a picture that keeps the ratio of its sides and fills as many whole squares as it may."""
+
+    factor: int  # pixels on a side of a square
+    max_squares: int
+    resample: int  # Pillow's number of the filter that resizes
+
+
 class PanAndScan(NamedTuple):
     """The size of a picture behind which crops of it stand, if one side is much longer than the other."""
 
@@ -38,8 +46,9 @@ class PanAndScan(NamedTuple):
     min_ratio: float  # of the sides of a picture of which there are crops
 
 
-Sizing: TypeAlias = Tiling | NativeSize | PanAndScan
-_SIZINGS: Mapping[str, Callable[..., Sizing]] = {each.__name__: each for each in (Tiling, NativeSize, PanAndScan)}
+Sizing: TypeAlias = Tiling | NativeSize | FilledSize | PanAndScan
+_KINDS: Sequence[type[Sizing]] = (Tiling, NativeSize, FilledSize, PanAndScan)
+_SIZINGS = {kind.__name__: kind for kind in _KINDS}
 
 
 def as_sizing(kind: str, values: list[Any]) -> Sizing:

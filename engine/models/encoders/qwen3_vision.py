@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from engine.models.encoders.qwen_vision import FIRST, PREFIX, QwenVision
+from engine.models.encoders.patch_vision import PREFIX
+from engine.models.encoders.qwen_vision import FIRST, QwenVision
 from engine.models.encoders.siglip import layer_norm
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params

@@ -1,8 +1,8 @@
-"""The Gemma 4 architecture (Gemma Team, "Gemma 4", 2026), text only."""
+"""What reads text in the Gemma 4 architecture (Gemma Team, "Gemma 4", 2026)."""
 
 import re
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, NamedTuple, Self
 
@@ -16,20 +16,15 @@ from engine.backends.base.backend import Backends, Products
 from engine.backends.base.norms import of_layer
 from engine.backends.base.operands import AttentionConstants, Norm
 from engine.backends.base.token_layout import TokenLayout
-from engine.models.architectures.gemma4.config import Gemma4Config, read_folder, read_gguf
+from engine.models.architectures.gemma4.config import Gemma4Config, read_gguf
 from engine.models.architectures.gemma4.experts import NORMS, expert_leaves, with_experts
 from engine.models.parts.decoder import Decoder, Names, in_layers, single
 from engine.models.parts.hybrids.layers import Run, runs_of
-from engine.models.parts.model import Model
-from engine.models.parts.rotary import rotation_tables
 from engine.models.parts.routing import Routing
 from engine.weights.formats.gguf_tensors import GGUFTensors
-from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Split, Stored
 
-_USUAL_PREFIX = "model."
-_PREFIX_WITH_PICTURES = "model.language_model."
 _OF_SHARED = re.compile(r"model\.(?:language_model\.)?layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm|v_norm)\..*")
 _KINDS = {False: "local", True: "full"}  # of layers, in the names of leaves: with a window, or without
 
@@ -50,8 +45,6 @@ class Gemma4(Decoder):
     config: Gemma4Config
     can_be_split = False
     takes_adapters = False  # until it is tried
-    # Of a folder's tensors; it says nothing about the model itself.
-    folder_prefix: str = field(default=_USUAL_PREFIX, compare=False)
 
     norms: ClassVar[Mapping[str, Names]] = {
         "attention_norm": ("input_layernorm", "attn_norm"),
@@ -59,17 +52,6 @@ class Gemma4(Decoder):
         "mlp_norm": ("pre_feedforward_layernorm", "ffn_norm"),
         "down_norm": ("post_feedforward_layernorm", "post_ffw_norm"),
     }
-    # The tensors that read pictures and sounds are left where they are.
-    derived_tensors = re.compile(
-        Model.derived_tensors.pattern + r"|(model\.)?(vision_tower|audio_tower|embed_vision|embed_audio)\..*"
-    )
-
-    @classmethod
-    def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        """Reads the fields of transformers' class for text, or those of the text in its class with pictures."""
-        text = config.table("text_config")
-        made = read_folder(config if text is None else text, tensor_names)
-        return cls(made, _USUAL_PREFIX if text is None else _PREFIX_WITH_PICTURES)
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
@@ -82,13 +64,7 @@ class Gemma4(Decoder):
         return is_of_shared or super().leaves_out(tensor_name)
 
     def leaves(self) -> tuple[Leaf, ...]:
-        """As `Decoder.leaves`, by the names that the folder has for them."""
-
-        def renamed(name: str) -> str:
-            is_of_model = name.startswith(_USUAL_PREFIX)
-            return self.folder_prefix + name.removeprefix(_USUAL_PREFIX) if is_of_model else name
-
-        return tuple(leaf.renamed("safetensors", renamed) for leaf in (*super().leaves(), *self._layer_leaves()))
+        return (*super().leaves(), *self._layer_leaves())
 
     def norm_names(self) -> Mapping[str, Names]:
         return {**self.norms, **NORMS} if self.config.routing.num_experts else self.norms
@@ -173,14 +149,16 @@ class Gemma4(Decoder):
     ) -> tuple[jax.Array, KVPages]:
         """As `Decoder.forward`; layers come in runs of a pattern, as `runs_of` finds them."""
         config = self.config
+        x, layout, pictures = self.embed_with_pictures(params, tokens, kv, layout, backends.products)
+        if pictures is not None:
+            tokens = pictures.text  # the embeddings by layer of a picture's tokens are those of padding, token 0
         constants = AttentionConstants(
             num_heads=config.num_heads,
             scale=config.attention_scale,
-            rotations=rotation_tables(layout.positions, config.rotary),
+            rotations=self.rotations(layout),
             tables=np.array(config.tables, np.int32),
             windows=np.array(config.windows, np.int32),
         )
-        x = self.embed(params, tokens, layout, backends.products)
         by_layer = self._inputs_by_layer(x, params, tokens, layout, backends.products) if config.layer_size else None
         shares = [layer >= config.num_paged_layers for layer in range(config.num_layers)]
         kinds = tuple(zip(config.is_full, shares, strict=True))
