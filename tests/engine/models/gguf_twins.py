@@ -89,11 +89,11 @@ def with_joined_experts(tensors: Mapping[str, np.ndarray], config: Mapping[str, 
     joined = dict(tensors)
     if config["model_type"] == "gpt_oss":
         return dict(pair for name, values in tensors.items() for pair in of_gpt_oss(name, values))
-    if config["model_type"] == "qwen3_vl_moe_text":  # matrices [inputs, outputs]
+    if config["model_type"] == "qwen3_vl_moe_text":
         for name in [name for name in tensors if ".experts." in name]:
-            turned, before = joined.pop(name).swapaxes(1, 2), name.rpartition(".")[0]
+            of_experts, before = joined.pop(name), name.rpartition(".")[0]
             kinds = ("down",) if name.endswith("down_proj") else ("gate", "up")
-            for kind, values in zip(kinds, np.split(turned, len(kinds), axis=1), strict=True):
+            for kind, values in zip(kinds, np.split(of_experts, len(kinds), axis=1), strict=True):
                 joined[f"{before}.{kind}_proj.weight"] = values
     for name in [name for name in tensors if ".input_linear." in name]:  # of Granite
         gate_up = joined.pop(name)

@@ -295,7 +295,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3VLMoeForConditionalGeneration",
         {
             "text_config": {
-                **_LLAMA, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+                **_LLAMA, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 96,
                 "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [8, 5, 3]},
             },
             "vision_config": {

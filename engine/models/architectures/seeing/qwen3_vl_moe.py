@@ -16,7 +16,7 @@ from engine.models.parts.routed.joined_experts import with_stored
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.leaf import Part, Stored
-from engine.weights.tensors import Transposed, in_turn, rows
+from engine.weights.tensors import Transform, Transposed, in_turn, rows
 
 # Where config.json says nothing; source: transformers' Qwen3VLMoeTextConfig.
 _DEFAULTS: dict[str, Any] = {
@@ -46,6 +46,8 @@ class Qwen3VLMoe(SeeingDecoder, ExpertsDecoder):
         )  # fmt: skip
         usual = folder_config.read_decoder(text, tensor_names, "qwen3_vl_moe", rotary=rotary)
         inner = text.required_integer("moe_intermediate_size", least=1)
+        if usual.hidden_size in (inner, 2 * inner):
+            raise text.error("moe_intermediate_size", "with this hidden_size nothing tells how experts are stored")
         usual = dataclasses.replace(usual, intermediate_size=inner)
         made = experts.read_folder(text, usual, normalises_shares=True)
         return cls(made, text_prefix(tensor_names), Qwen3Vision.read(config, tensor_names, usual.hidden_size))
@@ -55,12 +57,16 @@ class Qwen3VLMoe(SeeingDecoder, ExpertsDecoder):
         return cls(experts.read_gguf(file, normalises_shares=True))
 
     def expert_parts(self, hidden: int, inner: int) -> tuple[Part, Part, Part]:
-        """As `ExpertsDecoder.expert_parts`, of matrices [inputs, outputs], the gate and the up in one tensor."""
+        """As `ExpertsDecoder.expert_parts`, with the gate and the up in one tensor.
+
+        The folders that Qwen published have matrices [inputs, outputs], those that transformers 5 saves have others.
+        """
         halves = (rows(0, inner, 2 * inner), rows(inner, 2 * inner, 2 * inner))
-        gate, up = (
-            Stored(f"{_EXPERTS}gate_up_proj", in_turn(Transposed, half), 2 * inner, is_transposed=True)
-            for half in halves
-        )
-        down = Stored(f"{_EXPERTS}down_proj", Transposed, is_transposed=True)
-        parts = super().expert_parts(hidden, inner)
-        return with_stored(parts, "safetensors", (gate, up, down))
+        gate, up = (_stored("gate_up_proj", half, 2 * inner) for half in halves)
+        return with_stored(super().expert_parts(hidden, inner), "safetensors", (gate, up, _stored("down_proj")))
+
+
+def _stored(name: str, taken: Transform | None = None, num_outputs: int | None = None) -> Stored:
+    turned = Transposed if taken is None else in_turn(Transposed, taken)
+    usual = Stored(_EXPERTS + name, taken, num_outputs)
+    return Stored(_EXPERTS + name, turned, num_outputs, is_transposed=True, otherwise=usual)
