@@ -50,7 +50,7 @@ ROOMS = (
     "engine.models", "engine.models.architectures.mixtures", "engine.models.architectures.seeing",
     "engine.models.architectures.dense", "engine.models.architectures.gpt", "engine.models.architectures.encoders",
     "engine.models.architectures.hybrids", "engine.models.architectures.latent",
-    "engine.models.architectures.gemma4",
+    "engine.models.architectures.gemma4", "engine.models.architectures.llamas",
     "engine.models.architectures", "engine.models.parts.hybrids", "engine.models.parts.routed",
     "engine.models.parts.encoders", "engine.models.parts",
     "engine.models.encoders",

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from engine.interface.errors import ModelError
+from engine.models.architectures.afmoe import Afmoe
 from engine.models.architectures.dense.apertus import Apertus
 from engine.models.architectures.dense.arcee import Arcee
 from engine.models.architectures.dense.cohere import Cohere, Cohere2
@@ -27,6 +28,7 @@ from engine.models.architectures.encoders.nomic_bert import NomicBert
 from engine.models.architectures.encoders.xlm_roberta import XlmRoberta, XlmRobertaClassifier
 from engine.models.architectures.gemma2 import Gemma2
 from engine.models.architectures.gemma3 import Gemma3
+from engine.models.architectures.gemma4.gemma3n import Gemma3n
 from engine.models.architectures.gpt.falcon import Falcon
 from engine.models.architectures.gpt.gpt2 import Gpt2
 from engine.models.architectures.gpt.gpt_neox import GptNeoX
@@ -42,6 +44,10 @@ from engine.models.architectures.internlm2 import InternLM2
 from engine.models.architectures.latent.deepseek2 import Deepseek2, DeepseekV3, Glm4MoeLite
 from engine.models.architectures.latent.mistral4 import Mistral4
 from engine.models.architectures.llama import Llama
+from engine.models.architectures.llamas.exaone import Exaone
+from engine.models.architectures.llamas.glm import Glm
+from engine.models.architectures.llamas.llama4 import Llama4
+from engine.models.architectures.llamas.minicpm import MiniCpm
 from engine.models.architectures.mistral import Ministral, Ministral3, Mistral
 from engine.models.architectures.mixtures.bailing_moe2 import BailingMoe2
 from engine.models.architectures.mixtures.dots1 import Dots1
@@ -93,12 +99,15 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("qwen3vl", "Qwen3VLForConditionalGeneration", Qwen3VL),
     Architecture("qwen3vlmoe", "Qwen3VLMoeForConditionalGeneration", Qwen3VLMoe),
     Architecture("smollm3", "SmolLM3ForCausalLM", SmolLM3),
+    Architecture("minicpm", "MiniCPMForCausalLM", MiniCpm),
     Architecture("granite", "GraniteForCausalLM", Granite),
     Architecture("olmo2", "Olmo2ForCausalLM", Olmo2),
     Architecture("olmo3", "Olmo3ForCausalLM", Olmo3),
+    Architecture("exaone", "ExaoneForCausalLM", Exaone),
     Architecture("exaone4", "Exaone4ForCausalLM", Exaone4),
     Architecture("seed_oss", "SeedOssForCausalLM", SeedOss),
     Architecture("ernie4_5", "Ernie4_5ForCausalLM", Ernie45),
+    Architecture("chatglm", "GlmForCausalLM", Glm),
     Architecture("glm4", "Glm4ForCausalLM", Glm4),
     Architecture("arcee", "ArceeForCausalLM", Arcee),
     Architecture("internlm2", "InternLM2ForCausalLM", InternLM2),
@@ -118,8 +127,12 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("gemma2", "Gemma2ForCausalLM", Gemma2),
     Architecture("gemma3", "Gemma3ForCausalLM", Gemma3),
     Architecture("gemma3", "Gemma3ForConditionalGeneration", Gemma3),
+    Architecture("gemma3n", "Gemma3nForCausalLM", Gemma3n),
+    Architecture("gemma3n", "Gemma3nForConditionalGeneration", Gemma3n),
     Architecture("gemma4", "Gemma4ForCausalLM", SeeingGemma4),
     Architecture("gemma4", "Gemma4ForConditionalGeneration", SeeingGemma4),
+    Architecture("llama4", "Llama4ForCausalLM", Llama4),
+    Architecture("llama4", "Llama4ForConditionalGeneration", Llama4),
     Architecture("mixtral", "MixtralForCausalLM", Mixtral),
     Architecture("granitemoe", "GraniteMoeForCausalLM", GraniteMoe),
     Architecture("gpt-oss", "GptOssForCausalLM", GptOss),
@@ -133,6 +146,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("minimax-m2", "MiniMaxM2ForCausalLM", MiniMaxM2),
     Architecture("exaone-moe", "ExaoneMoeForCausalLM", ExaoneMoe),
     Architecture("bailingmoe2", "BailingMoeV2ForCausalLM", BailingMoe2),
+    Architecture("afmoe", "AfmoeForCausalLM", Afmoe),
     Architecture("smallthinker", "SmallThinkerForCausalLM", SmallThinker),
     Architecture("deepseek2", "DeepseekV2ForCausalLM", Deepseek2),
     Architecture("deepseek2", "DeepseekV3ForCausalLM", DeepseekV3),

@@ -105,6 +105,14 @@ export class EngineView {
     byId("engine-hold").focus({ preventScroll: true });
   }
 
+  /** Leads to the models; who has given no administrator's key finds its field open. */
+  showModels() {
+    const operator = byId("engine-key").closest("details");
+    operator.open ||= this.#admin.key.value === "";
+    this.#models.element.scrollIntoView({ block: "start" });
+    this.#models.focus();
+  }
+
   stop() {}
 
   #follow() {
