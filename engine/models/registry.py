@@ -87,6 +87,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("deepseek2", "DeepseekV2ForCausalLM", "latent.deepseek2:Deepseek2"),
     Architecture("deepseek2", "DeepseekV3ForCausalLM", "latent.deepseek2:DeepseekV3"),
     Architecture("deepseek2", "Glm4MoeLiteForCausalLM", "latent.deepseek2:Glm4MoeLite"),
+    Architecture("kimi-linear", "KimiLinearForCausalLM", "latent.kimi_linear:KimiLinear"),
     Architecture("mistral4", "Mistral4ForCausalLM", "latent.mistral4:Mistral4"),
     Architecture("lfm2", "Lfm2ForCausalLM", "hybrids.lfm2:Lfm2"),
     Architecture("lfm2moe", "Lfm2MoeForCausalLM", "hybrids.lfm2:Lfm2Moe"),

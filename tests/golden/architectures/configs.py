@@ -394,6 +394,16 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "attn_scale": 0.5, "rope_parameters": _PLAIN, "tie_word_embeddings": False,
         },
     ),
+    "kimi_linear": (  # two layers in a row with delta attention, and a first one without experts
+        "KimiLinearForCausalLM",
+        {
+            **{key: value for key, value in _LATENT.items() if key not in ("rope_parameters", "first_k_dense_replace")},
+            "q_lora_rank": None, "kv_lora_rank": 64, "num_local_experts": 8, "linear_head_dim": 32,
+            "linear_num_heads": 2, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        },
+    ),
     "mixtral": (
         "MixtralForCausalLM",
         {**_LLAMA, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 40, "rope_parameters": _PLAIN},
