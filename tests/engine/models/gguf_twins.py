@@ -91,6 +91,12 @@ def with_joined_experts(tensors: Mapping[str, np.ndarray], config: Mapping[str, 
         return mixture_twins.with_turned_experts(tensors)
     if config["model_type"] == "gpt_oss":
         return dict(pair for name, values in tensors.items() for pair in of_gpt_oss(name, values))
+    if config["model_type"] == "qwen3_vl_moe_text":
+        for name in [name for name in tensors if ".experts." in name]:
+            of_experts, before = joined.pop(name), name.rpartition(".")[0]
+            kinds = ("down",) if name.endswith("down_proj") else ("gate", "up")
+            for kind, values in zip(kinds, np.split(of_experts, len(kinds), axis=1), strict=True):
+                joined[f"{before}.{kind}_proj.weight"] = values
     for name in [name for name in tensors if ".input_linear." in name]:  # of Granite
         gate_up = joined.pop(name)
         for kind, values in zip(("gate", "up"), np.split(gate_up, 2, axis=1), strict=True):
@@ -513,6 +519,7 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "SmolVLMForConditionalGeneration": (MODEL_ARCH.LLAMA, adjacent_pairs, nothing),
     "Qwen2_5_VLForConditionalGeneration": (MODEL_ARCH.QWEN2VL, as_stored, nothing),
     "Qwen3VLForConditionalGeneration": (MODEL_ARCH.QWEN3VL, as_stored, nothing),
+    "Qwen3VLMoeForConditionalGeneration": (MODEL_ARCH.QWEN3VLMOE, as_stored, add_experts),
 }
 
 

@@ -291,6 +291,20 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": False, **_PICTURE_TOKENS,
         },
     ),
+    "qwen3_vl_moe": (
+        "Qwen3VLMoeForConditionalGeneration",
+        {
+            "text_config": {
+                **_LLAMA, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 96,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [8, 5, 3]},
+            },
+            "vision_config": {
+                "depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
+                "num_position_embeddings": 36, "deepstack_visual_indexes": [0], "out_hidden_size": 64,
+            },
+            "tie_word_embeddings": False, **_PICTURE_TOKENS,
+        },
+    ),
     "gemma4": (  # layers that share keys and values, and are wider
         "Gemma4ForCausalLM",
         {
