@@ -78,7 +78,11 @@ async def test_who_has_no_key_sees_the_models_and_changes_nothing(browser: Brows
         await page.wait_for(READY)
         await page.click("#more-models")  # beside the choice of models
         await page.wait_for(f"{MODELS}.join() === 'in memory,in memory'")
-        assert await page.evaluate("document.querySelector('#engine-key').checkVisibility()")
+        field = "document.querySelector('#engine-key')"
+        assert await page.evaluate(
+            f"{field}.checkVisibility() && {field}.getBoundingClientRect().top >="
+            " document.querySelector('#engine').getBoundingClientRect().top"
+        )
         assert "administrator’s key" in await page.text("#engine .models ~ .note")
         assert await page.evaluate(BUTTONS) == []
         assert not await page.evaluate("document.querySelector('.fetcher').checkVisibility()")

@@ -108,8 +108,9 @@ export class EngineView {
   /** Leads to the models; who has given no administrator's key finds its field open. */
   showModels() {
     const operator = byId("engine-key").closest("details");
-    operator.open ||= this.#admin.key.value === "";
-    this.#models.element.scrollIntoView({ block: "start" });
+    const hasKey = this.#admin.key.value !== "";
+    operator.open ||= !hasKey;
+    (hasKey ? this.#models.element : operator).scrollIntoView({ block: "start" });
     this.#models.focus();
   }
 
