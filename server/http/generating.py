@@ -11,7 +11,7 @@ from server.api.route import AnswerContext, BodyCall, BodyRoute
 from server.generation.observer import GenerationObserver, ProgressObserver
 from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, read_asked
+from server.http.entry.served import SERVED, read_request
 from server.http.streams import resumable_answer
 from server.http.streams.following import follow
 from server.http.streams.request_store import REQUEST_STORE
@@ -29,7 +29,7 @@ def make_handler(route: BodyRoute) -> Handler:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         with ExitStack() as preparing:
-            return await answer(request, route, await read_asked(request, route.parse, preparing), preparing)
+            return await answer(request, route, await read_request(request, route.parse, preparing), preparing)
 
     return handle
 

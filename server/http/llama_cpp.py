@@ -19,7 +19,7 @@ from server.api.openai.token_requests import EmbeddingsRequest
 from server.api.route import ErrorShape
 from server.http import models
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, decode_pictures, in_memory, read_asked
+from server.http.entry.served import SERVED, decode_pictures, in_memory, read_request
 from server.http.pooling.embedding import embed
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import unavailable
@@ -48,7 +48,7 @@ def add_routes(app: web.Application) -> None:
 async def _embed(request: web.Request) -> web.StreamResponse:
     """POST /embedding and /embeddings: a list with an entry for each text, which has one embedding."""
     with ExitStack() as preparing:
-        asked = await read_asked(request, EmbeddingRequest.parse, preparing)
+        asked = await read_request(request, EmbeddingRequest.parse, preparing)
         served = request.app[SERVED]
         model = served.find(asked.model)
         query = EmbeddingsRequest.model_construct(model=asked.model, input=asked.prompts)
@@ -62,7 +62,7 @@ async def _apply_template(request: web.Request) -> web.StreamResponse:
     """POST /apply-template: the text that the chat template makes of a conversation."""
     served = request.app[SERVED]
     with ExitStack() as preparing:
-        call = await read_asked(request, ChatCall.parse, preparing)
+        call = await read_request(request, ChatCall.parse, preparing)
         model = served.find(call.request.model)
         async with in_memory(served, model):
             decoded = await decode_pictures(call.conversation.pictures, model, served)
@@ -126,7 +126,7 @@ async def _load(request: web.Request) -> web.Response:
     """POST /models/load: brings a served model into memory."""
     served = request.app[SERVED]
     with ExitStack() as preparing:
-        asked = await read_asked(request, LoadRequest.parse, preparing)
+        asked = await read_request(request, LoadRequest.parse, preparing)
     async with in_memory(served, served.find(asked.model)):
         return json_response({"success": True})
 
@@ -135,7 +135,7 @@ async def _unload(request: web.Request) -> web.Response:
     """POST /models/unload, for administrators: puts a model to sleep until the next request for it."""
     served = request.app[SERVED]
     with ExitStack() as preparing:
-        asked = await read_asked(request, LoadRequest.parse, preparing)
+        asked = await read_request(request, LoadRequest.parse, preparing)
     await served.residency.unload(served.find(asked.model))
     return json_response({"success": True})
 

@@ -29,7 +29,7 @@ from server.api.route import BodyRoute, ErrorShape
 from server.http import generating
 from server.http.entry.access_log import IGNORED
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, in_memory, read_asked
+from server.http.entry.served import SERVED, in_memory, read_request
 from server.http.pooling.embedding import embed
 from server.http.transport.event_stream import EventStreamResponse
 from server.http.transport.json_body import json_response, send_whole
@@ -66,7 +66,7 @@ def add_routes(app: web.Application) -> None:
 def _make_handler(route: BodyRoute, parse: Callable[[Any], OllamaCall | LoadRequest]) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         with ExitStack() as preparing:
-            asked = await read_asked(request, parse, preparing)
+            asked = await read_request(request, parse, preparing)
             if isinstance(asked, OllamaCall):
                 response = await generating.answer(request, route, asked, preparing)
                 _keep_alive(request, request.app[SERVED].find(asked.request.model), asked.keep_alive)
@@ -96,7 +96,7 @@ async def _embed(request: web.Request) -> web.StreamResponse:
     """POST /api/embed"""
     began = time.perf_counter()
     with ExitStack() as preparing:
-        asked = await read_asked(request, EmbedRequest.parse, preparing)
+        asked = await read_request(request, EmbedRequest.parse, preparing)
         found = await _embeddings(
             request, asked.model_name, asked.input, asked.dimensions, is_cut=asked.truncate is not False
         )
@@ -114,7 +114,7 @@ async def _embed(request: web.Request) -> web.StreamResponse:
 async def _embed_one(request: web.Request) -> web.StreamResponse:
     """POST /api/embeddings"""
     with ExitStack() as preparing:
-        asked = await read_asked(request, EmbedOneRequest.parse, preparing)
+        asked = await read_request(request, EmbedOneRequest.parse, preparing)
         found = await _embeddings(request, asked.model_name, [asked.prompt], None, is_cut=True)
     return json_response({"embedding": found["data"][0]["embedding"]})
 
@@ -165,7 +165,7 @@ def _expires_at(model: ServedModel) -> str:
 async def _show(request: web.Request) -> web.Response:
     """POST /api/show"""
     with ExitStack() as preparing:
-        asked = await read_asked(request, NamedModel.parse, preparing)
+        asked = await read_request(request, NamedModel.parse, preparing)
     model = request.app[SERVED].find(asked.model_name)
     sampling = model.text_model_of(asked.model_name).sampling_defaults
     parameters = "\n".join(f"{name} {value}" for name, value in sorted(sampling.items()))
@@ -195,7 +195,7 @@ async def _show_version(request: web.Request) -> web.Response:
 async def _pull(request: web.Request) -> web.StreamResponse:
     """POST /api/pull: a model that is served is there; administrators fetch others, to be served later."""
     with ExitStack() as preparing:
-        asked = await read_asked(request, NamedModel.parse, preparing)
+        asked = await read_request(request, NamedModel.parse, preparing)
     served, name = request.app[SERVED], asked.model_name
     try:
         served.find(name)
@@ -222,7 +222,7 @@ async def _pull(request: web.Request) -> web.StreamResponse:
 async def _delete(request: web.Request) -> web.Response:
     """DELETE /api/delete, for administrators."""
     with ExitStack() as preparing:
-        asked = await read_asked(request, NamedModel.parse, preparing)
+        asked = await read_request(request, NamedModel.parse, preparing)
     if not request[TENANT].is_admin:
         raise ApiError("this server does not delete models; its operator does", status=403, code="not_allowed")
     served = request.app[SERVED]

@@ -24,7 +24,7 @@ from server.api.route import ErrorShape
 from server.generation.prompt_sources import MAX_INLINE_CHARS, Conversation
 from server.generation.prompts import MAX_SHORT_CHARS
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, HasIgnored, decode_pictures, in_memory, read_asked
+from server.http.entry.served import SERVED, HasIgnored, decode_pictures, in_memory, read_request
 from server.http.pooling.embedding import embed
 from server.http.pooling.reranking import rerank, rerank_as_cohere
 from server.http.pooling.scoring import classify, score
@@ -122,7 +122,7 @@ def _make_handler(kind: type[Asked], answer: Answer[Asked]) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         served = request.app[SERVED]
         with ExitStack() as preparing:
-            query = await read_asked(request, kind.parse, preparing)
+            query = await read_request(request, kind.parse, preparing)
             model = served.find(query.model)
             async with in_memory(served, model):
                 told = await answer(query, model, served, request[TENANT])

@@ -12,7 +12,7 @@ from server.api.route import BodyRoute
 from server.generation.generation_request import GenerationRequest
 from server.generation.prompts import PreparedPrompt, prepare, with_pictures
 from server.http.entry.access_log import REQUEST_ID
-from server.http.entry.served import SERVED, in_memory, read_asked
+from server.http.entry.served import SERVED, in_memory, read_request
 from server.http.transport.json_body import json_response, send_whole
 
 MAX_INLINE_TOKENS = 1024  # in an answer that is encoded on the asyncio thread
@@ -31,7 +31,7 @@ def _make_handler(route: BodyRoute, *, is_list: bool) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         served = request.app[SERVED]
         with ExitStack() as preparing:
-            call = await read_asked(request, route.parse, preparing)
+            call = await read_request(request, route.parse, preparing)
             model = served.find(call.request.model)
             async with in_memory(served, model):
                 text_model = model.text_model_of(call.request.model)

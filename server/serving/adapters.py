@@ -126,7 +126,7 @@ class Adapters:
         finally:
             adapter.num_running -= 1
             adapter.used_at = time.monotonic()
-            self._give_back(adapter)
+            self._release(adapter)
 
     async def load(self, name: str, path: Path, *, in_place: bool = False) -> None:
         """Serves one more adapter, from a folder or file on the server's machine.
@@ -152,7 +152,7 @@ class Adapters:
             self._retire(old)
         if self._free:
             await self._load_into_slot(adapter, weights)
-            self._give_back(adapter)  # it may have been removed meanwhile
+            self._release(adapter)  # it may have been removed meanwhile
 
     def _check_free(self, name: str, *, in_place: bool) -> None:
         """Raises ApiError where an adapter cannot get this name."""
@@ -169,9 +169,9 @@ class Adapters:
 
     def _retire(self, adapter: ServedAdapter) -> None:
         self._removed.append(adapter)
-        self._give_back(adapter)
+        self._release(adapter)
 
-    def _give_back(self, adapter: ServedAdapter) -> None:
+    def _release(self, adapter: ServedAdapter) -> None:
         """Frees the slot of an adapter that nothing uses, where it has no name any more."""
         if adapter.num_running:
             return

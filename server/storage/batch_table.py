@@ -185,7 +185,7 @@ class BatchTable:
         size = sum(LINE_OVERHEAD_BYTES + 2 * len(line.custom_id.encode()) for line in lines)
         with self._database.transaction():
             owner = self._of(number).owner
-            self._files.held.check(owner, size, is_shared=is_shared)
+            self._files.num_bytes.check(owner, size, is_shared=is_shared)
             for line in lines:
                 try:
                     self._run(
@@ -197,7 +197,7 @@ class BatchTable:
             self._run(
                 "UPDATE batches SET size = size + ?, total = total + ? WHERE number = ?", (size, len(lines), number)
             )
-            self._files.held.add(owner, size)
+            self._files.num_bytes.add(owner, size)
 
     def drop_lines(self, number: int) -> bool:
         """Drops the lines of a batch that is being validated; returns False where it is not."""
@@ -298,14 +298,14 @@ class BatchTable:
         owner, size = self._run("SELECT owner, size FROM batches WHERE number = ?", (number,)).fetchone()
         self._run("DELETE FROM lines WHERE batch = ?", (number,))
         self._run("UPDATE batches SET size = 0 WHERE number = ?", (number,))
-        self._files.held.add(owner, -size)
+        self._files.num_bytes.add(owner, -size)
 
     def _of(self, number: int) -> StoredBatch:
         return _batch(self._run(f"SELECT {_COLUMNS} FROM batches WHERE number = ?", (number,)).fetchone())
 
     def _count(self) -> None:
         for owner, size in self._run("SELECT owner, sum(size) FROM batches GROUP BY owner"):
-            self._files.held.add(owner, size)
+            self._files.num_bytes.add(owner, size)
 
 
 def new_file_id() -> str:

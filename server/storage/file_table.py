@@ -58,9 +58,9 @@ class StoredFile(NamedTuple):
 class FilesFull(Exception):
     """There is no room for more bytes of an owner's files."""
 
-    def __init__(self, held: int, total: int, limit: int) -> None:
-        super().__init__(f"files hold {total} bytes, {held} of them of one key; the limit is {limit}")
-        self.held = held
+    def __init__(self, num_bytes: int, total: int, limit: int) -> None:
+        super().__init__(f"files hold {total} bytes, {num_bytes} of them of one key; the limit is {limit}")
+        self.num_bytes = num_bytes
         self.total = total
         self.limit = limit
 
@@ -71,42 +71,42 @@ class FileBytes:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.total = 0
-        self._held: dict[str, int] = {}
+        self._by_owner: dict[str, int] = {}
 
     def add(self, owner: str, num_bytes: int) -> None:
         """Counts bytes that have come, or with a negative number, that have gone."""
         self.total += num_bytes
-        self._held[owner] = self._held.get(owner, 0) + num_bytes
-        if not self._held[owner]:
-            del self._held[owner]
+        self._by_owner[owner] = self._by_owner.get(owner, 0) + num_bytes
+        if not self._by_owner[owner]:
+            del self._by_owner[owner]
 
     def clear(self) -> None:
         self.total = 0
-        self._held = {}
+        self._by_owner = {}
 
     def check(self, owner: str, num_bytes: int, *, is_shared: bool) -> None:
         """Raises FilesFull. Where owners share the room, one may have half of what the others leave."""
         if num_bytes > self.room(owner, is_shared=is_shared):
-            raise FilesFull(self._held.get(owner, 0), self.total, self.limit)
+            raise FilesFull(self._by_owner.get(owner, 0), self.total, self.limit)
 
     def room(self, owner: str, *, is_shared: bool) -> int:
         """The bytes that an owner may still add; below 0 where its batches have written more than it may have."""
-        held = self._held.get(owner, 0)
-        room = self.limit - (self.total - held)
-        return (room // 2 if is_shared else room) - held
+        own = self._by_owner.get(owner, 0)
+        room = self.limit - (self.total - own)
+        return (room // 2 if is_shared else room) - own
 
 
 class FileTable:
     """Files by owner and id. Every method raises StoreError, and has changed nothing, if the store cannot be used."""
 
-    def __init__(self, database: Database, held: FileBytes) -> None:
+    def __init__(self, database: Database, num_bytes: FileBytes) -> None:
         """Args:
         database: with the tables of FILE_SCHEMA.
-        held: counts the bytes of the files; cleared here.
+        num_bytes: counts the bytes of the files; cleared here.
         """
         self._database = database
         self._run = database.run
-        self.held = held
+        self.num_bytes = num_bytes
         database.on_rollback(self._count)
         with database.transaction():
             for row in self._run(f"SELECT {_COLUMNS} FROM files WHERE state = ?", (FileState.ARRIVING,)).fetchall():
@@ -116,7 +116,7 @@ class FileTable:
 
     def create(self, owner: str, file_id: str, created: int, *, is_shared: bool) -> int:
         """Begins an upload; returns the number of its file. Raises FilesFull."""
-        self.held.check(owner, FILE_OVERHEAD_BYTES, is_shared=is_shared)
+        self.num_bytes.check(owner, FILE_OVERHEAD_BYTES, is_shared=is_shared)
         with self._database.transaction():
             return self.insert(owner, file_id, "", "", created, None, FileState.ARRIVING)
 
@@ -130,12 +130,12 @@ class FileTable:
             (owner, file_id, name, purpose, created, expires, state),
         ).lastrowid
         assert number is not None
-        self.held.add(owner, FILE_OVERHEAD_BYTES)
+        self.num_bytes.add(owner, FILE_OVERHEAD_BYTES)
         return number
 
     def append(self, number: int, owner: str, start: int, value: bytes, *, is_shared: bool) -> None:
         """Adds a piece to a file that is being uploaded; raises FilesFull."""
-        self.held.check(owner, len(value), is_shared=is_shared)
+        self.num_bytes.check(owner, len(value), is_shared=is_shared)
         with self._database.transaction():
             self.add_piece(number, owner, start, value)
 
@@ -143,7 +143,7 @@ class FileTable:
         """Adds a piece whether there is room for it or not, within a transaction of the caller's."""
         self._run("INSERT INTO pieces (file, start, value) VALUES (?, ?, ?)", (number, start, value))
         self._run("UPDATE files SET size = size + ? WHERE number = ?", (len(value), number))
-        self.held.add(owner, len(value))
+        self.num_bytes.add(owner, len(value))
 
     def finish(self, number: int, name: str, purpose: str, expires: int | None) -> StoredFile:
         """Ends an upload; the file is there from now on."""
@@ -246,9 +246,9 @@ class FileTable:
     def _drop(self, file: StoredFile) -> None:
         self._run("DELETE FROM pieces WHERE file = ?", (file.number,))
         self._run("DELETE FROM files WHERE number = ?", (file.number,))
-        self.held.add(file.owner, -(file.size + FILE_OVERHEAD_BYTES))
+        self.num_bytes.add(file.owner, -(file.size + FILE_OVERHEAD_BYTES))
 
     def _count(self) -> None:
-        self.held.clear()
+        self.num_bytes.clear()
         for owner, num_files, num_bytes in self._run("SELECT owner, count(*), sum(size) FROM files GROUP BY owner"):
-            self.held.add(owner, num_bytes + num_files * FILE_OVERHEAD_BYTES)
+            self.num_bytes.add(owner, num_bytes + num_files * FILE_OVERHEAD_BYTES)

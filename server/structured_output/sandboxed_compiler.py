@@ -101,7 +101,7 @@ class SandboxedCompiler:
 
     def _start(self, num_closes: int) -> None:
         if num_closes == self._num_closes:
-            self._give_back(self._take(), num_closes)
+            self._release(self._take(), num_closes)
 
     def _try(self, grammar: Grammar) -> CompileVerdict:
         """The verdict on a grammar that can be compiled."""
@@ -115,7 +115,7 @@ class SandboxedCompiler:
         if verdict.is_last:
             self._replace(process)
         else:
-            self._give_back(process, num_closes)
+            self._release(process, num_closes)
         if verdict.refusal is not None:
             raise InvalidGrammar(verdict.refusal)
         return verdict
@@ -146,7 +146,7 @@ class SandboxedCompiler:
         process.kill()
         self.start_in_background()
 
-    def _give_back(self, process: _Worker, num_closes: int) -> None:
+    def _release(self, process: _Worker, num_closes: int) -> None:
         """Keeps a process for the next grammar, unless the compiler has been closed since it was taken."""
         with self._lock:
             if num_closes == self._num_closes:

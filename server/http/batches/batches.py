@@ -12,7 +12,7 @@ from server.api.batches.file_objects import BATCH_PURPOSE, DEFAULT_LIFETIME_S, f
 from server.api.conversations.query_params import DEFAULT_LIMIT, MAX_LIMIT, parse_number
 from server.http.batches.batch_runner import BATCH_RUNNER
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, read_asked
+from server.http.entry.served import SERVED, read_request
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import ApiError, invalid_value, shorten
 from server.storage.batch_table import StoredBatch, TooManyOpen, new_batch_id
@@ -24,7 +24,7 @@ async def create(request: web.Request) -> web.Response:
     """POST /v1/batches."""
     served, owner, runner = request.app[SERVED], request[TENANT].owner, request.app[BATCH_RUNNER]
     with ExitStack() as preparing:
-        body = await read_asked(request, NewBatch.parse, preparing)
+        body = await read_request(request, NewBatch.parse, preparing)
     file = await served.store.run_read(lambda tables: tables.files.get(owner, body.input_file_id))
     if file is None:
         raise file_not_found(body.input_file_id, "input_file_id")

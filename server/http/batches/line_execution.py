@@ -148,8 +148,8 @@ def _pooling(
         _check_ignored(query, served)
         model = served.find(query.model)
         async with in_memory(served, model):
-            told: dict[str, Any] = await answer(query, model, served, tenant)
-        return told
+            response: dict[str, Any] = await answer(query, model, served, tenant)
+        return response
 
     return compute
 

@@ -94,7 +94,7 @@ class Upload:
         del self._rest[:size]
 
     def _full(self, error: FilesFull) -> ApiError:
-        own = f", {error.held} of them with this key, which may have half of what others leave"
+        own = f", {error.num_bytes} of them with this key, which may have half of what others leave"
         return ApiError(
             f"files hold {error.total} bytes{own if self._is_shared else ''}; the limit of this server is "
             f"{error.limit}. Delete files, or wait until they expire",

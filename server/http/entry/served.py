@@ -50,10 +50,10 @@ class HasPictures(Protocol):
         """The name of the model that the client gave."""
 
 
-Asked = TypeVar("Asked", bound=HasIgnored)
+Parsed = TypeVar("Parsed", bound=HasIgnored)
 
 
-async def read_asked(request: web.Request, parse: Callable[[Any], Asked], preparing: ExitStack) -> Asked:
+async def read_request(request: web.Request, parse: Callable[[Any], Parsed], preparing: ExitStack) -> Parsed:
     """Reads and parses the body of `request`; a large body is parsed in a worker thread.
 
     Args:
@@ -109,7 +109,7 @@ async def decode_pictures(
     return {} if form is None or not pictures else await served.pictures.load(pictures, form)
 
 
-def _parse(body: bytes, parse: Callable[[Any], Asked]) -> tuple[Any, Asked]:
+def _parse(body: bytes, parse: Callable[[Any], Parsed]) -> tuple[Any, Parsed]:
     decoded = parse_json(body)
     return decoded, parse(decoded)
 

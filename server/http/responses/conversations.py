@@ -17,7 +17,7 @@ from server.api.conversations.stored_conversation import StoredConversation, id_
 from server.api.responses.input_items import InputItem
 from server.api.responses.items import Item, new_conversation_id, new_item_id, shape_items
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, read_asked
+from server.http.entry.served import SERVED, read_request
 from server.http.responses.response_runner import HISTORY_SHARE
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import ApiError, shorten
@@ -30,7 +30,7 @@ async def create(request: web.Request) -> web.Response:
     """POST /v1/conversations."""
     served = request.app[SERVED]
     with ExitStack() as preparing:
-        body = await read_asked(request, NewConversation.parse, preparing)
+        body = await read_request(request, NewConversation.parse, preparing)
         items = await _shape(request, body.items or ())
         conversation_id = new_conversation_id()
         told = {"id": conversation_id, "created_at": int(time.time()), "metadata": body.metadata or {}}
@@ -47,7 +47,7 @@ async def fetch(request: web.Request) -> web.Response:
 async def change(request: web.Request) -> web.Response:
     """POST /v1/conversations/{id}: replaces the metadata."""
     with ExitStack() as preparing:
-        body = await read_asked(request, ConversationChange.parse, preparing)
+        body = await read_request(request, ConversationChange.parse, preparing)
         return json_response(await _change(request, lambda stored: stored.with_metadata(body.metadata or {}), _told))
 
 
@@ -73,7 +73,7 @@ async def add(request: web.Request) -> web.Response:
     """POST /v1/conversations/{id}/items: items at the end; the answer lists them."""
     served = request.app[SERVED]
     with ExitStack() as preparing:
-        body = await read_asked(request, AddedItems.parse, preparing)
+        body = await read_request(request, AddedItems.parse, preparing)
         items = await _shape(request, body.items)
         most = served.settings.max_body_bytes
         listed = ListQuery(limit=len(items), is_ascending=True).page(items, itemgetter("id"))

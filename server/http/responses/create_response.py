@@ -10,7 +10,7 @@ from server.api.responses.response_call import ResponseCall
 from server.api.responses.responses_request import ResponsesRequest
 from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, SHARE, read_asked
+from server.http.entry.served import SERVED, SHARE, read_request
 from server.http.responses import background
 from server.http.responses.response_runner import ResponseRunner
 from server.http.responses.resumable_response import ResumableResponse
@@ -31,7 +31,7 @@ async def create(request: web.Request) -> web.StreamResponse:
     """Answers with one JSON body, or with a stream of events."""
     served = request.app[SERVED]
     with ExitStack() as preparing:
-        turn = await read_asked(request, parse_turn, preparing)
+        turn = await read_request(request, parse_turn, preparing)
         runner = ResponseRunner(served, request[TENANT])
         await runner.look_back(turn, request[SHARE])
         served.check_room_to_wait(served.find(turn.body.model))  # before a client is told that it is accepted

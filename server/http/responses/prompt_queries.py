@@ -13,7 +13,7 @@ from server.api.responses.response_call import ResponseCall
 from server.generation.prompt_sources import Conversation
 from server.http.entry.access_log import REQUEST_ID
 from server.http.entry.guard import TENANT
-from server.http.entry.served import SERVED, SHARE, decode_pictures, in_memory, read_asked
+from server.http.entry.served import SERVED, SHARE, decode_pictures, in_memory, read_request
 from server.http.responses.create_response import close_on_acceptance, parse_turn
 from server.http.responses.response_runner import ResponseRunner
 from server.http.transport.json_body import json_response, send_whole
@@ -75,6 +75,6 @@ async def compact(request: web.Request) -> web.StreamResponse:
 
 async def _read(request: web.Request, preparing: ExitStack) -> ResponseCall:
     """The request with the items that precede it."""
-    turn = await read_asked(request, parse_turn, preparing)
+    turn = await read_request(request, parse_turn, preparing)
     await ResponseRunner(request.app[SERVED], request[TENANT]).look_back(turn, request[SHARE])
     return turn

@@ -102,13 +102,13 @@ def test_what_is_left_of_a_batch_fails_with_it() -> None:
 def test_lines_need_room() -> None:
     batches, files = open_tables()
     batch = batches.create("ann", "b", 10, 99, add_input(files), FIELDS, 5)
-    held = files.held.total
+    held = files.num_bytes.total
     lines = [BatchLine(at, at, 1, 0, f"{at:0512}") for at in range(1, 1001)]
     with pytest.raises(FilesFull):
         batches.add_lines(batch.number, lines, is_shared=False)
     with pytest.raises(FilesFull):
         batches.add_lines(batch.number, lines[:500], is_shared=True)
-    assert (files.held.total, batches.counts()) == (held, (1, 0))
+    assert (files.num_bytes.total, batches.counts()) == (held, (1, 0))
     batches.add_lines(batch.number, lines[:500], is_shared=False)
     assert batches.counts() == (1, 500)
 
@@ -131,16 +131,16 @@ def test_a_custom_id_is_there_once_in_a_batch() -> None:
 def test_a_deleted_input_is_there_until_its_batch_has_ended() -> None:
     batches, files = open_tables()
     batch = add_batch(batches, files)
-    held = files.held.total
+    held = files.num_bytes.total
     assert not batches.delete_file("bob", "in-b1")
     assert batches.delete_file("ann", "in-b1")
     assert not batches.delete_file("ann", "in-b1")
     assert files.get("ann", "in-b1") is None
     assert files.read_range(batch.input, 0, 9) == b"the input"
-    assert files.held.total == held
+    assert files.num_bytes.total == held
     batches.end(batch.number, "cancelled", {}, 60)
     assert files.read_range(batch.input, 0, 9) == b""
-    assert files.held.total == 0
+    assert files.num_bytes.total == 0
 
 
 def test_a_status_changes_only_from_those_that_are_named() -> None:

@@ -68,12 +68,12 @@ def test_pages_of_the_list() -> None:
 def test_room_is_counted_and_given_back() -> None:
     files = open_files()
     number = add(files, "a", bytes(1000))
-    assert files.held.total == 1000 + FILE_OVERHEAD_BYTES
+    assert files.num_bytes.total == 1000 + FILE_OVERHEAD_BYTES
     with pytest.raises(FilesFull, match="the limit is 1048576"):
         files.append(number, "ann", 1000, bytes(LIMIT), is_shared=False)
-    assert files.held.total == 1000 + FILE_OVERHEAD_BYTES
+    assert files.num_bytes.total == 1000 + FILE_OVERHEAD_BYTES
     files.discard(number)
-    assert files.held.total == 0
+    assert files.num_bytes.total == 0
 
 
 def test_a_reader_of_a_deleted_file_never_gets_the_bytes_of_the_next() -> None:
@@ -119,7 +119,7 @@ def test_what_had_not_arrived_is_dropped_at_the_next_start(tmp_path: Path) -> No
     files._database.close()
     again = open_files(tmp_path / "store")
     assert names(again) == ["a"]
-    assert again.held.total == len(b"whole") + FILE_OVERHEAD_BYTES
+    assert again.num_bytes.total == len(b"whole") + FILE_OVERHEAD_BYTES
     assert again.read_range(number, 0, 10) == b""
     again._database.close()
 
@@ -127,10 +127,10 @@ def test_what_had_not_arrived_is_dropped_at_the_next_start(tmp_path: Path) -> No
 def test_a_failed_transaction_leaves_the_counts_right() -> None:
     files = open_files()
     number = add(files, "a", b"0123456789")
-    before = files.held.total
+    before = files.num_bytes.total
     with pytest.raises(Exception, match="UNIQUE"):
         files.append(number, "ann", 0, b"again", is_shared=False)
-    assert files.held.total == before
+    assert files.num_bytes.total == before
     assert files.read_range(number, 0, 100) == b"0123456789"
 
 

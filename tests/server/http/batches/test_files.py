@@ -73,7 +73,7 @@ async def test_what_is_refused_leaves_nothing(
     assert answer["error"]["param"] == param
     assert words in answer["error"]["message"]
     assert (await server.get("/v1/files"))[1]["data"] == []
-    assert await server.served.store.run_read(lambda tables: tables.files.held.total) == 0
+    assert await server.served.store.run_read(lambda tables: tables.files.num_bytes.total) == 0
 
 
 async def test_a_body_that_is_no_form(server: RunningServer) -> None:
@@ -132,12 +132,12 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing(server: Running
     await begun.wait()
     held = server.served.store.run_read
     async with asyncio.timeout(10):
-        while await held(lambda tables: tables.files.held.total) < upload.PIECE_BYTES:
+        while await held(lambda tables: tables.files.num_bytes.total) < upload.PIECE_BYTES:
             await asyncio.sleep(0.01)
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
     async with asyncio.timeout(10):
-        while await held(lambda tables: tables.files.held.total):
+        while await held(lambda tables: tables.files.num_bytes.total):
             await asyncio.sleep(0.01)
 
 
