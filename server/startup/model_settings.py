@@ -39,6 +39,7 @@ def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
         return (replace(settings, models=(model,), served_model_name=name, lora=lora),)
     if settings.takes_adapters:
         raise SettingsError(f"lora and enable_lora are for a server with one model, and there are {len(found)}")
+    _refuse_shared_encoder(settings, len(found))
     if settings.engine.num_hosts > 1:
         raise SettingsError(
             f"num_hosts is {settings.engine.num_hosts} and there are {len(found)} models; several hosts compute one"
@@ -67,6 +68,7 @@ def _of_tables(settings: ServerSettings) -> tuple[ServerSettings, ...]:
         raise SettingsError(
             f"lora and enable_lora are for a server with one model, and {settings.config} has tables of models"
         )
+    _refuse_shared_encoder(settings, len(tables))
     several = ((settings.engine.num_hosts, "num_hosts"), (settings.data_parallel, "data_parallel"))
     for number, name in several:
         if number > 1:
@@ -100,6 +102,15 @@ def _of_tables(settings: ServerSettings) -> tuple[ServerSettings, ...]:
     return tuple(each)
 
 
+def _refuse_shared_encoder(settings: ServerSettings, num_models: int) -> None:
+    """Raises SettingsError where one encoder of pictures is given for several models."""
+    if settings.engine.mmproj is not None and num_models > 1:
+        raise SettingsError(
+            f"mmproj is {settings.engine.mmproj!r} and there are {num_models} models; give each its own in its "
+            "table of a file (--config), or put the file beside the model"
+        )
+
+
 def _by_key() -> dict[str, Setting]:
     return {declared.key: declared for declared in ServerSettings.declared()}
 
@@ -125,7 +136,7 @@ def settings_of_another(settings: ServerSettings, first: ServerSettings, name: s
         raise SettingsError(_ONE_MODEL)
     return replace(
         first, models=(name,), served_model_name=name, tables=(), lora=(), enable_lora=False,
-        engine=_with_own_ports(first.engine, index),
+        engine=_with_own_ports(replace(first.engine, mmproj=None), index),
     )  # fmt: skip
 
 

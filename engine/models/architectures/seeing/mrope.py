@@ -11,6 +11,7 @@ import numpy as np
 from engine.models.parts import rotary
 from engine.models.parts.rotary import Rotary
 from engine.models.parts.rotary_config import kind_of, read_theta, rope_tables
+from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 
 _NUM_AXES = 3
@@ -32,15 +33,39 @@ def read_mrope(
             raise table.error("rope_type", "M-RoPE is served without scaling")
         sections = table.value("mrope_section") or sections
     num_pairs = head_dim // 2
-    are_sizes = isinstance(sections, list) and all(isinstance(each, int) and each >= 0 for each in sections)
-    if not are_sizes or len(sections) != _NUM_AXES or sum(sections) != num_pairs:
+    axes = _axes(sections, num_pairs, is_interleaved=is_interleaved)
+    if axes is None:
         demand = f"mrope_section must be {_NUM_AXES} sizes that add up to {num_pairs}"
         raise text.error("rope_parameters", demand)
+    return dataclasses.replace(rotary.plain(head_dim, read_theta(text, tables, default_theta)), axes=axes)
+
+
+def read_mrope_of_gguf(file: GGUFTensors, usual: Rotary, *, is_interleaved: bool) -> Rotary:
+    """The rotary embedding of a GGUF file with its axes; raises ModelError.
+
+    A file without sections is one of text alone, in which all axes have the same positions.
+    """
+    key = "rope.dimension_sections"
+    sections, num_pairs = file.fields.value(key), len(usual.frequencies)
+    if sections is None:
+        return usual
+    demand = f"it must be {_NUM_AXES} sizes that add up to {num_pairs}"
+    if not isinstance(sections, list) or any(sections[_NUM_AXES:]):
+        raise file.fields.error(key, demand)
+    axes = _axes(sections[:_NUM_AXES], num_pairs, is_interleaved=is_interleaved)
+    if axes is None:
+        raise file.fields.error(key, demand)
+    return dataclasses.replace(usual, axes=axes)
+
+
+def _axes(sections: Any, num_pairs: int, *, is_interleaved: bool) -> tuple[int, ...] | None:
+    """The axis of each pair; None where the sections are no sizes that add up to all pairs."""
+    are_sizes = isinstance(sections, list) and all(isinstance(each, int) and each >= 0 for each in sections)
+    if not are_sizes or len(sections) != _NUM_AXES or sum(sections) != num_pairs:
+        return None
     axes = np.repeat(np.arange(_NUM_AXES), sections)
     if is_interleaved:
         axes = np.zeros(num_pairs, int)
         for axis in range(1, _NUM_AXES):
             axes[axis : _NUM_AXES * sections[axis] : _NUM_AXES] = axis
-    return dataclasses.replace(
-        rotary.plain(head_dim, read_theta(text, tables, default_theta)), axes=tuple(axes.tolist())
-    )
+    return tuple(axes.tolist())
