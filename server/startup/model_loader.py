@@ -55,12 +55,20 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
         if limits is not None:
             adapters = load_first(loaded.engine, paths_of(settings.lora), limits.num_slots)
             loaded = loaded._replace(num_adapter_slots=limits.num_slots, adapters=adapters)
-    except ValueError:
+    except BaseException:
         loaded.engine.shutdown()
         raise
     variables = settings.default_chat_template_kwargs
     if variables is not None:
         loaded = loaded._replace(text_model=loaded.text_model.with_defaults({}, orjson.loads(variables)))
+    form, switches = loaded.text_model.pictures, settings.mm_processor_kwargs
+    if form is not None and switches is not None:
+        try:
+            form = form.with_switches(orjson.loads(switches))
+        except ValueError:
+            loaded.engine.shutdown()
+            raise
+        loaded = loaded._replace(text_model=replace(loaded.text_model, pictures=form))
     if settings.sampling_defaults == OPENAI_DEFAULTS:
         loaded = loaded._replace(text_model=replace(loaded.text_model, sampling_defaults={}))
     if settings.ignore_media:

@@ -17,7 +17,10 @@ _GATING = {
     "DeepseekV2ForCausalLM": ExpertGatingFuncType.SOFTMAX,
     "DeepseekV3ForCausalLM": ExpertGatingFuncType.SIGMOID,
 }
-LATENT = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM", "Mistral4ForCausalLM")
+LATENT = (
+    "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM", "Mistral4ForCausalLM",
+    "KimiLinearForCausalLM",
+)  # fmt: skip
 
 
 def num_experts(config: Mapping[str, Any]) -> int:
@@ -67,6 +70,33 @@ def add_exaone_moe(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
 
 
+def add_afmoe(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_routing(writer, config)
+    writer.add_expert_weights_scale(config["route_scale"])
+    writer.add_sliding_window(config["sliding_window"])
+
+
+def add_llama4(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_expert_count(config["num_local_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
+    writer.add_leading_dense_block_count(0)
+
+
+def with_turned_experts(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Gates, ups and downs of all experts, each in a tensor of its own, of Llama 4's two that are turned."""
+    changed: dict[str, np.ndarray] = {}
+    for name, values in tensors.items():
+        if ".experts." not in name:
+            changed[name] = values
+            continue
+        turned, kinds = values.swapaxes(1, 2), ("gate", "up") if "gate_up" in name else ("down",)
+        for kind, part in zip(kinds, np.split(turned, len(kinds), axis=1), strict=True):
+            changed[f"{name.rpartition('.')[0]}.{kind}_proj.weight"] = part
+    return changed
+
+
 def add_latents(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     add_routing(writer, config)
     kv_rank, rope_dim = config["kv_lora_rank"], config["qk_rope_head_dim"]
@@ -87,6 +117,36 @@ def add_latents(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
         writer.add_rope_scaling_yarn_log_mul(0.1 * rotary["mscale_all_dim"])
     if "llama_4_scaling_beta" in rotary:
         writer.add_attn_temperature_scale(rotary["llama_4_scaling_beta"])
+
+
+def add_kimi_linear(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_latents(writer, config)
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_kda_head_dim(config["linear_head_dim"])
+
+
+def with_usual_names_of_kimi(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **config, "n_group": config["num_expert_group"], "num_experts_per_tok": config["num_experts_per_token"],
+        "max_position_embeddings": config["model_max_length"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+    }  # fmt: skip
+
+
+def with_delta_attention(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Decays as they are used, biases by another name, and convolutions with two axes of one."""
+    changed: dict[str, np.ndarray] = {}
+    for name, values in tensors.items():
+        if name.endswith(".A_log"):
+            values = -np.exp(values)
+        if name.endswith(".dt_bias"):
+            name = name.replace(".dt_bias", ".dt_proj.bias")
+        for kind in ("gate", "up", "down"):  # of blocks without experts
+            name = name.replace(f".block_sparse_moe.{kind}_proj.", f".mlp.{kind}_proj.")
+        if "_conv1d." in name:
+            values = values.reshape(1, len(values), 1, -1)
+        changed[name] = values
+    return changed
 
 
 def with_latent_heads(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -112,7 +172,16 @@ def add_smallthinker(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
 def with_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with the names that transformers gives fields of its own classes."""
     made = dict(config)
-    if "rope_theta" in config:
+    if "intermediate_size_mlp" in config:  # of Llama 4
+        made |= {
+            "intermediate_size": config["intermediate_size_mlp"],
+            "moe_intermediate_size": config["intermediate_size"],
+        }
+    if "num_layers" in config:  # of EXAONE
+        made |= {"num_hidden_layers": config["num_layers"], "rms_norm_eps": config["layer_norm_epsilon"]}
+    if "rope_theta" in config and config.get("rope_scaling"):
+        made["rope_parameters"] = {**config["rope_scaling"], "rope_theta": config["rope_theta"]}
+    elif "rope_theta" in config:
         part = config.get("partial_rotary_factor", 1.0)
         made["rope_parameters"] = {
             "rope_type": "default", "rope_theta": config["rope_theta"], "partial_rotary_factor": part,

@@ -51,7 +51,7 @@ def write_mmproj(
     path: Path, name: str, golden: Mapping[str, Any], kind: GGMLQuantizationType = GGMLQuantizationType.F32,
     **changes: Any,
 ) -> Path:  # fmt: skip
-    """The encoder. `changes` are fields that are written otherwise, by their keys behind `clip.`; None: they are not."""
+    """The encoder. `changes` are fields by their keys behind `clip.` that are written otherwise; None: not at all."""
     config = golden["config"]
     fields = {**_fields(name, config), **changes}
     writer = GGUFWriter(path, "clip")
