@@ -68,7 +68,7 @@ def write_mmproj(
             case list():
                 writer.add_array(f"clip.{key}", value)
     for tensor, values in _tensors(name, golden).items():
-        if kind is GGMLQuantizationType.Q8_0 and (values.ndim != 2 or "position" in tensor):
+        if kind is GGMLQuantizationType.Q8_0 and (values.ndim != 2 or values.shape[1] % 32):
             writer.add_tensor(tensor, values)
         elif kind is GGMLQuantizationType.F32 or values.ndim == 1:
             writer.add_tensor(tensor, np.ascontiguousarray(values))
