@@ -9,9 +9,10 @@ from engine.weights.formats.gguf_shards import ShardName
 from engine.weights.formats.model_folder import CONFIG
 from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.hub_records import HubId
-from server.model_sources.model_paths import GGUF_SUFFIX, gguf_models, listed
+from server.model_sources.model_paths import GGUF_SUFFIX, gguf_models, is_encoder, listed
 
 DEFAULT_QUANT = "Q4_K_M"  # of several GGUF files, where none is named
+ENCODER_TYPES = ("F16", "BF16", "Q8_0", "F32")  # of several files of the encoder of pictures, the first of these
 SAFETENSORS_SUFFIX = ".safetensors"
 WHOLE = "model.safetensors"
 
@@ -89,4 +90,11 @@ def _shards(hub_id: HubId, first: str, files: Sequence[str]) -> WantedFiles:
     missing = [name for name in names if name not in files]
     if missing:
         raise ModelStoreError(f"{hub_id.repository} lacks {listed(missing)}, shards of {first}")
-    return WantedFiles(tuple(names), first)
+    return WantedFiles((*names, *_encoder(path, files)), first)
+
+
+def _encoder(model: PurePosixPath, files: Sequence[str]) -> list[str]:
+    """The file of the encoder of pictures in the folder of a GGUF model, if it has one."""
+    found = [name for name in files if is_encoder(name) and PurePosixPath(name).parent == model.parent]
+    chosen = (name for kind in ENCODER_TYPES for name in found if _has_quant(name, kind))
+    return [next(chosen, found[0])] if found else []

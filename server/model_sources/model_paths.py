@@ -12,7 +12,8 @@ from server.model_sources.cache_folder import ModelStoreError
 
 GGUF_MAGIC = b"GGUF"
 GGUF_SUFFIX = ".gguf"
-COMPANIONS = ("mmproj", "imatrix")  # how the names of GGUF files begin that accompany a model and are none
+_IMATRIX = "imatrix"  # how the names of files of a quantization begin, which are no models
+_MMPROJ = "mmproj"  # what the names of files with encoders of pictures have, which are no models
 
 _NUM_NAMES_SHOWN = 5
 
@@ -54,10 +55,15 @@ def gguf_models(file_names: Iterable[str]) -> list[str]:
     models = set[str]()
     for name in file_names:
         *folder, last = name.split("/")
-        if last.endswith(GGUF_SUFFIX) and not last.lower().startswith(COMPANIONS):
+        if last.endswith(GGUF_SUFFIX) and not (is_encoder(last) or last.lower().startswith(_IMATRIX)):
             shard = ShardName.parse(last)
             models.add("/".join([*folder, last if shard is None else shard.file_names()[0]]))
     return sorted(models)
+
+
+def is_encoder(file_name: str) -> bool:
+    """Whether a GGUF file has the encoder of pictures of a model beside it, by its name as llama.cpp gives it."""
+    return file_name.endswith(GGUF_SUFFIX) and _MMPROJ in file_name.lower()
 
 
 def is_model_folder(file_names: Collection[str]) -> bool:

@@ -62,7 +62,10 @@ def test_shards_of_a_folder() -> None:
     [
         ("o/n", ["m-Q8_0.gguf"], ["m-Q8_0.gguf"]),
         ("o/n", ["m-Q8_0.gguf", "m-Q4_K_M.gguf", "m-F16.gguf"], ["m-Q4_K_M.gguf"]),
-        ("o/n", ["m-Q8_0.gguf", "mmproj-F16.gguf", "config.json"], ["m-Q8_0.gguf"]),
+        ("o/n", ["m-Q8_0.gguf", "mmproj-F16.gguf", "config.json"], ["m-Q8_0.gguf", "mmproj-F16.gguf"]),
+        ("o/n", ["m-mmproj-bf16.gguf", "m-mmproj-f16.gguf", "m-Q8_0.gguf"], ["m-Q8_0.gguf", "m-mmproj-f16.gguf"]),
+        ("o/n", ["mmproj-model.gguf", *Q4_SHARDS], Q4_SHARDS),  # in another folder
+        ("o/n:Q8_0", ["m-Q8_0.gguf", "mmproj-m-Q8_0.gguf"], ["m-Q8_0.gguf", "mmproj-m-Q8_0.gguf"]),
         ("o/n", ["m-Q8_0.gguf", *Q4_SHARDS], Q4_SHARDS),
         ("o/n:q8_0", ["m-Q8_0.gguf", "m-Q4_K_M.gguf"], ["m-Q8_0.gguf"]),
         ("o/n:Q8_0", ["m.Q8_0.gguf", "m.IQ8_0.gguf"], ["m.Q8_0.gguf"]),

@@ -51,7 +51,7 @@ def test_shards_have_the_name_of_their_model(tmp_path: Path) -> None:
         (["config.json", "model.safetensors", "a.gguf", "b.gguf"], "."),
         (["config.json", "a.gguf"], "a.gguf"),
         (["a.gguf", "README.md"], "a.gguf"),
-        (["a.gguf", "mmproj-a-f16.gguf", "imatrix.gguf"], "a.gguf"),
+        (["a.gguf", "mmproj-a-f16.gguf", "b-mmproj-f16.gguf", "imatrix.gguf"], "a.gguf"),
         (SHARDS, SHARDS[0]),
     ],
 )
