@@ -155,6 +155,7 @@ class EngineClient:
         elif not is_checked:
             params.check_token_ids(self.model_info.vocab_size)
             self.check_prompt(prompt_token_ids, params.max_tokens, num_prompt_output_tokens=num_prompt_output_tokens)
+        self._check_pictures(pictures)
         num_picture_bytes = picture_bytes(pictures)
         self._queue.check(num_tokens, num_picture_bytes)
         arrival = self._queue.num_submitted
@@ -193,6 +194,14 @@ class EngineClient:
         self._engine_loop.post(request)
         self._timeouts.watch(asyncio_loop, stream, request)
         return stream
+
+    def _check_pictures(self, pictures: Sequence[PromptPicture]) -> None:
+        """Raises InvalidParameter: the encoder has no program for a picture of this size."""
+        taken = self.model_info.pictures
+        most = 0 if taken is None else taken.max_tokens
+        for picture in pictures:
+            if picture.num_tokens > most:
+                raise InvalidParameter("pictures", f"a picture has {picture.num_tokens} tokens; the limit is {most}")
 
     async def embed(
         self, prompt_token_ids: Sequence[int], pooling: Pooling, *, priority: int = 0, tenant: str = "",

@@ -22,7 +22,7 @@ from engine.models.parts.gguf_config import read_count
 from engine.models.parts.model import Model
 from engine.weights.encodings import EncodedRows
 from engine.weights.formats.gguf_tensors import GGUFTensor, GGUFTensors
-from engine.weights.formats.mmproj_file import SECOND_FRAME, TOKENS, MmprojFile, OtherMmproj, is_mmproj_name
+from engine.weights.formats.mmproj_file import PROJECTORS, SECOND_FRAME, TOKENS, MmprojFile, OtherMmproj, is_mmproj_name
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.leaf import Leaf, Part, Stored
 from engine.weights.packing import Format
@@ -238,6 +238,8 @@ def find_vision_file(path: Path, file: GGUFTensors, model: Model, given: Path | 
     """
     if given is not None:
         return _read(given, path, file, model)
+    if not any(file.architecture in each.architectures for each in PROJECTORS.values()):
+        return None  # a damaged file beside it is of no other model's concern
     for beside in _beside(path):
         try:
             return _read(beside, path, file, model)

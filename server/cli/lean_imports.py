@@ -40,16 +40,17 @@ def import_aiohttp() -> None:
 
 
 class _UnreadContext(ssl.SSLContext):
-    """A context that reads the system's certificates at its first connection, and is a usual one from then on."""
+    """A context that reads the system's certificates at a connection, and is a usual one once it has some."""
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         self._read()
-        return self.wrap_bio(*args, **options)
+        return ssl.SSLContext.wrap_bio(self, *args, **options)
 
     def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
         self._read()
-        return self.wrap_socket(*args, **options)
+        return ssl.SSLContext.wrap_socket(self, *args, **options)
 
     def _read(self) -> None:
         self.set_default_verify_paths()
-        self.__class__ = ssl.SSLContext  # type: ignore[assignment]
+        if self.cert_store_stats()["x509"]:  # OpenSSL does not report a file that it cannot open
+            self.__class__ = ssl.SSLContext  # type: ignore[assignment]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import orjson
 
 from engine.interface.regular_file import open_regular
-from server.media.decoded_picture import DecodedPicture
+from server.media.decoded_picture import DecodedPicture, PictureTile
 from server.media.picture import Picture
 from server.media.picture_decoder import PictureDecoder, UndecodablePicture
 from server.media.picture_download import DownloadRefused, download
@@ -44,15 +45,16 @@ class PictureLoader:
         """
         loaded: dict[Picture, DecodedPicture] = {}
         decoded: dict[tuple[str, Sizing], DecodedPicture] = {}  # the same picture may stand in several messages
-        blocks: dict[bytes, int] = {}
+        tiles: dict[bytes, PictureTile] = {}  # equal ones are held once, however often a request has them
         forms = {switches: _switched(form, switches) for switches in {picture.switches for picture in pictures}}
         for picture in pictures:
             own = forms[picture.switches]
             key = picture.url, own.sizing_of(picture.detail)
             if key not in decoded:
-                decoded[key] = await self._load(picture, own)
-                blocks.update((tile.digest, form.num_blocks(tile)) for tile in decoded[key].tiles)
-            if sum(blocks.values()) > form.most:
+                found = await self._load(picture, own)
+                shared = tuple(tiles.setdefault(tile.digest, tile) for tile in found.tiles)
+                decoded[key] = replace(found, tiles=shared)
+            if sum(map(form.num_blocks, tiles.values())) > form.most:
                 num_tokens = form.most * form.num_tokens
                 raise ApiError(
                     f"the pictures of the request fill more than {num_tokens} positions, the limit of this model",

@@ -38,7 +38,7 @@ class QwenPictures(PatchPictures):
     def max_tokens(self) -> int:
         """As `PictureFormat.max_tokens`."""
         size = self.sizing
-        return size.max_pixels // size.factor**2 if isinstance(size, NativeSize) else self.num_tokens
+        return max(1, size.max_pixels // size.factor**2) if isinstance(size, NativeSize) else self.num_tokens
 
     def switched(self, switches: Mapping[str, Any]) -> Self:
         """As `PictureFormat.switched`."""

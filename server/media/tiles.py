@@ -46,14 +46,15 @@ def _native(width: int, height: int, size: NativeSize) -> tuple[int, int]:
         raise SizeRefused(f"has {width} × {height} pixels; {reason}")
     factor = size.factor
     rounded = [round(edge / factor) * factor for edge in (height, width)]
-    if rounded[0] * rounded[1] > size.max_pixels:
+    if rounded[0] * rounded[1] < size.min_pixels:
+        grow = math.sqrt(size.min_pixels / (height * width))
+        rounded = [math.ceil(edge * grow / factor) * factor for edge in (height, width)]
+    if rounded[0] * rounded[1] > size.max_pixels:  # one that has grown too, where the limits are near to each other
         shrink = math.sqrt(height * width / size.max_pixels)
         rounded = [max(factor, math.floor(edge / shrink / factor) * factor) for edge in (height, width)]
         # One that is very long would still be too large.
-        rounded = [min(edge, size.max_pixels // min(rounded) // factor * factor) for edge in rounded]
-    elif rounded[0] * rounded[1] < size.min_pixels:
-        grow = math.sqrt(size.min_pixels / (height * width))
-        rounded = [math.ceil(edge * grow / factor) * factor for edge in (height, width)]
+        longest = max(factor, size.max_pixels // min(rounded) // factor * factor)
+        rounded = [min(edge, longest) for edge in rounded]
     return rounded[1], rounded[0]
 
 

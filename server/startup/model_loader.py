@@ -117,7 +117,11 @@ def load_with(
         config = replace(config, max_model_len=text_model.sentences.max_tokens)
     try:
         engine = EngineClient.load(path, config, progress)
-        text_model = replace(text_model, pictures=_read_pictures(path, engine.model_info, text_model.tokenizer))
+        try:
+            text_model = replace(text_model, pictures=_read_pictures(path, engine.model_info, text_model.tokenizer))
+        except BaseException:
+            engine.shutdown()
+            raise
         return LoadedModel(engine, text_model)
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and _NO_MEMORY not in str(error):

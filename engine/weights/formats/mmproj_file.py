@@ -134,7 +134,7 @@ class MmprojFile:
             raise ModelError(f"{self.path} has a tensor {_DEEP}… without the number of a layer")
         return tuple(sorted(map(int, numbers)))
 
-    def token_ids(self, vocabulary: Sequence[str], of: Path) -> dict[str, int]:
+    def token_ids(self, vocabulary: Sequence[object], of: Path) -> dict[str, int]:
         """The tokens of pictures by their keys in config.json.
 
         Args:
@@ -144,7 +144,7 @@ class MmprojFile:
             OtherMmproj: the vocabulary lacks one.
         """
         wanted = {mark: (mark,) for mark in self.projector.marks} | dict(self.projector.tokens)
-        places = {name: index for index, name in enumerate(vocabulary) if name.endswith(">")}
+        places = {name: index for index, name in enumerate(vocabulary) if isinstance(name, str) and name.endswith(">")}
         found = {}
         for key, names in wanted.items():
             token = next((places[name] for name in names if name in places), None)
@@ -207,8 +207,8 @@ class MmprojFile:
             vision["window_size"] = fields.integer("vision.window_size", most=_MOST) or _QWEN25_WINDOW
         else:
             positions = self.tensors.get(_POSITIONS)
-            if positions is None:
-                raise ModelError(f"the file has no tensor {_POSITIONS!r}")
+            if positions is None or len(positions.shape) != 2:
+                raise ModelError(f"the file has no matrix {_POSITIONS!r}")
             vision["num_position_embeddings"] = int(positions.shape[-1])
             vision["deepstack_visual_indexes"] = list(self.deep_layers)
         return {"vision_config": vision}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from gguf import GGMLQuantizationType
 from engine.backends.xla.matrices import ArrayLayout
 from engine.interface.errors import ModelError
 from engine.models.open_model import OpenModel, open_model
+from engine.models.vision_file import find_vision_file
 from engine.weights.layout import Params, Precision
 from tests.golden.pictures.mmproj_twins import write_mmproj, write_text
 from tests.golden.pictures.tiny_folder import write_tiny_folder
@@ -106,6 +108,14 @@ def test_an_encoder_is_no_model_and_a_model_no_encoder(tmp_path: Path) -> None:
         open_model(text, mmproj=tmp_path / "missing.gguf")
     with pytest.raises(ModelError, match="language_model_only"):
         open_model(text, mmproj=mmproj, language_model_only=True)
+
+
+def test_a_damaged_file_is_of_no_concern_to_a_model_without_an_encoder(tmp_path: Path) -> None:
+    text = write_text(tmp_path / "tiny.gguf", "gemma3", golden("gemma3"))
+    opened = open_model(text)
+    (tmp_path / "mmproj-other.gguf").write_bytes(b"GGUF, cut")
+    file = Mock(architecture="gpt2")
+    assert find_vision_file(text, file, opened.model, None) is None
 
 
 def test_a_truncated_file_beside_the_model_is_named(tmp_path: Path) -> None:

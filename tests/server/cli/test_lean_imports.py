@@ -27,3 +27,23 @@ def test_certificates_of_the_system_are_read_at_the_first_connection_with_tls() 
         [sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert ended.returncode == 0, ended.stderr
+
+
+def test_certificates_that_could_not_be_read_are_read_at_the_next_connection() -> None:
+    script = (
+        "import encodings.idna, resource, ssl\n"
+        "from server.cli.lean_imports import import_aiohttp\n"
+        "import_aiohttp()\n"
+        "from aiohttp.connector import _SSL_CONTEXT_VERIFIED as context\n"
+        "limits = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))\n"
+        "context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname='localhost')\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, limits)\n"
+        "assert context.cert_store_stats()['x509'] == 0\n"
+        "context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname='localhost')\n"
+        "assert context.cert_store_stats() == ssl.create_default_context().cert_store_stats()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert ended.returncode == 0, ended.stderr

@@ -63,6 +63,14 @@ def test_pictures_of_equal_pixels_and_other_shapes_are_different(tmp_path: Path)
     assert wide.tiles[0].digest != high.tiles[0].digest
 
 
+@pytest.mark.parametrize(("least", "most", "expected"), [(40, 40, 40), (39, 40, 40), (1, 0.1, 1), (1000, 20, 20)])
+def test_limits_that_are_near_to_each_other_hold(tmp_path: Path, least: float, most: float, expected: int) -> None:
+    form = read(tmp_path, {**PROCESSOR, "min_pixels": int(least * 64), "max_pixels": int(most * 64)})
+    assert form.max_tokens == expected
+    for size in ((100, 90), (199, 1), (1, 199), (640, 480), (1, 1), (64, 40)):
+        assert 1 <= decoded(form, *size).tiles[0].num_tokens <= expected
+
+
 def test_no_picture_has_more_tokens_than_a_sequence(tmp_path: Path) -> None:
     form = read(tmp_path, PROCESSOR, max_tokens=12)
     for size in ((300, 300), (12, 1), (2000, 10), (10, 2000), (1, 1)):
