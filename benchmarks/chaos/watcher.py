@@ -15,7 +15,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -172,8 +172,11 @@ def _processor_seconds() -> dict[int, float]:
 def _where(frame: FrameType | None) -> str:
     shown: list[str] = []
     while frame is not None and len(shown) < MOST_FRAMES:
-        file = Path(frame.f_code.co_filename)
-        shown.append(f"{file.parent.name}/{file.name}:{frame.f_lineno} {frame.f_code.co_name}")
+        code: object = frame.f_code
+        if not isinstance(code, CodeType):  # CPython 3.11: the frame has ended in its thread since it was found
+            break
+        file = Path(code.co_filename)
+        shown.append(f"{file.parent.name}/{file.name}:{frame.f_lineno} {code.co_name}")
         frame = frame.f_back
     return " < ".join(shown)
 

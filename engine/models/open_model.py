@@ -26,7 +26,6 @@ from engine.models.registry import (
     architecture_of_gguf,
     has_head_of_labels,
 )
-from engine.models.vision_file import WithVision, find_vision_file
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import ModelFolder
 from engine.weights.formats.safetensors_files import SafetensorsFiles
@@ -133,6 +132,9 @@ def _open_folder(path: Path, *, language_model_only: bool) -> OpenModel:
 
 
 def _open_gguf(path: Path, mmproj: Path | None, *, language_model_only: bool) -> OpenModel:
+    # It imports every encoder of pictures, which a folder and a start do not need.
+    from engine.models.vision_file import WithVision, find_vision_file
+
     text = GGUFTensors(path)
     architecture = architecture_of_gguf(text)
     model = architecture.model.from_gguf(text)
