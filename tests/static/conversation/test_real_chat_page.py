@@ -49,9 +49,11 @@ async def test_a_visit(browser: Browser, real_engine: Engine, text_model: TextMo
         await page.click("#parameter-ignore_eos")
         await ask(page, "Tell me a long story.")
         await page.wait_for(f"{LAST}.querySelector('.content').textContent.length > 30")
+        await engine.lifecycle.pause()  # so that the answer does not end while a busy machine loads the page
         await reload(page)
         await page.wait_for(f"{LAST}?.getAttribute('aria-busy') === 'true'")
         early = await page.evaluate(f"{LAST}.querySelector('.content').textContent.length")
+        await engine.lifecycle.resume()
         await page.wait_for(f"{LAST}.querySelector('.content').textContent.length > {early}")
         await page.press("Escape")
         assert await page.wait_for(f"{LAST}.dataset.finish") == "abort"
