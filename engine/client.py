@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.adapters.adapter_memory import with_adapters
+from engine.adapters.adapter_memory import with_adapter_bytes
 from engine.adapters.adapter_weights import AdapterWeights
 from engine.adapters.gguf_adapter import open_adapter
 from engine.embedding import embed, next_logprobs
@@ -88,7 +88,10 @@ class EngineClient:
     @staticmethod
     def footprint(model_path: Path, config: EngineConfig) -> ModelFootprint:
         """The memory that the model would take; only the headers of its files are read. Raises as `load`."""
-        return with_adapters(footprint(model_path, config), model_path, config)
+        opened = open_model.open_model(
+            model_path, language_model_only=config.language_model_only, mmproj=config.mmproj_path
+        )
+        return with_adapter_bytes(footprint(opened, config), opened, config)
 
     @staticmethod
     def machine_memory() -> MachineMemory:

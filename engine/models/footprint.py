@@ -1,7 +1,6 @@
 """The memory that a model would take, computed from the headers of its files."""
 
 import math
-from pathlib import Path
 
 import jax
 
@@ -10,14 +9,13 @@ from cache.storage import LARGEST_SHARE_OF_AVAILABLE, PAGE_SIZE_BY_BACKEND, mach
 from engine.backends.backends import choose_backends, kv_dtype
 from engine.interface.config import EngineConfig
 from engine.interface.types import MachineMemory, ModelFootprint
-from engine.models.open_model import open_model
+from engine.models.open_model import OpenModel
 from engine.weights.layout import Precision
 from engine.weights.loader import bytes_in_memory
 
 
-def footprint(path: Path, config: EngineConfig) -> ModelFootprint:
+def footprint(opened: OpenModel, config: EngineConfig) -> ModelFootprint:
     """The memory that an engine of this configuration would take for the model; raises ModelError or ValueError."""
-    opened = open_model(path, language_model_only=config.language_model_only, mmproj=config.mmproj_path)
     sizes, tensors = opened.config, opened.tensors
     backends = choose_backends(config, sizes)
     page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)

@@ -22,7 +22,15 @@ from engine.models.parts.gguf_config import read_count
 from engine.models.parts.model import Model
 from engine.weights.encodings import EncodedRows
 from engine.weights.formats.gguf_tensors import GGUFTensor, GGUFTensors
-from engine.weights.formats.mmproj_file import PROJECTORS, SECOND_FRAME, TOKENS, MmprojFile, OtherMmproj, is_mmproj_name
+from engine.weights.formats.mmproj_file import (
+    PREFERRED_TYPES,
+    PROJECTORS,
+    SECOND_FRAME,
+    TOKENS,
+    MmprojFile,
+    OtherMmproj,
+    is_mmproj_name,
+)
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.leaf import Leaf, Part, Stored
 from engine.weights.packing import Format
@@ -32,8 +40,6 @@ _PATCH = "v.patch_embd.weight"
 _QKV = "attn_qkv"
 _UP, _DOWN = ".ffn_up.", ".ffn_down."
 _MAX_NAMES_SHOWN = 3
-# By how many bits a number has, files of one encoder are tried in this order where nothing else tells them apart.
-_PREFERRED_TYPES = ("f16", "bf16", "f32", "q8_0")
 
 # The names of tensors of a folder, behind their prefix and without `.weight`, and those of a GGUF file.
 _SIGLIP = {
@@ -260,15 +266,15 @@ def _beside(path: Path) -> list[Path]:
 
     def rank(each: Path) -> tuple[int, int, str]:
         name = each.name.lower()
-        of_type = (index for index, kind in enumerate(_PREFERRED_TYPES) if re.search(rf"(^|[-_.]){kind}[-_.]", name))
-        return -len(words & _words(each.name)), next(of_type, len(_PREFERRED_TYPES)), name
+        of_type = (index for index, kind in enumerate(PREFERRED_TYPES) if re.search(rf"(^|[-_.]){kind}[-_.]", name))
+        return -len(words & _words(each.name)), next(of_type, len(PREFERRED_TYPES)), name
 
     return sorted((each for each in found if each != path), key=rank)
 
 
 def _words(name: str) -> set[str]:
     """The parts of a file's name, without its type."""
-    return {word for word in re.split(r"[-_.]", name.lower()) if word and word not in ("gguf", *_PREFERRED_TYPES)}
+    return {word for word in re.split(r"[-_.]", name.lower()) if word and word not in ("gguf", *PREFERRED_TYPES)}
 
 
 def _read(mmproj: Path, path: Path, file: GGUFTensors, model: Model) -> VisionFile:

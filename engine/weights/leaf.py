@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -73,3 +73,23 @@ class Leaf:
             return replace(part, stored={**part.stored, file_format: replace(stored, name=new_name(stored.name))})
 
         return replace(self, parts=tuple(map(of_part, self.parts)))
+
+
+def with_folder_names(leaves: Iterable[Leaf], names: Mapping[str, str]) -> tuple[Leaf, ...]:
+    """The leaves with other parts in the names that their tensors have in a folder: each is replaced, in this order."""
+
+    def renamed(name: str) -> str:
+        for usual, own in names.items():
+            name = name.replace(usual, own)
+        return name
+
+    return tuple(leaf.renamed("safetensors", renamed) for leaf in leaves)
+
+
+def with_folder_prefixes(leaves: Iterable[Leaf], prefixes: Mapping[str, str]) -> tuple[Leaf, ...]:
+    """The leaves with other beginnings of the names that their tensors have in a folder: the first that fits counts."""
+
+    def renamed(name: str) -> str:
+        return next((own + name[len(usual) :] for usual, own in prefixes.items() if name.startswith(usual)), name)
+
+    return tuple(leaf.renamed("safetensors", renamed) for leaf in leaves)

@@ -6,13 +6,13 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from engine.weights.formats.gguf_shards import ShardName
+from engine.weights.formats.mmproj_file import PREFERRED_TYPES, is_mmproj_name
 from engine.weights.formats.model_folder import CONFIG
 from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.hub_records import HubId
-from server.model_sources.model_paths import GGUF_SUFFIX, gguf_models, is_encoder, listed
+from server.model_sources.model_paths import GGUF_SUFFIX, gguf_models, listed
 
 DEFAULT_QUANT = "Q4_K_M"  # of several GGUF files, where none is named
-ENCODER_TYPES = ("F16", "BF16", "Q8_0", "F32")  # of several files of the encoder of pictures, the first of these
 SAFETENSORS_SUFFIX = ".safetensors"
 WHOLE = "model.safetensors"
 
@@ -95,6 +95,6 @@ def _shards(hub_id: HubId, first: str, files: Sequence[str]) -> WantedFiles:
 
 def _encoder(model: PurePosixPath, files: Sequence[str]) -> list[str]:
     """The file of the encoder of pictures in the folder of a GGUF model, if it has one."""
-    found = [name for name in files if is_encoder(name) and PurePosixPath(name).parent == model.parent]
-    chosen = (name for kind in ENCODER_TYPES for name in found if _has_quant(name, kind))
+    found = [name for name in files if is_mmproj_name(name) and PurePosixPath(name).parent == model.parent]
+    chosen = (name for kind in PREFERRED_TYPES for name in found if _has_quant(name, kind))
     return [next(chosen, found[0])] if found else []

@@ -7,13 +7,13 @@ from pathlib import Path
 from engine.interface.regular_file import open_regular
 from engine.weights.formats.gguf_shards import ShardName, shard_paths
 from engine.weights.formats.lfs_pointer import WHAT_IT_IS, is_pointer
+from engine.weights.formats.mmproj_file import is_mmproj_name
 from engine.weights.formats.model_folder import CONFIG
 from server.model_sources.cache_folder import ModelStoreError
 
 GGUF_MAGIC = b"GGUF"
 GGUF_SUFFIX = ".gguf"
 _IMATRIX = "imatrix"  # how the names of files of a quantization begin, which are no models
-_MMPROJ = "mmproj"  # what the names of files with encoders of pictures have, which are no models
 
 _NUM_NAMES_SHOWN = 5
 
@@ -55,15 +55,10 @@ def gguf_models(file_names: Iterable[str]) -> list[str]:
     models = set[str]()
     for name in file_names:
         *folder, last = name.split("/")
-        if last.endswith(GGUF_SUFFIX) and not (is_encoder(last) or last.lower().startswith(_IMATRIX)):
+        if last.endswith(GGUF_SUFFIX) and not (is_mmproj_name(last) or last.lower().startswith(_IMATRIX)):
             shard = ShardName.parse(last)
             models.add("/".join([*folder, last if shard is None else shard.file_names()[0]]))
     return sorted(models)
-
-
-def is_encoder(file_name: str) -> bool:
-    """Whether a GGUF file has the encoder of pictures of a model beside it, by its name as llama.cpp gives it."""
-    return file_name.endswith(GGUF_SUFFIX) and _MMPROJ in file_name.lower()
 
 
 def is_model_folder(file_names: Collection[str]) -> bool:

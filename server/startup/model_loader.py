@@ -50,30 +50,28 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
         return replace(settings.engine_config(eos_token_ids), adapters=limits)
 
     loaded = load_with(settings.model, configure, progress, settings.chat_template)
+    engine = loaded.engine
     try:
-        check_task(settings.task, loaded.engine.model_info)
+        check_task(settings.task, engine.model_info)
         if limits is not None:
-            adapters = load_first(loaded.engine, paths_of(settings.lora), limits.num_slots)
+            adapters = load_first(engine, paths_of(settings.lora), limits.num_slots)
             loaded = loaded._replace(num_adapter_slots=limits.num_slots, adapters=adapters)
+        return loaded._replace(text_model=_with_settings(loaded.text_model, settings))
     except BaseException:
-        loaded.engine.shutdown()
+        engine.shutdown()
         raise
-    variables = settings.default_chat_template_kwargs
+
+
+def _with_settings(text_model: TextModel, settings: ServerSettings) -> TextModel:
+    """The model's texts as the settings have them; raises ValueError."""
+    variables, switches, form = settings.default_chat_template_kwargs, settings.mm_processor_kwargs, text_model.pictures
     if variables is not None:
-        loaded = loaded._replace(text_model=loaded.text_model.with_defaults({}, orjson.loads(variables)))
-    form, switches = loaded.text_model.pictures, settings.mm_processor_kwargs
+        text_model = text_model.with_defaults({}, orjson.loads(variables))
     if form is not None and switches is not None:
-        try:
-            form = form.with_switches(orjson.loads(switches))
-        except ValueError:
-            loaded.engine.shutdown()
-            raise
-        loaded = loaded._replace(text_model=replace(loaded.text_model, pictures=form))
+        text_model = replace(text_model, pictures=form.with_switches(orjson.loads(switches)))
     if settings.sampling_defaults == OPENAI_DEFAULTS:
-        loaded = loaded._replace(text_model=replace(loaded.text_model, sampling_defaults={}))
-    if settings.ignore_media:
-        loaded = loaded._replace(text_model=replace(loaded.text_model, ignores_media=True))
-    return loaded
+        text_model = replace(text_model, sampling_defaults={})
+    return replace(text_model, ignores_media=True) if settings.ignore_media else text_model
 
 
 def follow_model(settings: ServerSettings, progress: Progress, on_lost: Callable[[BaseException], None]) -> None:

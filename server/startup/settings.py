@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from ipaddress import ip_network
@@ -90,29 +90,28 @@ _PREFIX = Limit(
 )
 
 
+def _accepts(parse: Callable[[Any], Any], text: str) -> bool:
+    """Whether a function takes what a text says in JSON."""
+    try:
+        parse(orjson.loads(text))
+    except ValueError:
+        return False
+    return True
+
+
 def _is_variables(text: str) -> bool:
     from server.protocol.generation_fields import parse_variables  # it brings pydantic, which most commands do without
 
-    try:
-        parse_variables(orjson.loads(text))
-    except ValueError:
-        return False
-    return True
-
-
-_VARIABLES = Limit(_is_variables, 'it must be a JSON object such as {"enable_thinking": false}, without reserved names')
+    return _accepts(parse_variables, text)
 
 
 def _is_switches(text: str) -> bool:
-    from server.protocol.generation_fields import parse_switches
+    from server.protocol.generation_fields import parse_switches  # likewise
 
-    try:
-        parse_switches(orjson.loads(text))
-    except ValueError:
-        return False
-    return True
+    return _accepts(parse_switches, text)
 
 
+_VARIABLES = Limit(_is_variables, 'it must be a JSON object such as {"enable_thinking": false}, without reserved names')
 _SWITCHES = Limit(_is_switches, 'it must be a JSON object such as {"max_pixels": 1003520}')
 
 

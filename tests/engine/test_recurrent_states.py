@@ -21,7 +21,6 @@ from engine.backends.native import library
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.interface.config import TILE_SIZE, EngineConfig
-from engine.models.footprint import footprint
 from sampling.host.params import SamplingParams
 from tests.golden.architectures.tiny_weights import tiny_weights
 from tests.thoroughness import IS_FULL
@@ -199,7 +198,7 @@ async def test_a_prefix_that_ends_elsewhere_is_found_up_to_the_snapshot_before(
     client: EngineClient, folder: Path
 ) -> None:
     # Where pages take memory, there are as many snapshots as take as much; else they are as rare as they may be.
-    has_pages = footprint(folder, EngineConfig(dtype="float32")).kv_bytes_per_token > 0
+    has_pages = EngineClient.footprint(folder, EngineConfig(dtype="float32")).kv_bytes_per_token > 0
     most_lost = 2 * TILE_SIZE if has_pages else LONGEST_INTERVAL + TILE_SIZE
     prompt = tuple(7 + i % 200 for i in range(320))
     params = SamplingParams(max_tokens=1, temperature=0.0)

@@ -8,7 +8,7 @@ from engine.models.parts import folder_config
 from engine.models.parts.decoder import Decoder, Names
 from engine.models.parts.rotary_config import kind_of
 from engine.weights.formats.model_folder import JsonFile
-from engine.weights.leaf import Leaf, Part, Stored
+from engine.weights.leaf import Leaf, Part, Stored, with_folder_names
 from engine.weights.tensors import interleaved
 
 # In the names of a folder's tensors, what stands for the usual names; in this order.
@@ -38,13 +38,7 @@ class InternLM2(Decoder):
 
     def leaves(self) -> tuple[Leaf, ...]:
         """As `Decoder.leaves`, by the names that folders have for them."""
-
-        def renamed(name: str) -> str:
-            for usual, own in _FOLDER_NAMES.items():
-                name = name.replace(usual, own)
-            return name
-
-        return tuple(leaf.renamed("safetensors", renamed) for leaf in super().leaves())
+        return with_folder_names(super().leaves(), _FOLDER_NAMES)
 
     def qkv_parts(self, inputs: int | None) -> tuple[Part, ...]:
         config, suffix = self.config, "bias" if inputs is None else "weight"

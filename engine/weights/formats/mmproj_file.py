@@ -22,6 +22,8 @@ from engine.weights.formats.model_folder import JsonFile, ModelFolder
 
 ARCHITECTURE = "clip"
 TOKENS = "tokenizer.ggml.tokens"
+# The types of numbers by which the name of a file is preferred to others, where a model may have several encoders.
+PREFERRED_TYPES = ("f16", "bf16", "f32", "q8_0")
 SECOND_FRAME = "v.patch_embd.weight.1"  # the matrix of a patch's second picture of a video
 
 _HALVES = (0.5, 0.5, 0.5)

@@ -27,7 +27,7 @@ from engine.models.parts.routing import Routing
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
-from engine.weights.leaf import Leaf, LeafKind, Part, Split, Stored
+from engine.weights.leaf import Leaf, LeafKind, Part, Split, Stored, with_folder_prefixes
 
 _USUAL_PREFIX = "model."
 _PREFIX_WITH_PICTURES = "model.language_model."
@@ -107,12 +107,8 @@ class Gemma4(Decoder):
 
     def leaves(self) -> tuple[Leaf, ...]:
         """As `Decoder.leaves`, by the names that the folder has for them."""
-
-        def renamed(name: str) -> str:
-            is_of_model = name.startswith(_USUAL_PREFIX)
-            return self.folder_prefix + name.removeprefix(_USUAL_PREFIX) if is_of_model else name
-
-        return tuple(leaf.renamed("safetensors", renamed) for leaf in (*super().leaves(), *self.layer_leaves()))
+        leaves = (*super().leaves(), *self.layer_leaves())
+        return with_folder_prefixes(leaves, {_USUAL_PREFIX: self.folder_prefix})
 
     def norm_names(self) -> Mapping[str, Names]:
         return {**self.norms, **NORMS} if self.config.routing.num_experts else self.norms

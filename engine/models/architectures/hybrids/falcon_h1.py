@@ -8,11 +8,11 @@ from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder import Names
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.hybrids.hybrid_config import Block, HybridConfig, refuse_biases
-from engine.models.parts.hybrids.hybrid_decoder import HybridDecoder, with_names_in_folder
+from engine.models.parts.hybrids.hybrid_decoder import HybridDecoder
 from engine.models.parts.hybrids.mamba_sizes import MambaSizes, read_sizes, read_sizes_of_gguf
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
-from engine.weights.leaf import Leaf, Part
+from engine.weights.leaf import Leaf, Part, with_folder_prefixes
 from engine.weights.tensors import scaled
 
 _NUM_SSM_MULTIPLIERS = 5  # of gates, values, B, C and time steps
@@ -83,7 +83,7 @@ class FalconH1(HybridDecoder):
         # The converter of the ggml project leaves the ending out.
         leaves = tuple(
             leaf.renamed("gguf", lambda name: name.removesuffix(".weight")) if leaf.name == "mlp_norm" else leaf
-            for leaf in with_names_in_folder(super().leaves(), names)
+            for leaf in with_folder_prefixes(super().leaves(), names)
         )
         multipliers = self.multipliers
         if multipliers is None:

@@ -28,7 +28,7 @@ from engine.models.parts.routing import Routing, Scoring
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
-from engine.weights.leaf import Leaf, LeafKind, Part, Stored
+from engine.weights.leaf import Leaf, LeafKind, Part, Stored, with_folder_names
 from engine.weights.tensors import Squeezed
 
 _DEFAULTS: dict[str, Any] = {"rope_theta": 1_000_000.0, "conv_L_cache": 3}  # source: transformers' Lfm2Config
@@ -116,13 +116,7 @@ class Lfm2(ExpertsDecoder):
 
     def leaves(self) -> tuple[Leaf, ...]:
         """As `Decoder.leaves`, by the names that folders have for them."""
-
-        def renamed(name: str) -> str:
-            for usual, own in _FOLDER_NAMES.items():
-                name = name.replace(usual, own)
-            return name
-
-        return tuple(leaf.renamed("safetensors", renamed) for leaf in super().leaves())
+        return with_folder_names(super().leaves(), _FOLDER_NAMES)
 
     def attention_leaves(self) -> list[Leaf]:
         """Of attention, and of the convolutions of the other layers."""

@@ -8,11 +8,11 @@ from engine.interface.errors import ModelError
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder import Names
 from engine.models.parts.hybrids.hybrid_config import Block, HybridConfig
-from engine.models.parts.hybrids.hybrid_decoder import HybridDecoder, with_names_in_folder
+from engine.models.parts.hybrids.hybrid_decoder import HybridDecoder
 from engine.models.parts.hybrids.mamba_sizes import MambaSizes, read_sizes, read_sizes_of_gguf
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
-from engine.weights.leaf import Leaf
+from engine.weights.leaf import Leaf, with_folder_prefixes
 
 # Of a request. The architecture has no limit, and files state none, or one that is made up.
 _CONTEXT = 1 << 17
@@ -82,7 +82,7 @@ class Mamba2(HybridDecoder):
             "model.norm.": f"{prefix}backbone.norm_f.",
             "lm_head.": f"{prefix}lm_head.",
         }
-        return with_names_in_folder(super().leaves(), names)
+        return with_folder_prefixes(super().leaves(), names)
 
 
 def _config(

@@ -17,13 +17,13 @@ from engine.models.parts.hybrids.hybrid_config import (
     refuse_biases,
     refuse_without_mamba,
 )
-from engine.models.parts.hybrids.hybrid_decoder import HybridDecoder, with_names_in_folder
+from engine.models.parts.hybrids.hybrid_decoder import HybridDecoder
 from engine.models.parts.hybrids.mamba_sizes import MambaSizes, read_sizes, read_sizes_of_gguf
 from engine.models.parts.model import Model
 from engine.models.parts.routed import config as routed_config
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
-from engine.weights.leaf import Leaf, Part
+from engine.weights.leaf import Leaf, Part, with_folder_prefixes
 
 _MAMBA, _ATTENTION, _MLP, _EXPERTS = (Block.MAMBA,), (Block.ATTENTION,), (Block.MLP,), (Block.EXPERTS,)
 _KINDS = {
@@ -125,7 +125,7 @@ class NemotronH(HybridDecoder):
             "model.embed_tokens.": f"{prefix}embeddings.",
             "model.norm.": f"{prefix}norm_f.",
         }
-        return with_names_in_folder(super().leaves(), names)
+        return with_folder_prefixes(super().leaves(), names)
 
     def mlp_parts(self, hidden: int, inner: int) -> tuple[tuple[Part, ...], Part]:
         up = in_layers((inner, hidden), ("mixer.up_proj", "ffn_up"))

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from cache.states import StateArray
 from cache.storage import KVPages
 from engine.backends.base.backend import Backends
 from engine.backends.base.norms import of_layer
@@ -18,7 +17,8 @@ from engine.backends.base.operands import AttentionConstants, GatedDelta, Norm
 from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts import gguf_config
 from engine.models.parts.decoder import Names, in_layers
-from engine.models.parts.hybrids.delta_config import DeltaSizes
+from engine.models.parts.hybrids import delta_config
+from engine.models.parts.hybrids.delta_config import DeltaSizes, WithDeltaLayers
 from engine.models.parts.hybrids.layers import Run, runs_of
 from engine.models.parts.model import Carry
 from engine.models.parts.routed import config as routed_config
@@ -28,7 +28,7 @@ from engine.models.parts.routed.latent_decoder import LatentDecoder
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
-from engine.weights.leaf import Leaf, LeafKind, Part, Stored
+from engine.weights.leaf import Leaf, LeafKind, Part, Stored, with_folder_names
 from engine.weights.tensors import AsVector, NegativeExponential, Squeezed, Transform, in_turn
 
 _NAMES = {
@@ -46,46 +46,18 @@ _DENSE = "model.layers.0.mlp.gate_proj.weight"  # in folders that call only bloc
 
 
 @dataclass(frozen=True, kw_only=True)
-class KimiLinearConfig(LatentConfig):
+class KimiLinearConfig(WithDeltaLayers, LatentConfig):
     """A mixture's with latent attention in some layers, and delta attention in the others."""
-
-    delta: DeltaSizes
-    is_recurrent: tuple[bool, ...]  # of each layer
-
-    @property
-    def recurrent_layers(self) -> tuple[int, ...]:
-        return tuple(layer for layer in range(self.num_layers) if self.is_recurrent[layer])
-
-    @property
-    def attention_layers(self) -> tuple[int, ...]:
-        return tuple(layer for layer in range(self.num_layers) if not self.is_recurrent[layer])
-
-    @property
-    def num_paged_layers(self) -> int:
-        return len(self.attention_layers)
-
-    @property
-    def states(self) -> tuple[StateArray, ...]:
-        delta, num_layers = self.delta, len(self.recurrent_layers)
-        return (
-            StateArray("inputs", num_layers, (delta.kernel - 1, delta.num_channels)),
-            StateArray("matrices", num_layers, (delta.num_heads, delta.key_dim, delta.value_dim)),
-        )
 
     @property
     def product_inputs(self) -> dict[str, int]:
         """As `ModelConfig.product_inputs`."""
-        return {**super().product_inputs, "delta values": self.delta.value_size, "delta gates": self.delta.key_dim}
+        return {**super().product_inputs, "delta gates": self.delta.key_dim}
 
     @property
     def joined_outputs(self) -> dict[str, int]:
         """As `ModelConfig.joined_outputs`."""
         return {**super().joined_outputs, "delta keys": self.delta.key_size, "delta gates": self.delta.key_dim}
-
-    @property
-    def recurrence_sizes(self) -> dict[str, int]:
-        """As `ModelConfig.recurrence_sizes`."""
-        return {"keys": self.delta.key_dim, "values": self.delta.value_dim}
 
 
 class _Kind(NamedTuple):
@@ -174,15 +146,10 @@ class KimiLinear(LatentDecoder):
 
     def leaves(self) -> tuple[Leaf, ...]:
         """As `Decoder.leaves`, by the names that folders have for blocks with experts."""
-        is_sparse = self.is_all_sparse_in_folder
-
-        def renamed(name: str) -> str:
-            return name.replace(".mlp.", ".block_sparse_moe.")
-
-        return tuple(
-            leaf if leaf.name.startswith("dense_") and not is_sparse else leaf.renamed("safetensors", renamed)
-            for leaf in super().leaves()
-        )
+        leaves = super().leaves()
+        dense = () if self.is_all_sparse_in_folder else tuple(leaf for leaf in leaves if leaf.name.startswith("dense_"))
+        sparse = with_folder_names((leaf for leaf in leaves if leaf not in dense), {".mlp.": ".block_sparse_moe."})
+        return sparse + dense
 
     def attention_leaves(self) -> list[Leaf]:
         """Of latent attention, and of the delta attention of the other layers."""
@@ -316,11 +283,7 @@ def _read_kinds(config: JsonFile, table: JsonFile | None, num_layers: int) -> tu
         kinds = [known[layer + 1 in full] for layer in range(num_layers)]
     if kinds is None:
         kinds = [known[layer > 0 and layer % _INTERVAL == 0] for layer in range(num_layers)]
-    if not isinstance(kinds, list) or len(kinds) != num_layers or any(kind not in known for kind in kinds):
-        raise config.error("layer_types", f"it must list {num_layers} times {known[0]!r} or {known[1]!r}")
-    if len(set(kinds)) < 2:
-        raise config.error("layer_types", "layers of both kinds are served together")
-    return tuple(kind == known[0] for kind in kinds)
+    return delta_config.read_kinds(config.with_values({"layer_types": kinds}), num_layers)
 
 
 def _with_delta(made: LatentConfig, delta: DeltaSizes, is_recurrent: tuple[bool, ...]) -> KimiLinearConfig:

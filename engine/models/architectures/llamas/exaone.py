@@ -7,7 +7,7 @@ from typing import Self
 from engine.models.parts import folder_config
 from engine.models.parts.decoder import Decoder
 from engine.weights.formats.model_folder import JsonFile
-from engine.weights.leaf import Leaf
+from engine.weights.leaf import Leaf, with_folder_names
 
 _FIELDS = {
     "num_layers": "num_hidden_layers", "layer_norm_epsilon": "rms_norm_eps", "activation_function": "hidden_act",
@@ -35,10 +35,4 @@ class Exaone(Decoder):
 
     def leaves(self) -> tuple[Leaf, ...]:
         """As `Decoder.leaves`, by the names that folders have for them."""
-
-        def renamed(name: str) -> str:
-            for usual, own in _FOLDER_NAMES.items():
-                name = name.replace(usual, own)
-            return name
-
-        return tuple(leaf.renamed("safetensors", renamed) for leaf in super().leaves())
+        return with_folder_names(super().leaves(), _FOLDER_NAMES)

@@ -23,13 +23,18 @@ class Glm(Decoder):
     # Whether a GGUF file joins queries, keys and values; it says nothing about the model itself.
     is_joined_in_gguf: bool = field(default=False, compare=False)
 
+    model_type = "glm"
     is_paired_in_folder = True
     is_paired_in_gguf = True
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
         usual = folder_config.read_decoder(
-            config.with_defaults(_DEFAULTS), tensor_names, "glm", rotates_a_part=True, default_epsilon=1.5625e-7
+            config.with_defaults(_DEFAULTS),
+            tensor_names,
+            cls.model_type,
+            rotates_a_part=True,
+            default_epsilon=1.5625e-7,
         )
         return cls(dataclasses.replace(usual, has_attention_output_bias=False))
 

@@ -25,7 +25,7 @@ from engine.models.parts.routing import Scoring
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
-from engine.weights.leaf import Leaf, Part, Stored
+from engine.weights.leaf import Leaf, Part, Stored, with_folder_names, with_folder_prefixes
 from engine.weights.tensors import Transposed, in_turn, rows
 
 _CHUNK = 8192  # tokens that layers see which rotate, where a file does not say, and in GGUF files
@@ -132,11 +132,8 @@ class Llama4(RoutedDecoder):
 
     def leaves(self) -> tuple[Leaf, ...]:
         """As `Decoder.leaves`, by the names that the folder has for them."""
-
-        def renamed(name: str) -> str:
-            return self.folder_prefix + name.replace(".mlp.", ".feed_forward.")
-
-        return tuple(leaf.renamed("safetensors", renamed) for leaf in super().leaves())
+        leaves = with_folder_names(super().leaves(), {".mlp.": ".feed_forward."})
+        return with_folder_prefixes(leaves, {"": self.folder_prefix})
 
     def expert_parts(self, hidden: int, inner: int) -> tuple[Part, Part, Part]:
         """As `ExpertsDecoder.expert_parts`; a folder has two tensors of all experts, each turned."""

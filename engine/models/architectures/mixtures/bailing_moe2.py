@@ -10,7 +10,7 @@ from engine.models.parts.routed import config as routed_config
 from engine.models.parts.routed.decoder import RoutedDecoder
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
-from engine.weights.leaf import Leaf, Part
+from engine.weights.leaf import Leaf, Part, with_folder_prefixes
 
 # Where config.json says nothing; source: the maker's BailingMoeV2Config.
 _DEFAULTS: dict[str, Any] = {
@@ -56,11 +56,7 @@ class BailingMoe2(RoutedDecoder):
 
     def leaves(self) -> tuple[Leaf, ...]:
         """As `Decoder.leaves`, by the name that folders have for the embedding."""
-
-        def renamed(name: str) -> str:
-            return name.replace("model.embed_tokens.", "model.word_embeddings.")
-
-        return tuple(leaf.renamed("safetensors", renamed) for leaf in super().leaves())
+        return with_folder_prefixes(super().leaves(), {"model.embed_tokens.": "model.word_embeddings."})
 
     def qkv_parts(self, inputs: int | None) -> tuple[Part, ...]:
         config = self.config

@@ -13,7 +13,7 @@ from engine.models.parts import folder_config
 from engine.models.parts.decoder import Decoder
 from engine.models.parts.model import Model
 from engine.weights.formats.model_folder import JsonFile
-from engine.weights.leaf import Leaf
+from engine.weights.leaf import Leaf, with_folder_prefixes
 
 USUAL_PREFIX = "model."
 _PREFIXES_WITH_PICTURES = ("model.language_model.", "model.text_model.")
@@ -43,13 +43,8 @@ class SeeingDecoder(Decoder):
 
     def leaves(self) -> tuple[Leaf, ...]:
         """As `Decoder.leaves`, by the names that the folder has for them."""
-
-        def renamed(name: str) -> str:
-            is_of_model = name.startswith(USUAL_PREFIX)
-            return self.folder_prefix + name.removeprefix(USUAL_PREFIX) if is_of_model else name
-
         of_vision = () if self.vision is None else self.vision.leaves()
-        return tuple(leaf.renamed("safetensors", renamed) for leaf in super().leaves()) + of_vision
+        return with_folder_prefixes(super().leaves(), {USUAL_PREFIX: self.folder_prefix}) + of_vision
 
 
 def text_prefix(tensor_names: Set[str]) -> str:

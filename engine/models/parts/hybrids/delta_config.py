@@ -73,8 +73,8 @@ class DeltaSizes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeltaConfig(ExpertsConfig):
-    """A decoder's; `num_experts` is 0 where the feed-forward blocks are dense."""
+class WithDeltaLayers(ExpertsConfig):
+    """A decoder's, some of whose layers are delta-nets."""
 
     delta: DeltaSizes
     is_recurrent: tuple[bool, ...]  # of each layer
@@ -105,14 +105,19 @@ class DeltaConfig(ExpertsConfig):
         return {**super().product_inputs, "delta values": self.delta.value_size}
 
     @property
-    def joined_outputs(self) -> dict[str, int]:
-        """As `ModelConfig.joined_outputs`."""
-        return {**super().joined_outputs, "queries": self.q_size, "delta channels": self.delta.num_channels}
-
-    @property
     def recurrence_sizes(self) -> dict[str, int]:
         """As `ModelConfig.recurrence_sizes`."""
         return {"keys": self.delta.key_dim, "values": self.delta.value_dim}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaConfig(WithDeltaLayers):
+    """A decoder's of gated delta-nets; `num_experts` is 0 where the feed-forward blocks are dense."""
+
+    @property
+    def joined_outputs(self) -> dict[str, int]:
+        """As `ModelConfig.joined_outputs`."""
+        return {**super().joined_outputs, "queries": self.q_size, "delta channels": self.delta.num_channels}
 
 
 def read_kinds(config: JsonFile, num_layers: int) -> tuple[bool, ...]:

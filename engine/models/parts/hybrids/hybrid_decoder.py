@@ -1,6 +1,6 @@
 """The family of decoders whose layers are of several kinds of blocks, such as Granite 4 and Nemotron-H."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -333,15 +333,3 @@ def feed_forward_leaves(leaf: str, up: tuple[Part, ...], down: Part) -> list[Lea
         Leaf(f"{leaf}_up", kind, up, Split.OUTPUTS),
         Leaf(f"{leaf}_down", LeafKind.MATRIX, (down,), Split.INPUTS),
     ]
-
-
-def with_names_in_folder(leaves: Sequence[Leaf], prefixes: Mapping[str, str]) -> tuple[Leaf, ...]:
-    """The leaves, whose tensors in a folder have other beginnings of their names."""
-
-    def renamed(name: str) -> str:
-        for usual, other in prefixes.items():
-            if name.startswith(usual):
-                return other + name.removeprefix(usual)
-        return name
-
-    return tuple(leaf.renamed("safetensors", renamed) for leaf in leaves)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from engine.client import EngineClient
 from engine.engine import Engine
 from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
-from engine.models.footprint import footprint
 from engine.models.open_model import open_model
 from tests.engine.models.gguf_twins import write_gguf
 from tests.engine.models.same_model import assert_same_model
@@ -123,7 +123,7 @@ def test_settings_that_know_no_states_are_refused_by_name(tmp_path: Path, settin
 
 def test_the_state_of_a_sequence_is_part_of_what_a_model_would_take(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "folder", *golden("qwen3_5"))
-    found = footprint(folder, EngineConfig(dtype="float32"))
+    found = EngineClient.footprint(folder, EngineConfig(dtype="float32"))
     assert found.state_bytes == 3 * (3 * 192 + 4 * 16 * 32) * 4
     assert found.kv_bytes_per_token == 2 * 2 * 2 * 32 * 4  # of two layers
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from engine.client import EngineClient
 from engine.engine import Engine
 from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
-from engine.models.footprint import footprint
 from engine.models.open_model import open_model
 from engine.models.parts.hybrids.layers import Run, runs_of
 from tests.engine.models.gguf_twins import write_gguf
@@ -126,9 +126,11 @@ def test_a_gguf_file_that_does_not_say_all_is_read(tmp_path: Path, name: str) ->
 
 
 def test_states_and_pages_are_those_of_their_layers(tmp_path: Path) -> None:
-    hybrid = footprint(write_folder(tmp_path / "hybrid", "granite_hybrid", {}), EngineConfig(dtype="float32"))
+    hybrid = EngineClient.footprint(
+        write_folder(tmp_path / "hybrid", "granite_hybrid", {}), EngineConfig(dtype="float32")
+    )
     assert hybrid.state_bytes == 3 * (3 * 192 + 4 * 16 * 32) * 4
-    alone = footprint(write_folder(tmp_path / "alone", "mamba2", {}), EngineConfig(dtype="float32"))
+    alone = EngineClient.footprint(write_folder(tmp_path / "alone", "mamba2", {}), EngineConfig(dtype="float32"))
     assert (alone.kv_bytes_per_token, alone.context_length) == (0, 1 << 17)
 
 

@@ -73,7 +73,7 @@ def test_groups_count_only_where_the_method_says_so() -> None:
 @pytest.mark.parametrize(
     ("architecture", "changes", "words"),
     [
-        (KimiLinear, {**KIMI, "layer_types": ["full_attention"] * 5}, "layers of both kinds are served together"),
+        (KimiLinear, {**KIMI, "layer_types": ["full_attention"] * 5}, "all layers are of one kind"),
         (KimiLinear, {**KIMI, "layer_types": ["mamba"] * 5}, "it must list 5 times 'linear_attention'"),
         (KimiLinear, {**KIMI, "mla_use_nope": False}, "mla_use_nope is false; latents that rotate are not served"),
         (

@@ -14,10 +14,10 @@ from gguf import MODEL_ARCH, GGMLQuantizationType, GGUFReader, GGUFWriter
 from safetensors.numpy import save_file
 
 from engine.backends.native.matrices import PackedLayout
+from engine.client import EngineClient
 from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
 from engine.models.architectures.mixtures.gpt_oss import GptOss
-from engine.models.footprint import footprint
 from engine.models.open_model import open_model
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Precision
@@ -106,7 +106,10 @@ def test_experts_lie_in_memory_as_in_the_file_and_are_those_of_a_gguf_file(tmp_p
     np.testing.assert_array_equal(*outputs)
     of_experts = sum(values.size for name, values in packed.items() if name.endswith(("_blocks", "_scales")))
     rest = sum(values.size for name, values in packed.items() if not name.endswith(("_blocks", "_scales")))
-    assert footprint(folder, EngineConfig(matmul_backend="native")).weight_bytes < 1.15 * of_experts + 4.2 * rest
+    assert (
+        EngineClient.footprint(folder, EngineConfig(matmul_backend="native")).weight_bytes
+        < 1.15 * of_experts + 4.2 * rest
+    )
 
 
 def test_what_a_configuration_leaves_out_is_that_of_the_published_models() -> None:
