@@ -137,7 +137,22 @@ def _make_handler(kind: type[Asked], answer: Answer[Asked]) -> Handler:
 
 
 async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
-    conversation = Conversation(
+    if query.content is not None:
+        content = query.content
+        return await _in_worker(served, len(content), lambda: _tokenize_content(content, query, model))
+    if query.prompt is not None:
+        prompt = query.prompt
+        if len(prompt) <= MAX_INLINE_CHARS:
+            return _tokenize_prompt(prompt, query, model)
+        return await _in_worker(served, len(prompt), lambda: _tokenize_prompt(prompt, query, model))
+    # The size of its messages is known when they are put together.
+    conversation = await served.workers.run_long(_conversation_of, query)
+    decoded = await decode_pictures(conversation.pictures, model, served)
+    return await served.workers.run_long(_tokenize_conversation, conversation.with_decoded(decoded), query, model)
+
+
+def _conversation_of(query: TokenizeRequest) -> Conversation:
+    return Conversation(
         query.to_template(),
         tools=[tool.to_template() for tool in query.tools or ()],
         begins_turn=query.begins_turn,
@@ -145,34 +160,30 @@ async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedMo
         variables=query.template_variables,
         switches=query.switches,
     )
-    decoded = await decode_pictures(conversation.pictures, model, served)
 
-    def work() -> dict[str, Any]:
-        text_model = model.text_model
-        if query.prompt is not None:
-            with_special = query.add_special_tokens is not False
-            try:
-                token_ids = text_model.tokenizer.encode(
-                    query.prompt, add_special_tokens=with_special, max_tokens=MAX_COUNTED
-                )
-            except TooManyTokens as error:
-                raise _too_many("prompt") from error
-        else:
-            token_ids = _encode(conversation.with_decoded(decoded), model.text_model_of(query.model))
-        names = [text_model.tokenizer.token_text(token_id) for token_id in token_ids]
-        return {
-            "count": len(token_ids),
-            "max_model_len": model.engine.model_info.max_model_len,
-            "tokens": token_ids,
-            "token_strs": names if query.return_token_strs else None,
-        }
 
-    if query.content is not None:
-        content = query.content
-        return await _in_worker(served, len(content), lambda: _tokenize_content(content, query, model))
-    if query.prompt is None:
-        return await served.workers.run_long(work)  # the size of its messages is known when they are put together
-    return await _in_worker(served, len(query.prompt), work) if len(query.prompt) > MAX_INLINE_CHARS else work()
+def _tokenize_conversation(conversation: Conversation, query: TokenizeRequest, model: ServedModel) -> dict[str, Any]:
+    return _tokens(_encode(conversation, model.text_model_of(query.model)), query, model)
+
+
+def _tokenize_prompt(prompt: str, query: TokenizeRequest, model: ServedModel) -> dict[str, Any]:
+    with_special = query.add_special_tokens is not False
+    try:
+        token_ids = model.text_model.tokenizer.encode(prompt, add_special_tokens=with_special, max_tokens=MAX_COUNTED)
+    except TooManyTokens as error:
+        raise _too_many("prompt") from error
+    return _tokens(token_ids, query, model)
+
+
+def _tokens(token_ids: list[int], query: TokenizeRequest, model: ServedModel) -> dict[str, Any]:
+    """vLLM's answer."""
+    names = [model.text_model.tokenizer.token_text(token_id) for token_id in token_ids]
+    return {
+        "count": len(token_ids),
+        "max_model_len": model.engine.model_info.max_model_len,
+        "tokens": token_ids,
+        "token_strs": names if query.return_token_strs else None,
+    }
 
 
 def _tokenize_content(content: str, query: TokenizeRequest, model: ServedModel) -> dict[str, Any]:
