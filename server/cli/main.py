@@ -268,6 +268,7 @@ def _open_tools(options: argparse.Namespace, terminal: Terminal, stack: ExitStac
     import threading
     from contextlib import closing
 
+    from server.cli.chat.end_signals import exit_on
     from server.cli.chat.tool_calls import ToolCalls
     from server.cli.client.address import DEFAULT_URL
     from server.cli.tools.sources import open_sources
@@ -277,17 +278,12 @@ def _open_tools(options: argparse.Namespace, terminal: Terminal, stack: ExitStac
     sources = open_sources(names, options.mcp_config, url, _key(options), has_builtin=options.tools)
     box = stack.enter_context(closing(Toolbox(sources)))
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGHUP, signal.SIGTERM):  # the box ends processes
-            signal.signal(number, _exit)
+        exit_on((signal.SIGHUP, signal.SIGTERM))  # the box ends processes
     for failure in box.load():
         terminal.tell(f"eagre: {one_line(failure)}")
     found = [tool["function"]["name"] for tool in box.definitions()]
     terminal.tell(f"tools: {', '.join(found) or 'none'}")
     return ToolCalls(box, terminal)
-
-
-def _exit(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """The asyncio side of the engine, on the fake device and a real thread."""
 
 import asyncio
+import dataclasses
 import gc
 import threading
 import time
@@ -17,6 +18,7 @@ from engine.interface.types import (
     EngineStats,
     FinishReason,
     HostLost,
+    PictureInput,
     PromptPicture,
     QueueFull,
 )
@@ -242,6 +244,9 @@ async def test_the_queue_is_bounded_in_requests_and_in_prompt_tokens(make_client
 async def test_the_queue_is_bounded_in_the_pixels_of_pictures(make_client, monkeypatch):
     monkeypatch.setattr(request_limits, "MAX_QUEUED_PICTURE_BYTES", 3 << 20)
     client, engine = make_client()
+    client.model_info = dataclasses.replace(client.model_info, pictures=PictureInput(1, 1, 1, 8, max_tokens=1))
+    with pytest.raises(InvalidParameter, match="a picture has 2 tokens; the limit is 1"):
+        client.submit([1, 2], greedy(2), pictures=[PromptPicture(0, 2, b"digest", np.zeros((2,), np.uint8))])
     engine.gate.clear()
     streams = [client.submit([1], greedy(2)) for _ in range(2)]
     while engine.scheduler.num_running < 2:
