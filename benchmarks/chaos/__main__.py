@@ -39,7 +39,7 @@ from benchmarks.chaos.attackers import ATTACKS, STOPPING, attack_name
 from benchmarks.chaos.leaks import ServerState, when_idle
 from benchmarks.chaos.ledger import Ledger, print_rows
 from benchmarks.chaos.pauses import Pauses, describe
-from benchmarks.chaos.reference_streams import ReferenceStream, undisturbed
+from benchmarks.chaos.reference_streams import ReferenceStream, together, undisturbed
 from benchmarks.chaos.rounds import Round, Stage
 from benchmarks.chaos.server_flags import REFERENCE_KEY, server_flags
 from benchmarks.serving.command import at_least_one, new_parser, run
@@ -69,7 +69,7 @@ async def _attack(server: ServerProcess, options: argparse.Namespace, pauses: Pa
         before = await when_idle(session, url, server.pid)
         await (_each(stage, options, server.pid) if options.each else _all_at_once(stage, options, server.pid))
         after = await when_idle(session, url, server.pid, since=before)
-        again, _ = await undisturbed(session, url, streams)
+        again, _ = await together(session, url, streams)
         if again != texts:
             stage.ledger.fail("the texts of the reference streams have changed")
     _print(stage.ledger, before, after)
