@@ -61,7 +61,7 @@ async def attack(target: Target, attacks: dict[str, Attack], num_attackers: int,
 async def attackers_process(
     url: str, name: str | None, num_attackers: int, seconds: float, seed: int, ledger: Ledger
 ) -> Ledger:
-    """Runs one attack, or all in random order, in a new process of the lowest priority; the ledger with the outcomes."""
+    """Runs one attack, or all in random order, in a new process of the lowest priority; returns the ledger."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(pool, _run_attackers, url, name, num_attackers, seconds, seed, ledger)

@@ -80,7 +80,7 @@ class StreamClient:
     async def read(self, most: int | None = None) -> None:
         """Reads to the end, or takes up to `most` further events with text and cuts the connection.
 
-        Raises StreamRefused, and StreamLost: the request was refused otherwise, the stream reported an error or ended early.
+        Raises StreamRefused; raises StreamLost where the stream reported an error or ended early.
         """
         events = self._websocket_events() if self.over_websocket else self._sse_events()
         stop_at = None if most is None else self.num_events + most
@@ -107,9 +107,8 @@ class StreamClient:
             request = self.http.post(self.url + path, json={**self.body, "stream": True})
         async with request as response:
             if response.status != 200:
-                raise (StreamRefused if response.status == 503 else StreamLost)(
-                    f"HTTP {response.status}: {(await response.text())[:300]}"
-                )
+                kind = StreamRefused if response.status == 503 else StreamLost
+                raise kind(f"HTTP {response.status}: {(await response.text())[:300]}")
             self.stream = self.stream or response.headers.get("X-Eagre-Stream", _NO_STREAM)
             rest = b""
             async for piece in response.content.iter_any():
