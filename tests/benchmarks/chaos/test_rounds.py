@@ -93,3 +93,19 @@ def test_attacks_are_named_with_spaces_or_underscores(monkeypatch: pytest.Monkey
     monkeypatch.setattr(command, "run_round", lambda name, options: named.append(options.only) or [])
     assert command.main(["--each", "5", "--only", "hard_grammars, operators race,fuzz"]) == 0
     assert named == [["hard grammars", "operators race", "fuzz"]]
+
+
+@pytest.mark.parametrize("may_be_full", [False, True])
+async def test_a_server_may_refuse_only_where_it_has_few_descriptors(may_be_full: bool) -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(status=503)
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", answer)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        stage = await stage_of(server, session)
+        stage.ledger.may_be_full = may_be_full
+        await stage.calm(0.05)
+    stage.ledger.note_status("chat", 503, (200,))
+    assert stage.ledger.outcomes["reference streams"]["refused"] == len(TEXTS)
+    assert len(stage.ledger.failures) == (0 if may_be_full else len(TEXTS) + 1)
