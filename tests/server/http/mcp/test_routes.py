@@ -183,7 +183,7 @@ async def test_what_a_server_may_answer(
 
 @pytest.fixture
 async def rude(tmp_path: Path) -> AsyncIterator[Callable[[bytes], Awaitable[str]]]:
-    """Starts a server that answers every request with some bytes, and closes; gives the path of a file that names it."""
+    """Starts a server that answers with some bytes and closes; gives the path of a file that names it."""
     servers: list[asyncio.Server] = []
 
     async def start(answer: bytes) -> str:
