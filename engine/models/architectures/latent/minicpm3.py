@@ -58,6 +58,7 @@ class MiniCpm3(LatentDecoder):
         rotary, longrope = read_longrope_of_gguf(file, rope_dim, context)
         refuse_long(longrope, context)
         usual, sizes = latent_config.read_gguf(file, rotary=rotary)
+        sizes = replace(sizes, is_paired_in_folder=False)
         made = _with_multipliers(usual, sizes, _SCALE_EMBEDDING, _SCALE_DEPTH, _BASE_SIZE)
         return cls(made, is_joined_in_gguf=True)
 
