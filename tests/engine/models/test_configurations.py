@@ -105,7 +105,7 @@ def test_long_factors_are_for_contexts_above_the_original(tmp_path: Path) -> Non
         ("olmo", {"clip_qkv": -1}, "clip_qkv is -1"),
         ("mamba", {"time_step_rank": 0}, "time_step_rank is 0"),
         ("mamba", {"expand": 65}, "expand is 65"),
-        ("gpt_bigcode", {"multi_query": False}, r"c_attn.weight has shape \(96, 64\), expected \(192, 64\)|c_attn"),
+        ("gpt_bigcode", {"multi_query": False}, r"c_attn.weight has shape \(96, 64\)"),
         ("bailing_moe", {"norm_head": True}, "norm_head is true"),
         ("bailing_moe", {"use_qkv_bias": True}, "use_qkv_bias is true"),
         ("qwen3", {"model_type": "qwen2"}, 'model_type is "qwen2"; of this architecture it must be "qwen3"'),

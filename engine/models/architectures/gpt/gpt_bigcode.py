@@ -18,7 +18,7 @@ class GptBigCode(Gpt2):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        if read_flag(config, "multi_query", True):
-            config = config.with_values({"num_key_value_heads": 1})
+        num_kv_heads = 1 if read_flag(config, "multi_query", True) else config.value("n_head")
+        config = config.with_values({"num_key_value_heads": num_kv_heads})
         config = config.with_defaults({"activation_function": "gelu_pytorch_tanh"})
         return super().from_folder(config, tensor_names)
