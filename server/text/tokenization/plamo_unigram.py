@@ -25,14 +25,14 @@ class PlamoUnigram(TokenizersEncoder):
 
     def __init__(self, metadata: GgufMetadata) -> None:
         tokens, types = metadata.tokens, metadata.token_types
-        scores = [max(float(round(score * _SCALE)), _UNKNOWN + _PENALTY) for score in metadata.scores]
-        for token_id in metadata.other_ids:
-            # A text that has a byte's name is written in another way. One such score has to be there.
-            if types[token_id] == TokenType.BYTE:
-                scores[token_id] = _UNKNOWN + _PENALTY
         if types.count(TokenType.BYTE) != 256:
             raise ModelError(f"the vocabulary of PLaMo has {types.count(TokenType.BYTE)} tokens of bytes, and not 256")
         try:
+            scores = [max(float(round(score * _SCALE)), _UNKNOWN + _PENALTY) for score in metadata.scores]
+            for token_id in metadata.other_ids:
+                # A text that has a byte's name is written in another way. One such score has to be there.
+                if types[token_id] == TokenType.BYTE:
+                    scores[token_id] = _UNKNOWN + _PENALTY
             unknown_id = types.index(TokenType.UNKNOWN) if TokenType.UNKNOWN in types else 0
             model = Unigram(list(zip(tokens, scores, strict=True)), unknown_id, byte_fallback=True)
             self.token_bytes = [
@@ -40,7 +40,7 @@ class PlamoUnigram(TokenizersEncoder):
                 else b"" if kind in (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED) else token.encode("utf-8")
                 for token, kind in zip(tokens, types, strict=True)
             ]  # fmt: skip
-        except Exception as error:  # the library raises no narrower type
+        except Exception as error:  # the library raises no narrower type; a score may be no number
             raise ModelError(f"the vocabulary of PLaMo is not accepted: {error}") from error
         tokenizer = Tokenizer(model)
         control = {

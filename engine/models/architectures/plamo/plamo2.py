@@ -43,6 +43,8 @@ _FOLDER_NAMES = {
 class Plamo2(MambaDecoder):
     """Mamba's time steps for heads in place of channels; norms before and behind each block."""
 
+    can_be_split = False  # because heads are normed outside attention
+
     block_norms: ClassVar[Mapping[Block, Names]] = {
         Block.MAMBA: ("pre_mixer_norm", "attn_norm"),
         Block.ATTENTION: ("pre_mixer_norm", "attn_norm"),

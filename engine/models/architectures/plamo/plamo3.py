@@ -28,6 +28,7 @@ _LOCAL_THETA = 10_000.0
 class Plamo3(Decoder):
     """Norms before and behind each block, and of each head; windows, whose layers have a rotation of their own."""
 
+    takes_adapters = False  # until norms behind the products are tried
     query_key_norm = QueryKeyNorm.HEAD
     query_key_norm_names: ClassVar[Mapping[str, Names]] = {
         "q": ("mixer.q_norm", "attn_q_norm"),

@@ -76,3 +76,9 @@ def test_a_vocabulary_without_bytes_is_refused(tmp_path: Path) -> None:
     fields["tokenizer.ggml.token_type"][7] = int(TokenType.NORMAL)
     with pytest.raises(ModelError, match="255 tokens of bytes, and not 256"):
         Tokenizer.from_gguf(metadata_of(tmp_path, fields))
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("-inf")])
+def test_scores_that_are_no_numbers_are_refused(tmp_path: Path, score: float) -> None:
+    with pytest.raises(ModelError, match="the vocabulary of PLaMo is not accepted"):
+        Tokenizer.from_gguf(metadata_of(tmp_path, fields_of([score] * len(PIECES))))
