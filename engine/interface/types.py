@@ -205,6 +205,7 @@ class EngineStats:
     num_preemptions: int = 0
     page_size: int = 0  # tokens
     num_pages: int = 0  # without the null page
+    num_page_groups: int = 1  # of layers with pages of their own: a page is of one group
     num_free_pages: int = 0
     num_cached_pages: int = 0
     num_active_pages: int = 0
