@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.adapters.adapter_memory import with_adapters
 from engine.adapters.adapter_weights import AdapterWeights
 from engine.adapters.gguf_adapter import open_adapter
 from engine.embedding import embed, next_logprobs
@@ -87,7 +88,7 @@ class EngineClient:
     @staticmethod
     def footprint(model_path: Path, config: EngineConfig) -> ModelFootprint:
         """The memory that the model would take; only the headers of its files are read. Raises as `load`."""
-        return footprint(model_path, config)
+        return with_adapters(footprint(model_path, config), model_path, config)
 
     @staticmethod
     def machine_memory() -> MachineMemory:

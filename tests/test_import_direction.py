@@ -50,7 +50,7 @@ ROOMS = (
     "engine.models", "engine.models.architectures.mixtures", "engine.models.architectures.seeing",
     "engine.models.architectures.dense", "engine.models.architectures.gpt", "engine.models.architectures.encoders",
     "engine.models.architectures.hybrids", "engine.models.architectures.latent",
-    "engine.models.architectures.gemma4",
+    "engine.models.architectures.gemma4", "engine.models.architectures.llamas",
     "engine.models.architectures", "engine.models.parts.hybrids", "engine.models.parts.routed",
     "engine.models.parts.encoders", "engine.models.parts",
     "engine.models.encoders",
@@ -142,10 +142,23 @@ def imported_modules(tree: ast.AST, path: str) -> Iterator[tuple[int, str]]:
             case ast.Call(
                 func=ast.Name(id="__import__" | "import_module") | ast.Attribute(attr="import_module"), args=[first, *_]
             ):
-                # A name that is not written out could be anything, so it is reported as such.
-                yield node.lineno, str(first.value) if isinstance(first, ast.Constant) else "(a computed name)"
+                yield node.lineno, _module_of(first)
             case _:
                 pass
+
+
+def _module_of(name: ast.expr) -> str:
+    """The module that a call imports, or, of f"package.{module}", its package: whatever follows the dot lies there.
+
+    Any other name that is not written out could be anything, so it is reported as such.
+    """
+    match name:
+        case ast.Constant(value=str(module)):
+            return module
+        case ast.JoinedStr(values=[ast.Constant(value=str(start)), *_]) if start.endswith("."):
+            return start.removesuffix(".")
+        case _:
+            return "(a computed name)"
 
 
 def room_of(module: str) -> str | None:
@@ -267,6 +280,12 @@ def test_every_package_is_packed() -> None:
             "engine may import of ours only",
         ),
         ("engine/loop.py", "from importlib import import_module\nimport_module(name)", "imports are written out"),
+        ("engine/loop.py", "from importlib import import_module\nimport_module(f'engine{name}')", "are written out"),
+        (
+            "engine/loop.py",
+            "from importlib import import_module\nimport_module(f'server.http.{name}')",
+            "engine may import of ours only",
+        ),
         ("engine/models/architectures/llama.py", "from ....server import app", "engine may import of ours only"),
         ("engine/loop.py", "from tests.fakes.engine import Fake", "engine may import of ours only"),
         ("server/http/app.py", "import benchmarks.serving.loads", "server may import of ours only"),
@@ -325,6 +344,10 @@ def test_a_wrong_import_is_found(path: str, source: str, rule: str) -> None:
             "import jax\nfrom ...interface.config import EngineConfig\nfrom cache.pool import PagePool",
         ),
         ("engine/client.py", "import asyncio"),
+        (
+            "engine/models/registry.py",
+            "from importlib import import_module\nimport_module(f'engine.models.architectures.{module}')",
+        ),
         ("cache/storage.py", "import jax.numpy as jnp\nfrom cache.pool import PagePool"),
         ("cache/pool.py", "from .page import CachePage\nfrom . import free_queue"),
     ],

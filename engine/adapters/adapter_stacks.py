@@ -43,7 +43,7 @@ class AdapterStacks:
         self._architectures = architectures
         self._targets = targets
         self._limits = limits
-        self._rank = -(-limits.max_rank // _RANK_MULTIPLE) * _RANK_MULTIPLE
+        self._rank = padded_rank(limits.max_rank)
         self._dtype = jnp.dtype(dtype)
         self._loaded: dict[int, AdapterWeights] = {}  # by slot
         self._shapes = {target.name: self._shapes_of(target) for target in targets}
@@ -112,6 +112,11 @@ class AdapterStacks:
 
         shapes: LowRankPairs = jax.eval_shape(make)
         return shapes
+
+
+def padded_rank(rank: int) -> int:
+    """The rank to which the pairs of adapters are filled up with zeros."""
+    return -(-rank // _RANK_MULTIPLE) * _RANK_MULTIPLE
 
 
 def _write(pairs: LowRankPairs, slot: jax.Array, down: jax.Array, up: jax.Array, rank: jax.Array) -> LowRankPairs:

@@ -237,7 +237,7 @@ class ModelFootprint:
     architecture: str
     num_parameters: int
     context_length: int  # tokens that the model was trained for
-    weight_bytes: int
+    weight_bytes: int  # with those of the adapters that may be in memory at once
     kv_bytes_per_token: int  # of the cache, for the keys and values of all layers
     quantization: str | None = None  # what its files say of their numbers, such as "Q4_K_M" or "awq int4 g128"
     state_bytes: int = 0  # of the cache, for the recurrent layers of one sequence

@@ -176,8 +176,11 @@ def digest_of_sources() -> str:
     seen = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     root = Path(__file__).parents[2]
     for package in _PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
-            seen.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+        # A start waits for this; with paths of `pathlib` it takes twice as long.
+        files = [f"{folder}/{name}" for folder, _, names in os.walk(root / package) for name in names]
+        for path in sorted(name for name in files if name.endswith(".py")):
+            with open(path, "rb", buffering=0) as file:
+                seen.update(os.fsencode(path.removeprefix(f"{root}/")) + b"\0" + file.read() + b"\0")
     return seen.hexdigest()
 
 

@@ -33,6 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return EXIT_USAGE
+    if options.command in _WITH_AIOHTTP:
+        from server.cli.lean_imports import import_aiohttp
+
+        import_aiohttp()
     try:
         return _COMMANDS[options.command](options)
     except NoAnswer as error:
@@ -42,10 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    from server.cli.lean_imports import import_structlog
     from server.cli.memory import postpone_gc
 
     postpone_gc()
-    _import_structlog()
+    import_structlog()
     from server.cli.serve import run_server
     from server.startup.settings import ServerSettings
 
@@ -82,17 +87,6 @@ def _with_host_key(settings: ServerSettings) -> ServerSettings:
     key = secrets.token_urlsafe(24)
     _announce(f"eagre: the other hosts need this key, as EAGRE_COORDINATOR_KEY or in --coordinator-key-file: {key}")
     return replace(settings, engine=replace(settings.engine, coordinator_key=key))
-
-
-def _import_structlog() -> None:
-    """Imports structlog without rich, where nothing has imported rich: 20 modules for tracebacks that no log shows."""
-    if "rich" in sys.modules:
-        return
-    sys.modules["rich"] = None  # type: ignore[assignment]  # an import of it fails, which structlog is prepared for
-    try:
-        import structlog  # noqa: F401
-    finally:
-        del sys.modules["rich"]
 
 
 def _deploy(options: argparse.Namespace) -> int:
@@ -364,6 +358,8 @@ _COMMANDS = {
     "ps": _ps, "show": _show, "stop": _stop, "rm": _rm, "config": _config, "complete": _complete, "chat": _chat,
     "top": _top, "bench": _bench, "completion": _completion,
 }  # fmt: skip
+
+_WITH_AIOHTTP = {"serve", "run", "ps", "show", "complete", "chat", "top", "bench"}
 
 
 def _key(options: argparse.Namespace) -> str | None:

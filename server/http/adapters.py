@@ -27,8 +27,10 @@ async def _load(request: web.Request) -> web.Response:
     served = request.app[SERVED]
     model = _model_with_adapters(served)
     name = body.lora_name
-    if not name or len(name) > MAX_NAME:
-        raise invalid_value(f"lora_name is {shorten(name)}; it must have 1 to {MAX_NAME} characters", "lora_name")
+    if not name.strip() or len(name) > MAX_NAME or not name.isprintable():
+        raise invalid_value(
+            f"lora_name is {shorten(name)}; it must have 1 to {MAX_NAME} visible characters", "lora_name"
+        )
     if any(name in each.own_names for each in served.all):
         raise invalid_value(f"lora_name is {shorten(name)}, which is the name of a model", "lora_name")
     if not body.lora_path:

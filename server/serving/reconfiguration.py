@@ -27,6 +27,7 @@ _OF_MODEL = frozenset(
     {
         "models", "task", "chat_template", "default_chat_template_kwargs", "sampling_defaults", "tool_call_parser",
         "reasoning_parser", "additional_properties", "max_grammar_bytes", "grammar_timeout", "ignore_media",
+        "lora", "max_loras", "max_lora_rank",
     }
 )  # fmt: skip
 # Of the engine: what belongs to the process, to its hosts, and to ports that the model of before still has.
@@ -108,7 +109,9 @@ def _matching(
 
 
 def _names(own: ServerSettings) -> set[str | None]:
-    return {own.served_model_name, *(name for table in own.tables for name in table.further_names)}
+    further = (name for table in own.tables for name in table.further_names)
+    adapters = (text.partition("=")[0] for text in own.lora)
+    return {own.served_model_name, *further, *adapters}
 
 
 def _share(settings: ServerSettings) -> tuple[float, int | None]:

@@ -28,7 +28,7 @@ MODEL_SETTINGS = frozenset(
         "seed", "tool_call_parser", "reasoning_parser", "max_num_seqs", "kv_cache_bytes", "kv_cache_dtype", "num_pages",
         "target_gap", "max_num_batched_tokens", "matmul_backend", "attention_backend", "sleep_idle_seconds",
         "no_prefix_caching", "max_num_queued_requests", "max_num_queued_tokens", "request_timeout", "queue_timeout",
-        "stall_timeout", "additional_properties", "ignore_media",
+        "stall_timeout", "additional_properties", "ignore_media", "max_loras", "max_lora_rank",
     }
 )  # fmt: skip
 # Fields of SamplingParams that a table may give a default; the others depend on the request.
@@ -156,10 +156,10 @@ class _Reader:
             pinned = table.get("pinned", False)
             if not isinstance(pinned, bool):
                 self._fail(f"pinned is {_short(pinned)}; it must be true or false", where)
-            if "lora" in table:
-                self._fail("there is the key lora, and adapters (--lora) are for a server with one model", where)
             own = {key: value for key, value in table.items() if key in MODEL_SETTINGS}
             settings = self._values(own, MODEL_SETTINGS, where)
+            if "lora" in table:
+                settings["lora"] = self._adapters(table["lora"], where)
             models[name] = ModelTable(name, model, aliases, defaults, pinned, settings)
         for model, others in presets.items():
             if model not in models:
@@ -191,6 +191,17 @@ class _Reader:
         for alias in aliases:
             self._check_name(alias, "an alias", where)
         return tuple(aliases)
+
+    def _adapters(self, value: Any, where: str) -> tuple[str, ...]:
+        """What `--lora` would say: of a table, NAME=PATH for each; of a list, each as it stands."""
+        if isinstance(value, dict) and all(isinstance(path, str) and path.strip() for path in value.values()):
+            for name in value:
+                self._check_name(name, "the name of an adapter", where)
+                if "=" in name:
+                    self._fail(f"the name of an adapter is {_short(name)}; it must have no =", where)
+            return tuple(f"{name}={path}" for name, path in value.items())
+        texts = self._value("lora", value, where)
+        return tuple(texts)
 
     def _check_name(self, name: str, what: str, where: str) -> None:
         if not name.strip() or len(name) > MAX_NAME_CHARS or not name.isprintable():

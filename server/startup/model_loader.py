@@ -53,7 +53,7 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
         if limits is not None:
             adapters = load_first(loaded.engine, paths_of(settings.lora), limits.num_slots)
             loaded = loaded._replace(num_adapter_slots=limits.num_slots, adapters=adapters)
-    except ValueError:
+    except BaseException:
         loaded.engine.shutdown()
         raise
     variables = settings.default_chat_template_kwargs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,8 +34,7 @@ def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
         if name is not None and settings.served_model_name is not None:
             raise SettingsError(f"served_model_name is {settings.served_model_name!r}, and --model says {name!r}")
         name = settings.served_model_name or name
-        paths = paths_of(settings.lora, (name or name_of(model),))
-        lora = tuple(f"{each}={os.path.abspath(path)}" for each, path in paths.items())
+        lora = _with_full_paths(paths_of(settings.lora, (name or name_of(model),)))
         return (replace(settings, models=(model,), served_model_name=name, lora=lora),)
     if settings.takes_adapters:
         raise SettingsError(f"lora and enable_lora are for a server with one model, and there are {len(found)}")
@@ -65,7 +64,8 @@ def _of_tables(settings: ServerSettings) -> tuple[ServerSettings, ...]:
     tables = settings.tables
     if settings.takes_adapters:
         raise SettingsError(
-            f"lora and enable_lora are for a server with one model, and {settings.config} has tables of models"
+            f"lora and enable_lora are for a server with one model, and {settings.config} has tables of models; "
+            "the key lora of a table names the adapters of its model"
         )
     several = ((settings.engine.num_hosts, "num_hosts"), (settings.data_parallel, "data_parallel"))
     for number, name in several:
@@ -85,11 +85,16 @@ def _of_tables(settings: ServerSettings) -> tuple[ServerSettings, ...]:
             "would never have a place"
         )
     shared, of_server = _with_share(settings, len(tables)), settings_of(ServerSettings)
+    names = {name for table in tables for name in (table.name, *table.further_names)}
     each = []
     for index, table in enumerate(tables):
         values = {declared.name: table.settings[key] for key, declared in _by_key().items() if key in table.settings}
         own = {name: values.pop(name) for name in tuple(values) if name in of_server}
         try:
+            if "lora" in own:
+                paths = paths_of(own["lora"], names)
+                own["lora"] = _with_full_paths(paths)
+                names |= paths.keys()
             engine = replace(_with_own_ports(shared, index), **values)
             found = replace(
                 settings, tables=(table,), models=(table.model,), served_model_name=table.name, engine=engine, **own
@@ -98,6 +103,10 @@ def _of_tables(settings: ServerSettings) -> tuple[ServerSettings, ...]:
             raise SettingsError(f"{settings.config}, [models.{table.name}]: {error}") from error
         each.append(found)
     return tuple(each)
+
+
+def _with_full_paths(adapters: Mapping[str, Path]) -> tuple[str, ...]:
+    return tuple(f"{name}={os.path.abspath(path)}" for name, path in adapters.items())
 
 
 def _by_key() -> dict[str, Setting]:

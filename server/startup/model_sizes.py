@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from server.model_sources.builtin_models import BUILTIN_MODELS
 from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.model_store import resolve_model
+from server.startup.adapter_settings import limits_of
 from server.startup.settings import ServerSettings, SettingsError
 
 
@@ -27,6 +29,8 @@ def bytes_of(settings: ServerSettings) -> ModelBytes:
             known = BUILTIN_MODELS[settings.model].memory_bytes if settings.model in BUILTIN_MODELS else 0
             return ModelBytes(known, known)
         config = settings.engine_config()
+        if settings.takes_adapters:
+            config = replace(config, adapters=limits_of(settings))
         found = EngineClient.footprint(path, config)
     except (ModelStoreError, SettingsError, ValueError, OSError, RuntimeError):
         return ModelBytes()  # its load says why it cannot be read

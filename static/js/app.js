@@ -213,7 +213,8 @@ function start(language) {
     if (panels[view] === null) await loadPart(view);
     if (document.body.dataset.mode !== view) return; // the reader has gone on meanwhile
     if (view === "tokens") panels.tokens?.takeSetup(hash);
-    if (matchMedia("(hover: hover)").matches) panels[view]?.focus?.(); // no keyboard jumps up on a phone
+    if (route.part === "models") panels.engine?.showModels();
+    else if (matchMedia("(hover: hover)").matches) panels[view]?.focus?.(); // no keyboard jumps up on a phone
   }
 
   async function loadPart(name) {
@@ -313,6 +314,7 @@ function start(language) {
 
   const { palette } = words;
   const isChat = () => document.body.dataset.mode === "chat";
+  const isWithTools = () => chat.conversation?.kind !== "completion";
   const stop = () => panels[document.body.dataset.mode]?.stop?.();
   const keys = setUpKeys({
     stop: () => {
@@ -350,7 +352,9 @@ function start(language) {
       name: palette.theme(byId("theme").querySelector(`[value=${value}]`).textContent),
       run: () => (byId("theme").value = theme.value = value),
     })),
-    { name: palette.tools, run: () => byId("tools-dialog").showModal(), isOffered: () => chat.conversation?.kind !== "completion" },
+    { name: palette.toModels, run: () => router.go("#/models") },
+    { name: palette.tools, run: () => byId("chat-tools").click(), isOffered: isWithTools },
+    { name: palette.toolDefinitions, run: () => byId("tools-dialog").showModal(), isOffered: isWithTools },
     { name: palette.schema, run: () => byId("schema-dialog").showModal() },
     { name: palette.parameters, run: () => {
       layout.open("settings");

@@ -19,6 +19,7 @@ from engine.models.open_model import open_model
 from sampling.host.params import SamplingParams
 from tests.golden.pictures.tiny_folder import write_tiny_folder
 from tests.golden.pictures.tiny_pictures import GRIDS, tiny_patches, tiny_picture
+from tests.thoroughness import some
 
 FOLDER = Path(__file__).parents[1] / "golden" / "pictures"
 NUM_TOKENS = {"gemma3": 16, "smolvlm": 4}  # of a picture, or of a tile of one, where all have one size
@@ -90,9 +91,9 @@ def assert_logprobs(events: list[TokenEvent], prompt: dict[str, Any]) -> None:
         assert abs(logprob - expected) < 1e-4
 
 
-@pytest.mark.parametrize("backend", ["xla", "native"])
+@pytest.mark.parametrize("backend", some(["native", "xla"], 1))
 async def test_an_engine_that_sees(folder: Path, backend: str, request: pytest.FixtureRequest) -> None:
-    """One engine, which takes long to compile, and few pages."""
+    """One engine, which takes long to compile (a minute through XLA, so only in a full run), and few pages."""
     if backend == "native":
         request.getfixturevalue("native")
     engine = load(folder, backend, num_pages=72)

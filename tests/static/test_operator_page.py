@@ -74,8 +74,16 @@ async def test_models_come_into_memory_and_go_by_the_operators_hand(browser: Bro
 
 async def test_who_has_no_key_sees_the_models_and_changes_nothing(browser: Browser) -> None:
     async with several("tide ebb", admin_keys=(ADMIN,)) as server:
-        page = await open_engine(browser, server.url, key=None)
+        page = await browser.open(server.url + "/")
+        await page.wait_for(READY)
+        await page.click("#more-models")  # beside the choice of models
         await page.wait_for(f"{MODELS}.join() === 'in memory,in memory'")
+        field = "document.querySelector('#engine-key')"
+        assert await page.evaluate(
+            f"{field}.checkVisibility() && {field}.getBoundingClientRect().top >="
+            " document.querySelector('#engine').getBoundingClientRect().top"
+        )
+        assert "administrator’s key" in await page.text("#engine .models ~ .note")
         assert await page.evaluate(BUTTONS) == []
         assert not await page.evaluate("document.querySelector('.fetcher').checkVisibility()")
         await close(page)

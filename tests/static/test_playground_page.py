@@ -333,6 +333,7 @@ async def test_the_server_state_is_shown_and_recovers(browser: Browser) -> None:
     server.is_ready = True
     await page.wait_for("document.querySelector('#server').dataset.state === 'ready'")
     assert await page.text("#server-model") == MODEL
+    assert await page.evaluate("document.querySelector('#server-model').hash") == "#/models"
     assert not await page.evaluate("document.querySelector('#chat-send').disabled")
 
     await server.stop()

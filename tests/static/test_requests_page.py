@@ -87,10 +87,14 @@ async def test_a_chat_opens_with_its_answer_and_the_tokens_of_it(page: Page) -> 
     await page.evaluate("[...document.querySelectorAll('.message.assistant [data-action=tokens]')].at(-1).click()")
     await page.click("#inspector [data-view=tokens]")
     await page.wait_for("document.querySelectorAll('#inspector .tokens .token').length === 8")
+    assert await page.evaluate("document.querySelector('#inspector-unknown').checkVisibility()")
+    replay = "document.querySelector('#inspector-replay').getBoundingClientRect().bottom"
+    assert await page.evaluate(f"{replay} < document.querySelector('#inspector .tokens').getBoundingClientRect().top")
     await page.click("#inspector-replay")  # the answer came without probabilities, and gets them now
     await page.wait_for(
         "document.querySelector('#inspector .column .figures').textContent.includes('the same 8 tokens again')"
     )
+    assert not await page.evaluate("document.querySelector('#inspector-unknown').checkVisibility()")
     await page.click("#inspector .tokens [data-at='2']")
     assert "probability" in await page.text("#inspector .token-card .card-head")
     assert await page.text("#engine-requests summary") == "Recent requests of all clients"

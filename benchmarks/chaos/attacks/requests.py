@@ -70,7 +70,7 @@ async def many_answers(target: Target) -> None:
 
 _WRONG_BODIES: tuple[Any, ...] = (
     b"", b"{", b"[]", b"null", b"1e999", b'"text"', b"\xff\xfe\xfd", b"[" * 100_000, b'{"prompt":' + b"[" * 5_000,
-    b'{"prompt": "a", "temperature": 9}', b'{"prompt": "a", "max_tokens": -1}', b'{"prompt": "a", "stop": [[]]}',
+    b'{"prompt": "a", "temperature": 9}', b'{"prompt": "a", "max_tokens": -2}', b'{"prompt": "a", "stop": [[]]}',
     b'{"prompt": []}', b'{"prompt": [1e3]}',
     b'{"prompt": [99999999]}', b'{"prompt": "\\ud800"}', b'{"prompt": "a", "logit_bias": {"a": 1}}',
     b'{"prompt": "a", "model": "other"}', b'{"prompt": "a", "n": 1000000000000000000000}',

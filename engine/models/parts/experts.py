@@ -11,7 +11,7 @@ import jax
 
 from engine.backends.base.backend import Products
 from engine.backends.base.norms import of_layer
-from engine.backends.base.operands import Clamp, ExpertBiases
+from engine.backends.base.operands import Clamp, ExpertBiases, Picks
 from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts import gguf_config
 from engine.models.parts.decoder import Decoder, FeedForward, Names, in_layers
@@ -162,8 +162,9 @@ class ExpertsDecoder(Decoder):
         picks = pick(scores, config, of_layer(params["choice_bias"], place) if config.has_choice_bias else None)
         if config.residual_scale != 1.0:
             picks = picks._replace(shares=picks.shares * config.residual_scale)
+        routed, picks = self.expert_inputs(inputs, picks)
         x = products.add_experts(
-            x, inputs, params["gate_up"], params["down"], picks, place, layout,
+            x, routed, params["gate_up"], params["down"], picks, place, layout,
             activation=config.activation, clamp=config.clamp, biases=self._biases(params),
         )  # fmt: skip
         if not config.shared_size:
@@ -175,6 +176,10 @@ class ExpertsDecoder(Decoder):
             share = jax.nn.sigmoid(products.norm_product(inputs, None, params["shared_share"], place, layout))
             mixed = (mixed * share).astype(x.dtype)
         return products.add_product(x, mixed, params["shared_down"], place, layout, scale=config.residual_scale)
+
+    def expert_inputs(self, inputs: jax.Array, picks: Picks) -> tuple[jax.Array, Picks]:
+        """What the picked experts read of a block's inputs, and the picks of what they make."""
+        return inputs, picks
 
     def _biases(self, params: Params) -> ExpertBiases | None:
         """Those of the experts, where the architecture has some."""

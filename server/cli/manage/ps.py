@@ -79,4 +79,6 @@ def _or_dash(value: object) -> object:
 def _text(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {part}" for name, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -1,3 +1,4 @@
+import { describeEnd } from "../words/finish.js";
 import { words } from "../words/words.js";
 
 const MIN_SPAN = 50; // milliseconds; over less, the rate is that of a burst in the network and not the model's
@@ -76,7 +77,5 @@ export function describe(meter, finish = null) {
   if (wait !== null) parts.push(words.answer.first(wait < 1000 ? `${Math.round(wait)} ms` : `${(wait / 1000).toFixed(1)} s`));
   const rate = meter.tokensPerSecond;
   if (rate !== null) parts.push(words.answer.rate(rate < 10 ? rate.toFixed(1) : Math.round(rate)));
-  parts.push(words.answer.numTokens(meter.numTokens));
-  if (finish !== null) parts.push(words.answer.finish[finish] ?? finish);
-  return parts;
+  return [...parts, ...describeEnd(meter.numTokens, finish)];
 }

@@ -105,6 +105,15 @@ export class EngineView {
     byId("engine-hold").focus({ preventScroll: true });
   }
 
+  /** Leads to the models; who has given no administrator's key finds its field open. */
+  showModels() {
+    const operator = byId("engine-key").closest("details");
+    const hasKey = this.#admin.key.value !== "";
+    operator.open ||= !hasKey;
+    (hasKey ? this.#models.element : operator).scrollIntoView({ block: "start" });
+    this.#models.focus();
+  }
+
   stop() {}
 
   #follow() {

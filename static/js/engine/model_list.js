@@ -25,6 +25,7 @@ export class ModelList {
   #admin;
   #body = make("tbody");
   #fetch;
+  #keyNote = make("p", "note", words.models.keyNeeded);
   #isShown = false;
   #onChange;
   #tell;
@@ -42,7 +43,13 @@ export class ModelList {
     this.#onChange = onChange;
     const columns = [["model", ""], ["state", ""], ["size", "wide-cell"], ["context", "wide-cell"], ["actions", "actions-column"]]
       .map(([name, className]) => ({ word: words.models.columns[name], className }));
-    this.element.append(...titledTable("models", words.models.title, columns, this.#body));
+    this.element.append(...titledTable("models", words.models.title, columns, this.#body), this.#keyNote);
+    this.element.querySelector("h2").tabIndex = -1;
+    this.#keyNote.hidden = admin.key.value !== "";
+  }
+
+  focus() {
+    this.element.querySelector("h2").focus({ preventScroll: true });
   }
 
   set isShown(isShown) {
@@ -82,6 +89,7 @@ export class ModelList {
 
   #show(models) {
     const canCall = this.#admin.key.value !== "";
+    this.#keyNote.hidden = canCall;
     const text = JSON.stringify([models, canCall]);
     if (text === this.#text) return; // nobody's focus is taken away for nothing
     this.#text = text;

@@ -9,6 +9,7 @@
 import { beginsFormula, formula, formulaBlockAt } from "./formula.js";
 import { parseInline } from "./inline.js";
 import { readJson } from "./json.js";
+import { words } from "../words/words.js";
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(.*))?$/;
@@ -75,7 +76,7 @@ function codeAt(lines, at, [, marks, info]) {
 function codeBlock(language, code) {
   const head = element("div", [
     element("span", language === "" ? [] : [language]),
-    element("button", ["Copy"], { type: "button", class: "copy" }),
+    element("button", [words.common.copy], { type: "button", class: "copy" }),
   ], { class: "code-head" });
   const text = { ...element("code", code === "" ? [] : [code]), language: language.toLowerCase() };
   const body = element("pre", [text], { tabindex: "0" }); // long lines scroll, also by keyboard
@@ -93,7 +94,7 @@ export function jsonBlockAt(lines) {
   const end = lineEnd < 0 ? text.length : lineEnd;
   if (text.slice(found.length, end).trim() !== "") return null;
   const shown = text.slice(0, found.length).trim();
-  const code = shown.includes("\n") ? shown : found.formatted; // on a single line it would be hard to read
+  const code = /\n[ \t]+\S/.test(shown) ? shown : found.formatted; // without any indentation it would be hard to read
   const numLines = text.slice(0, end).split("\n").length;
   return { block: { ...codeBlock("json", `${code}\n`), start }, end: start + numLines };
 }

@@ -2,13 +2,14 @@
 
 const ADDRESS = /^#\/([a-z-]+)(?:\/([\w-]{1,64}))?$/;
 
-/** @returns {{view: "chat"|"tokens"|"engine", id?: string, kind?: "chat"|"completion"}} a chat without an id is a new one */
+/** @returns {{view: "chat"|"tokens"|"engine", id?: string, kind?: "chat"|"completion", part?: "models"}} a chat without an id is a new one */
 export function routeOf(hash) {
   if (hash.startsWith("#setup=")) return { view: "tokens" };
   const [, name, id] = ADDRESS.exec(hash) ?? [];
   if (name === "c" && id !== undefined) return { view: "chat", id };
   if (name === "compare") return { view: "tokens" };
   if (name === "engine") return { view: "engine" };
+  if (name === "models") return { view: "engine", part: "models" };
   return { view: "chat", kind: name === "completion" ? "completion" : "chat" };
 }
 

@@ -24,7 +24,7 @@ export function showServer(server) {
 function offerModels({ entries }, model) {
   const hasSeveral = entries.length > 1;
   byId("server-model").textContent = hasSeveral ? "" : (model?.id ?? "");
-  byId("server-model").title = model === null ? "" : describe(model);
+  byId("server-model").title = model === null ? "" : [describe(model), words.header.moreModels].filter(Boolean).join(" · ");
   byId("model-setting").hidden = !hasSeveral;
   const select = byId("model");
   const key = JSON.stringify(entries.map((entry) => [entry.id, describe(entry)]));

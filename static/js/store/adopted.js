@@ -1,5 +1,6 @@
 /** A request of another client as a conversation of this browser. */
 
+import { describeEnd } from "../words/finish.js";
 import { words } from "../words/words.js";
 import { makeId } from "./library.js";
 import { makeAnswer, readNode } from "./tree.js";
@@ -38,7 +39,7 @@ function answerOf(record, { token_ids: ids, token_texts: texts, text, events, fi
     promptTokens: record.prompts[0].token_ids,
     events: ids.map((id, at) => ({ at: arrivals[at] ?? 0, text: texts?.[at] ?? "", reasoning: "", ids: [id], logprobs: null })),
     finish: finish ?? "cut",
-    figures: [words.answer.numTokens(ids.length), words.answer.finish[finish] ?? finish ?? record.state],
+    figures: describeEnd(ids.length, finish ?? record.state),
   });
 }
 

@@ -81,7 +81,9 @@ export class Inspector {
   }
 
   #showButtons() {
-    const { isRunning } = this.#bench;
+    const { isRunning, columns } = this.#bench;
+    const hasProbabilities = columns.some(({ answers }) => answers.some(({ tokens }) => tokens.some(({ logprob }) => logprob !== null)));
+    byId("inspector-unknown").hidden = isRunning || hasProbabilities;
     byId("inspector-replay").hidden = isRunning;
     byId("inspector-replay").disabled = this.#node?.promptTokens == null;
     byId("inspector-stop").hidden = !isRunning;

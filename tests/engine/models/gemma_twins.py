@@ -1,8 +1,10 @@
-"""What the converter for GGUF writes of Gemma 4."""
+"""What the converter for GGUF writes of Gemma 3n and Gemma 4."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -57,6 +59,29 @@ def add_gemma4(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
         writer.add_expert_count(config["num_experts"])
         writer.add_expert_used_count(config["top_k_experts"])
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+
+
+def add_gemma3n(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+    writer.add_shared_kv_layers(config["num_kv_shared_layers"])
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    writer.add_altup_active_idx(config["altup_active_idx"])
+    writer.add_altup_num_inputs(config["altup_num_inputs"])
+    shares = config["activation_sparsity_pattern"]
+    writer.add_activation_sparsity_scale([NormalDist().inv_cdf(share) if share else -math.inf for share in shares])
+
+
+def with_joined_streams(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The matrices of Gemma 3n's residual streams, in one tensor for all of them."""
+    joined = {name: values for name, values in tensors.items() if "_projections." not in name}
+    for kind in ("altup", "altup_unembed"):
+        before = f"model.{kind}_projections."
+        count = sum(name.startswith(before) for name in tensors)
+        joined[f"{before}weight"] = np.stack([tensors[f"{before}{index}.weight"] for index in range(count)])
+    return joined
 
 
 def with_scales(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -87,6 +87,8 @@ def add_mixtral(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
 def with_joined_experts(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """One tensor for all experts of a layer where a folder has one for each, by the names that converters give it."""
     joined = dict(tensors)
+    if config["model_type"] == "llama4_text":
+        return mixture_twins.with_turned_experts(tensors)
     if config["model_type"] == "gpt_oss":
         return dict(pair for name, values in tensors.items() for pair in of_gpt_oss(name, values))
     for name in [name for name in tensors if ".input_linear." in name]:  # of Granite
@@ -351,6 +353,12 @@ def add_growth(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_rope_scaling_yarn_log_mul(config["rope_parameters"]["mscale_all_dim"])
 
 
+def add_minicpm(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_embedding_scale(config["scale_emb"])
+    writer.add_residual_scale(config["scale_depth"] / config["num_hidden_layers"] ** 0.5)
+    writer.add_logit_scale(config["hidden_size"] / config["dim_model_base"])
+
+
 def add_multipliers(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_embedding_scale(config["embedding_multiplier"])
     writer.add_attention_scale(config["attention_multiplier"])
@@ -431,6 +439,7 @@ LAYER_NORM_EPSILONS = ("layer_norm_eps", "norm_epsilon", "norm_eps")
 # By transformers' class: the architecture, what is done to tensors, and the fields that others do not have.
 TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "LlamaForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, nothing),
+    "Llama4ForCausalLM": (MODEL_ARCH.LLAMA4, as_stored, mixture_twins.add_llama4),
     "MistralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_window),
     "Ministral3ForCausalLM": (MODEL_ARCH.MISTRAL3, adjacent_pairs, add_growth),
     "Qwen2ForCausalLM": (MODEL_ARCH.QWEN2, as_stored, nothing),
@@ -439,9 +448,12 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "GraniteForCausalLM": (MODEL_ARCH.GRANITE, adjacent_pairs, add_multipliers),
     "Olmo2ForCausalLM": (MODEL_ARCH.OLMO2, as_stored, nothing),
     "Olmo3ForCausalLM": (MODEL_ARCH.OLMO2, as_stored, add_windows),
+    "ExaoneForCausalLM": (MODEL_ARCH.EXAONE, as_stored, nothing),
     "Exaone4ForCausalLM": (MODEL_ARCH.EXAONE4, as_stored, add_windows),
     "SeedOssForCausalLM": (MODEL_ARCH.SEED_OSS, as_stored, nothing),
     "Ernie4_5ForCausalLM": (MODEL_ARCH.ERNIE4_5, as_stored, nothing),
+    "GlmForCausalLM": (MODEL_ARCH.CHATGLM, as_stored, nothing),
+    "MiniCPMForCausalLM": (MODEL_ARCH.MINICPM, adjacent_pairs, add_minicpm),
     "Glm4ForCausalLM": (MODEL_ARCH.GLM4, as_stored, nothing),
     "ArceeForCausalLM": (MODEL_ARCH.ARCEE, adjacent_pairs, nothing),
     "CohereForCausalLM": (MODEL_ARCH.COMMAND_R, as_stored, add_logit_scale),
@@ -460,6 +472,7 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "Qwen3MoeForCausalLM": (MODEL_ARCH.QWEN3MOE, as_stored, add_experts),
     "OlmoeForCausalLM": (MODEL_ARCH.OLMOE, as_stored, add_experts),
     "GemmaForCausalLM": (MODEL_ARCH.GEMMA, norms_with_one, nothing),
+    "AfmoeForCausalLM": (MODEL_ARCH.AFMOE, as_stored, mixture_twins.add_afmoe),
     "BailingMoeV2ForCausalLM": (MODEL_ARCH.BAILINGMOE2, as_stored, mixture_twins.add_routing),
     "SmallThinkerForCausalLM": (MODEL_ARCH.SMALLTHINKER, as_stored, mixture_twins.add_smallthinker),
     "InternLM2ForCausalLM": (MODEL_ARCH.INTERNLM2, adjacent_pairs, nothing),
@@ -489,6 +502,7 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "Mamba2ForCausalLM": (MODEL_ARCH.MAMBA2, as_stored, add_mamba2),
     "JambaForCausalLM": (MODEL_ARCH.JAMBA, as_stored, add_jamba),
     "Gemma2ForCausalLM": (MODEL_ARCH.GEMMA2, norms_with_one, add_gemma2),
+    "Gemma3nForCausalLM": (MODEL_ARCH.GEMMA3N, as_stored, gemma_twins.add_gemma3n),
     "Gemma4ForCausalLM": (MODEL_ARCH.GEMMA4, as_stored, gemma_twins.add_gemma4),
     "Gemma4ForConditionalGeneration": (MODEL_ARCH.GEMMA4, as_stored, gemma_twins.add_gemma4),
     "Gemma3ForCausalLM": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
@@ -527,6 +541,8 @@ def with_gguf_names(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
     """The tensors as converters rename, join and cut them before the table of names."""
     if config["model_type"] == "gemma4_text":
         tensors = gemma_twins.with_scales(tensors)
+    if config["model_type"] == "gemma3n_text":
+        tensors = gemma_twins.with_joined_streams(tensors)
     if config["model_type"] == "internlm2":
         tensors = gpt_twins.with_split_qkv(tensors, config)
     if config["model_type"] in STATE_SPACES:
@@ -586,7 +602,7 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
         of_text = of_text.replace(".expert_bias", ".expert_bias.bias")
         of_text = (
             f"{of_text}.weight"
-            if of_text.endswith((".experts.gate_up_proj", ".experts.down_proj", "layer_scalar"))
+            if of_text.endswith((".experts.gate_up_proj", ".experts.down_proj", "layer_scalar", "_output_scale"))
             else of_text
         )
         # The table of names leaves out the output matrix of architectures that are published without one.

@@ -67,6 +67,33 @@ def add_exaone_moe(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
 
 
+def add_afmoe(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_routing(writer, config)
+    writer.add_expert_weights_scale(config["route_scale"])
+    writer.add_sliding_window(config["sliding_window"])
+
+
+def add_llama4(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_expert_count(config["num_local_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
+    writer.add_leading_dense_block_count(0)
+
+
+def with_turned_experts(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Gates, ups and downs of all experts, each in a tensor of its own, of Llama 4's two that are turned."""
+    changed: dict[str, np.ndarray] = {}
+    for name, values in tensors.items():
+        if ".experts." not in name:
+            changed[name] = values
+            continue
+        turned, kinds = values.swapaxes(1, 2), ("gate", "up") if "gate_up" in name else ("down",)
+        for kind, part in zip(kinds, np.split(turned, len(kinds), axis=1), strict=True):
+            changed[f"{name.rpartition('.')[0]}.{kind}_proj.weight"] = part
+    return changed
+
+
 def add_latents(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     add_routing(writer, config)
     kv_rank, rope_dim = config["kv_lora_rank"], config["qk_rope_head_dim"]
@@ -112,7 +139,16 @@ def add_smallthinker(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
 def with_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with the names that transformers gives fields of its own classes."""
     made = dict(config)
-    if "rope_theta" in config:
+    if "intermediate_size_mlp" in config:  # of Llama 4
+        made |= {
+            "intermediate_size": config["intermediate_size_mlp"],
+            "moe_intermediate_size": config["intermediate_size"],
+        }
+    if "num_layers" in config:  # of EXAONE
+        made |= {"num_hidden_layers": config["num_layers"], "rms_norm_eps": config["layer_norm_epsilon"]}
+    if "rope_theta" in config and config.get("rope_scaling"):
+        made["rope_parameters"] = {**config["rope_scaling"], "rope_theta": config["rope_theta"]}
+    elif "rope_theta" in config:
         part = config.get("partial_rotary_factor", 1.0)
         made["rope_parameters"] = {
             "rope_type": "default", "rope_theta": config["rope_theta"], "partial_rotary_factor": part,

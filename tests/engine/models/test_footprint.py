@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import jax
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
+from engine.adapters.adapter_stacks import AdapterStacks
+from engine.adapters.targets import targets_of
 from engine.backends.backends import choose_backends
 from engine.client import EngineClient
-from engine.interface.config import EngineConfig
+from engine.interface.config import AdapterLimits, EngineConfig
 from engine.interface.errors import ModelError
 from engine.models.open_model import open_model
 from engine.weights.layout import Precision
@@ -41,6 +44,17 @@ def test_the_weights_take_what_was_said(tmp_path: Path, backend: str, options: d
     assert said.num_parameters == loaded.num_parameters
     assert said.architecture == "llama"
     assert said.context_length == 512
+
+
+def test_adapters_take_the_memory_of_their_places(tmp_path: Path) -> None:
+    path = write_random_model(tmp_path / "model.gguf", mixed)
+    config, limits = EngineConfig(dtype="float32"), AdapterLimits(3, 12)
+    alone = EngineClient.footprint(path, config)
+    said = EngineClient.footprint(path, replace(config, adapters=limits))
+    targets = targets_of(open_model(path).model)
+    attached = AdapterStacks(targets, limits, "float32", ()).attach({target.name: None for target in targets})
+    pairs = [leaf.pairs for leaf in attached.values()]
+    assert said.weight_bytes - alone.weight_bytes == sum(pair.down.nbytes + pair.up.nbytes for pair in pairs) > 0
 
 
 @pytest.mark.parametrize(("dtype", "num_bytes"), [("float32", 4 * HEAD_DIM), ("int8", HEAD_DIM + 4)])

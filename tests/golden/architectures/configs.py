@@ -331,6 +331,55 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "full_attention"],
         },
     ),
+    "gemma3n": (  # layers with few gates, layers that share keys and values, and tokens without embeddings by layer
+        "Gemma3nForCausalLM",
+        {
+            **_GEMMA, "head_dim": 32, "sliding_window": 24, "final_logit_softcapping": 8.0, "num_hidden_layers": 4,
+            "num_kv_shared_layers": 2, "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": VOCAB_SIZE - 16, "laurel_rank": 32,
+            "altup_num_inputs": 3, "altup_active_idx": 1, "activation_sparsity_pattern": [0.75] + [0.0] * 3,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+                "full_attention": {"rope_type": "default", "rope_theta": 5000.0},
+            },
+        },
+    ),
+    "afmoe": (
+        "AfmoeForCausalLM",
+        {
+            **_LLAMA, "num_hidden_layers": 4, "num_dense_layers": 1, "moe_intermediate_size": 32, "num_experts": 6,
+            "num_experts_per_tok": 3, "num_shared_experts": 2, "route_scale": 1.5, "sliding_window": 24,
+            "mup_enabled": True, "rope_parameters": _PLAIN,
+        },
+    ),
+    "exaone": (
+        "ExaoneForCausalLM",
+        {
+            **{key: value for key, value in _SIZES.items() if key != "num_hidden_layers"}, "num_layers": 3,
+            "head_dim": 16, "layer_norm_epsilon": 1e-5, "activation_function": "silu", "rope_theta": 500.0,
+            "tie_word_embeddings": False,
+            "rope_scaling": {
+                "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+    "glm": ("GlmForCausalLM", {**_LLAMA, "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.5}}),
+    "minicpm": (
+        "MiniCPMForCausalLM",
+        {
+            **_SIZES, "rms_norm_eps": 1e-5, "scale_emb": 3, "scale_depth": 1.4, "dim_model_base": 32,
+            "rope_theta": 5000.0, "tie_word_embeddings": False,
+        },
+    ),
+    "llama4": (  # layers with experts and without, and some that do not rotate
+        "Llama4ForCausalLM",
+        {
+            **_LLAMA, "num_hidden_layers": 4, "intermediate_size": 32, "intermediate_size_mlp": 96,
+            "num_local_experts": 4, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "floor_scale": 32,
+            "attn_scale": 0.5, "rope_parameters": _PLAIN, "tie_word_embeddings": False,
+        },
+    ),
     "mixtral": (
         "MixtralForCausalLM",
         {**_LLAMA, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 40, "rope_parameters": _PLAIN},

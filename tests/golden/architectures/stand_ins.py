@@ -1,7 +1,7 @@
 """What computes the models that transformers has no class for: classes of others that compute the same, or a plain one.
 
-Bailing's and InternLM2's code, which their makers publish beside the weights, computes what GLM 4.5 and Llama compute
-of the same tensors by other names. SmallThinker's is written here once more.
+Bailing's, EXAONE's, InternLM2's and MiniCPM's code, which their makers publish beside the weights, computes what
+GLM 4.5, Llama and Granite compute of the same tensors by other names. SmallThinker's is written here once more.
 """
 
 # mypy: disable-error-code="import-not-found"
@@ -111,6 +111,66 @@ def load_internlm2(tensors: Tensors, config: Config, folder: Path) -> Any:
     return _loaded("LlamaForCausalLM", same, _renamed(_split(tensors, "attention.wqkv", parts), names), folder)
 
 
+def exaone_shapes(config: Config) -> dict[str, list[int]]:
+    hidden, head_dim, inner = config["hidden_size"], config["head_dim"], config["intermediate_size"]
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    shapes = {
+        "transformer.wte.weight": [config["vocab_size"], hidden], "lm_head.weight": [config["vocab_size"], hidden],
+        "transformer.ln_f.weight": [hidden],
+    }  # fmt: skip
+    for layer in range(config["num_layers"]):
+        before = f"transformer.h.{layer}."
+        shapes |= {
+            f"{before}ln_1.weight": [hidden], f"{before}ln_2.weight": [hidden],
+            f"{before}attn.attention.q_proj.weight": [heads * head_dim, hidden],
+            f"{before}attn.attention.k_proj.weight": [kv_heads * head_dim, hidden],
+            f"{before}attn.attention.v_proj.weight": [kv_heads * head_dim, hidden],
+            f"{before}attn.attention.out_proj.weight": [hidden, heads * head_dim],
+            f"{before}mlp.c_fc_0.weight": [inner, hidden], f"{before}mlp.c_fc_1.weight": [inner, hidden],
+            f"{before}mlp.c_proj.weight": [hidden, inner],
+        }  # fmt: skip
+    return shapes
+
+
+def load_exaone(tensors: Tensors, config: Config, folder: Path) -> Any:
+    names = {
+        "transformer.wte": "model.embed_tokens", "transformer.ln_f": "model.norm", "transformer.h": "model.layers",
+        "attn.attention.out_proj": "self_attn.o_proj", "attn.attention": "self_attn", "ln_1": "input_layernorm",
+        "ln_2": "post_attention_layernorm", "c_fc_0": "gate_proj", "c_fc_1": "up_proj", "mlp.c_proj": "mlp.down_proj",
+    }  # fmt: skip
+    same = {
+        **config, "num_hidden_layers": config["num_layers"], "rms_norm_eps": config["layer_norm_epsilon"],
+        "hidden_act": config["activation_function"],
+        "rope_parameters": {**config["rope_scaling"], "rope_theta": config["rope_theta"]},
+    }  # fmt: skip
+    return _loaded("LlamaForCausalLM", same, _renamed(tensors, names), folder)
+
+
+def minicpm_shapes(config: Config) -> dict[str, list[int]]:
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    kv_size = config["num_key_value_heads"] * hidden // heads
+    shapes = _outside_layers(config, "model.embed_tokens.weight", "lm_head.weight")
+    for layer in range(config["num_hidden_layers"]):
+        before = f"model.layers.{layer}."
+        shapes |= {f"{before}input_layernorm.weight": [hidden], f"{before}post_attention_layernorm.weight": [hidden]}
+        for kind, size in {"q": hidden, "k": kv_size, "v": kv_size, "o": hidden}.items():
+            shapes[f"{before}self_attn.{kind}_proj.weight"] = [size, hidden]
+        shapes |= _block(f"{before}mlp.", hidden, config["intermediate_size"])
+    return shapes
+
+
+def load_minicpm(tensors: Tensors, config: Config, folder: Path) -> Any:
+    """As Granite."""
+    hidden, layers = config["hidden_size"], config["num_hidden_layers"]
+    same = {
+        **config, "embedding_multiplier": config["scale_emb"],
+        "residual_multiplier": config["scale_depth"] / layers**0.5,
+        "attention_multiplier": (hidden // config["num_attention_heads"]) ** -0.5,
+        "logits_scaling": hidden / config["dim_model_base"], "rope_parameters": _rotation(config),
+    }  # fmt: skip
+    return _loaded("GraniteForCausalLM", same, tensors, folder)
+
+
 def smallthinker_shapes(config: Config) -> dict[str, list[int]]:
     hidden, head_dim, inner = config["hidden_size"], config["head_dim"], config["moe_ffn_hidden_size"]
     sizes = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"], "v": config["num_key_value_heads"]}
@@ -191,6 +251,8 @@ class SmallThinker:
 
 STAND_INS: dict[str, StandIn] = {
     "BailingMoeV2ForCausalLM": StandIn("bailing_moe", bailing_shapes, load_bailing),
+    "ExaoneForCausalLM": StandIn("exaone", exaone_shapes, load_exaone),
+    "MiniCPMForCausalLM": StandIn("minicpm", minicpm_shapes, load_minicpm),
     "InternLM2ForCausalLM": StandIn("internlm2", internlm2_shapes, load_internlm2),
     "SmallThinkerForCausalLM": StandIn("smallthinker", smallthinker_shapes, SmallThinker),
 }

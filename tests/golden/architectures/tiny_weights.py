@@ -9,7 +9,7 @@ import numpy as np
 from tests.golden.tiny_llama import noise
 
 # Norms that multiply by 1 + weight have weights around 0, those of all other models around 1.
-_NORMS_AROUND_ZERO = ("GemmaFor", "Gemma2", "Gemma3", "NemotronFor", "Qwen3Next", "Qwen3_5")
+_NORMS_AROUND_ZERO = ("GemmaFor", "Gemma2", "Gemma3For", "Gemma3Text", "NemotronFor", "Qwen3Next", "Qwen3_5")
 # What other vectors lie around: of recurrent layers, so that a state remembers some 50 tokens.
 _CENTRES = {"linear_attn.norm.weight": 1.0, ".A_log": 0.0, ".dt_bias": -4.0, ".dt_proj.bias": -4.0}
 

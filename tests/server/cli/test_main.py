@@ -123,7 +123,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=PATIENCE_S)
 
 
-def test_a_server_starts_without_rich_and_may_import_it_later(tmp_path: Path) -> None:
+def test_a_server_starts_without_what_no_start_needs(tmp_path: Path) -> None:
     script = (
         "import os, sys, server.cli.main as cli\n"
         "os._exit = sys.exit\n"
@@ -136,6 +136,10 @@ def test_a_server_starts_without_rich_and_may_import_it_later(tmp_path: Path) ->
         "found = {name.split('.')[0] for name in sys.modules}\n"
         "assert {'aiohttp', 'jax', 'structlog'} <= found\n"
         "assert 'rich' not in found\n"
+        "assert 'engine.models.registry' in sys.modules\n"
+        "assert not [name for name in sys.modules if name.startswith('engine.models.architectures.')]\n"
+        "import aiohttp.connector\n"
+        "assert not aiohttp.connector._SSL_CONTEXT_VERIFIED.cert_store_stats()['x509']\n"
         "import rich.console"
     )
     ended = subprocess.run(

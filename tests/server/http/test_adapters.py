@@ -114,6 +114,7 @@ async def test_operators_load_and_drop_adapters(adapted: RunningServer, tmp_path
         ({"lora_name": "x", "lora_path": "/somewhere/bad"}, "cannot be used"),
         ({"lora_name": "", "lora_path": "/x"}, "lora_name"),
         ({"lora_name": "x" * 300, "lora_path": "/x"}, "lora_name"),
+        ({"lora_name": "a\r\nb", "lora_path": "/x"}, "lora_name"),
         ({"lora_name": "fake", "lora_path": "/x"}, "name of a model"),
         ({"lora_name": "x", "lora_path": ""}, "lora_path"),
         ({"lora_name": "x"}, "lora_path"),

@@ -57,6 +57,47 @@ def load(path: Path) -> Load:
     return load
 
 
+def test_each_table_has_adapters_of_its_own(load: Load, tmp_path: Path) -> None:
+    for name in ("one", "two", "three"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "adapter_config.json").write_text("{}")
+    settings = load(
+        f"""
+        [models.coder]
+        model = "qwen2.5-coder-1.5b"
+        lora = {{ review = "{tmp_path}/one" }}
+        max-loras = 1
+        [models.small]
+        model = "smollm2-135m-instruct"
+        lora = ["{tmp_path}/two", "poet={tmp_path}/three"]
+        [models.plain]
+        model = "gemma-3-270m-it"
+        """
+    )
+    coder, small, plain = settings_of_each(settings)
+    assert (coder.lora, coder.max_loras) == ((f"review={tmp_path}/one",), 1)
+    assert small.lora == (f"two={tmp_path}/two", f"poet={tmp_path}/three")
+    assert (plain.lora, plain.max_loras) == ((), None)
+
+
+@pytest.mark.parametrize(
+    ("tables", "problem"),
+    [
+        ("lora = { a = '/nowhere' }", "[models.coder]: lora is 'a=/nowhere', and there is no such folder or file"),
+        ("lora = { coder = '/' }", "[models.coder]: lora is 'coder=/', and the name coder is taken"),
+        ("lora = { b = '/' }\n[models.b]\nmodel = 'b'", "[models.coder]: lora is 'b=/', and the name b is taken"),
+        (
+            "lora = { a = '/' }\n[models.b]\nmodel = 'b'\nlora = { a = '/' }",
+            "[models.b]: lora is 'a=/', and the name a is taken",
+        ),
+        ("lora = { a = '/' }\ntensor-parallel = 2", "there is no key 'tensor-parallel'"),
+    ],
+)
+def test_adapters_that_cannot_be_are_refused_by_their_table(load: Load, tables: str, problem: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(problem)):
+        settings_of_each(load(CODER + tables))
+
+
 def test_keys_are_flags_and_tables_are_models(load: Load) -> None:
     settings = load(EXAMPLE)
     assert (settings.port, settings.models_max, settings.engine.memory_utilization) == (9000, 2, 0.2)
@@ -91,11 +132,18 @@ def test_a_flag_comes_before_a_variable_and_that_before_the_file(load: Load) -> 
     assert [(own.served_model_name, own.model) for own in settings_of_each(only)] == [("mine", "x.gguf")]
 
 
-def test_the_example_of_the_documentation_can_be_used(load: Load) -> None:
+def test_the_example_of_the_documentation_can_be_used(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = tmp_path / "adapters" / "review"
+    adapter.mkdir(parents=True)
+    (adapter / "adapter_config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
     documentation = Path(__file__).parents[3] / "docs" / "operations.md"
     (example,) = re.findall(r"```toml\n(.*?)```", documentation.read_text(encoding="utf-8"), re.DOTALL)
     coder, small = settings_of_each(load(example))
     assert (list(coder.tables[0].further_names), small.engine.dtype) == (["gpt-4o-mini", "brainstorm"], "bfloat16")
+    assert coder.lora == (f"review={adapter}",)
 
 
 def test_the_variable_names_the_file_too(path: Path) -> None:
@@ -144,8 +192,8 @@ CODER = '[models.coder]\nmodel = "x"\n'
          "to 2"),
         (CODER + "sampling = 3", "FILE, [models.coder]: sampling is 3; it must be a table"),
         (CODER + "chat-template-kwargs = { messages = 1 }", "without reserved names"),
-        (CODER + "lora = { a = 'b' }", "FILE, [models.coder]: there is the key lora, and adapters (--lora) are for a "
-         "server with one model"),
+        (CODER + "lora = { a = 3 }", "FILE, [models.coder]: lora is {'a': 3}; it must be a list of strings"),
+        (CODER + "lora = { 'a=b' = '/' }", "FILE, [models.coder]: the name of an adapter is 'a=b'; it must have no ="),
         ("[models.coder]", "FILE, [models.coder]: the key model is missing: a built-in name, a path, or owner/name of "
          "the Hub"),
         ("[models.coder]\nmodel = 1", "FILE, [models.coder]: model is 1; it must be a string with a name or a path"),

@@ -111,7 +111,7 @@ def read_folder(config: JsonFile, outputs: Set[str]) -> Gemma4Config:
     layer_size = config.integer("hidden_size_per_layer_input", least=0) or 0
     if layer_size and vocab != usual.vocab_size:
         raise config.error("vocab_size_per_layer_input", f"it must be vocab_size ({usual.vocab_size})")
-    return _made(
+    return made(
         usual, is_full, HeadSizes(head_dim=usual.head_dim, num_kv_heads=usual.num_kv_heads), full,
         (local_rotary, _read_rotary(tables, _FULL, full.head_dim, usual.context_length)),
         window=config.required_integer("sliding_window", least=1), keys_are_values=keys_are_values,
@@ -223,7 +223,7 @@ def read_gguf(file: GGUFTensors) -> Gemma4Config:
     local_rotary = rotary.plain(local.head_dim, fields.positive_number("rope.freq_base_swa") or 10_000.0)
     usual = gguf_config.decoder_of(file, sizes, local_rotary)
     wide = inner[first_shared] if num_shared else inner[0]
-    return _made(
+    return made(
         usual, is_full, local, full, (local_rotary, _read_full_rotary(file, full.head_dim)),
         window=fields.required_integer("attention.sliding_window", least=1),
         keys_are_values=f"blk.{first}.attn_v.weight" not in file.names, num_shared=num_shared,
@@ -253,7 +253,7 @@ def _read_full_rotary(file: GGUFTensors, head_dim: int) -> Rotary:
     return _of_first(tuple(divided), num_rotated, head_dim)
 
 
-def _made(
+def made(
     usual: DecoderConfig, is_full: tuple[bool, ...], local: HeadSizes, full: HeadSizes,
     rotaries: tuple[Rotary, Rotary], *, window: int, keys_are_values: bool, num_shared: int, wide_size: int,
     layer_size: int, softcap: float | None, routing: Routing, expert_size: int,

@@ -19,6 +19,7 @@ from engine.backends.base.token_layout import TokenLayout
 from engine.models.architectures.gemma4.config import Gemma4Config, read_folder, read_gguf
 from engine.models.architectures.gemma4.experts import NORMS, expert_leaves, with_experts
 from engine.models.parts.decoder import Decoder, Names, in_layers, single
+from engine.models.parts.even_sums import multiplied, normed
 from engine.models.parts.hybrids.layers import Run, runs_of
 from engine.models.parts.model import Model
 from engine.models.parts.rotary import rotation_tables
@@ -34,7 +35,25 @@ _OF_SHARED = re.compile(r"model\.(?:language_model\.)?layers\.(\d+)\.self_attn\.
 _KINDS = {False: "local", True: "full"}  # of layers, in the names of leaves: with a window, or without
 
 
-class _Stream(NamedTuple):
+class LayerKind(NamedTuple):
+    """What a layer's program depends on."""
+
+    is_full: bool  # whether it sees all
+    is_shared: bool  # whether it reads the keys and values of another
+    is_sparse: bool = False  # whether most of its gates are 0, as in Gemma 3n
+
+
+class Step(NamedTuple):
+    """What all layers of a step read."""
+
+    params: Params
+    layout: TokenLayout
+    backends: Backends
+    constants: AttentionConstants
+    by_layer: jax.Array | None  # [num_tokens, num_layers, layer_size]: what each layer adds of the tokens themselves
+
+
+class Stream(NamedTuple):
     """What layers hand on: the residual stream, pages, and the keys and values that each kind of layer made last."""
 
     x: jax.Array
@@ -68,8 +87,13 @@ class Gemma4(Decoder):
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
         """Reads the fields of transformers' class for text, or those of the text in its class with pictures."""
         text = config.table("text_config")
-        made = read_folder(config if text is None else text, tensor_names)
+        made = cls.read_text(config if text is None else text, tensor_names)
         return cls(made, _USUAL_PREFIX if text is None else _PREFIX_WITH_PICTURES)
+
+    @staticmethod
+    def read_text(config: JsonFile, tensor_names: Set[str]) -> Gemma4Config:
+        """Reads the fields of transformers' class for text; raises ModelError."""
+        return read_folder(config, tensor_names)
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
@@ -88,7 +112,7 @@ class Gemma4(Decoder):
             is_of_model = name.startswith(_USUAL_PREFIX)
             return self.folder_prefix + name.removeprefix(_USUAL_PREFIX) if is_of_model else name
 
-        return tuple(leaf.renamed("safetensors", renamed) for leaf in (*super().leaves(), *self._layer_leaves()))
+        return tuple(leaf.renamed("safetensors", renamed) for leaf in (*super().leaves(), *self.layer_leaves()))
 
     def norm_names(self) -> Mapping[str, Names]:
         return {**self.norms, **NORMS} if self.config.routing.num_experts else self.norms
@@ -139,9 +163,8 @@ class Gemma4(Decoder):
             *experts,
         ]
 
-    def _layer_leaves(self) -> list[Leaf]:
+    def layer_leaves(self) -> list[Leaf]:
         """Of the embeddings by layer, and of what multiplies a layer's result."""
-        config, hidden, size = self.config, self.config.hidden_size, self.config.layer_size
         scalar = Part(
             (1,),
             {
@@ -149,17 +172,19 @@ class Gemma4(Decoder):
                 "gguf": Stored("blk.{layer}.layer_output_scale.weight"),
             },
         )
-        leaves = [Leaf("layer_scale", LeafKind.VECTOR, (scalar,), is_exact=True)]
-        if not size:
-            return leaves
+        scale = Leaf("layer_scale", LeafKind.VECTOR, (scalar,), is_exact=True)
+        return [scale, *(self.input_leaves(self.config.vocab_size) if self.config.layer_size else [])]
+
+    def input_leaves(self, vocab_size: int) -> list[Leaf]:
+        """Of the embeddings by layer, for so many tokens, and of what becomes of them."""
+        config, hidden, size = self.config, self.config.hidden_size, self.config.layer_size
         all_layers = config.num_layers * size
-        embedding = single((config.vocab_size, all_layers), ("model.embed_tokens_per_layer", "per_layer_token_embd"))
+        embedding = single((vocab_size, all_layers), ("model.embed_tokens_per_layer", "per_layer_token_embd"))
         projection = single((all_layers, hidden), ("model.per_layer_model_projection", "per_layer_model_proj"))
         norm_names = ("model.per_layer_projection_norm", "per_layer_proj_norm")
         gate = in_layers((size, hidden), ("per_layer_input_gate", "inp_gate"))
         output = in_layers((hidden, size), ("per_layer_projection", "proj"))
         return [
-            *leaves,
             Leaf("layer_embedding", LeafKind.EMBEDDING, (embedding,), Split.OUTPUTS, is_per_layer=False),
             Leaf("layer_projection", LeafKind.MATRIX, (projection,), is_per_layer=False),
             *self.norm_leaves("layer_projection_norm", size, norm_names, is_per_layer=False),
@@ -181,30 +206,49 @@ class Gemma4(Decoder):
             windows=np.array(config.windows, np.int32),
         )
         x = self.embed(params, tokens, layout, backends.products)
-        by_layer = self._inputs_by_layer(x, params, tokens, layout, backends.products) if config.layer_size else None
-        shares = [layer >= config.num_paged_layers for layer in range(config.num_layers)]
-        kinds = tuple(zip(config.is_full, shares, strict=True))
+        by_layer = self.inputs_by_layer(x, params, tokens, layout, backends.products) if config.layer_size else None
+        step = Step(params, layout, backends, constants, by_layer)
+        kinds = self.kinds
 
-        def run_pattern(run: Run, index: jax.Array, stream: _Stream) -> _Stream:
+        def run_pattern(run: Run, index: jax.Array, stream: Stream) -> Stream:
             pattern = kinds[run.first : run.first + run.length]
-            for offset, (is_full, is_shared) in enumerate(pattern):
-                before = _count(kinds[: run.first + offset], is_full) + index * _count(pattern, is_full)
-                layer = run.first + offset + index * run.length
-                stream = self._attended(stream, is_full, is_shared, layer, before, params, layout, backends, constants)
-                x = self._mixed(stream.x, is_shared, layer, params, layout, backends.products)
-                if by_layer is not None:
-                    x = self._with_input(x, by_layer, layer, params, layout, backends.products)
-                stream = stream._replace(x=(x * of_layer(params["layer_scale"], layer)).astype(x.dtype))
+            for offset, kind in enumerate(pattern):
+                before = _count(kinds[: run.first + offset], kind) + index * _count(pattern, kind)
+                stream = self.layer(stream, kind, run.first + offset + index * run.length, before, step)
             return stream
 
         none = jnp.zeros((len(tokens), 2 * config.kv_size), x.dtype)
-        stream = _Stream(x, kv, none, none)
+        stream = Stream(self.begun(x, step), kv, none, none)
         for run in runs_of(kinds):
             body = partial(run_pattern, run)
             stream = body(jnp.int32(0), stream) if run.times == 1 else lax.fori_loop(0, run.times, body, stream)
-        return stream.x, stream.kv
+        return self.ended(stream.x, step), stream.kv
 
-    def _inputs_by_layer(
+    @property
+    def kinds(self) -> tuple[LayerKind, ...]:
+        """The kind of each layer."""
+        config = self.config
+        return tuple(
+            LayerKind(is_full, layer >= config.num_paged_layers) for layer, is_full in enumerate(config.is_full)
+        )
+
+    def begun(self, x: jax.Array, step: Step) -> jax.Array:
+        """What the first layer reads of the embedded tokens."""
+        return x
+
+    def ended(self, x: jax.Array, step: Step) -> jax.Array:
+        """The hidden states that the last layer's result makes."""
+        return x
+
+    def layer(self, stream: Stream, kind: LayerKind, layer: jax.Array, place: jax.Array, step: Step) -> Stream:
+        """After a layer, which has a place among those that see all, or those that do not."""
+        stream = self.attended(stream, kind, layer, place, step)
+        x = self.mixed_block(stream.x, kind, layer, step)
+        if step.by_layer is not None:
+            x = self._with_input(x, step.by_layer, layer, step)
+        return stream._replace(x=(x * of_layer(step.params["layer_scale"], layer)).astype(x.dtype))
+
+    def inputs_by_layer(
         self, x: jax.Array, params: Params, tokens: jax.Array, layout: TokenLayout, products: Products
     ) -> jax.Array:
         """What each layer adds of the tokens themselves, [num_tokens, num_layers, layer_size]."""
@@ -212,31 +256,31 @@ class Gemma4(Decoder):
         embedded = products.embed(params["layer_embedding"], tokens, layout, scale=config.layer_size**0.5)
         projected = products.norm_product(x, None, params["layer_projection"], jnp.int32(0), layout)
         projected = (projected * config.hidden_size**-0.5).reshape(shape)
-        projected = _normed(projected, params["layer_projection_norm"][0], config.rms_norm_eps)
+        projected = normed(projected, None, config.rms_norm_eps)
+        projected = multiplied(projected, params["layer_projection_norm"][0])
         made: jax.Array = ((projected + embedded.reshape(shape)) * 2.0**-0.5).astype(x.dtype)
         return made
 
-    def _attended(
-        self, stream: _Stream, is_full: bool, is_shared: bool, layer: jax.Array, place: jax.Array, params: Params,
-        layout: TokenLayout, backends: Backends, constants: AttentionConstants,
-    ) -> _Stream:  # fmt: skip
-        """After attention, of a layer with a place among those of its kind."""
+    def attended(self, stream: Stream, kind: LayerKind, layer: jax.Array, place: jax.Array, step: Step) -> Stream:
+        """After attention, of a layer with a place as in `layer`."""
+        params, layout, backends, constants, _ = step
         config, products, (x, kv, *_) = self.config, backends.products, stream
-        kind, heads, page = _KINDS[is_full], config.heads(is_full=is_full), layer
-        inputs = products.norm(x, self._norm_of(params, "attention_norm"), layer, layout)
-        q = products.norm_product(inputs, None, params[f"q_{kind}"], place, layout)
-        q = _normed(
-            q.reshape(len(x), config.num_heads, -1), of_layer(params[f"q_norm_{kind}"], place), config.rms_norm_eps
+        is_full, page = kind.is_full, layer
+        name, heads = _KINDS[is_full], config.heads(is_full=is_full)
+        inputs = products.norm(x, self.norm_of(params, "attention_norm"), layer, layout)
+        q = products.norm_product(inputs, None, params[f"q_{name}"], place, layout)
+        q = normed(
+            q.reshape(len(x), config.num_heads, -1), of_layer(params[f"q_norm_{name}"], place), config.rms_norm_eps
         )
-        if is_shared:
+        if kind.is_shared:
             # They are written once more where they are, with the same values.
             page = jnp.int32(config.layers_of(is_full=is_full, has_pages=True)[-1])
         else:
-            made = products.norm_product(inputs, None, params[f"kv_{kind}"], place, layout)
+            made = products.norm_product(inputs, None, params[f"kv_{name}"], place, layout)
             k = made[:, : heads.num_kv_heads * heads.head_dim].reshape(len(x), heads.num_kv_heads, -1)
             v = made[:, -heads.num_kv_heads * heads.head_dim :].reshape(k.shape)
-            k = _normed(k, of_layer(params[f"k_norm_{kind}"], place), config.rms_norm_eps)
-            v = _normed(v, None, config.rms_norm_eps)
+            k = normed(k, of_layer(params[f"k_norm_{name}"], place), config.rms_norm_eps)
+            v = normed(v, None, config.rms_norm_eps)
             v = jnp.pad(v, ((0, 0), (0, 0), (0, config.head_dim - heads.head_dim)))
             times = config.num_kv_heads // heads.num_kv_heads
             k, v = (jnp.repeat(each, times, axis=1).reshape(len(x), -1) for each in (self._widened(k), v))
@@ -246,10 +290,8 @@ class Gemma4(Decoder):
         qkv = jnp.concatenate([self._widened(q).reshape(len(x), -1).astype(x.dtype), shared], axis=1)
         attended, kv = backends.attention(qkv, kv, page, layout, constants)
         attended = attended.reshape(len(x), config.num_heads, -1)[..., : heads.head_dim].reshape(len(x), -1)
-        product = products.norm_product(attended, None, params[f"output_{kind}"], place, layout)
-        return stream._replace(
-            x=self._plus_normed(x, product, "attention_output_norm", layer, params, layout, products), kv=kv
-        )
+        product = products.norm_product(attended, None, params[f"output_{name}"], place, layout)
+        return stream._replace(x=self._plus_normed(x, product, "attention_output_norm", layer, step), kv=kv)
 
     def _widened(self, heads: jax.Array) -> jax.Array:
         """Heads as they are in pages, with zeros behind each half of their features."""
@@ -257,59 +299,39 @@ class Gemma4(Decoder):
         halves = jnp.split(heads, 2, axis=-1)
         return jnp.concatenate([jnp.pad(half, ((0, 0), (0, 0), (0, missing))) for half in halves], axis=-1)
 
-    def _mixed(
-        self, x: jax.Array, is_shared: bool, layer: jax.Array, params: Params, layout: TokenLayout, products: Products
-    ) -> jax.Array:
+    def mixed_block(self, x: jax.Array, kind: LayerKind, layer: jax.Array, step: Step) -> jax.Array:
         """After the feed-forward block."""
-        config, is_wide = self.config, is_shared and bool(self.config.wide_size)
+        params, layout, products = step.params, step.layout, step.backends.products
+        config, is_wide = self.config, kind.is_shared and bool(self.config.wide_size)
         prefix, place = ("wide_", layer - config.num_paged_layers) if is_wide else ("", layer)
-        inputs = products.norm(x, self._norm_of(params, "mlp_norm"), layer, layout)
+        inputs = products.norm(x, self.norm_of(params, "mlp_norm"), layer, layout)
         mixed = products.norm_product(
             inputs, None, params[f"{prefix}gate_up"], place, layout, activation=config.activation, is_gated=True
         )
         product = products.norm_product(mixed, None, params[f"{prefix}down"], place, layout)
         if config.routing.num_experts:
             product = with_experts(x, product, config, params, layer, layout, products)
-        return self._plus_normed(x, product, "down_norm", layer, params, layout, products)
+        return self._plus_normed(x, product, "down_norm", layer, step)
 
-    def _with_input(
-        self, x: jax.Array, by_layer: jax.Array, layer: jax.Array, params: Params, layout: TokenLayout,
-        products: Products,
-    ) -> jax.Array:  # fmt: skip
-        """After what a layer adds of the tokens themselves."""
+    def of_input(self, x: jax.Array, by_layer: jax.Array, layer: jax.Array, step: Step) -> jax.Array:
+        """What a layer adds of the tokens themselves, with gates made of x."""
+        params, layout, products = step.params, step.layout, step.backends.products
         own = lax.dynamic_index_in_dim(by_layer, layer, axis=1, keepdims=False)
         gate = products.norm_product(x, None, params["layer_gate"], layer, layout, activation=self.config.activation)
         product = products.norm_product((gate * own).astype(x.dtype), None, params["layer_output"], layer, layout)
-        return self._plus_normed(x, product, "layer_output_norm", layer, params, layout, products)
+        return products.norm(product, self.norm_of(params, "layer_output_norm"), layer, layout)
 
-    def _plus_normed(
-        self, x: jax.Array, product: jax.Array, leaf: str, layer: jax.Array, params: Params, layout: TokenLayout,
-        products: Products,
-    ) -> jax.Array:  # fmt: skip
-        return (x + products.norm(product, self._norm_of(params, leaf), layer, layout)).astype(x.dtype)
+    def _with_input(self, x: jax.Array, by_layer: jax.Array, layer: jax.Array, step: Step) -> jax.Array:
+        return (x + self.of_input(x, by_layer, layer, step)).astype(x.dtype)
 
-    def _norm_of(self, params: Params, leaf: str) -> Norm:
+    def _plus_normed(self, x: jax.Array, product: jax.Array, leaf: str, layer: jax.Array, step: Step) -> jax.Array:
+        products = step.backends.products
+        return (x + products.norm(product, self.norm_of(step.params, leaf), layer, step.layout)).astype(x.dtype)
+
+    def norm_of(self, params: Params, leaf: str) -> Norm:
         return Norm(params[leaf], self.config.rms_norm_eps)
 
 
-def _count(kinds: Sequence[tuple[bool, bool]], is_full: bool) -> int:
-    """How many layers see all, or have a window."""
-    return sum(kind[0] == is_full for kind in kinds)
-
-
-def _normed(x: jax.Array, weights: jax.Array | None, epsilon: float) -> jax.Array:
-    """An RMS norm over the last axis."""
-    wide = x.astype(jnp.float32)
-    made = wide * lax.rsqrt(_sum(wide * wide) / x.shape[-1] + epsilon)
-    return made if weights is None else made * weights.astype(jnp.float32)
-
-
-def _sum(x: jax.Array) -> jax.Array:
-    """Over the last axis, in an order that does not depend on the shape of the step, as that of a reduction may."""
-    while x.shape[-1] % 2 == 0:
-        first, second = jnp.split(x, 2, axis=-1)
-        x = first + second
-    total = x[..., :1]
-    for index in range(1, x.shape[-1]):
-        total = total + x[..., index : index + 1]
-    return total
+def _count(kinds: Sequence[LayerKind], kind: LayerKind) -> int:
+    """How many layers see all, or have a window, as those of a kind do."""
+    return sum(each.is_full == kind.is_full for each in kinds)

@@ -66,7 +66,8 @@ async def test_without_a_server_ps_says_how_to_start_one(capsys: pytest.CaptureF
 async def test_show_tells_what_a_server_knows(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert await run_cli("show", "fake", "--url", server.url) == 0
     lines = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
-    assert {name.strip(): value.strip() for name, value in lines.items()}["max model len"] == "512"
+    shown = {name.strip(): value.strip() for name, value in lines.items()}
+    assert (shown["max model len"], shown["modalities"]) == ("512", "text")
     assert await run_cli("show", "nope", "--url", server.url) == 1
     assert "has no model nope; `eagre ps` lists what it has" in capsys.readouterr().err
 

@@ -22,7 +22,8 @@ test("the figures in words", () => {
   meter.add(1, 42.4);
   assert.deepEqual(describe(meter), ["first token 42 ms", "1 token"]);
   meter.add(1, 1042.4);
-  assert.deepEqual(describe(meter, "length"), ["first token 42 ms", "1.0 tokens/s", "2 tokens", "length reached"]);
+  assert.deepEqual(describe(meter, "length"), ["first token 42 ms", "1.0 tokens/s", "stopped at 2 tokens"]);
+  assert.deepEqual(describe(meter, "tool_calls").slice(-2), ["2 tokens", "called a tool"]);
   assert.equal(describe(meter, "something new").at(-1), "something new");
 });
 

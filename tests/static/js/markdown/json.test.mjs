@@ -22,7 +22,11 @@ test("an answer that is JSON is code, a member a line, and grows as it comes", (
   assert.equal(before, whole);
 });
 
-test("JSON in several lines stays as it is, and prose may follow it", () => {
+test("JSON in lines without indentation gets one", () => {
+  assert.deepEqual(codes(parseMarkdown('{\n"city" : "Paris"\n}')), ['{\n  "city": "Paris"\n}\n']);
+});
+
+test("JSON in several indented lines stays as it is, and prose may follow it", () => {
   const blocks = parseMarkdown('\n{\n "a": 1\n}\n\nThat is it.');
   assert.deepEqual(codes(blocks), ['{\n "a": 1\n}\n']);
   assert.deepEqual(blocks.map(({ tag, start }) => [tag, start]), [["div", 1], ["p", 5]]);
