@@ -154,7 +154,7 @@ class Engine:
         layout = replace(layout, pictures=picture_positions(opened.model.encoder, max_model_len))
         layout = replace(layout, num_pages=group.settle(layout.num_pages))
         # So a request that could never fit into the pages is refused as too long, before it is queued.
-        max_model_len = min(max_model_len, layout.longest_sequence(_max_step_tokens(config)))
+        max_model_len = min(max_model_len, layout.longest_sequence(config.max_step_tokens))
         opened = opened.for_context(max_model_len)
         with _jax_cache(config, repr((opened.config, layout, backends.detail))):
             engine = cls._load(group, opened, config, backends, layout, max_model_len, place, progress, undo)
@@ -432,11 +432,6 @@ def _shape_table(config: EngineConfig, model: ModelInfo) -> ShapeTable:
     return ShapeTable(config.max_num_seqs, most, is_of_encoder=True)
 
 
-def _max_step_tokens(config: EngineConfig) -> int:
-    """Tokens of a request that one step computes at most."""
-    return max(config.max_num_batched_tokens, config.decode_chunk)
-
-
 def _kv_layout(
     model: ModelConfig, config: EngineConfig, backends: Backends, max_model_len: int, *, is_encoder: bool
 ) -> KVLayout:
@@ -453,7 +448,7 @@ def _kv_layout(
 
     # Texts of encoders are computed whole. A window that no step moves behind the first page gives nothing back.
     windows = () if is_encoder else model.page_windows
-    groups = group_layers(windows, max_model_len - _max_step_tokens(config))
+    groups = group_layers(windows, max_model_len - config.max_step_tokens)
     one = layout(1)
     # Devices other than CPUs have memory of their own, and each holds its share of a page; so does each host.
     num_shares = config.tensor_parallel if jax.default_backend() != "cpu" else config.num_hosts
