@@ -38,6 +38,8 @@ class Stored:
     transform: Transform | None = None
     num_outputs: int | None = None  # of an expert in a tensor of all of them, where the transform takes some
     is_transposed: bool = False  # whether an expert in such a tensor is [inputs, outputs], which the transform turns
+    # In which way it may be stored too, which the shape of a tensor of all experts tells.
+    otherwise: Stored | None = None
     # Outputs and inputs of an expert, where the tensor is one matrix [num_experts * outputs, inputs].
     joined_shape: tuple[int, int] | None = None
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from engine.interface.errors import ModelError
 from engine.interface.types import Progress
 from engine.weights.layout import Count, LayerTensors, Matrix, Params, Precision, WeightsLayout
-from engine.weights.leaf import Leaf, LeafKind, Part
+from engine.weights.leaf import Leaf, LeafKind, Part, Stored
 from engine.weights.tensors import ModelTensor, TensorFile, rows
 
 EXACT = Precision("float32", None)
@@ -38,7 +38,7 @@ class LeafTensors:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor, row-major, by its name in the file."""
         return {
-            self._name(part, layer, expert): self._stored_shape(leaf, part)
+            self._name(part, layer, expert): self._stored_shape(leaf, part, part.stored[self._format])
             for leaf in self.leaves
             for part in leaf.parts
             for layer, expert in self._stack(leaf)
@@ -61,10 +61,9 @@ class LeafTensors:
     def _holds_all_experts(self, leaf: Leaf, part: Part) -> bool:
         return leaf.num_experts > 0 and "{expert}" not in part.stored[self._format].name
 
-    def _stored_shape(self, leaf: Leaf, part: Part) -> tuple[int, ...]:
+    def _stored_shape(self, leaf: Leaf, part: Part, stored: Stored) -> tuple[int, ...]:
         if not self._holds_all_experts(leaf, part):
             return part.shape
-        stored = part.stored[self._format]
         if stored.joined_shape is not None:
             return (leaf.num_experts * stored.joined_shape[0], stored.joined_shape[1])
         of_expert = (stored.num_outputs or part.shape[0], *part.shape[1:])
@@ -75,17 +74,19 @@ class LeafTensors:
         if stored is None:
             raise ModelError(f"the file has no tensor {self._name(part, layer, expert)!r}")
         tensor: ModelTensor = stored
+        way = part.stored[self._format]
         if self._holds_all_experts(leaf, part):
-            expected = self._stored_shape(leaf, part)
+            expected = self._stored_shape(leaf, part, way)
+            if way.otherwise is not None and stored.shape == self._stored_shape(leaf, part, way.otherwise) != expected:
+                way, expected = way.otherwise, stored.shape
             if stored.shape != expected:
                 raise ModelError(f"{stored.name} has shape {stored.shape}, expected {expected}")
-            joined = part.stored[self._format].joined_shape
+            joined = way.joined_shape
             if joined is None:
                 tensor = stored.expert(expert)
             else:
                 tensor = rows(expert * joined[0], (expert + 1) * joined[0], expected[0])(stored)
-        transform = part.stored[self._format].transform
-        return tensor if transform is None else transform(tensor)
+        return tensor if way.transform is None else way.transform(tensor)
 
 
 def bytes_in_memory(

@@ -107,12 +107,14 @@ class NegativeExponential(TensorWrapper):
 
 @dataclass(frozen=True)
 class Squeezed(TensorWrapper):
-    """The weights of a convolution of each channel by itself, [channels, 1, kernel], without the axis of one."""
+    """The weights of a convolution of each channel by itself, [channels, 1, kernel], without axes of one."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """A tensor of another shape keeps it, so that a check of shapes reports it."""
         whole = self.stored.shape
+        if len(whole) == 4 and whole[0] == 1:  # as GGUF files of Kimi Linear have it
+            whole = whole[1:]
         return (whole[0], whole[2]) if len(whole) == 3 and whole[1] == 1 else whole
 
     def float32(self) -> np.ndarray:

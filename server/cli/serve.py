@@ -36,6 +36,7 @@ from server.storage.database import StoreError
 from server.telemetry.tracing import open_tracing
 from server.text.tokenization.tokenizers_encoder import disable_tokenizers_threads
 
+BUILD_AFTER_S = 1.0  # after readiness: a request that comes at once has the processor for itself
 JOIN_S = 0.5  # for the engine's last step; the process ends then, whether or not the step has
 
 
@@ -110,7 +111,9 @@ async def serve(
                 announce(f"eagre: {served.first.load_error}")
             return EXIT_FAILURE
         announce(listeners.welcome(", ".join(served.names)))
-        asyncio.get_running_loop().run_in_executor(None, build_validators)
+        loop = asyncio.get_running_loop()
+        building = loop.call_later(BUILD_AFTER_S, loop.run_in_executor, None, build_validators)
+        stopped.add_done_callback(lambda _: building.cancel())
         return await _serve_until_stopped(served, loader, stopped)
     finally:
         reloading.cancel()

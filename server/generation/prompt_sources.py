@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -207,6 +208,7 @@ class Conversation(NamedTuple):
     variables: Mapping[str, Any] = MappingProxyType({})  # more that the template is told
     plain_messages: Sequence[Mapping[str, Any]] | None = None  # the same told simpler, where the template refuses it
     decoded_pictures: Mapping[Picture, DecodedPicture] = MappingProxyType({})
+    switches: str = ""  # the `mm_processor_kwargs` of its pictures, as JSON
 
     @property
     def num_chars(self) -> int:
@@ -236,7 +238,8 @@ class Conversation(NamedTuple):
     @property
     def pictures(self) -> Sequence[Picture]:
         """The pictures of all messages, in their order."""
-        return tuple(pictures_of(self.messages))
+        found = pictures_of(self.messages)
+        return tuple(replace(each, switches=self.switches) for each in found) if self.switches else tuple(found)
 
     @property
     def decoded(self) -> Sequence[DecodedPicture]:

@@ -137,7 +137,15 @@ def _make_handler(kind: type[Asked], answer: Answer[Asked]) -> Handler:
 
 
 async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedModels, tenant: Tenant) -> dict[str, Any]:
-    decoded = await decode_pictures(query.pictures, model, served)
+    conversation = Conversation(
+        query.to_template(),
+        tools=[tool.to_template() for tool in query.tools or ()],
+        begins_turn=query.begins_turn,
+        continues=query.continue_final_message is True,
+        variables=query.template_variables,
+        switches=query.switches,
+    )
+    decoded = await decode_pictures(conversation.pictures, model, served)
 
     def work() -> dict[str, Any]:
         text_model = model.text_model
@@ -150,14 +158,6 @@ async def _tokenize(query: TokenizeRequest, model: ServedModel, served: ServedMo
             except TooManyTokens as error:
                 raise _too_many("prompt") from error
         else:
-            tools = [tool.to_template() for tool in query.tools or ()]
-            conversation = Conversation(
-                query.to_template(),
-                tools=tools,
-                begins_turn=query.begins_turn,
-                continues=query.continue_final_message is True,
-                variables=query.template_variables,
-            )
             token_ids = _encode(conversation.with_decoded(decoded), model.text_model_of(query.model))
         names = [text_model.tokenizer.token_text(token_id) for token_id in token_ids]
         return {

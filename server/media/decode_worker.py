@@ -61,8 +61,8 @@ def _run(socket: Connection) -> None:
     signal.signal(TIME_SPENT_SIGNAL, signal.SIG_DFL)
     socket.send_bytes(b"ready")
     while True:
-        is_base64, is_native, sizing, seconds = json.loads(socket.recv_bytes())
-        job = DecodeJob(is_base64, as_sizing(is_native, sizing), seconds)
+        is_base64, kind, sizing, seconds = json.loads(socket.recv_bytes())
+        job = DecodeJob(is_base64, as_sizing(kind, sizing), seconds)
         content = socket.recv_bytes()
         signal.setitimer(signal.ITIMER_PROF, job.seconds)
         refusal, tiles, pixels = None, Tiles([]), b""

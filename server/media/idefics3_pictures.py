@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from engine.interface.types import PictureInput
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
-from server.media.picture_format import PictureFormat, read_filter, read_processor
+from server.media.picture_format import (
+    LOW,
+    PictureFormat,
+    read_filter,
+    read_processor,
+    switch_flag,
+    switch_integer,
+    switch_table,
+)
 from server.media.tiling import MAX_EDGE, Sizing, Tiling
 
 _LANCZOS = 1  # Pillow's number of the filter
 _AROUND = "<fake_token_around_image>"
 _WHOLE = "<global-img>"
-_LOW = "low"
 _IMAGE_TOKEN = 128_257  # where config.json says nothing; source: transformers' SmolVLMConfig
 _TILES_AN_EDGE = 4  # likewise; source: transformers' SmolVLMImageProcessor
 _MOST_TILES_AN_EDGE = 16
@@ -22,6 +30,8 @@ _MOST_TILES_AN_EDGE = 16
 @dataclass(frozen=True)
 class Idefics3Pictures(PictureFormat):
     """Each tile has its place before it; the whole picture comes last."""
+
+    switch_names = ("do_image_splitting", "size")
 
     def text(self, num_rows: int, num_columns: int) -> str:
         """As `PictureFormat.text`."""
@@ -44,7 +54,18 @@ class Idefics3Pictures(PictureFormat):
     def sizing_of(self, detail: str) -> Sizing:
         """As `PictureFormat.sizing_of`; a picture of low detail is not cut."""
         size = self.sizing
-        return size._replace(longest_edge=0) if detail == _LOW and isinstance(size, Tiling) else size
+        return size._replace(longest_edge=0) if detail == LOW and isinstance(size, Tiling) else size
+
+    def switched(self, switches: Mapping[str, Any]) -> Self:
+        """As `PictureFormat.switched`."""
+        size = self.sizing
+        if not isinstance(size, Tiling):
+            return self
+        edges = switch_table(switches, "size", ("longest_edge",))
+        most = min(MAX_EDGE, _MOST_TILES_AN_EDGE * size.width)
+        longest = switch_integer(edges, "size.longest_edge", least=1, most=most, default=size.longest_edge)
+        is_cut = switch_flag(switches, "do_image_splitting", default=size.is_cut)
+        return replace(self, sizing=size._replace(longest_edge=longest, is_cut=is_cut))
 
 
 def read_idefics3_pictures(

@@ -28,6 +28,7 @@ class Picture:
     kind: str  # the type of that part
     url: str  # a data URL, or an address of http, https or file
     detail: str = "auto"
+    switches: str = ""  # the `mm_processor_kwargs` of its request, as JSON; empty: there are none
 
     @property
     def name(self) -> str:

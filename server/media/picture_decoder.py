@@ -8,8 +8,8 @@ import socket
 import subprocess
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import NamedTuple, TypeAlias
 
@@ -17,7 +17,9 @@ import numpy as np
 
 from engine.interface.python_process import python_command, same_modules
 from engine.interface.types import QueueFull
-from server.media.tiling import NativeSize, Sizing
+from server.admission.fair_pool import FairPool
+from server.admission.keyring import caller
+from server.media.tiling import FilledSize, NativeSize, Sizing
 
 START = "from server.media.decode_worker import run; run()"
 START_SECONDS = 60.0  # that a process may take until it is ready; usually it takes a quarter of one
@@ -35,7 +37,7 @@ class UndecodablePicture(ValueError):
 
 
 class DecodedTiles(NamedTuple):
-    """The tiles of one picture, row by row, with the whole picture as the last one."""
+    """The tiles of one picture, row by row, with the whole picture as the last one, or before its crops."""
 
     pixels: np.ndarray  # uint8[number, height, width, 3]
     num_rows: int  # 0: the picture was not cut, and there is one tile; of a picture of any size, rows of squares
@@ -43,10 +45,10 @@ class DecodedTiles(NamedTuple):
 
 
 class PictureDecoder:
-    """Decodes one picture after another, in a thread and a process that are started with the first one."""
+    """Decodes one picture after another, of all tenants by turns, in a process that is started with the first one."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="eagre-pictures")
+        self._threads = FairPool(1, "eagre-pictures")
         self._worker: _Worker | None = None
         self._idle_timer: threading.Timer | None = None  # of the process since its last picture
         self._num_decoded = 0
@@ -60,12 +62,13 @@ class PictureDecoder:
             UndecodablePicture: the content is no such file, or is beyond a limit.
             QueueFull: the machine is too busy, or no process can be started.
         """
-        is_native = isinstance(sizing, NativeSize)
-        job = json.dumps([is_base64, is_native, sizing, SECONDS]).encode()
-        pixels, num_rows, num_columns = await asyncio.get_running_loop().run_in_executor(
-            self._threads, self._decode, job, content
-        )
-        if isinstance(sizing, NativeSize):
+        job = json.dumps([is_base64, type(sizing).__name__, sizing, SECONDS]).encode()
+        try:
+            decoding = self._threads.submit(caller(), partial(self._decode, job, content))
+        except RuntimeError as error:  # it is closed, or the machine starts no thread
+            raise QueueFull(_CANNOT_START) from error
+        pixels, num_rows, num_columns = await asyncio.wrap_future(decoding)
+        if isinstance(sizing, NativeSize | FilledSize):
             height, width = num_rows * sizing.factor, num_columns * sizing.factor
         else:
             height, width = sizing.height, sizing.width
@@ -78,7 +81,7 @@ class PictureDecoder:
             if self._idle_timer is not None:
                 self._idle_timer.cancel()
             self._end()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     def _decode(self, job: bytes, content: bytes) -> _Decoded:
         with self._lock:
@@ -104,7 +107,8 @@ class PictureDecoder:
                     self._num_decoded += 1
                     self._idle_timer = threading.Timer(IDLE_SECONDS, self._end_idle, [self._num_decoded])
                     self._idle_timer.daemon = True
-                    self._idle_timer.start()
+                    with suppress(RuntimeError):  # without a thread for it, the process stays until the next picture
+                        self._idle_timer.start()
 
     def _end_idle(self, num_decoded: int) -> None:
         with self._lock:
@@ -163,6 +167,8 @@ class _Worker:
         except (EOFError, ConnectionError) as error:
             self._process.wait()
             raise PictureTooExpensive from error
+        except OSError as error:  # such as one of a machine without memory for sockets
+            raise QueueFull(_BUSY) from error
         if refusal is not None:
             raise UndecodablePicture(refusal)
         return pixels, num_rows, num_columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Collection
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -12,6 +12,9 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
 SECONDS = 10.0  # that a download may take
+_NAT64 = IPv6Network("64:ff9b::/96")  # of RFC 6052; the last 32 bits are an IPv4 address
+_LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")  # of RFC 8215, whose translators are a network's own
+_IPV4_COMPATIBLE = IPv6Network("::/96")
 
 
 class DownloadRefused(ValueError):
@@ -64,9 +67,23 @@ class _PublicResolver(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         results = await self._inner.resolve(host, port, family)
-        if any(not ip_address(result["host"].partition("%")[0]).is_global for result in results):
+        if any(not is_public(result["host"]) for result in results):
             raise DownloadRefused("is at a host whose name leads to a private address")
         return results
 
     async def close(self) -> None:
         await self._inner.close()
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is one of the Internet; one of IPv6 that leads to an address of IPv4 is as public as that."""
+    parsed = ip_address(address.partition("%")[0])
+    if isinstance(parsed, IPv6Address):
+        if parsed.is_site_local or parsed in _LOCAL_NAT64 or parsed in _IPV4_COMPATIBLE:
+            return False
+        inner = parsed.ipv4_mapped or parsed.sixtofour
+        if parsed in _NAT64:
+            inner = IPv4Address(int(parsed) & 0xFFFF_FFFF)
+        if inner is not None:
+            parsed = inner
+    return parsed.is_global and not parsed.is_multicast

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any, ClassVar, Self
 
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
 from server.media.decoded_picture import DecodedPicture, PictureTile
 from server.media.picture_decoder import DecodedTiles
 from server.media.tiling import Sizing
+from server.protocol.errors import shorten
 
 _PROCESSOR_FILE = "preprocessor_config.json"
 _PROCESSORS_FILE = "processor_config.json"  # in which transformers 5 writes the image processor
 _MOST_FILTER = 5
+SWITCHES = "mm_processor_kwargs"  # the parameter of requests, and the setting
 HALVES = (0.5, 0.5, 0.5)
+LOW = "low"  # the detail of a picture that is shown only as a whole
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ class PictureFormat:
     before: str = ""  # text before the positions
     behind: str = ""
 
+    switch_names: ClassVar[tuple[str, ...]] = ()
+
     def text(self, num_rows: int, num_columns: int) -> str:
         """The text of one picture in a prompt, with so many tiles beside that of the whole picture."""
         return self.before + self.positions + self.behind
@@ -43,6 +49,26 @@ class PictureFormat:
     def max_pictures(self) -> int:
         """Different pictures of one prompt, where each fills the most positions."""
         return self.most // -(-self.max_tokens // self.num_tokens)
+
+    def with_switches(self, switches: Mapping[str, Any]) -> Self:
+        """The pictures with other settings of their processor (vLLM's `mm_processor_kwargs`).
+
+        Raises:
+            ValueError: there is no such setting, or it has a wrong value.
+        """
+        given = {name: value for name, value in switches.items() if value is not None}
+        for name in given:
+            if name not in self.switch_names:
+                known = f"it has {', '.join(self.switch_names)}" if self.switch_names else "it has none"
+                raise ValueError(
+                    f"{SWITCHES} has the name {shorten(name)}, which the image processor of this model does not have; "
+                    f"{known}"
+                )
+        return self.switched(given) if given else self
+
+    def switched(self, switches: Mapping[str, Any]) -> Self:
+        """As `with_switches`, of known names whose values are not None."""
+        return self
 
     def sizing_of(self, detail: str) -> Sizing:
         """How a picture is resized for which a client wants this detail, of `low`, `high` and `auto`."""
@@ -61,6 +87,28 @@ class PictureFormat:
     def positions(self) -> str:
         """The text of one tile."""
         return self.token * self.num_tokens
+
+
+@dataclass(frozen=True)
+class PatchPictures(PictureFormat):
+    """A picture of any size; each square of patches is a token."""
+
+    patch_size: int = 16
+    merge_size: int = 2  # patches on a side of a square
+
+    def text(self, num_rows: int, num_columns: int) -> str:
+        """As `PictureFormat.text`, of so many rows and columns of squares."""
+        return self.before + self.token * (num_rows * num_columns) + self.behind
+
+    def decoded(self, tiles: DecodedTiles) -> DecodedPicture:
+        """As `PictureFormat.decoded`, with the patches of each square beside each other."""
+        rows, columns, merge, patch = tiles.num_rows, tiles.num_columns, self.merge_size, self.patch_size
+        squares = tiles.pixels[0].reshape(rows, merge, patch, columns, merge, patch, 3).transpose(0, 3, 1, 4, 2, 5, 6)
+        patches = squares.reshape(-1, patch, patch, 3)
+        digest = sha256(patches.data)
+        digest.update(f"{rows} × {columns}".encode())
+        tile = PictureTile(patches, digest.digest(), rows * columns, (rows, columns))
+        return DecodedPicture((tile,), self.text(rows, columns))
 
 
 def read_processor(
@@ -86,3 +134,27 @@ def read_filter(processor: JsonFile, default: int) -> int:
     """Pillow's number of the filter that resizes pictures; raises ModelError."""
     resample = processor.integer("resample", least=0, most=_MOST_FILTER)
     return default if resample is None else resample
+
+
+def switch_integer(switches: Mapping[str, Any], name: str, *, least: int, most: int, default: int) -> int:
+    """An integer of `mm_processor_kwargs`; raises ValueError."""
+    value = switches.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{SWITCHES}.{name} is {shorten(value)}; it must be an integer from {least} to {most}")
+    return value
+
+
+def switch_flag(switches: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    """A flag of `mm_processor_kwargs`; raises ValueError."""
+    value = switches.get(name, default)
+    if not isinstance(value, bool):
+        raise ValueError(f"{SWITCHES}.{name} is {shorten(value)}; it must be true or false")
+    return value
+
+
+def switch_table(switches: Mapping[str, Any], name: str, names: Sequence[str]) -> Mapping[str, Any]:
+    """The fields of an object of `mm_processor_kwargs`, with the names that errors give them; raises ValueError."""
+    table = switches.get(name, {})
+    if not isinstance(table, Mapping) or not table.keys() <= set(names):
+        raise ValueError(f"{SWITCHES}.{name} is {shorten(table)}; it must be an object with {' and '.join(names)}")
+    return {f"{name}.{key}": value for key, value in table.items() if value is not None}

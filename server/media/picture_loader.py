@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import orjson
+
 from engine.interface.regular_file import open_regular
 from server.media.decoded_picture import DecodedPicture
 from server.media.picture import Picture
 from server.media.picture_decoder import PictureDecoder, UndecodablePicture
 from server.media.picture_download import DownloadRefused, download
-from server.media.picture_format import PictureFormat
+from server.media.picture_format import SWITCHES, PictureFormat
 from server.media.tiling import Sizing
-from server.protocol.errors import ApiError, shorten
+from server.protocol.errors import RETRY_AFTER_S, SERVER_ERROR, ApiError, invalid_value, shorten
 
 MAX_BYTES = 20 << 20  # of a picture from a file or from another host
 
@@ -36,16 +38,19 @@ class PictureLoader:
         """Pictures as a model takes them.
 
         Raises:
-            ApiError: names the first picture that is not allowed, cannot be found or cannot be decoded.
+            ApiError: refuses `mm_processor_kwargs`, or names the first picture that is not allowed, cannot be found or
+                cannot be decoded, or for which the server lacks memory.
             QueueFull: the machine is too busy.
         """
         loaded: dict[Picture, DecodedPicture] = {}
         decoded: dict[tuple[str, Sizing], DecodedPicture] = {}  # the same picture may stand in several messages
         blocks: dict[bytes, int] = {}
+        forms = {switches: _switched(form, switches) for switches in {picture.switches for picture in pictures}}
         for picture in pictures:
-            key = picture.url, form.sizing_of(picture.detail)
+            own = forms[picture.switches]
+            key = picture.url, own.sizing_of(picture.detail)
             if key not in decoded:
-                decoded[key] = await self._load(picture, form)
+                decoded[key] = await self._load(picture, own)
                 blocks.update((tile.digest, form.num_blocks(tile)) for tile in decoded[key].tiles)
             if sum(blocks.values()) > form.most:
                 num_tokens = form.most * form.num_tokens
@@ -62,12 +67,14 @@ class PictureLoader:
         self._decoder.close()
 
     async def _load(self, picture: Picture, form: PictureFormat) -> DecodedPicture:
-        content, is_base64 = await self._content(picture)
         try:
+            content, is_base64 = await self._content(picture)
             tiles = await self._decoder.decode(content, form.sizing_of(picture.detail), is_base64=is_base64)
+            return await asyncio.to_thread(form.decoded, tiles)
         except UndecodablePicture as error:
             raise _refused(picture, str(error)) from None
-        return await asyncio.to_thread(form.decoded, tiles)
+        except MemoryError:
+            raise _out_of_memory(picture) from None
 
     async def _content(self, picture: Picture) -> tuple[bytes, bool]:
         """The bytes of a picture, and whether they are in base64."""
@@ -110,5 +117,23 @@ class PictureLoader:
         return content
 
 
+def _switched(form: PictureFormat, switches: str) -> PictureFormat:
+    try:
+        return form.with_switches(orjson.loads(switches)) if switches else form
+    except ValueError as error:
+        raise invalid_value(str(error), SWITCHES) from None
+
+
 def _refused(picture: Picture, reason: str) -> ApiError:
     return ApiError(f"the picture {picture.path} {reason}", param=picture.path, code="invalid_image")
+
+
+def _out_of_memory(picture: Picture) -> ApiError:
+    return ApiError(
+        f"the server lacks memory for the picture {picture.path}; try again later",
+        status=503,
+        error_type=SERVER_ERROR,
+        param=picture.path,
+        code="out_of_memory",
+        headers={"Retry-After": str(RETRY_AFTER_S)},
+    )

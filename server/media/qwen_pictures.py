@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from engine.interface.types import CLIP_MEAN, CLIP_STD, PictureInput
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
-from server.media.decoded_picture import DecodedPicture, PictureTile
-from server.media.picture_decoder import DecodedTiles
-from server.media.picture_format import HALVES, PictureFormat, read_filter, read_processor
+from server.media.picture_format import (
+    HALVES,
+    SWITCHES,
+    PatchPictures,
+    read_filter,
+    read_processor,
+    switch_integer,
+    switch_table,
+)
 from server.media.tiling import NativeSize
 
 _BICUBIC = 3  # Pillow's number of the filter
@@ -21,15 +27,12 @@ _MOST = 1 << 30
 
 
 @dataclass(frozen=True)
-class QwenPictures(PictureFormat):
-    """A picture of any size; each square of patches is a token."""
+class QwenPictures(PatchPictures):
+    """A picture of about its own size."""
 
-    patch_size: int = _PATCH_SIZE
-    merge_size: int = _MERGE_SIZE  # patches on a side of a square
+    pixels_limit: int = _MOST  # of a picture, whatever its processor's settings are
 
-    def text(self, num_rows: int, num_columns: int) -> str:
-        """As `PictureFormat.text`, of so many rows and columns of squares."""
-        return self.token * (num_rows * num_columns)
+    switch_names = ("min_pixels", "max_pixels", "size")
 
     @property
     def max_tokens(self) -> int:
@@ -37,15 +40,22 @@ class QwenPictures(PictureFormat):
         size = self.sizing
         return size.max_pixels // size.factor**2 if isinstance(size, NativeSize) else self.num_tokens
 
-    def decoded(self, tiles: DecodedTiles) -> DecodedPicture:
-        """As `PictureFormat.decoded`, with the patches of each square beside each other."""
-        rows, columns, merge, patch = tiles.num_rows, tiles.num_columns, self.merge_size, self.patch_size
-        squares = tiles.pixels[0].reshape(rows, merge, patch, columns, merge, patch, 3).transpose(0, 3, 1, 4, 2, 5, 6)
-        patches = squares.reshape(-1, patch, patch, 3)
-        digest = sha256(patches.data)
-        digest.update(f"{rows} × {columns}".encode())
-        tile = PictureTile(patches, digest.digest(), rows * columns, (rows, columns))
-        return DecodedPicture((tile,), self.text(rows, columns))
+    def switched(self, switches: Mapping[str, Any]) -> Self:
+        """As `PictureFormat.switched`."""
+        size, most = self.sizing, self.pixels_limit
+        if not isinstance(size, NativeSize):
+            return self
+        edges = switch_table(switches, "size", ("shortest_edge", "longest_edge"))
+        least_pixels = switch_integer(edges, "size.shortest_edge", least=1, most=most, default=size.min_pixels)
+        most_pixels = switch_integer(edges, "size.longest_edge", least=1, most=most, default=size.max_pixels)
+        least_pixels = switch_integer(switches, "min_pixels", least=1, most=most, default=least_pixels)
+        most_pixels = switch_integer(switches, "max_pixels", least=1, most=most, default=most_pixels)
+        if least_pixels > most_pixels:
+            raise ValueError(
+                f"{SWITCHES} lets pictures have from {least_pixels} (min_pixels) to {most_pixels} (max_pixels) pixels; "
+                "the first must not be above the second"
+            )
+        return replace(self, sizing=size._replace(min_pixels=least_pixels, max_pixels=most_pixels))
 
 
 def read_qwen_pictures(folder: ModelFolder, pictures: PictureInput, token_text: Callable[[int], str]) -> QwenPictures:
@@ -69,7 +79,7 @@ def read_qwen_pictures(folder: ModelFolder, pictures: PictureInput, token_text: 
     name = token_text(token_id)
     return QwenPictures(
         size, pictures.num_tokens, pictures.most, marker=name, token=name, token_id=token_id,
-        patch_size=patch, merge_size=merge,
+        patch_size=patch, merge_size=merge, pixels_limit=limit,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from PIL.Image import Image
 
-from server.media.tiling import NativeSize, Sizing, Tiling
+from server.media.tiling import FilledSize, NativeSize, PanAndScan, Sizing, Tiling
 
 _LEAST_EDGE = 1
 MAX_RATIO = 200  # of the sides of a picture that keeps its size; source: transformers' Qwen2VLImageProcessor
@@ -18,7 +18,7 @@ class SizeRefused(ValueError):
 
 
 class Tiles(NamedTuple):
-    """The tiles of one picture, row by row, with the whole picture as the last one."""
+    """The tiles of one picture, row by row, with the whole picture as the last one, or before its crops."""
 
     pictures: list[Image]
     num_rows: int = 0  # 0: the picture was not cut, and there is one tile; of a picture of any size, rows of squares
@@ -29,8 +29,13 @@ def tile(picture: Image, sizing: Sizing) -> Tiles:
     """The tiles of a picture; raises SizeRefused."""
     if isinstance(sizing, Tiling):
         return _cut(picture, sizing)
-    width, height = _native(*picture.size, sizing)
-    resized = picture.resize((width, height), resample=sizing.resample)
+    if isinstance(sizing, PanAndScan):
+        return _with_crops(picture, sizing)
+    if isinstance(sizing, FilledSize):
+        width, height = _filled(*picture.size, sizing)
+    else:
+        width, height = _native(*picture.size, sizing)
+    resized = picture if picture.size == (width, height) else picture.resize((width, height), resample=sizing.resample)
     return Tiles([resized], height // sizing.factor, width // sizing.factor)
 
 
@@ -52,6 +57,17 @@ def _native(width: int, height: int, size: NativeSize) -> tuple[int, int]:
     return rounded[1], rounded[0]
 
 
+def _filled(width: int, height: int, size: FilledSize) -> tuple[int, int]:
+    """The width and the height, as transformers' Gemma4ImageProcessorPil computes them."""
+    grow = math.sqrt(size.max_squares * size.factor**2 / (width * height))
+    columns, rows = (math.floor(grow * edge / size.factor) for edge in (width, height))
+    if not rows:
+        rows, columns = 1, max(1, min(width // height, size.max_squares))
+    elif not columns:
+        rows, columns = max(1, min(height // width, size.max_squares)), 1
+    return columns * size.factor, rows * size.factor
+
+
 def _cut(picture: Image, tiling: Tiling) -> Tiles:
     """The tiles of one size, as transformers' Idefics3ImageProcessorPil makes them."""
 
@@ -69,6 +85,24 @@ def _cut(picture: Image, tiling: Tiling) -> Tiles:
     corners = [(column * tiling.width, row * tiling.height) for row in range(num_rows) for column in range(num_columns)]
     pieces = [picture.crop((left, top, left + tiling.width, top + tiling.height)) for left, top in corners]
     return Tiles([*pieces, whole], num_rows, num_columns)
+
+
+def _with_crops(picture: Image, sizing: PanAndScan) -> Tiles:
+    """The picture and its crops, as transformers' Gemma3ImageProcessorPil makes them."""
+
+    def resized(part: Image) -> Image:
+        return part.resize((sizing.width, sizing.height), resample=sizing.resample)
+
+    longer, shorter = max(picture.size), min(picture.size)
+    num_crops = max(2, min(longer // sizing.min_crop_size, math.floor(longer / shorter + 0.5)))
+    length = math.ceil(longer / min(sizing.max_num_crops, num_crops))  # of a crop, along the longer side
+    if longer / shorter < sizing.min_ratio or min(length, shorter) < sizing.min_crop_size:
+        return Tiles([resized(picture)])
+    is_wide = picture.width >= picture.height
+    spans = [(start, min(start + length, longer)) for start in range(0, longer, length)]
+    boxes = [(start, 0, end, shorter) if is_wide else (0, start, shorter, end) for start, end in spans]
+    tiles = [resized(picture), *(resized(picture.crop(box)) for box in boxes)]
+    return Tiles(tiles, *((1, len(boxes)) if is_wide else (len(boxes), 1)))
 
 
 def _scaled(width: int, height: int, longest_edge: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 MAX_EDGE = 4096  # of a picture that is cut into tiles; source: transformers' Idefics3ImageProcessor
@@ -26,9 +27,30 @@ class NativeSize(NamedTuple):
     resample: int  # Pillow's number of the filter that resizes
 
 
-Sizing: TypeAlias = Tiling | NativeSize
+class FilledSize(NamedTuple):
+    """The size of a picture that keeps the ratio of its sides and fills as many whole squares as it may."""
+
+    factor: int  # pixels on a side of a square
+    max_squares: int
+    resample: int  # Pillow's number of the filter that resizes
 
 
-def as_sizing(is_native: bool, values: list[Any]) -> Sizing:
-    """What was sent as JSON."""
-    return NativeSize(*values) if is_native else Tiling(*values)
+class PanAndScan(NamedTuple):
+    """The size of a picture behind which crops of it stand, if one side is much longer than the other."""
+
+    height: int
+    width: int
+    resample: int  # Pillow's number of the filter that resizes
+    min_crop_size: int  # pixels of the shorter side of a crop
+    max_num_crops: int
+    min_ratio: float  # of the sides of a picture of which there are crops
+
+
+Sizing: TypeAlias = Tiling | NativeSize | FilledSize | PanAndScan
+_KINDS: Sequence[type[Sizing]] = (Tiling, NativeSize, FilledSize, PanAndScan)
+_SIZINGS = {kind.__name__: kind for kind in _KINDS}
+
+
+def as_sizing(kind: str, values: list[Any]) -> Sizing:
+    """What was sent as JSON, with the name of its class."""
+    return _SIZINGS[kind](*values)

@@ -1,7 +1,7 @@
 """Pydantic base classes of request bodies. Values are validated and never converted.
 
 Validators are built at first use (`defer_build`): building all of them takes a tenth of a server's start. A server that
-is ready builds them in a worker thread (`build_validators`), so that the first requests do not wait for it.
+has been ready for a second builds the others in a worker thread (`build_validators`).
 """
 
 from collections.abc import Collection

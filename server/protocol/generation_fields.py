@@ -24,6 +24,7 @@ REQUEST_ID_PATTERN = r"^[A-Za-z0-9._:-]{1,128}$"
 
 MAX_VARIABLES = 64
 MAX_VARIABLE_BYTES = 64 << 10  # of all of them, as JSON
+MAX_SWITCH_BYTES = 4 << 10  # of mm_processor_kwargs, as JSON
 MAX_DOCUMENTS = 256
 MAX_TEMPLATE_DEPTH = 16  # of lists and objects within each other
 RESERVED = frozenset(
@@ -75,6 +76,18 @@ def parse_variables(value: Any) -> Any:
     num_bytes = len(orjson.dumps(value))
     if num_bytes > MAX_VARIABLE_BYTES:
         raise ValueError(f"{name} has {num_bytes} bytes as JSON; at most {MAX_VARIABLE_BYTES} are allowed")
+    return value
+
+
+def parse_switches(value: Any) -> Any:
+    """`mm_processor_kwargs`; raises ValueError."""
+    name = "mm_processor_kwargs"
+    if not isinstance(value, dict):
+        raise ValueError(f'{name} is {shorten(value)}; it must be an object like {{"max_pixels": 200704}}')
+    _refuse_deep(value, name)
+    num_bytes = len(orjson.dumps(value))
+    if num_bytes > MAX_SWITCH_BYTES:
+        raise ValueError(f"{name} has {num_bytes} bytes as JSON; at most {MAX_SWITCH_BYTES} are allowed")
     return value
 
 
@@ -153,6 +166,9 @@ class TemplateFields(StrictModel):
         Annotated[list[dict[str, Any]], BeforeValidator(_as_documents, json_schema_input_type=list[dict[str, Any]])]
         | None
     ) = None
+    mm_processor_kwargs: (
+        Annotated[dict[str, Any], BeforeValidator(parse_switches, json_schema_input_type=dict[str, Any])] | None
+    ) = None
 
     @model_validator(mode="after")
     def _a_turn_begins_or_goes_on(self) -> TemplateFields:
@@ -168,6 +184,12 @@ class TemplateFields(StrictModel):
     def begins_turn(self) -> bool:
         """Whether the prompt ends with the beginning of an assistant's turn."""
         return not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
+
+    @property
+    def switches(self) -> str:
+        """`mm_processor_kwargs` as JSON; empty where there are none."""
+        given = self.mm_processor_kwargs
+        return orjson.dumps(given, option=orjson.OPT_SORT_KEYS).decode() if given else ""
 
     @property
     def template_variables(self) -> dict[str, Any]:

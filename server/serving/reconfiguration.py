@@ -25,9 +25,9 @@ _LIVE = frozenset(
 # Settings with which a model is loaded: where they change, it is loaded anew beside the old one, or after it.
 _OF_MODEL = frozenset(
     {
-        "models", "task", "chat_template", "default_chat_template_kwargs", "sampling_defaults", "tool_call_parser",
-        "reasoning_parser", "additional_properties", "max_grammar_bytes", "grammar_timeout", "ignore_media",
-        "lora", "max_loras", "max_lora_rank",
+        "models", "task", "chat_template", "default_chat_template_kwargs", "mm_processor_kwargs", "sampling_defaults",
+        "tool_call_parser", "reasoning_parser", "additional_properties", "max_grammar_bytes", "grammar_timeout",
+        "ignore_media", "lora", "max_loras", "max_lora_rank",
     }
 )  # fmt: skip
 # Of the engine: what belongs to the process, to its hosts, and to ports that the model of before still has.

@@ -59,6 +59,14 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
     variables = settings.default_chat_template_kwargs
     if variables is not None:
         loaded = loaded._replace(text_model=loaded.text_model.with_defaults({}, orjson.loads(variables)))
+    form, switches = loaded.text_model.pictures, settings.mm_processor_kwargs
+    if form is not None and switches is not None:
+        try:
+            form = form.with_switches(orjson.loads(switches))
+        except ValueError:
+            loaded.engine.shutdown()
+            raise
+        loaded = loaded._replace(text_model=replace(loaded.text_model, pictures=form))
     if settings.sampling_defaults == OPENAI_DEFAULTS:
         loaded = loaded._replace(text_model=replace(loaded.text_model, sampling_defaults={}))
     if settings.ignore_media:

@@ -103,6 +103,19 @@ def _is_variables(text: str) -> bool:
 _VARIABLES = Limit(_is_variables, 'it must be a JSON object such as {"enable_thinking": false}, without reserved names')
 
 
+def _is_switches(text: str) -> bool:
+    from server.protocol.generation_fields import parse_switches
+
+    try:
+        parse_switches(orjson.loads(text))
+    except ValueError:
+        return False
+    return True
+
+
+_SWITCHES = Limit(_is_switches, 'it must be a JSON object such as {"max_pixels": 1003520}')
+
+
 def _is_network(text: str) -> bool:
     try:
         ip_network(text, strict=False)
@@ -230,6 +243,10 @@ class ServerSettings:
     )
     default_chat_template_kwargs: str | None = setting(
         None, "JSON object of variables for the chat template, where a request does not give them", limit=_VARIABLES,
+        metavar="JSON",
+    )  # fmt: skip
+    mm_processor_kwargs: str | None = setting(
+        None, "JSON object of settings of the image processor, where a request does not give them", limit=_SWITCHES,
         metavar="JSON",
     )  # fmt: skip
     data_parallel: int = setting(

@@ -121,7 +121,8 @@ class Recurrence(Protocol):
         Args:
             qkvz: [num_tokens, num_channels + value_size]: queries, keys, values and the gates of the output.
             beta: [num_tokens, num_heads], before the sigmoid.
-            alpha: the same, from which the decay of each token follows.
+            alpha: the same, from which the decay of each token follows; or, where each row of a matrix has a decay of
+                its own, their logarithms, [num_tokens, num_heads * key_dim].
 
         Returns:
             The gated output, [num_tokens, value_size], and kv.

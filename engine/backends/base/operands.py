@@ -132,11 +132,18 @@ class GatedDelta:
     key_dim: int
     value_dim: int
     convolution: jax.Array  # float32[num_layers, kernel, channels]; channels are those of queries, keys and values
-    decay: jax.Array  # float32[num_layers, num_heads], below 0
-    time_bias: jax.Array  # float32[num_layers, num_heads]
+    # float32[num_layers, num_heads], below 0, and the same; None where each row of a matrix has a decay of its own, by
+    # the logarithms that `alpha` then holds (Kimi Team, "Kimi Linear", 2025).
+    decay: jax.Array | None
+    time_bias: jax.Array | None
     norm: Norm  # of each head of the output: [num_layers, value_dim]
     is_tiled: bool  # whether head i has keys i modulo num_key_heads; else neighbouring heads share keys
     beta_scale: float = 1.0  # multiplies the sigmoid of beta; with 2, states may be turned around
+    has_sigmoid_gates: bool = False  # whether the output is gated by sigmoids; else by silu
+
+    @property
+    def has_row_decays(self) -> bool:
+        return self.decay is None
 
     @property
     def key_size(self) -> int:

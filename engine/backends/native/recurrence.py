@@ -23,7 +23,7 @@ def gated_delta(
 
     Args:
         qkvz: float32[num_tokens, num_channels + value_size].
-        beta, alpha: float32[num_tokens, num_heads].
+        beta, alpha: float32[num_tokens, num_heads], as `Recurrence` takes them.
         rows: int32[num_rows, NUM_ROW_INTS] of a step, of which the last `num_tiles` are tiles.
         states: inputs float32[num_layers, entries, kernel - 1, channels] and matrices float32[num_layers, entries,
             num_heads, key_dim, value_dim].
@@ -36,10 +36,12 @@ def gated_delta(
     out = jax.ShapeDtypeStruct((qkvz.shape[0], constants.value_size), jnp.float32)
     kept = [jax.ShapeDtypeStruct(state.shape, state.dtype) for state in states]
     call = jax.ffi.ffi_call(target("gated_delta"), (out, *kept), input_output_aliases={9: 1, 10: 2})
+    unused = np.zeros((len(constants.convolution), constants.num_heads), np.float32)
+    decay, time_bias = (unused if each is None else each for each in (constants.decay, constants.time_bias))
     made, inputs, matrices = call(
-        qkvz, beta, alpha, rows, layer, constants.convolution, constants.decay, constants.time_bias,
-        constants.norm.weight, *states,
+        qkvz, beta, alpha, rows, layer, constants.convolution, decay, time_bias, constants.norm.weight, *states,
         num_tiles=num_tiles, num_key_heads=constants.num_key_heads, is_tiled=constants.is_tiled,
+        has_row_decays=constants.has_row_decays, has_sigmoid_gates=constants.has_sigmoid_gates,
         epsilon=np.float32(constants.norm.epsilon), beta_scale=np.float32(constants.beta_scale),
     )  # fmt: skip
     return made, (inputs, matrices)

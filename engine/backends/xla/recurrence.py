@@ -20,9 +20,9 @@ class _OfLayer(NamedTuple):
     """The weights of one layer."""
 
     convolution: jax.Array
-    decay: jax.Array
-    time_bias: jax.Array
     norm: jax.Array
+    decay: jax.Array | None
+    time_bias: jax.Array | None
 
 
 def gated_delta(
@@ -31,10 +31,9 @@ def gated_delta(
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """As `Recurrence`; padding tokens are neither read nor written."""
     weights = _OfLayer(
-        *(
-            of_layer(stack, layer)
-            for stack in (constants.convolution, constants.decay, constants.time_bias, constants.norm.weight)
-        )
+        of_layer(constants.convolution, layer),
+        of_layer(constants.norm.weight, layer),
+        *(None if stack is None else of_layer(stack, layer) for stack in (constants.decay, constants.time_bias)),
     )
 
     def token(at: jax.Array, states: States) -> tuple[jax.Array, States]:
@@ -60,15 +59,20 @@ def _token(
     group = constants.num_heads // constants.num_key_heads
     spread = partial(jnp.tile, reps=(group, 1)) if constants.is_tiled else partial(jnp.repeat, repeats=group, axis=0)
     q, k, v = spread(q)[..., None], spread(k)[..., None], v.reshape(constants.num_heads, constants.value_dim)
-    decay = jnp.exp(weights.decay * jax.nn.softplus(alpha.astype(jnp.float32) + weights.time_bias))
-    matrices = matrices * decay[:, None, None]
+    alpha = alpha.astype(jnp.float32)
+    if weights.decay is None or weights.time_bias is None:
+        matrices = matrices * jnp.exp(alpha).reshape(constants.num_heads, constants.key_dim, 1)
+    else:
+        decay = jnp.exp(weights.decay * jax.nn.softplus(alpha + weights.time_bias))
+        matrices = matrices * decay[:, None, None]
     share = jax.nn.sigmoid(beta.astype(jnp.float32)) * constants.beta_scale
     change = (v - jnp.sum(matrices * k, axis=1)) * share[:, None]
     matrices = matrices + k * change[:, None]
     out = jnp.sum(matrices * q, axis=1)
     out = out * lax.rsqrt(jnp.mean(out * out, axis=-1, keepdims=True) + constants.norm.epsilon) * weights.norm
     gates = qkvz[constants.num_channels :].reshape(out.shape)
-    return (out * jax.nn.silu(gates)).reshape(-1), (inputs[1:], matrices)
+    gates = jax.nn.sigmoid(gates) if constants.has_sigmoid_gates else jax.nn.silu(gates)
+    return (out * gates).reshape(-1), (inputs[1:], matrices)
 
 
 def _unit(x: jax.Array) -> jax.Array:

@@ -12,7 +12,8 @@ import numpy as np
 from jax import lax
 
 from engine.interface.types import CLIP_MEAN, CLIP_STD
-from engine.models.encoders.qwen_vision import MOST, PREFIX, QwenVision
+from engine.models.encoders.patch_vision import PREFIX
+from engine.models.encoders.qwen_vision import MOST, QwenVision
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf

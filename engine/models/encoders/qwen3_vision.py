@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from engine.models.encoders.qwen_vision import FIRST, PREFIX, QwenVision
+from engine.models.encoders.patch_vision import PREFIX
+from engine.models.encoders.qwen_vision import FIRST, QwenVision
 from engine.models.encoders.siglip import layer_norm
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -38,8 +39,14 @@ class Qwen3Vision(QwenVision):
     colour_deviation = _HALVES
 
     @classmethod
-    def read(cls, config: JsonFile, tensor_names: Set[str], hidden_size: int) -> Qwen3Vision | None:
-        """Reads `config.json` of a folder; None where it has no tensors of an encoder. Raises ModelError."""
+    def read(
+        cls, config: JsonFile, tensor_names: Set[str], hidden_size: int, *, has_deep: bool = True
+    ) -> Qwen3Vision | None:
+        """Reads `config.json` of a folder; None where it has no tensors of an encoder. Raises ModelError.
+
+        Args:
+            has_deep: whether the architecture has deep stack.
+        """
         sizes = cls.read_sizes(config, tensor_names, hidden_size, _DEFAULTS, "gelu_pytorch_tanh")
         if sizes is None:
             return None
@@ -48,7 +55,7 @@ class Qwen3Vision(QwenVision):
         side = math.isqrt(num_places)
         if side * side != num_places:
             raise vision.error("num_position_embeddings", "it must be a square")
-        deep, depth = vision.value("deepstack_visual_indexes"), vision.required_integer("depth", least=1)
+        deep, depth = vision.value("deepstack_visual_indexes") if has_deep else [], fields["num_layers"]
         if not isinstance(deep, list) or any(not isinstance(each, int) or not 0 <= each < depth for each in deep):
             raise vision.error("deepstack_visual_indexes", f"it must be a list of integers from 0 to {depth - 1}")
         return cls(**fields, num_places_a_side=side, deep_layers=tuple(deep))

@@ -9,36 +9,25 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from engine.models.encoders.vision_encoder import VisionEncoder
+from engine.models.encoders.patch_vision import BLOCK, PREFIX, PatchVision, attend, rotated
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
-from engine.weights.leaf import Leaf, LeafKind, Part, Stored
+from engine.weights.leaf import Leaf
 
-PREFIX = "vision."  # of the leaves' names
 FIRST = "patch_embed.proj.weight"  # the first tensor of the encoder
 MOST = 1 << 16  # of any size
-_BUCKETS = (128, 512, 2048)  # tokens of the largest pictures
-_BLOCK = 64  # tokens whose embeddings lie beside each other
-_SCORES_AT_ONCE = 1 << 20  # of a head
 _THETA = 10_000.0
 _COLOURS = 255
-_UNSEEN = -1e30
 
 
 @dataclass(frozen=True)
-class QwenVision(VisionEncoder):
-    """The patches of each small square lie beside each other and become one token; squares are in the order of rows."""
+class QwenVision(PatchVision):
+    """Patches that are rotated by their rows and columns, and of which each square is one product."""
 
-    prefix: str  # of the names of its tensors
-    inner_size: int
-    intermediate_size: int
-    num_heads: int
-    patch_size: int
     num_frames: int  # pictures of a video that one patch covers; a picture is taken as so many equal ones
-    merge_size: int  # patches on a side of a square
 
+    largest = (128, 512, 2048)
     uses_mrope: ClassVar[bool] = True
     colour_mean: ClassVar[tuple[float, ...]]  # of colours between 0 and 1
     colour_deviation: ClassVar[tuple[float, ...]]
@@ -72,42 +61,11 @@ class QwenVision(VisionEncoder):
         if vision.integer("out_hidden_size", least=1) not in (None, hidden_size):
             raise vision.error("out_hidden_size", f"it must be the hidden_size of the text model ({hidden_size})")
         fields = {
-            "height": 0, "width": 0, "num_tokens": _BLOCK, "num_layers": depth, "hidden_size": hidden_size,
+            "height": 0, "width": 0, "num_tokens": BLOCK, "num_layers": depth, "hidden_size": hidden_size,
             "sees_both_ways": False, "prefix": prefixes[0], "inner_size": inner, "intermediate_size": feeding,
             "num_heads": heads, "patch_size": patch, "num_frames": frames, "merge_size": merge,
         }  # fmt: skip
         return vision, fields
-
-    def buckets(self, max_model_len: int) -> tuple[int, ...]:
-        """As `VisionEncoder.buckets`; a picture has fewer tokens than a sequence."""
-        smaller = [bucket for bucket in _BUCKETS if bucket < max_model_len]
-        return (*smaller, min(_BUCKETS[len(smaller)], max_model_len)) if len(smaller) < len(_BUCKETS) else _BUCKETS
-
-    def pixels_shape(self, bucket: int) -> tuple[int, ...]:
-        return bucket * self.merge_size**2, self.patch_size, self.patch_size, 3
-
-    def inner_shape(self, bucket: int) -> tuple[int, int]:
-        return bucket * self.merge_size**2, self.inner_size
-
-    @property
-    def merged_size(self) -> int:
-        """Features of a square."""
-        return self.inner_size * self.merge_size**2
-
-    def single(self, leaf: str, shape: tuple[int, ...], tensor: str) -> Leaf:
-        """A tensor outside the layers."""
-        part = Part(shape, {"safetensors": Stored(self.prefix + tensor)})
-        return Leaf(PREFIX + leaf, LeafKind.VECTOR, (part,), is_per_layer=False, is_exact=True)
-
-    def layered(
-        self, leaf: str, shape: tuple[int, ...], *tensors: str, where: str = "blocks", number: int | None = None
-    ) -> Leaf:
-        """Tensors of each layer, or of so many entries of another list."""
-        parts = tuple(
-            Part(shape, {"safetensors": Stored(f"{self.prefix}{where}.{{layer}}.{each}")}) for each in tensors
-        )
-        layers = tuple(range(self.num_layers if number is None else number))
-        return Leaf(PREFIX + leaf, LeafKind.VECTOR, parts, layers=layers, is_exact=True)
 
     def patch_leaf(self) -> Leaf:
         """The matrix of patches."""
@@ -132,13 +90,6 @@ class QwenVision(VisionEncoder):
         products: jax.Array = colours.reshape(len(pixels), -1) @ weights.reshape(-1, self.inner_size)
         return products
 
-    def places(self, num_patches: int, grid: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The rows and the columns of patches; those behind the last one of the picture are beyond its rows."""
-        merge = self.merge_size
-        square, within = jnp.divmod(jnp.arange(num_patches), merge**2)
-        row, column = jnp.divmod(square, grid[1])
-        return row * merge + within // merge, column * merge + within % merge
-
     def attended(
         self, normed: jax.Array, grid: jax.Array, of: Any, window_size: int = 0, is_full: jax.Array | None = None
     ) -> jax.Array:
@@ -155,35 +106,12 @@ class QwenVision(VisionEncoder):
         is_real = row < grid[0] * merge
         inverse = 1.0 / _THETA ** (np.arange(0, size // 2, 2, dtype=np.float32) / (size // 2))
         angles = jnp.concatenate([each[:, None].astype(jnp.float32) * inverse for each in (row, column)], axis=-1)
-        q, k = (_rotated(qkv[:, at], angles[:, None]) for at in (0, 1))
-        keys, values = k.transpose(1, 0, 2), qkv[:, 2].transpose(1, 0, 2)
+        q, k = (rotated(qkv[:, at], angles[:, None]) for at in (0, 1))
         window = jnp.zeros(num_patches, jnp.int32)
         if window_size:
             side = window_size * merge
             window = (row // side) * num_patches + column // side
 
-        # Some queries at a time, because the scores of all would be large.
-        width = max(1, min(num_patches, _SCORES_AT_ONCE // num_patches))
-        num_blocks = -(-num_patches // width)
-        padding = num_blocks * width - num_patches
-        blocks = jnp.pad(q * size**-0.5, ((0, padding), (0, 0), (0, 0))).reshape(num_blocks, width, *q.shape[1:])
-        windows = jnp.pad(window, (0, padding)).reshape(num_blocks, width)
-
-        def attend(block: tuple[jax.Array, jax.Array]) -> jax.Array:
-            queries, its_windows = block
-            sees = its_windows[:, None] == window[None]
-            sees = is_real[None] & (sees if is_full is None else sees | is_full)
-            # A padding query may see nothing; a finite number keeps its weights finite.
-            scores = jnp.where(sees, jnp.einsum("qhd,hkd->hqk", queries, keys), _UNSEEN)
-            return jnp.einsum("hqk,hkd->qhd", jax.nn.softmax(scores, axis=-1), values)
-
-        made: jax.Array = lax.map(attend, (blocks, windows))
-        added: jax.Array = made.reshape(num_blocks * width, -1)[:num_patches] @ of("out") + of("out_bias")
+        made = attend(q * size**-0.5, k, qkv[:, 2], is_real, window, is_full)
+        added: jax.Array = made @ of("out") + of("out_bias")
         return added
-
-
-def _rotated(heads: jax.Array, angles: jax.Array) -> jax.Array:
-    """[num_patches, num_heads, size], rotated by [num_patches, 1, size / 2]."""
-    first, second = jnp.split(heads, 2, axis=-1)
-    cos, sin = jnp.cos(angles), jnp.sin(angles)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

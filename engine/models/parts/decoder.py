@@ -183,15 +183,10 @@ class Decoder(Model):
     ) -> tuple[jax.Array, KVPages]:
         """As `Model.forward`; the hidden states are not yet normalised."""
         config, products = self.config, backends.products
+        x, layout, pictures = self.embed_with_pictures(params, tokens, kv, layout, products)
         deep = None  # [num_deep, num_tokens, hidden], added behind the first layers
-        if kv.pictures is None or self.encoder is None:
-            x = self.embed(params, tokens, layout, products)
-        else:
-            pictures = PictureTokens(tokens, config.vocab_size)
-            layout = pictures.layout(layout, self.encoder)
-            x = pictures.embedded(self.embed(params, pictures.text, layout, products), kv.pictures)
-            if self.encoder.num_deep:
-                deep = pictures.deep(kv.pictures, self.encoder.num_deep)
+        if pictures is not None and kv.pictures is not None and self.encoder is not None and self.encoder.num_deep:
+            deep = pictures.deep(kv.pictures, self.encoder.num_deep)
         constants = self.constants(params, layout)
 
         def layer(index: jax.Array, carry: Carry, *, feed_forward: FeedForward) -> Carry:
@@ -224,9 +219,7 @@ class Decoder(Model):
         return AttentionConstants(
             num_heads=config.num_heads,
             scale=config.attention_scale,
-            rotations=rotation_tables(
-                layout.positions if layout.rope_positions is None else layout.rope_positions, config.rotary
-            ),
+            rotations=self.rotations(layout),
             tables=np.array(config.tables, np.int32),
             windows=np.array(config.windows, np.int32),
             softcap=config.attention_softcap,
@@ -236,9 +229,25 @@ class Decoder(Model):
             k_norm=self.norm(params, "k_norm"),
         )
 
+    def rotations(self, layout: TokenLayout) -> jax.Array:
+        """The tables of angles in a step."""
+        positions = layout.positions if layout.rope_positions is None else layout.rope_positions
+        return rotation_tables(positions, self.config.rotary)
+
     def embed(self, params: Params, tokens: jax.Array, layout: TokenLayout, products: Products) -> jax.Array:
         """What the first layer reads of int32[num_tokens]: [num_tokens, hidden]."""
         return products.embed(params["embedding"], tokens, layout, scale=self.config.embedding_scale)
+
+    def embed_with_pictures(
+        self, params: Params, tokens: jax.Array, kv: KVPages, layout: TokenLayout, products: Products
+    ) -> tuple[jax.Array, TokenLayout, PictureTokens | None]:
+        """As `embed`, with the tokens of pictures; what they may see is in the layout. None: the model sees none."""
+        if kv.pictures is None or self.encoder is None:
+            return self.embed(params, tokens, layout, products), layout, None
+        pictures = PictureTokens(tokens, self.config.vocab_size)
+        layout = pictures.layout(layout, self.encoder)
+        x = pictures.embedded(self.embed(params, pictures.text, layout, products), kv.pictures)
+        return x, layout, pictures
 
     def runs(self) -> Sequence[tuple[range, FeedForward]]:
         """All layers, in runs of neighbours that have the same kind of feed-forward block."""

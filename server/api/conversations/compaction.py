@@ -31,7 +31,9 @@ def compaction_request(turn: ResponseCall) -> GenerationRequest:
     body = turn.body
     items = [*turn.before, *turn.given]
     messages = to_messages(items, body.instructions, num_before=len(turn.before))
-    conversation = Conversation([*messages, {"role": "user", "content": PROMPT}], variables=body.template_variables)
+    conversation = Conversation(
+        [*messages, {"role": "user", "content": PROMPT}], variables=body.template_variables, switches=body.switches
+    )
     most = body.max_output_tokens
     prompt = TruncatedConversation(conversation, most)
     make = partial(to_request, body, [prompt], prompt_parameter="input", default_max_tokens=MAX_SUMMARY_TOKENS)

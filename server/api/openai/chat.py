@@ -147,6 +147,7 @@ class ChatCall(OpenAICall):
             begins_turn=body.add_generation_prompt is not False and not body.continue_final_message,
             continues=body.continue_final_message is True,
             variables=body.template_variables if body.has_template_variables else {},
+            switches=body.switches,
         )
         self._body = body
         super().__init__(

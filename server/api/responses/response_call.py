@@ -83,6 +83,7 @@ class ResponseCall:
             to_messages(items, body.instructions, self.tools, num_before=len(self.before)),
             tools=self.tools.prompt_tools if body.tool_choice != "none" else [],
             variables=body.template_variables,
+            switches=body.switches,
         )
 
     def to_request(self) -> GenerationRequest:

@@ -232,6 +232,11 @@ class ConnectionPlaces:
         least = min(LEAST_HEAD_S, self._first_head)
         return least + (self._first_head - least) * max(0.0, 1 - self._num_open / self.limit)
 
+    @property
+    def has_new(self) -> bool:
+        """Whether a connection has not sent its first head yet."""
+        return bool(self._new)
+
     def end_overdue(self, most: int) -> int:
         """Ends connections, the oldest first, whose first head has not arrived in time; no more than `most` at once.
         Returns how many.

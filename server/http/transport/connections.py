@@ -29,7 +29,8 @@ KEYS = web.AppKey("keys", KeyRing)  # of an application whose routes want keys
 DESCRIPTORS = web.AppKey("descriptors", int)  # of one connection, where it has more than its own
 
 LEFT_CHECK_S = 1.0  # between two looks at the connections that are not read
-OVERDUE_CHECK_S = 0.25  # between two looks at the connections that have sent no head
+OVERDUE_CHECK_S = 0.25  # between two looks at the connections that have sent no head, while there are any
+IDLE_CHECK_S = LEFT_CHECK_S  # while there are none; timers of the same length end in the same turn of the loop
 ENDED_AT_ONCE = 32  # of these, in one iteration of the loop
 SHUTDOWN_S = 2.0  # for what is left in socket buffers when the streams have ended
 _HAS_LEFT = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
@@ -169,7 +170,8 @@ class GuardedServer(web.Server):
         """Ends connections that have sent no head in time."""
         while True:
             has_more = self.places.end_overdue(ENDED_AT_ONCE) == ENDED_AT_ONCE
-            await asyncio.sleep(0 if has_more else OVERDUE_CHECK_S)
+            wait = OVERDUE_CHECK_S if self.places.has_new else IDLE_CHECK_S
+            await asyncio.sleep(0 if has_more else wait)
 
 
 def _has_left(transport: asyncio.Transport) -> bool:

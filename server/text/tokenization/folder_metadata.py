@@ -13,9 +13,14 @@ ADDED_TOKENS = "added_tokens.json"  # only in older folders
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"  # only in older folders
 GENERATION_CONFIG = "generation_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"  # has precedence over the template in TOKENIZER_CONFIG
-# Where a text_config says nothing; source: transformers' Gemma3TextConfig.
-_DEFAULTS = {"gemma3_text": {"vocab_size": 262_208, "max_position_embeddings": 131_072}}
+# Where a text_config says nothing; source: transformers' classes.
+_DEFAULTS = {
+    "gemma3_text": {"vocab_size": 262_208, "max_position_embeddings": 131_072},
+    "gemma3n_text": {"vocab_size": 262_400, "max_position_embeddings": 32_768},
+    "llama4_text": {"vocab_size": 202_048, "max_position_embeddings": 131_072},
+}
 _CONTEXT = "max_position_embeddings"
+_OTHER_NAMES = ("n_positions", "model_max_length")  # of GPT-2 and Nomic Embed, and of Kimi Linear
 MAX_VOCAB_SIZE = 1 << 24  # so that a damaged file cannot ask for a huge table
 CHAT_TEMPLATES = "chat_template.json"  # only in folders of models that see pictures, too
 MORE_TEMPLATES = "additional_chat_templates"  # a folder
@@ -48,7 +53,7 @@ def read_folder_metadata(folder: ModelFolder) -> FolderMetadata:
     inner = config.table("text_config")  # of a model that does more than read text
     text = inner or config
     text = text.with_defaults(_DEFAULTS.get(text.text("model_type") or "", {}))
-    text = text.with_defaults({_CONTEXT: text.value("n_positions")})  # as GPT-2 and Nomic Embed call it
+    text = text.with_defaults({_CONTEXT: next(filter(None, map(text.value, _OTHER_NAMES)), None)})
     vocab_size = text.required_integer("vocab_size", least=1, most=MAX_VOCAB_SIZE)
     tokenizer, tokens = _optional(folder, TOKENIZER_CONFIG), _optional(folder, SPECIAL_TOKENS_MAP)
     files = (_optional(folder, GENERATION_CONFIG), config, *([] if inner is None else [inner]))

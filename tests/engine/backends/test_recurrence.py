@@ -35,7 +35,7 @@ class Case:
 
     def __init__(
         self, *, num_key_heads: int, num_heads: int, key_dim: int, value_dim: int, kernel: int, is_tiled: bool,
-        beta_scale: float = 1.0,
+        beta_scale: float = 1.0, has_row_decays: bool = False,
     ) -> None:  # fmt: skip
         random = np.random.default_rng(0)
 
@@ -47,13 +47,18 @@ class Case:
             num_key_heads=num_key_heads, num_heads=num_heads, key_dim=key_dim, value_dim=value_dim, is_tiled=is_tiled,
             beta_scale=beta_scale,
             convolution=jnp.asarray(normal(NUM_LAYERS, kernel, channels)),
-            decay=jnp.asarray(-np.exp(normal(NUM_LAYERS, num_heads))),
-            time_bias=jnp.asarray(normal(NUM_LAYERS, num_heads) - 2),
+            decay=None if has_row_decays else jnp.asarray(-np.exp(normal(NUM_LAYERS, num_heads))),
+            time_bias=None if has_row_decays else jnp.asarray(normal(NUM_LAYERS, num_heads) - 2),
+            has_sigmoid_gates=has_row_decays,
             norm=Norm(jnp.asarray(1 + normal(NUM_LAYERS, value_dim) / 4), EPSILON),
         )  # fmt: skip
         self.kernel = kernel
         self.sequences = [
-            (normal(length, channels + num_heads * value_dim), normal(length, num_heads), normal(length, num_heads))
+            (
+                normal(length, channels + num_heads * value_dim),
+                normal(length, num_heads),
+                -np.exp(normal(length, num_heads * key_dim) - 2) if has_row_decays else normal(length, num_heads),
+            )
             for length in (150, 90, 70)
         ]
         self.states = (
@@ -65,7 +70,12 @@ class Case:
         """The outputs of a whole sequence, float64[num_tokens, value_size]."""
         c, (qkvz, beta, alpha) = self.constants, self.sequences[slot]
         qkvz, beta, alpha = (x.astype(np.float64) for x in (qkvz, beta, alpha))
-        convolution, decay, bias = (np.asarray(x[LAYER], np.float64) for x in (c.convolution, c.decay, c.time_bias))
+        convolution = np.asarray(c.convolution[LAYER], np.float64)
+        if c.decay is None or c.time_bias is None:
+            logarithms = alpha.reshape(len(alpha), c.num_heads, c.key_dim, 1)
+        else:
+            decay, bias = (np.asarray(x[LAYER], np.float64) for x in (c.decay, c.time_bias))
+            logarithms = (decay * np.log1p(np.exp(alpha + bias)))[:, :, None, None]
         padded = np.concatenate([np.zeros((self.kernel - 1, c.num_channels)), qkvz[:, : c.num_channels]])
         state, outputs = np.zeros((c.num_heads, c.key_dim, c.value_dim)), []
         for t in range(len(qkvz)):
@@ -77,13 +87,13 @@ class Case:
             heads = np.arange(c.num_heads)
             of_key = heads % c.num_key_heads if c.is_tiled else heads // (c.num_heads // c.num_key_heads)
             q, k, v = q[of_key] / np.sqrt(c.key_dim), k[of_key], v.reshape(c.num_heads, c.value_dim)
-            state = state * np.exp(decay * np.log1p(np.exp(alpha[t] + bias)))[:, None, None]
+            state = state * np.exp(logarithms[t])
             change = (v - np.einsum("hkv,hk->hv", state, k)) * (c.beta_scale / (1 + np.exp(-beta[t])))[:, None]
             state = state + k[:, :, None] * change[:, None]
             out = np.einsum("hkv,hk->hv", state, q)
             out = out / np.sqrt((out * out).mean(axis=1, keepdims=True) + EPSILON) * np.asarray(c.norm.weight[LAYER])
             gates = qkvz[t, c.num_channels :].reshape(out.shape)
-            outputs.append((out * gates / (1 + np.exp(-gates))).ravel())
+            outputs.append((out * (1 if c.has_sigmoid_gates else gates) / (1 + np.exp(-gates))).ravel())
         return np.array(outputs)
 
 
@@ -93,6 +103,10 @@ CASES: dict[str, dict[str, Any]] = {
     "wide": {
         "num_key_heads": 1, "num_heads": 1, "key_dim": 128, "value_dim": 112, "kernel": 2, "is_tiled": False,
         "beta_scale": 2.0,
+    },
+    "rows": {
+        "num_key_heads": 2, "num_heads": 2, "key_dim": 32, "value_dim": 48, "kernel": 4, "is_tiled": False,
+        "has_row_decays": True,
     },
 }  # fmt: skip
 

@@ -91,6 +91,12 @@ def with_joined_experts(tensors: Mapping[str, np.ndarray], config: Mapping[str, 
         return mixture_twins.with_turned_experts(tensors)
     if config["model_type"] == "gpt_oss":
         return dict(pair for name, values in tensors.items() for pair in of_gpt_oss(name, values))
+    if config["model_type"] == "qwen3_vl_moe_text":
+        for name in [name for name in tensors if ".experts." in name]:
+            of_experts, before = joined.pop(name), name.rpartition(".")[0]
+            kinds = ("down",) if name.endswith("down_proj") else ("gate", "up")
+            for kind, values in zip(kinds, np.split(of_experts, len(kinds), axis=1), strict=True):
+                joined[f"{before}.{kind}_proj.weight"] = values
     for name in [name for name in tensors if ".input_linear." in name]:  # of Granite
         gate_up = joined.pop(name)
         for kind, values in zip(("gate", "up"), np.split(gate_up, 2, axis=1), strict=True):
@@ -292,6 +298,8 @@ def of_attending_layers(config: Mapping[str, Any], size: int) -> int | list[int]
     """A size, or where few layers attend, 0 for those that do not; of Gemma 4 the heads of keys."""
     if config["model_type"] == "gemma4_text":
         return gemma_twins.kv_heads(config)
+    if config["model_type"] == "kimi_linear":
+        return [size if kind == "full_attention" else 0 for kind in config["layer_types"]]
     if "attn_layer_period" in config:  # of Jamba
         period, offset = config["attn_layer_period"], config["attn_layer_offset"]
         return [size if layer % period == offset else 0 for layer in range(config["num_hidden_layers"])]
@@ -486,6 +494,7 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "DeepseekV2ForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
     "DeepseekV3ForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
     "Glm4MoeLiteForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
+    "KimiLinearForCausalLM": (MODEL_ARCH.KIMI_LINEAR, as_stored, mixture_twins.add_kimi_linear),
     "Mistral4ForCausalLM": (MODEL_ARCH.MISTRAL4, as_stored, mixture_twins.add_latents),
     "GPT2LMHeadModel": (MODEL_ARCH.GPT2, gpt_twins.transposed, nothing),
     "GPTNeoXForCausalLM": (MODEL_ARCH.GPTNEOX, gpt_twins.ungrouped, gpt_twins.add_parallel_residual),
@@ -510,6 +519,7 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "SmolVLMForConditionalGeneration": (MODEL_ARCH.LLAMA, adjacent_pairs, nothing),
     "Qwen2_5_VLForConditionalGeneration": (MODEL_ARCH.QWEN2VL, as_stored, nothing),
     "Qwen3VLForConditionalGeneration": (MODEL_ARCH.QWEN3VL, as_stored, nothing),
+    "Qwen3VLMoeForConditionalGeneration": (MODEL_ARCH.QWEN3VLMOE, as_stored, add_experts),
 }
 
 
@@ -563,6 +573,9 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
         architecture = MODEL_ARCH.NEMOTRON_H_MOE
     if config["model_type"] in ("gpt2", "gpt_neox", "falcon"):
         config = gpt_twins.with_usual_names(config)
+    if name == "KimiLinearForCausalLM":
+        config = mixture_twins.with_usual_names_of_kimi(config)
+        tensors = mixture_twins.with_delta_attention(tensors)
     if name in mixture_twins.LATENT:
         tensors = mixture_twins.with_latent_heads(tensors, config)
     num_ahead = name == "Glm4MoeForCausalLM"

@@ -17,7 +17,10 @@ _GATING = {
     "DeepseekV2ForCausalLM": ExpertGatingFuncType.SOFTMAX,
     "DeepseekV3ForCausalLM": ExpertGatingFuncType.SIGMOID,
 }
-LATENT = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM", "Mistral4ForCausalLM")
+LATENT = (
+    "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM", "Mistral4ForCausalLM",
+    "KimiLinearForCausalLM",
+)  # fmt: skip
 
 
 def num_experts(config: Mapping[str, Any]) -> int:
@@ -114,6 +117,36 @@ def add_latents(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
         writer.add_rope_scaling_yarn_log_mul(0.1 * rotary["mscale_all_dim"])
     if "llama_4_scaling_beta" in rotary:
         writer.add_attn_temperature_scale(rotary["llama_4_scaling_beta"])
+
+
+def add_kimi_linear(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_latents(writer, config)
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_kda_head_dim(config["linear_head_dim"])
+
+
+def with_usual_names_of_kimi(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **config, "n_group": config["num_expert_group"], "num_experts_per_tok": config["num_experts_per_token"],
+        "max_position_embeddings": config["model_max_length"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+    }  # fmt: skip
+
+
+def with_delta_attention(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Decays as they are used, biases by another name, and convolutions with two axes of one."""
+    changed: dict[str, np.ndarray] = {}
+    for name, values in tensors.items():
+        if name.endswith(".A_log"):
+            values = -np.exp(values)
+        if name.endswith(".dt_bias"):
+            name = name.replace(".dt_bias", ".dt_proj.bias")
+        for kind in ("gate", "up", "down"):  # of blocks without experts
+            name = name.replace(f".block_sparse_moe.{kind}_proj.", f".mlp.{kind}_proj.")
+        if "_conv1d." in name:
+            values = values.reshape(1, len(values), 1, -1)
+        changed[name] = values
+    return changed
 
 
 def with_latent_heads(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -95,8 +95,8 @@ UNREAD = {"gemma3n": "model.audio_tower.norm.weight", "llama4": "vision_model.cl
 # its own, or other goldens.
 NATIVE_ALONE = {
     "afmoe", "bailing_moe2", "exaone", "gemma3n", "gemma4_dense", "gemma4_experts", "gemma4_pictures", "glm",
-    "internlm2", "lfm2_moe", "llama4", "minicpm", "mistral4", "nemotron_h_moe", "olmo_hybrid", "olmo_hybrid_rotary",
-    "smallthinker", "smallthinker_softmax",
+    "internlm2", "kimi_linear", "lfm2_moe", "llama4", "minicpm", "mistral4", "nemotron_h_moe", "olmo_hybrid",
+    "olmo_hybrid_rotary", "qwen3_vl_moe", "smallthinker", "smallthinker_softmax",
 }  # fmt: skip
 every_golden = pytest.mark.parametrize(
     ("name", "backend"),

@@ -291,6 +291,20 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": False, **_PICTURE_TOKENS,
         },
     ),
+    "qwen3_vl_moe": (
+        "Qwen3VLMoeForConditionalGeneration",
+        {
+            "text_config": {
+                **_LLAMA, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 96,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [8, 5, 3]},
+            },
+            "vision_config": {
+                "depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 4,
+                "num_position_embeddings": 36, "deepstack_visual_indexes": [0], "out_hidden_size": 64,
+            },
+            "tie_word_embeddings": False, **_PICTURE_TOKENS,
+        },
+    ),
     "gemma4": (  # layers that share keys and values, and are wider
         "Gemma4ForCausalLM",
         {
@@ -378,6 +392,16 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             **_LLAMA, "num_hidden_layers": 4, "intermediate_size": 32, "intermediate_size_mlp": 96,
             "num_local_experts": 4, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "floor_scale": 32,
             "attn_scale": 0.5, "rope_parameters": _PLAIN, "tie_word_embeddings": False,
+        },
+    ),
+    "kimi_linear": (  # two layers in a row with delta attention, and a first one without experts
+        "KimiLinearForCausalLM",
+        {
+            **{key: value for key, value in _LATENT.items() if key not in ("rope_parameters", "first_k_dense_replace")},
+            "q_lora_rank": None, "kv_lora_rank": 64, "num_local_experts": 8, "linear_head_dim": 32,
+            "linear_num_heads": 2, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
         },
     ),
     "mixtral": (

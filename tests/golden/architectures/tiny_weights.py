@@ -12,6 +12,8 @@ from tests.golden.tiny_llama import noise
 _NORMS_AROUND_ZERO = ("GemmaFor", "Gemma2", "Gemma3For", "Gemma3Text", "NemotronFor", "Qwen3Next", "Qwen3_5")
 # What other vectors lie around: of recurrent layers, so that a state remembers some 50 tokens.
 _CENTRES = {"linear_attn.norm.weight": 1.0, ".A_log": 0.0, ".dt_bias": -4.0, ".dt_proj.bias": -4.0}
+# Bounds of products, which cut off some of their inputs and outputs.
+_CENTRES |= {".input_min": -1.5, ".input_max": 1.5, ".output_min": -1.0, ".output_max": 1.0}
 
 
 def tiny_weights(architecture: str, shapes: Mapping[str, Sequence[int]], seed: int) -> dict[str, np.ndarray]:

@@ -26,6 +26,8 @@ from PIL import Image
 from safetensors.torch import save_file
 from transformers.image_utils import OPENAI_CLIP_MEAN as CLIP_MEAN
 from transformers.image_utils import OPENAI_CLIP_STD as CLIP_STD
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
@@ -80,6 +82,35 @@ def inputs_of_qwen(model: Any, names: list[str], ids: torch.Tensor) -> dict[str,
     }
 
 
+def inputs_of_gemma4(model: Any, names: list[str], ids: torch.Tensor) -> dict[str, Any]:
+    """Patches of pictures of any size with their columns and rows, as many of each picture."""
+    vision = model.config.vision_config
+    patch, merge = vision.patch_size, vision.pooling_kernel_size
+    most = merge**2 * max(map(squares_of, names))
+    values = np.zeros((len(names), most, 3 * patch**2), np.float32)
+    places = np.full((len(names), most, 2), -1)
+    for at, name in enumerate(names):
+        patches = tiny_patches(name, patch, merge).astype(np.float32) / 255
+        values[at, : len(patches)] = patches.reshape(len(patches), -1)
+        square, within = np.divmod(np.arange(len(patches)), merge**2)
+        row, column = np.divmod(square, GRIDS[name][1])
+        places[at, : len(patches), 0] = column * merge + within % merge
+        places[at, : len(patches), 1] = row * merge + within // merge
+    return {"pixel_values": torch.from_numpy(values), "image_position_ids": torch.from_numpy(places)}
+
+
+def text_with_axes(config: str, sections: list[int]) -> dict[str, Any]:
+    """The fields of a text model of configs.py, with so many pairs of features for each axis of M-RoPE."""
+    text = CONFIGS[config][1]["text_config"]
+    return {**text, "rope_parameters": {**text["rope_parameters"], "mrope_section": sections}}
+
+
+def squares_of(name: str) -> int:
+    """Positions of a picture of any size."""
+    rows, columns = GRIDS[name]
+    return rows * columns
+
+
 FAMILIES = {
     "gemma3": Family(
         "gemma3_pictures",
@@ -97,8 +128,20 @@ FAMILIES = {
         "smolvlm", {}, {}, 252, lambda name: 4,
         lambda model, names, ids: {"pixel_values": square_pixels(model, names)[None]},
     ),
-    "qwen2_5_vl": Family("qwen2_5_vl", {}, {}, 250, lambda name: GRIDS[name][0] * GRIDS[name][1], inputs_of_qwen),
-    "qwen3_vl": Family("qwen3_vl", {}, {}, 250, lambda name: GRIDS[name][0] * GRIDS[name][1], inputs_of_qwen),
+    "qwen2_5_vl": Family("qwen2_5_vl", {}, {}, 250, squares_of, inputs_of_qwen),
+    "qwen3_vl": Family("qwen3_vl", {}, {}, 250, squares_of, inputs_of_qwen),
+    "gemma4": Family(
+        "gemma4_pictures", {"num_hidden_layers": 2, "use_clipped_linears": True, "standardize": True}, {}, 250,
+        squares_of, inputs_of_gemma4,
+    ),
+    "qwen3_vl_moe": Family("qwen3_vl_moe", {}, {}, 250, squares_of, inputs_of_qwen),
+    "qwen3_5": Family(
+        "qwen3_5_pictures", {"depth": 2, "patch_size": 4, "num_position_embeddings": 36},
+        {"text_config": text_with_axes("qwen3_5_pictures", [4, 2, 2])}, 250, squares_of, inputs_of_qwen,
+    ),
+    "qwen3_5_moe": Family(
+        "qwen3_5_moe_pictures", {"patch_size": 4, "num_position_embeddings": 36}, {}, 250, squares_of, inputs_of_qwen,
+    ),
 }  # fmt: skip
 
 
@@ -194,6 +237,54 @@ def make_tiles() -> None:
     print(f"smolvlm_tiles: {sum(entry['rows'] * entry['columns'] + 1 for entry in entries)} tiles")
 
 
+def make_crops() -> None:
+    """Makes the file of Gemma 3's image processor: pictures of odd sizes with their crops."""
+    entries = []
+    for smallest, width, height in [(16, *size) for size in ODD_SIZES] + [(1, 200, 1), (1, 3, 7)]:
+        processor = Gemma3ImageProcessorPil(
+            size={"height": 16, "width": 16}, do_pan_and_scan=True, pan_and_scan_min_crop_size=smallest,
+            pan_and_scan_max_num_crops=4, pan_and_scan_min_ratio_to_activate=1.2,
+        )  # fmt: skip
+        made = processor([Image.fromarray(waves(width, height))], return_tensors="np")
+        values = made["pixel_values"].transpose(0, 2, 3, 1)
+        pixels = np.rint((values + 1) * 127.5).astype(np.uint8)
+        assert np.abs(pixels / 127.5 - 1 - values).max() < 1e-6
+        entries.append(
+            {
+                "size": [width, height],
+                "min_crop_size": smallest,
+                "num_crops": int(made["num_crops"][0]),
+                "pixels": base64.b64encode(zlib.compress(pixels.tobytes(), 9)).decode(),
+            }
+        )
+    lines = ",\n".join(json.dumps(entry) for entry in entries)
+    (HERE / "gemma3_crops.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    print(f"gemma3_crops: {[entry['num_crops'] for entry in entries]}")
+
+
+def make_gemma4_sizes() -> None:
+    """Makes the file of Gemma 4's image processor: pictures of odd sizes."""
+    processor = Gemma4ImageProcessorPil(patch_size=2, max_soft_tokens=70)
+    entries = []
+    for width, height in ODD_SIZES:
+        made = processor([Image.fromarray(waves(width, height))], return_tensors="np")
+        places = made["image_position_ids"][0]
+        columns, rows = (places.max(axis=0) + 1).tolist()
+        values = made["pixel_values"][0][: rows * columns].reshape(rows, columns, 2, 2, 3)
+        pixels = np.rint(values * 255).astype(np.uint8).transpose(0, 2, 1, 3, 4)
+        entries.append(
+            {
+                "size": [width, height],
+                "grid": [rows // 3, columns // 3],
+                "pixels": base64.b64encode(zlib.compress(pixels.tobytes(), 9)).decode(),
+            }
+        )
+        assert rows // 3 * (columns // 3) == int(made["num_soft_tokens_per_image"][0])
+    lines = ",\n".join(json.dumps(entry) for entry in entries)
+    (HERE / "gemma4_sizes.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    print(f"gemma4_sizes: {[entry['grid'] for entry in entries]}")
+
+
 def make_sizes() -> None:
     """Makes the file of Qwen's image processor: pictures of odd sizes."""
     size = {"shortest_edge": 4 * 64, "longest_edge": 40 * 64}
@@ -216,7 +307,10 @@ def make_sizes() -> None:
     print(f"qwen_sizes: {[entry['grid'] for entry in entries]}")
 
 
-OTHERS = {"smolvlm_tiles": make_tiles, "qwen_sizes": make_sizes}
+OTHERS = {
+    "smolvlm_tiles": make_tiles, "qwen_sizes": make_sizes, "gemma3_crops": make_crops,
+    "gemma4_sizes": make_gemma4_sizes,
+}  # fmt: skip
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -30,6 +30,7 @@ _CHAT = {
     "tools": [{"type": "function", "function": _FUNCTION}],
     "tool_choice": {"type": "function", "function": {"name": "f"}},
     "chat_template_kwargs": {"k": "v"},
+    "mm_processor_kwargs": {"k": "v"},
     "logit_bias": {"65": 1},
     "stop": ["x"],
     "metadata": {"a": "b"},

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from server.media.decoded_picture import DecodedPicture
 from server.media.idefics3_pictures import Idefics3Pictures
+from server.media.picture_format import PictureFormat
 from server.media.tiling import Tiling
 from tests.fakes.seeing_text_model import FORM, SeeingTextModel
 from tests.server.conftest import RunningServer, StartServer
@@ -201,6 +203,45 @@ async def test_low_detail_is_one_tile(start_server: StartServer) -> None:
     assert len(server.engine.pictures) == 1 + 5
 
 
+async def test_settings_of_the_image_processor_are_those_of_the_request(start_server: StartServer) -> None:
+    server = await start_server(text_model=CuttingTextModel())
+    chat = {"messages": [{"role": "user", "content": parts("a", RED)}], "max_tokens": 4}
+    responses = {"input": [{"role": "user", "content": RESPONSES_PARTS[:2]}]}
+    lengths = []
+    for switches, num_tiles in ((None, 5), ({}, 5), ({"do_image_splitting": False}, 1)):
+        more = {"mm_processor_kwargs": switches}
+        for route, body in (("/v1/chat/completions", chat), ("/v1/responses", responses)):
+            status, answer = await server.post(route, {**body, **more})
+            assert status == 200, answer
+            assert len(server.engine.pictures) == num_tiles
+        _, counted = await server.post("/v1/responses/input_tokens", {**responses, **more})
+        _, tokenized = await server.post("/tokenize", {"messages": chat["messages"], **more})
+        _, counted_too = await server.post("/v1/chat/completions/input_tokens", {**chat, **more})
+        assert counted["input_tokens"] == tokenized["count"] == counted_too["input_tokens"]
+        lengths.append(tokenized["count"])
+    assert lengths[0] == lengths[1] > lengths[2]
+
+
+@pytest.mark.parametrize(
+    ("switches", "words"),
+    [
+        ({"do_pan_and_scan": True}, 'has the name "do_pan_and_scan", which the image processor of this model'),
+        ({"do_image_splitting": 1}, "mm_processor_kwargs.do_image_splitting is 1; it must be true or false"),
+        ({"size": {"longest_edge": 65}}, "size.longest_edge is 65; it must be an integer from 1 to 64"),
+        ([], "mm_processor_kwargs is []; it must be an object"),
+        ({"size": "x" * 4096}, "bytes as JSON; at most 4096 are allowed"),
+    ],
+)
+async def test_wrong_settings_of_the_image_processor_are_refused(
+    start_server: StartServer, switches: Any, words: str
+) -> None:
+    server = await start_server(text_model=CuttingTextModel())
+    body = {"messages": [{"role": "user", "content": parts("a", RED)}], "mm_processor_kwargs": switches}
+    status, answer = await server.post("/v1/chat/completions", body)
+    assert (status, answer["error"]["param"]) == (400, "mm_processor_kwargs")
+    assert words in answer["error"]["message"]
+
+
 async def test_files_of_the_allowed_folder_are_read(start_server: StartServer, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for folder in (tmp_path, tmp_path / "in"):
@@ -234,6 +275,22 @@ async def test_pictures_of_allowed_hosts_are_downloaded(start_server: StartServe
     assert "is damaged, or not a PNG" in await refusal("127.0.0.1", "/liveness")
     assert "the status 404" in await refusal("127.0.0.1", "/none")
     assert "private address" in await refusal("localhost", "/liveness")
+
+
+async def test_a_server_without_memory_for_a_picture_says_so(
+    seeing: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: PictureFormat, tiles: object) -> DecodedPicture:
+        raise MemoryError
+
+    body = {"messages": [{"role": "user", "content": parts("x", RED)}], "max_tokens": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(PictureFormat, "decoded", fail)
+        status, answer = await seeing.post("/v1/chat/completions", body)
+    assert (status, answer["error"]["code"]) == (503, "out_of_memory")
+    assert answer["error"]["param"] == "messages[0].content[1]"
+    assert "lacks memory for the picture messages[0].content[1]" in answer["error"]["message"]
+    assert (await seeing.post("/v1/chat/completions", body))[0] == 200
 
 
 def test_the_text_of_a_picture() -> None:

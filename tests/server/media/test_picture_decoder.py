@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import struct
@@ -17,6 +18,8 @@ import pytest_asyncio
 from PIL import Image
 
 from engine.interface.python_process import python_command
+from engine.interface.types import QueueFull
+from server.admission.keyring import work_for
 from server.media import picture_decoder
 from server.media.picture_decoder import PictureDecoder, UndecodablePicture
 from server.media.tiling import Tiling
@@ -169,3 +172,53 @@ async def test_an_idle_timer_that_fires_late_does_not_end_a_process_in_use(monke
         ends[-1]()
         await decode(decoder, content)
         assert len(commands) == 2
+
+
+class HeldWorker:
+    """A process that decodes nothing before it may, and what it got in which order."""
+
+    def __init__(self) -> None:
+        self.contents: list[bytes] = []
+        self.may_go = threading.Event()
+        self.is_held = threading.Event()
+        self.is_alive = True
+
+    def decode(self, job: bytes, content: bytes) -> tuple[bytes, int, int]:
+        self.contents.append(content)
+        self.is_held.set()
+        self.may_go.wait()
+        return bytes(48), 0, 0
+
+    def kill(self) -> None:
+        pass
+
+
+async def test_keys_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = HeldWorker()
+    monkeypatch.setattr(picture_decoder, "_Worker", lambda: worker)
+
+    async def decode_for(decoder: PictureDecoder, name: str) -> None:
+        work_for(name)
+        await decode(decoder, name.encode())
+
+    with closing(PictureDecoder()) as decoder:
+        tasks = [asyncio.create_task(decode_for(decoder, name)) for name in ("flood",) * 5 + ("other",)]
+        await asyncio.to_thread(worker.is_held.wait)
+        worker.may_go.set()
+        await asyncio.gather(*tasks)
+    assert worker.contents.index(b"other") <= 2
+    assert worker.contents.count(b"flood") == 5
+
+
+async def test_a_machine_without_memory_for_sockets_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = encoded(Image.new("RGB", (4, 4), "red"))
+
+    def fail(self: object, data: bytes) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    with closing(PictureDecoder()) as decoder:
+        with monkeypatch.context() as patch:
+            patch.setattr("multiprocessing.connection.Connection.send_bytes", fail)
+            with pytest.raises(QueueFull, match="too busy"):
+                await decode(decoder, content)
+        assert (await decode(decoder, content))[0, 0].tolist() == RED

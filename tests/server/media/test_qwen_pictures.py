@@ -86,3 +86,30 @@ def test_settings_by_both_names(tmp_path: Path) -> None:
 def test_other_settings_are_refused_by_name(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match=next(iter(changes))):
         read(tmp_path, {**PROCESSOR, **changes})
+
+
+def test_sizes_of_a_request(tmp_path: Path) -> None:
+    form = read(tmp_path, PROCESSOR)
+    for switches in ({"max_pixels": 6 * 64}, {"size": {"longest_edge": 6 * 64}, "min_pixels": None}):
+        smaller = form.with_switches(switches)
+        assert smaller.max_tokens == 6
+        assert decoded(smaller, 97, 33).tiles[0].num_tokens <= 6 < decoded(form, 97, 33).tiles[0].num_tokens
+    larger = form.with_switches({"min_pixels": 60 * 64, "max_pixels": 100 * 64})
+    assert decoded(larger, 33, 33).tiles[0].num_tokens >= 60
+
+
+@pytest.mark.parametrize(
+    ("switches", "words"),
+    [
+        ({"do_pan_and_scan": True}, 'has the name "do_pan_and_scan", .*; it has min_pixels, max_pixels, size'),
+        ({"max_pixels": 6401}, "max_pixels is 6401; it must be an integer from 1 to 6400"),
+        ({"min_pixels": 1.5}, "min_pixels is 1.5; it must be an integer"),
+        ({"max_pixels": 100}, r"from 256 \(min_pixels\) to 100 \(max_pixels\) pixels"),
+        ({"size": 7}, "size is 7; it must be an object with shortest_edge and longest_edge"),
+        ({"size": {"height": 7}}, "it must be an object with shortest_edge and longest_edge"),
+        ({"size": {"longest_edge": "a"}}, 'size.longest_edge is "a"; it must be an integer'),
+    ],
+)
+def test_wrong_sizes_of_a_request_are_refused_by_name(tmp_path: Path, switches: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=f"mm_processor_kwargs.*{words}"):
+        read(tmp_path, PROCESSOR).with_switches(switches)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,12 +9,18 @@ import pytest
 
 from engine.interface.config import EngineConfig, ModelInfo
 from engine.interface.errors import ModelError
+from server.media.qwen_pictures import QwenPictures
+from server.media.tiling import NativeSize
 from server.startup import model_loader
 from server.startup.model_loader import LoadedModel, load_model
 from server.startup.progress import silent
 from server.startup.settings import ServerSettings, SettingsError
 from server.text.text_model import TextModel
 from tests.server.support.gguf_files import byte_level_fields, write_gguf
+
+QWEN = QwenPictures(
+    NativeSize(8, 64, 6400, 3), 4, 32, marker="<p>", token="<p>", token_id=0, patch_size=4, pixels_limit=6400
+)
 
 
 def model_info(text_model: TextModel) -> ModelInfo:
@@ -54,6 +61,21 @@ def test_variables_of_the_template_have_defaults(tmp_path: Path, monkeypatch: py
     messages = [{"role": "user", "content": ""}]
     assert template.render(messages) == "False dry"
     assert template.render(messages, enable_thinking=True) == "True dry"
+
+
+def test_settings_of_the_image_processor_have_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text_model = replace(TextModel.load(write_gguf(tmp_path / "x.gguf", byte_level_fields())), pictures=QWEN)
+    ended: list[bool] = []
+    engine = cast(Any, SimpleNamespace(model_info=model_info(text_model), shutdown=lambda: ended.append(True)))
+    monkeypatch.setattr(model_loader, "load_with", lambda *_: LoadedModel(engine, text_model))
+    form = load_model(ServerSettings(mm_processor_kwargs='{"max_pixels": 640}'), silent).text_model.pictures
+    assert form is not None
+    assert form.max_tokens == 10
+    with pytest.raises(ValueError, match="max_pixels is 6401"):
+        load_model(ServerSettings(mm_processor_kwargs='{"max_pixels": 6401}'), silent)
+    assert ended == [True]
+    with pytest.raises(SettingsError, match=r"mm_processor_kwargs.*JSON object"):
+        ServerSettings(mm_processor_kwargs="[]")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "7", '{"messages": []}', '{"a": ' + '"' + "x" * (64 << 10) + '"}'])

@@ -144,6 +144,7 @@ def test_every_setting_has_a_flag_and_a_variable(tmp_path: Path) -> None:
         "reasoning_parser": "qwen3",
         "chat_template": "chat.jinja",
         "default_chat_template_kwargs": '{"enable_thinking": false}',
+        "mm_processor_kwargs": '{"max_pixels": 200704}',
         "strict_parameters": "1",
         "task": "embed",
         "sampling_defaults": "openai",

@@ -198,6 +198,9 @@ class Gemma4(Decoder):
     ) -> tuple[jax.Array, KVPages]:
         """As `Decoder.forward`; layers come in runs of a pattern, as `runs_of` finds them."""
         config = self.config
+        x, layout, pictures = self.embed_with_pictures(params, tokens, kv, layout, backends.products)
+        if pictures is not None:
+            tokens = pictures.text  # the embeddings by layer of a picture's tokens are those of padding, token 0
         constants = AttentionConstants(
             num_heads=config.num_heads,
             scale=config.attention_scale,
@@ -205,7 +208,6 @@ class Gemma4(Decoder):
             tables=np.array(config.tables, np.int32),
             windows=np.array(config.windows, np.int32),
         )
-        x = self.embed(params, tokens, layout, backends.products)
         by_layer = self.inputs_by_layer(x, params, tokens, layout, backends.products) if config.layer_size else None
         step = Step(params, layout, backends, constants, by_layer)
         kinds = self.kinds

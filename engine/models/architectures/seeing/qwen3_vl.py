@@ -16,8 +16,8 @@ _DEFAULTS: dict[str, Any] = {
     "vocab_size": 151_936, "hidden_size": 4096, "intermediate_size": 22_016, "num_hidden_layers": 32,
     "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128, "max_position_embeddings": 128_000,
 }  # fmt: skip
-_THETA = 500_000.0
-_SECTIONS = (24, 20, 20)  # pairs of features that are rotated by time, row and column
+THETA = 500_000.0
+SECTIONS = (24, 20, 20)  # pairs of features that are rotated by time, row and column
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Qwen3VL(SeeingDecoder, Qwen3):
         text = text_of(config, ("qwen3_vl_text",)).with_defaults(_DEFAULTS)
         rotary = read_mrope(
             text, folder_config.read_sizes(text)["head_dim"],
-            default_theta=_THETA, default_sections=_SECTIONS, is_interleaved=True,
+            default_theta=THETA, default_sections=SECTIONS, is_interleaved=True,
         )  # fmt: skip
         usual = folder_config.read_decoder(text, tensor_names, "qwen3_vl", rotary=rotary)
         return cls(usual, text_prefix(tensor_names), Qwen3Vision.read(config, tensor_names, usual.hidden_size))

@@ -17,7 +17,6 @@ from engine.models.parts.decoder import Decoder, Names, QueryKeyNorm, in_layers
 from engine.models.parts.experts import ExpertsDecoder
 from engine.models.parts.hybrids.delta_config import DeltaConfig
 from engine.models.parts.model import Carry
-from engine.models.parts.rotary import rotation_tables
 from engine.models.parts.routed.joined_experts import with_joined_experts
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Stored
@@ -128,10 +127,11 @@ class DeltaDecoder(ExpertsDecoder):
         whose body each layer stands by itself: a branch in a loop over layers would copy the pages.
         """
         config = self.config
+        x, layout, _ = self.embed_with_pictures(params, tokens, kv, layout, backends.products)
         attention = AttentionConstants(
             num_heads=config.num_heads,
             scale=config.attention_scale,
-            rotations=rotation_tables(layout.positions, config.rotary),
+            rotations=self.rotations(layout),
             tables=np.array([config.tables[layer] for layer in config.attention_layers], np.int32),
             windows=np.zeros(config.num_paged_layers, np.int32),
             q_norm=self.norm(params, "q_norm"),
@@ -140,7 +140,7 @@ class DeltaDecoder(ExpertsDecoder):
         delta = self.delta_constants(params)
         period = _period(config.is_recurrent)
         num_recurrent = sum(config.is_recurrent[:period])
-        carry: Carry = (backends.products.embed(params["embedding"], tokens, layout), kv)
+        carry: Carry = (x, kv)
 
         def layers(first: jax.Array, round_index: jax.Array, kinds: tuple[bool, ...], carry: Carry) -> Carry:
             """Some layers from `first` on, behind so many whole periods."""

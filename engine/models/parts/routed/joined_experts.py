@@ -33,6 +33,16 @@ def with_joined_experts(parts: ExpertParts, formats: frozenset[str], inner: int)
     return gate, up, down
 
 
+def with_stored(parts: ExpertParts, file_format: str, stored: tuple[Stored, Stored, Stored]) -> ExpertParts:
+    """The parts of an expert with other tensors in one format of files."""
+    gate, up, down = parts
+    return (
+        _stored_as(gate, file_format, stored[0]),
+        _stored_as(up, file_format, stored[1]),
+        _stored_as(down, file_format, stored[2]),
+    )
+
+
 def _halves(size: int) -> tuple[Transform, Transform]:
     return rows(0, size, 2 * size), rows(size, 2 * size, 2 * size)
 

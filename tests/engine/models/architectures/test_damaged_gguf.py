@@ -28,6 +28,8 @@ FOLDER = Path(__file__).parents[3] / "golden" / "architectures"
         ("gemma3n", {"altup_num_inputs": 17}, "there are 17 residual streams"),
         ("gemma3n", {"activation_sparsity_pattern": [0.0, 0.5] * 2}, "activation_sparsity_scale"),
         ("llama4", {"num_experts_per_tok": 2}, "expert_used_count' is 2; of this architecture it must be 1"),
+        ("kimi_linear", {"linear_conv_kernel_dim": 65}, "a convolution of 65"),
+        ("kimi_linear", {"num_experts_per_token": 9}, "a token cannot pick 9 of 8 experts"),
         ("afmoe", {"num_experts_per_tok": 7}, "a token cannot pick 7 of 6 experts"),
         ("smallthinker", {"first_k_dense_replace": 2}, "layers without experts are not served for this architecture"),
         ("lfm2_moe", {"num_dense_layers": 5}, "leading_dense_block_count' is 5; it must be below the 5 layers"),

@@ -10,7 +10,7 @@ import pytest
 from engine.interface.errors import ModelError
 from engine.models.architectures.gemma2 import Gemma2
 from engine.models.architectures.gemma3 import Gemma3
-from engine.models.architectures.gemma4.decoder import Gemma4
+from engine.models.architectures.seeing.gemma4 import SeeingGemma4 as Gemma4
 from engine.models.parts import rotary
 from engine.models.parts.model import Model
 from engine.parallel.mesh import refuse_unsplittable

@@ -168,6 +168,18 @@ def test_the_fewer_places_are_free_the_shorter_is_the_deadline() -> None:
     assert len(clients.places) == 9
 
 
+def test_a_connection_is_new_until_its_first_head_or_its_end() -> None:
+    clients = Clients(4)
+    assert not clients.places.has_new
+    first, second = clients.open("a"), clients.open("b")
+    assert first is not None
+    assert second is not None
+    first.begin(lambda: False)
+    assert clients.places.has_new
+    second.release()
+    assert not clients.places.has_new
+
+
 def test_a_place_is_given_back_once() -> None:
     clients = Clients(4)
     place = clients.open("a")

@@ -46,8 +46,9 @@ def test_a_folder_needs_only_a_few_fields(tmp_path: Path) -> None:
     assert (metadata.add_bos_token, metadata.chat_template, dict(metadata.added_tokens)) == (None, None, {})
 
 
-def test_the_context_may_have_the_name_that_gpt2_gives_it(tmp_path: Path) -> None:
-    write_json(tmp_path / "config.json", {"vocab_size": 300, "n_positions": 64})
+@pytest.mark.parametrize("name", ["n_positions", "model_max_length"])
+def test_the_context_may_have_the_name_that_gpt2_or_kimi_linear_gives_it(tmp_path: Path, name: str) -> None:
+    write_json(tmp_path / "config.json", {"vocab_size": 300, name: 64})
     assert read_folder_metadata(ModelFolder(tmp_path)).context_length == 64
 
 

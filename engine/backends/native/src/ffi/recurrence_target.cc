@@ -13,7 +13,8 @@ namespace {
 
 ffi::Error gated_delta(F32 qkvz, F32 beta, F32 alpha, S32 rows, S32 layer, F32 convolution, F32 decay, F32 time_bias,
                        F32 norm, F32 inputs, F32 matrices, F32Result y, F32Result inputs_out, F32Result matrices_out,
-                       int64_t num_tiles, int64_t num_key_heads, bool is_tiled, float epsilon, float beta_scale) {
+                       int64_t num_tiles, int64_t num_key_heads, bool is_tiled, bool has_row_decays, bool has_sigmoid_gates,
+                       float epsilon, float beta_scale) {
   if (inputs.untyped_data() != inputs_out->untyped_data() || matrices.untyped_data() != matrices_out->untyped_data()) {
     return invalid("the states must be updated in place");
   }
@@ -42,10 +43,10 @@ ffi::Error gated_delta(F32 qkvz, F32 beta, F32 alpha, S32 rows, S32 layer, F32 c
     return invalid("qkvz has another shape");
   }
   in.num_tokens = x_shape[0];
-  for (const F32& gates : {beta, alpha}) {
-    if (static_cast<int64_t>(gates.element_count()) != in.num_tokens * in.num_heads) {
-      return invalid("beta or alpha has another shape");
-    }
+  const int64_t num_gates = in.num_tokens * in.num_heads;
+  if (static_cast<int64_t>(beta.element_count()) != num_gates ||
+      static_cast<int64_t>(alpha.element_count()) != num_gates * (has_row_decays ? in.key_dim : 1)) {
+    return invalid("beta or alpha has another shape");
   }
   if (static_cast<int64_t>(y->element_count()) != in.num_tokens * in.value_size()) {
     return invalid("y has another shape");
@@ -62,6 +63,8 @@ ffi::Error gated_delta(F32 qkvz, F32 beta, F32 alpha, S32 rows, S32 layer, F32 c
   in.epsilon = epsilon;
   in.beta_scale = beta_scale;
   in.is_tiled = is_tiled;
+  in.has_row_decays = has_row_decays;
+  in.has_sigmoid_gates = has_sigmoid_gates;
   in.inputs = inputs.typed_data() + index * kept[1] * kept[2] * kept[3];
   in.matrices = matrices.typed_data() + index * shape[1] * in.num_heads * in.key_dim * in.value_dim;
   StepCall step;
@@ -74,6 +77,7 @@ ffi::Error gated_delta(F32 qkvz, F32 beta, F32 alpha, S32 rows, S32 layer, F32 c
 
 }  // namespace
 
-EAGRE_TARGET(eagre_gated_delta, gated_delta, "num_tiles", "num_key_heads", "is_tiled", "epsilon", "beta_scale")
+EAGRE_TARGET(eagre_gated_delta, gated_delta, "num_tiles", "num_key_heads", "is_tiled", "has_row_decays",
+             "has_sigmoid_gates", "epsilon", "beta_scale")
 
 }  // namespace eagre

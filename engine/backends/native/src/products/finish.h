@@ -28,6 +28,12 @@ inline Floats times_logistic(Floats x, Floats e) {
   return div(fma(negative, e, positive), add(broadcast(1.0f), e));
 }
 
+// 1 / (1 + e^-x)
+inline Floats logistic(Floats x) {
+  const Floats e = exp2(mul(sub(zeros(), abs(x)), broadcast(kLog2E))), one = broadcast(1.0f);
+  return div(choose(at_least(x, zeros()), one, e), add(one, e));
+}
+
 // x * logistic(x)
 inline Floats silu(Floats x) { return times_logistic(x, exp2(mul(sub(zeros(), abs(x)), broadcast(kLog2E)))); }
 

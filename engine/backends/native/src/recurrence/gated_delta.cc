@@ -37,22 +37,25 @@ struct HeadTokens {
   float out[kTokenBlock * kLargestDeltaHead];
   float decay[kTokenBlock];
   float beta[kTokenBlock];
+  float decays[kTokenBlock * kLargestDeltaHead];  // of each row of the matrix, where they differ
+  float faded[kTokenBlock * kLargestDeltaHead];   // keys times decays
 };
 
 // Sixteen times kParts columns of a head's matrix over some tokens. The columns are independent of each other, and so
 // few that they stay in the first cache from token to token.
-template <int kParts>
+template <int kParts, bool kByRow>
 void recur(const GatedDelta& layer, float* matrix, const float* values, int64_t values_stride, HeadTokens& tokens,
            float* out, int64_t first, int64_t end) {
   const int64_t num_keys = layer.key_dim, stride = layer.value_dim;
   for (int64_t token = first; token < end; ++token) {
     const float *q = tokens.q + token * num_keys, *k = tokens.k + token * num_keys;
+    const float *decays = tokens.decays + token * num_keys, *known_by = kByRow ? tokens.faded + token * num_keys : k;
     const Floats decay = broadcast(tokens.decay[token]), beta = broadcast(tokens.beta[token]);
     Floats even[kParts], odd[kParts], change[kParts];
     EAGRE_UNROLL(2)
     for (int part = 0; part < kParts; ++part) even[part] = odd[part] = zeros();
     for (int64_t i = 0; i < num_keys; i += 2) {
-      const Floats one = broadcast(k[i]), other = broadcast(k[i + 1]);
+      const Floats one = broadcast(known_by[i]), other = broadcast(known_by[i + 1]);
       EAGRE_UNROLL(2)
       for (int part = 0; part < kParts; ++part) {
         const float* above = matrix + i * stride + part * kLanes;
@@ -62,18 +65,20 @@ void recur(const GatedDelta& layer, float* matrix, const float* values, int64_t 
     }
     EAGRE_UNROLL(2)
     for (int part = 0; part < kParts; ++part) {
-      const Floats known = mul(add(even[part], odd[part]), decay);
+      const Floats sums = add(even[part], odd[part]), known = kByRow ? sums : mul(sums, decay);
       change[part] = mul(sub(load(values + token * values_stride + part * kLanes), known), beta);
       even[part] = odd[part] = zeros();
     }
     for (int64_t i = 0; i < num_keys; i += 2) {
       const Floats one = broadcast(k[i]), other = broadcast(k[i + 1]);
       const Floats one_q = broadcast(q[i]), other_q = broadcast(q[i + 1]);
+      const Floats first_decay = kByRow ? broadcast(decays[i]) : decay;
+      const Floats second_decay = kByRow ? broadcast(decays[i + 1]) : decay;
       EAGRE_UNROLL(2)
       for (int part = 0; part < kParts; ++part) {
         float* above = matrix + i * stride + part * kLanes;
-        const Floats first_row = fma(one, change[part], mul(load(above), decay));
-        const Floats second_row = fma(other, change[part], mul(load(above + stride), decay));
+        const Floats first_row = fma(one, change[part], mul(load(above), first_decay));
+        const Floats second_row = fma(other, change[part], mul(load(above + stride), second_decay));
         store(above, first_row);
         store(above + stride, second_row);
         even[part] = fma(first_row, one_q, even[part]);
@@ -88,15 +93,22 @@ void recur(const GatedDelta& layer, float* matrix, const float* values, int64_t 
 }
 
 // All columns of a head's matrix over the tokens of a row from `first` to `end`.
-void recur_all(const GatedDelta& layer, float* matrix, const float* values, int64_t values_stride, HeadTokens& tokens,
-               int64_t first, int64_t end) {
+template <bool kByRow>
+void recur_columns(const GatedDelta& layer, float* matrix, const float* values, int64_t values_stride,
+                   HeadTokens& tokens, int64_t first, int64_t end) {
   int64_t column = 0;
   for (; column + 2 * kLanes <= layer.value_dim; column += 2 * kLanes) {
-    recur<2>(layer, matrix + column, values + column, values_stride, tokens, tokens.out + column, first, end);
+    recur<2, kByRow>(layer, matrix + column, values + column, values_stride, tokens, tokens.out + column, first, end);
   }
   if (column < layer.value_dim) {
-    recur<1>(layer, matrix + column, values + column, values_stride, tokens, tokens.out + column, first, end);
+    recur<1, kByRow>(layer, matrix + column, values + column, values_stride, tokens, tokens.out + column, first, end);
   }
+}
+
+void recur_all(const GatedDelta& layer, float* matrix, const float* values, int64_t values_stride, HeadTokens& tokens,
+               int64_t first, int64_t end) {
+  const auto run = layer.has_row_decays ? recur_columns<true> : recur_columns<false>;
+  run(layer, matrix, values, values_stride, tokens, first, end);
 }
 
 // out: the head's part of the output of its tokens, normed and gated.
@@ -110,7 +122,8 @@ void finish(const GatedDelta& layer, const float* made, const float* gates, floa
   const Floats factor = broadcast(1.0f / std::sqrt(mean + layer.epsilon));
   for (int64_t i = 0; i < layer.value_dim; i += kLanes) {
     const Floats normed = mul(mul(load(made + i), factor), load(layer.norm + i));
-    store(out + i, mul(normed, silu(load(gates + i))));
+    const Floats gate = load(gates + i);
+    store(out + i, mul(normed, layer.has_sigmoid_gates ? logistic(gate) : silu(gate)));
   }
 }
 
@@ -126,8 +139,18 @@ void run_tokens(const GatedDelta& layer, const RecurrentRow& row, int64_t head, 
     to_unit(of_token + key, layer.key_dim, scale, tokens.q + i * layer.key_dim);
     to_unit(of_token + key_size + key, layer.key_dim, 1.0f, tokens.k + i * layer.key_dim);
     const int64_t at = (begin + i) * layer.num_heads + head;
-    tokens.decay[i] = std::exp(layer.decay[head] * softplus(layer.alpha[at] + layer.time_bias[head]));
     tokens.beta[i] = layer.beta_scale * sigmoid(layer.beta[at]);
+    if (layer.has_row_decays) {
+      const float* logarithms = layer.alpha + at * layer.key_dim;
+      for (int64_t row = 0; row < layer.key_dim; row += kLanes) {
+        const int64_t place = i * layer.key_dim + row;
+        const Floats decays = exp(load(logarithms + row));
+        store(tokens.decays + place, decays);
+        store(tokens.faded + place, mul(load(tokens.k + place), decays));
+      }
+      continue;
+    }
+    tokens.decay[i] = std::exp(layer.decay[head] * softplus(layer.alpha[at] + layer.time_bias[head]));
   }
   const float* values = mixed + begin * channels + 2 * key_size + head * layer.value_dim;
   const int64_t middle = save == nullptr ? count : row.num_before_save - first;

@@ -15,7 +15,7 @@ constexpr int64_t kDeltaHeadMultiple = 16, kLargestDeltaHead = 256;  // features
 struct GatedDelta {
   const float* qkvz;   // [tokens][num_channels + value_size]: queries, keys, values, gates
   const float* beta;   // [tokens][num_heads]
-  const float* alpha;  // [tokens][num_heads]
+  const float* alpha;  // [tokens][num_heads]; or logarithms of decays, [tokens][num_heads][key_dim]
   int64_t num_tokens, num_key_heads, num_heads, key_dim, value_dim;
   int64_t kernel;            // tokens that the convolution sees
   const float* convolution;  // [kernel][channels]
@@ -24,6 +24,8 @@ struct GatedDelta {
   const float* norm;         // [value_dim]
   float epsilon;
   float beta_scale;  // multiplies the sigmoid of beta
+  bool has_row_decays;     // each row of a matrix has a decay of its own, by `alpha` alone
+  bool has_sigmoid_gates;  // else those of silu
   bool is_tiled;    // head i has keys i modulo num_key_heads; else neighbouring heads share keys
   float* inputs;    // [entries][kernel - 1][channels], of the layer
   float* matrices;  // [entries][num_heads][key_dim][value_dim], of the layer

@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 
 from engine.interface.errors import ModelError
 from engine.models.architectures.latent.deepseek2 import Deepseek2, DeepseekV3, Glm4MoeLite
+from engine.models.architectures.latent.kimi_linear import KimiLinear
 from engine.models.architectures.latent.mistral4 import Mistral4
 from engine.models.parts.model import Model
 from engine.weights.formats.model_folder import JsonFile
@@ -24,6 +25,16 @@ SIZES = {
     "num_key_value_heads": 4, "max_position_embeddings": 512, "q_lora_rank": 32, "kv_lora_rank": 64,
     "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 48, "n_routed_experts": 8, "num_experts_per_tok": 2,
     "n_shared_experts": 1, "moe_intermediate_size": 32, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1,
+}  # fmt: skip
+
+# As it is published.
+KIMI: dict[str, Any] = {
+    "num_hidden_layers": 5, "q_lora_rank": None, "model_max_length": 1024, "num_expert_group": 1, "topk_group": 1,
+    "num_experts_per_token": 3, "moe_renormalize": True, "routed_scaling_factor": 2.446, "mla_use_nope": True,
+    "linear_attn_config": {
+        "head_dim": 32, "num_heads": 2, "short_conv_kernel_size": 4, "full_attn_layers": [4],
+        "kda_layers": [1, 2, 3, 5],
+    },
 }  # fmt: skip
 
 
@@ -42,6 +53,16 @@ def test_kimi_is_deepseek_by_another_name() -> None:
     assert opened(DeepseekV3, {**SIZES, "model_type": "kimi_k2"}) == opened(DeepseekV3, SIZES)
 
 
+def test_kimi_linear_is_read_as_it_is_published() -> None:
+    config = opened(KimiLinear, {**SIZES, **KIMI}).config
+    assert config.is_recurrent == (True, True, True, False, True)
+    assert (config.num_paged_layers, config.tables, config.context_length) == (1, (-1,), 1024)
+    assert (config.num_experts, config.num_picked, config.num_groups, config.share_scale) == (8, 3, 1, 2.446)
+    assert (config.delta.num_heads, config.delta.key_dim, config.delta.kernel) == (2, 32, 4)
+    assert config.dense_layers == (0,)
+    assert config.attention_scale == 48**-0.5
+
+
 def test_groups_count_only_where_the_method_says_so() -> None:
     config = opened(Deepseek2, {**SIZES, "topk_method": "group_limited_greedy"}).config
     assert (config.num_groups, config.num_picked_groups, config.num_best_of_group) == (4, 2, 1)
@@ -52,6 +73,15 @@ def test_groups_count_only_where_the_method_says_so() -> None:
 @pytest.mark.parametrize(
     ("architecture", "changes", "words"),
     [
+        (KimiLinear, {**KIMI, "layer_types": ["full_attention"] * 5}, "layers of both kinds are served together"),
+        (KimiLinear, {**KIMI, "layer_types": ["mamba"] * 5}, "it must list 5 times 'linear_attention'"),
+        (KimiLinear, {**KIMI, "mla_use_nope": False}, "mla_use_nope is false; latents that rotate are not served"),
+        (
+            KimiLinear,
+            {**KIMI, "linear_attn_config": {"full_attn_layers": [6]}},
+            "it must list layers, from 1 to 5",
+        ),
+        (KimiLinear, {**KIMI, "linear_attn_config": {"num_heads": 1 << 30}}, "a delta-net has 1073741824 heads"),
         (DeepseekV3, {"attention_bias": True}, "attention_bias is true; biases are not served"),
         (DeepseekV3, {"qk_rope_head_dim": 15}, "qk_rope_head_dim is 15; it must be even"),
         (DeepseekV3, {"kv_lora_rank": 0}, "kv_lora_rank is 0; it must be an integer from 1"),

@@ -1,0 +1,172 @@
+"""The pictures of Gemma 4 (Gemma Team, "Gemma 4", 2026): patches rotated by columns and rows, means over squares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from engine.models.encoders.patch_vision import BLOCK, PREFIX, PatchVision, attend, rotated
+from engine.weights.formats.model_folder import JsonFile
+from engine.weights.layout import Params
+from engine.weights.leaf import Leaf, LeafKind, Part, Stored
+from engine.weights.tensors import AsVector
+
+_FIRST = "patch_embedder.input_proj.weight"  # the first tensor of the tower
+_PROJECTION = "embed_vision.embedding_projection.weight"
+_LAYERS = "encoder.layers"
+_COLOURS = 255
+_THETA = 100.0
+_MOST = 1 << 16  # of any size
+# Where config.json says nothing; source: transformers' Gemma4VisionConfig.
+_DEFAULTS: dict[str, Any] = {
+    "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 16, "num_attention_heads": 12,
+    "head_dim": 64, "patch_size": 16, "pooling_kernel_size": 3, "position_embedding_size": 10_240,
+}  # fmt: skip
+_PRODUCTS = {
+    "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
+    "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj",
+}  # fmt: skip
+_BOUNDS = ("input_min", "input_max", "output_min", "output_max")
+_STANDARDS = ("std_bias", "std_scale")
+_NORMS = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+
+
+@dataclass(frozen=True)
+class Gemma4Vision(PatchVision):
+    """Each patch attends to all; the mean of a square becomes a token."""
+
+    head_dim: int
+    num_places: int  # rows and columns that have an embedding
+    epsilon: float
+    is_clipped: bool  # whether inputs and outputs of the layers' products have bounds
+    is_standardized: bool  # whether tokens are shifted and scaled by stored numbers
+    projection: str  # the name of the tensor behind the tower
+
+    largest = (70, 280, 1120)
+
+    @classmethod
+    def read(cls, config: JsonFile, tensor_names: Set[str], hidden_size: int) -> Gemma4Vision | None:
+        """Reads `config.json` of a folder; None where it has no tensors of an encoder. Raises ModelError."""
+        prefixes = [name.removesuffix(_FIRST) for name in tensor_names if name.endswith(_FIRST)]
+        projections = [name for name in tensor_names if name.endswith(_PROJECTION)]
+        vision = config.table("vision_config")
+        if vision is None or not prefixes or not projections:
+            return None
+        vision = vision.with_defaults(_DEFAULTS)
+        if vision.text("hidden_activation") not in (None, "gelu_pytorch_tanh"):
+            raise vision.error("hidden_activation", 'of this architecture it must be "gelu_pytorch_tanh"')
+        if vision.flag("attention_bias"):
+            raise vision.error("attention_bias", "biases are not served")
+        inner, feeding, depth, heads, head_dim, patch, merge, places = (
+            vision.required_integer(name, least=1, most=_MOST) for name in _DEFAULTS
+        )
+        if vision.integer("num_key_value_heads", least=1) not in (None, heads):
+            raise vision.error("num_key_value_heads", f"it must be that of heads, {heads}")
+        if head_dim % 4:
+            raise vision.error("head_dim", "it must be a multiple of 4")
+        return cls(
+            height=0, width=0, num_tokens=BLOCK, num_layers=depth, hidden_size=hidden_size, sees_both_ways=False,
+            prefix=prefixes[0], inner_size=inner, intermediate_size=feeding, num_heads=heads, patch_size=patch,
+            merge_size=merge, head_dim=head_dim, num_places=places,
+            epsilon=vision.positive_number("rms_norm_eps") or 1e-6,
+            is_clipped=vision.flag("use_clipped_linears") is True,
+            is_standardized=vision.flag("standardize") is True,
+            projection=projections[0],
+        )  # fmt: skip
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        inner, feeding, heads = self.inner_size, self.intermediate_size, self.num_heads * self.head_dim
+        shapes = dict.fromkeys(("q", "k", "v"), (heads, inner))
+        shapes |= {"o": (inner, heads), "gate": (feeding, inner), "up": (feeding, inner), "down": (inner, feeding)}
+        projection = Part((self.hidden_size, inner), {"safetensors": Stored(self.projection)})
+        return (
+            self.single("patch", (inner, 3 * self.patch_size**2), _FIRST),
+            self.single("place", (2, self.num_places, inner), "patch_embedder.position_embedding_table"),
+            *(
+                self.layered(name, shape, f"{_PRODUCTS[name]}.linear.weight", where=_LAYERS)
+                for name, shape in shapes.items()
+            ),
+            self.layered("q_norm", (self.head_dim,), "self_attn.q_norm.weight", where=_LAYERS),
+            self.layered("k_norm", (self.head_dim,), "self_attn.k_norm.weight", where=_LAYERS),
+            *(self.layered(name, (inner,), f"{name}.weight", where=_LAYERS) for name in _NORMS),
+            *((self._bounds_leaf(),) if self.is_clipped else ()),
+            *(self.single(name, (inner,), name) for name in _STANDARDS if self.is_standardized),
+            Leaf(f"{PREFIX}projection", LeafKind.VECTOR, (projection,), is_per_layer=False, is_exact=True),
+        )
+
+    def _bounds_leaf(self) -> Leaf:
+        """Four numbers of each product of a layer."""
+        parts = tuple(
+            Part((1,), {"safetensors": Stored(f"{self.prefix}{_LAYERS}.{{layer}}.{name}.{bound}", AsVector)})
+            for name in _PRODUCTS.values()
+            for bound in _BOUNDS
+        )
+        return Leaf(f"{PREFIX}bounds", LeafKind.VECTOR, parts, layers=tuple(range(self.num_layers)), is_exact=True)
+
+    def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
+        colours = 2 * (pixels.astype(jnp.float32) / _COLOURS - 0.5)
+        x = colours.reshape(len(pixels), -1) @ params[f"{PREFIX}patch"][0]
+        # A leaf is the tensor [column or row, place, inner] with all axes reversed.
+        table = params[f"{PREFIX}place"][0].transpose(2, 1, 0)
+        row, column = (jnp.minimum(each, self.num_places - 1) for each in self.places(len(pixels), grid))
+        made: jax.Array = x + table[0, column] + table[1, row]
+        return made
+
+    def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
+        def of(name: str) -> jax.Array:
+            leaf: jax.Array = lax.dynamic_index_in_dim(params[PREFIX + name], index, keepdims=False)
+            return leaf
+
+        def product(inputs: jax.Array, name: str) -> jax.Array:
+            if not self.is_clipped:
+                return inputs @ of(name)
+            first = len(_BOUNDS) * list(_PRODUCTS).index(name)
+            low, high, least, most = of("bounds")[first : first + len(_BOUNDS)]
+            return jnp.clip(jnp.clip(inputs, low, high) @ of(name), least, most)
+
+        def norm(values: jax.Array, name: str) -> jax.Array:
+            return _rms_norm(values, self.epsilon) * of(name)
+
+        attended = product(self._attended(norm(x, "input_layernorm"), grid, product, norm), "o")
+        x = x + norm(attended, "post_attention_layernorm")
+        inputs = norm(x, "pre_feedforward_layernorm")
+        mixed = jax.nn.gelu(product(inputs, "gate"), approximate=True) * product(inputs, "up")
+        return x + norm(product(mixed, "down"), "post_feedforward_layernorm")
+
+    def _attended(
+        self, inputs: jax.Array, grid: jax.Array, product: Callable[[jax.Array, str], jax.Array],
+        norm: Callable[[jax.Array, str], jax.Array],
+    ) -> jax.Array:  # fmt: skip
+        """What the product behind attention reads; half of a head is rotated by columns, the other half by rows."""
+        q, k, v = (product(inputs, name).reshape(len(inputs), self.num_heads, self.head_dim) for name in "qkv")
+        row, column = self.places(len(inputs), grid)
+        half = self.head_dim // 2
+        inverse = 1.0 / _THETA ** (np.arange(0, half, 2, dtype=np.float32) / half)
+        angles = [(each[:, None].astype(jnp.float32) * inverse)[:, None] for each in (column, row)]
+
+        def turned(heads: jax.Array) -> jax.Array:
+            halves = jnp.split(heads, 2, axis=-1)
+            return jnp.concatenate([rotated(*each) for each in zip(halves, angles, strict=True)], axis=-1)
+
+        is_real = row < grid[0] * self.merge_size
+        one_window = jnp.zeros(len(inputs), jnp.int32)
+        return attend(
+            turned(norm(q, "q_norm")), turned(norm(k, "k_norm")), _rms_norm(v, self.epsilon), is_real, one_window
+        )
+
+    def end(self, params: Params, x: jax.Array) -> jax.Array:
+        means = jnp.mean(x.reshape(-1, self.merge_size**2, self.inner_size), axis=1) * self.inner_size**0.5
+        if self.is_standardized:
+            means = (means - params[f"{PREFIX}std_bias"][0]) * params[f"{PREFIX}std_scale"][0]
+        projected: jax.Array = _rms_norm(means, self.epsilon) @ params[f"{PREFIX}projection"][0]
+        return projected
+
+
+def _rms_norm(x: jax.Array, epsilon: float) -> jax.Array:
+    return x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + epsilon)

@@ -1,0 +1,109 @@
+"""What encoders of pictures of any size share: patches in small squares, each of which becomes a token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from engine.models.encoders.vision_encoder import VisionEncoder
+from engine.weights.leaf import Leaf, LeafKind, Part, Stored
+
+PREFIX = "vision."  # of the leaves' names
+BLOCK = 64  # tokens whose embeddings lie beside each other
+_SCORES_AT_ONCE = 1 << 20  # of a head
+_UNSEEN = -1e30
+
+
+@dataclass(frozen=True)
+class PatchVision(VisionEncoder):
+    """The patches of each small square lie beside each other; squares are in the order of rows."""
+
+    prefix: str  # of the names of its tensors
+    inner_size: int
+    intermediate_size: int
+    num_heads: int
+    patch_size: int
+    merge_size: int  # patches on a side of a square
+
+    largest: ClassVar[tuple[int, ...]]  # tokens of the largest pictures of each bucket
+
+    def buckets(self, max_model_len: int) -> tuple[int, ...]:
+        """As `VisionEncoder.buckets`; a picture has fewer tokens than a sequence."""
+        smaller = tuple(bucket for bucket in self.largest if bucket < max_model_len)
+        return smaller if len(smaller) == len(self.largest) else (*smaller, max_model_len)
+
+    def pixels_shape(self, bucket: int) -> tuple[int, ...]:
+        return bucket * self.merge_size**2, self.patch_size, self.patch_size, 3
+
+    def inner_shape(self, bucket: int) -> tuple[int, int]:
+        return bucket * self.merge_size**2, self.inner_size
+
+    @property
+    def merged_size(self) -> int:
+        """Features of a square."""
+        return self.inner_size * self.merge_size**2
+
+    def single(self, leaf: str, shape: tuple[int, ...], tensor: str) -> Leaf:
+        """A tensor outside the layers."""
+        part = Part(shape, {"safetensors": Stored(self.prefix + tensor)})
+        return Leaf(PREFIX + leaf, LeafKind.VECTOR, (part,), is_per_layer=False, is_exact=True)
+
+    def layered(
+        self, leaf: str, shape: tuple[int, ...], *tensors: str, where: str = "blocks", number: int | None = None
+    ) -> Leaf:
+        """Tensors of each layer, or of so many entries of another list."""
+        parts = tuple(
+            Part(shape, {"safetensors": Stored(f"{self.prefix}{where}.{{layer}}.{each}")}) for each in tensors
+        )
+        layers = tuple(range(self.num_layers if number is None else number))
+        return Leaf(PREFIX + leaf, LeafKind.VECTOR, parts, layers=layers, is_exact=True)
+
+    def places(self, num_patches: int, grid: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The rows and the columns of patches; those behind the last one of the picture are beyond its rows."""
+        merge = self.merge_size
+        square, within = jnp.divmod(jnp.arange(num_patches), merge**2)
+        row, column = jnp.divmod(square, grid[1])
+        return row * merge + within // merge, column * merge + within % merge
+
+
+def attend(
+    q: jax.Array, k: jax.Array, v: jax.Array, is_real: jax.Array, window: jax.Array, is_full: jax.Array | None = None
+) -> jax.Array:
+    """Attention of patches, [num_patches, num_heads, size], to those of their window; [num_patches, inner].
+
+    Args:
+        q: scaled.
+        is_real: bool[num_patches], whether a patch may be seen.
+        window: int32[num_patches].
+        is_full: a bool, whether each patch sees all.
+    """
+    num_patches = len(q)
+    keys, values = k.transpose(1, 0, 2), v.transpose(1, 0, 2)
+    # Some queries at a time, because the scores of all would be large.
+    width = max(1, min(num_patches, _SCORES_AT_ONCE // num_patches))
+    num_blocks = -(-num_patches // width)
+    padding = num_blocks * width - num_patches
+    blocks = jnp.pad(q, ((0, padding), (0, 0), (0, 0))).reshape(num_blocks, width, *q.shape[1:])
+    windows = jnp.pad(window, (0, padding)).reshape(num_blocks, width)
+
+    def attend_block(block: tuple[jax.Array, jax.Array]) -> jax.Array:
+        queries, its_windows = block
+        sees = its_windows[:, None] == window[None]
+        sees = is_real[None] & (sees if is_full is None else sees | is_full)
+        # A padding query may see nothing; a finite number keeps its weights finite.
+        scores = jnp.where(sees, jnp.einsum("qhd,hkd->hqk", queries, keys), _UNSEEN)
+        return jnp.einsum("hqk,hkd->qhd", jax.nn.softmax(scores, axis=-1), values)
+
+    made: jax.Array = lax.map(attend_block, (blocks, windows))
+    return made.reshape(num_blocks * width, -1)[:num_patches]
+
+
+def rotated(heads: jax.Array, angles: jax.Array) -> jax.Array:
+    """[num_patches, num_heads, size], rotated by [num_patches, 1, size / 2]."""
+    first, second = jnp.split(heads, 2, axis=-1)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
