@@ -137,10 +137,19 @@ class PrefixCache:
         """Removes the names of the request's pages from the pool, because their content is wrong."""
         if self._snapshots is not None:
             self._snapshots.forget(request)
-        held = [page for table in request.tables for page in table if page.page_id != NULL_PAGE_ID]
+        pages = []
+        for group, table in enumerate(request.tables):
+            for index, page in enumerate(table):
+                if page.page_id != NULL_PAGE_ID:
+                    pages.append(page)
+                elif index < request.num_hashed_pages:  # it was given back
+                    found = self._pool.find(request.page_hashes[index].of_group(group))
+                    pages += [] if found is None else [found]
         if self.transfers is not None:
-            self.transfers.forget(held)
-        self._pool.forget(held)
+            self.transfers.forget(pages)
+        self._pool.touch(pages)
+        self._pool.forget(pages)
+        self._pool.release(pages)
         request.num_committed_tokens = 0
 
     def _seen_behind(self, num_pages: int) -> Iterator[tuple[int, int]]:

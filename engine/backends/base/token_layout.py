@@ -38,9 +38,7 @@ class TokenLayout(NamedTuple):
     last_seen: jax.Array | None = None  # int32[num_tokens], the last position that each token sees; None: its own
     rope_positions: jax.Array | None = None  # int32[num_tokens, axes], by which M-RoPE rotates; None: `positions`
     groups: PageGroups | None = None  # static; of layers with pages of their own; None: a page is of all layers
-    write_pages: jax.Array | None = (
-        None  # int32[num_groups, num_tokens], as `write_page` in each group; None: one group
-    )
+    write_pages: jax.Array | None = None  # int32[num_groups, num_tokens], in each group; None: there is one
 
     @property
     def num_decode_rows(self) -> int:

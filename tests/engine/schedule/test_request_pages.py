@@ -63,3 +63,19 @@ def test_sequences_that_fit_only_because_windows_give_back_do():
     assert 3 * 380 // world.page_size > world.pool.num_pages  # not even one, were all kept
     for name, prompt in prompts.items():
         assert outcomes[name].token_ids == expected_output(prompt, 0, 380, ignore_eos=True)
+
+
+def test_pages_given_back_are_forgotten_with_those_that_are_held():
+    world = long_world()
+    prompt = [1 + index % 37 for index in range(300)]
+    request, again = (
+        world.request("a", prompt, max_tokens=9, ignore_eos=True),
+        world.request("b", prompt[:90], max_tokens=1),
+    )
+
+    def forget_what_is_wrong() -> None:
+        world.scheduler.requests.prefixes.forget(request)
+        assert world.pool.num_cached == 0
+
+    world.run({0: [request], 4: [Call(forget_what_is_wrong)], 60: [again]})
+    assert again.num_cached_tokens == 0
