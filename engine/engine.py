@@ -129,7 +129,7 @@ class Engine:
             HostLost: another host is lost.
         """
         config.check_packages()
-        opened = open_model(path, language_model_only=config.language_model_only)
+        opened = open_model(path, language_model_only=config.language_model_only, mmproj=config.mmproj_path)
         refuse_unsupported(opened, config)
         group = open_group(config, opened, progress)
         try:
@@ -191,6 +191,7 @@ class Engine:
             backend_detail=backends.detail,
             pictures=picture_input(opened.model.encoder, layout, max_model_len),
             encoder_bytes=opened.encoder_bytes(backends.weights, Precision.of_engine(config)),
+            mmproj=None if opened.mmproj is None else str(opened.mmproj),
             is_encoder=opened.model.is_encoder,
             num_labels=opened.model.num_labels,
             head_pooling=opened.model.head_pooling,
@@ -282,7 +283,13 @@ class Engine:
         if path is None:
             raise ModelError("the engine was not loaded from a file, so that its weights cannot be read again")
         files = None if self._kv_offload is None else files_of(path)
-        opened = open_model(path, language_model_only=self.config.language_model_only)
+        # The encoder is the one that was found at the start, whatever lies beside the files now.
+        mmproj = self.model_info.mmproj
+        opened = open_model(
+            path,
+            language_model_only=self.runner.model.encoder is None,
+            mmproj=None if mmproj is None else Path(mmproj),
+        )
         opened = opened.for_context(self.model_info.max_model_len)
         if opened.model != self.runner.model:
             raise ModelError(f"{path} is of another shape: {opened.config} in the place of {self.runner.model.config}")

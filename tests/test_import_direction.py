@@ -75,6 +75,7 @@ ENGINE_BORDER = (
     "engine.weights.formats.gguf_file",
     "engine.weights.formats.gguf_shards",
     "engine.weights.formats.lfs_pointer",
+    "engine.weights.formats.mmproj_file",
     "engine.weights.formats.model_folder",
 )
 

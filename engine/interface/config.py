@@ -1,9 +1,11 @@
 """The engine's configuration: frozen once the engine is built."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from engine.interface.address import ENDPOINT, HOST_ADDRESS
@@ -99,6 +101,12 @@ class EngineConfig:
         metavar="TOKENS",
     )
     language_model_only: bool = setting(False, "of models that see pictures, load only what reads text")
+    mmproj: str | None = setting(
+        None,
+        "GGUF file of the encoder of pictures of a GGUF model; one beside the model if not given",
+        limit=NOT_EMPTY,
+        metavar="PATH",
+    )
     max_num_seqs: int = setting(64, "requests that run at once", limit=at_least(1), metavar="N")
     max_num_batched_tokens: int = setting(
         256,
@@ -261,6 +269,11 @@ class EngineConfig:
             )
 
     @property
+    def mmproj_path(self) -> Path | None:
+        """The file of the encoder of pictures; None: one beside the model, if there is one."""
+        return None if self.mmproj is None else Path(os.path.expanduser(self.mmproj))
+
+    @property
     def has_host_key(self) -> bool:
         """Whether the secret of the hosts of one model is given."""
         return self.coordinator_key is not None or self.coordinator_key_file is not None
@@ -304,3 +317,4 @@ class ModelInfo:
     head_pooling: Pooling = Pooling.CLS  # of a text that its head scores
     pictures: PictureInput | None = None  # None: it reads text alone
     encoder_bytes: int = 0  # of the weights, those of the encoder of pictures
+    mmproj: str | None = None  # the file of that encoder, where it has one of its own

@@ -19,7 +19,7 @@ from engine.weights.loader import bytes_in_memory
 
 def footprint(path: Path, config: EngineConfig) -> ModelFootprint:
     """The memory that an engine of this configuration would take for the model; raises ModelError or ValueError."""
-    opened = open_model(path, language_model_only=config.language_model_only)
+    opened = open_model(path, language_model_only=config.language_model_only, mmproj=config.mmproj_path)
     sizes, tensors = opened.config, opened.tensors
     backends = choose_backends(config, sizes)
     page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)

@@ -26,12 +26,14 @@ from engine.models.registry import (
     architecture_of_gguf,
     has_head_of_labels,
 )
+from engine.models.vision_file import WithVision, find_vision_file
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import ModelFolder
 from engine.weights.formats.safetensors_files import SafetensorsFiles
 from engine.weights.layout import Precision, WeightsLayout
 from engine.weights.loader import LeafTensors, Weights, bytes_in_memory, load_weights
 from engine.weights.quantised.folder_tensors import FolderTensors
+from engine.weights.tensors import TensorFile
 
 _NUM_NAMES_SHOWN = 3
 _PREFIX = "model."  # of the tensors of a decoder in the folder of a model with its head
@@ -47,6 +49,7 @@ class OpenModel:
     model: Model
     tensors: LeafTensors
     quantization: str | None  # how the file says that its matrices are quantised, such as "Q4_K_M" or "awq int4 g128"
+    mmproj: Path | None = None  # the file of its encoder of pictures, where that has one of its own
 
     @property
     def config(self) -> ModelConfig:
@@ -69,16 +72,21 @@ class OpenModel:
             return load_weights(self.tensors, layout, precision, progress)
 
 
-def open_model(path: Path, *, language_model_only: bool = False) -> OpenModel:
+def open_model(path: Path, *, language_model_only: bool = False, mmproj: Path | None = None) -> OpenModel:
     """Opens a folder in Hugging Face's layout or a GGUF file; raises ModelError if the model cannot be served.
 
     Args:
         language_model_only: of a model that sees pictures only what reads text is opened.
+        mmproj: the file of the encoder of pictures of a GGUF model; None: one beside the model, if there is one.
     """
     with naming(path):
-        if path.is_dir():
-            return _open_folder(path, language_model_only=language_model_only)
-        return _open_gguf(path)
+        if mmproj is not None and language_model_only:
+            raise ModelError(f"mmproj is {str(mmproj)!r}, and language_model_only leaves it out; give one of them")
+        if not path.is_dir():
+            return _open_gguf(path, mmproj, language_model_only=language_model_only)
+        if mmproj is not None:
+            raise ModelError(f"{path} is a folder, which has its own encoder; mmproj is for GGUF files")
+        return _open_folder(path, language_model_only=language_model_only)
 
 
 def refuse_unserved(path: Path) -> None:
@@ -124,17 +132,22 @@ def _open_folder(path: Path, *, language_model_only: bool) -> OpenModel:
     return OpenModel(path, architecture, model, tensors, files.quantization)
 
 
-def _open_gguf(path: Path) -> OpenModel:
-    file = GGUFTensors(path)
-    architecture = architecture_of_gguf(file)
-    model = architecture.model.from_gguf(file)
-    projections, head = projections_of_gguf(file), None if model.is_encoder else head_of_gguf(file)
+def _open_gguf(path: Path, mmproj: Path | None, *, language_model_only: bool) -> OpenModel:
+    text = GGUFTensors(path)
+    architecture = architecture_of_gguf(text)
+    model = architecture.model.from_gguf(text)
+    vision = None if language_model_only else find_vision_file(path, text, model, mmproj)
+    projections, head = projections_of_gguf(text), None if model.is_encoder else head_of_gguf(text)
     if head is not None:
         projections += (head,)
     model = _with_projections(path, model, projections, 0 if head is None else head.num_outputs)
-    tensors = LeafTensors(model.all_leaves(), model.config.num_layers, file, file.format)
+    file: TensorFile = text
+    if vision is not None:
+        model, file = vision.seen_by(model), WithVision(text, vision.mmproj)
+    leaves = model.all_leaves() if vision is None else tuple(map(vision.with_gguf_names, model.all_leaves()))
+    tensors = LeafTensors(leaves, model.config.num_layers, file, text.format)
     _check_shapes(path, tensors)
-    return OpenModel(path, architecture, model, tensors, file.quantization)
+    return OpenModel(path, architecture, model, tensors, text.quantization, None if vision is None else vision.path)
 
 
 def _with_projections(path: Path, model: Model, projections: tuple[Projection, ...], num_labels: int) -> Model:

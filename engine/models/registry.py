@@ -6,6 +6,7 @@ from typing import NamedTuple
 from engine.interface.errors import ModelError
 from engine.models.parts.model import Model
 from engine.weights.formats.gguf_tensors import GGUFTensors
+from engine.weights.formats.mmproj_file import ARCHITECTURE as MMPROJ
 from engine.weights.formats.model_folder import ModelFolder
 
 
@@ -161,6 +162,11 @@ def architecture_of_folder(folder: ModelFolder) -> Architecture:
 
 def architecture_of_gguf(file: GGUFTensors) -> Architecture:
     """Raises ModelError if the architecture is not supported."""
+    if file.architecture == MMPROJ:
+        raise ModelError(
+            "the file is an encoder of pictures (mmproj) and no model; give the file of its text model, and this one "
+            "by mmproj or beside it"
+        )
     # The ggml project knows Mixtral as Llama with experts.
     is_mixtral = file.architecture == "llama" and file.fields.value("expert_count")
     name = "mixtral" if is_mixtral else file.architecture

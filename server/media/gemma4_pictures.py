@@ -36,7 +36,7 @@ class Gemma4Pictures(PatchPictures):
     def switched(self, switches: Mapping[str, Any]) -> Self:
         """As `PictureFormat.switched`."""
         most, choices = switches[_MAX_SOFT_TOKENS], [each for each in _CHOICES if each <= self.tokens_limit]
-        if isinstance(most, bool) or most not in choices or not isinstance(self.sizing, FilledSize):
+        if type(most) is not int or most not in choices or not isinstance(self.sizing, FilledSize):
             allowed = ", ".join(map(str, choices)) or "none with this max_model_len"
             raise ValueError(f"{SWITCHES}.{_MAX_SOFT_TOKENS} is {shorten(most)}; it must be one of {allowed}")
         return replace(self, sizing=self.sizing._replace(max_squares=most))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from engine.interface.errors import ModelError
 from engine.interface.types import PictureInput
+from engine.weights.formats.mmproj_file import MmprojFile
 from engine.weights.formats.model_folder import ModelFolder
 from server.media.gemma3_pictures import read_gemma3_pictures
 from server.media.gemma4_pictures import read_gemma4_pictures
@@ -35,9 +36,21 @@ def read_picture_format(path: Path, pictures: PictureInput, token_text: Callable
         pictures: what the engine takes.
         token_text: the name of a token.
     """
-    folder = ModelFolder(path)
+    return picture_format_of(ModelFolder(path), pictures, token_text)
+
+
+def read_mmproj_format(mmproj: Path, model: Path, pictures: PictureInput, vocabulary: Sequence[str]) -> PictureFormat:
+    """The same of a GGUF model, whose encoder is in a file of its own."""
+    folder = MmprojFile(mmproj).as_folder(vocabulary, model)
+    return picture_format_of(folder, pictures, vocabulary.__getitem__)
+
+
+def picture_format_of(folder: ModelFolder, pictures: PictureInput, token_text: Callable[[int], str]) -> PictureFormat:
+    """As `read_picture_format`."""
     read = _READERS.get(folder.config.text("model_type") or "", read_gemma3_pictures)
     try:
         return read(folder, pictures, token_text)
     except IndexError as error:
-        raise ModelError(f"{path}: config.json names tokens of pictures that the vocabulary does not have") from error
+        raise ModelError(
+            f"{folder.path}: config.json names tokens of pictures that the vocabulary does not have"
+        ) from error

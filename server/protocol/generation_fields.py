@@ -85,7 +85,10 @@ def parse_switches(value: Any) -> Any:
     if not isinstance(value, dict):
         raise ValueError(f'{name} is {shorten(value)}; it must be an object like {{"max_pixels": 200704}}')
     _refuse_deep(value, name)
-    num_bytes = len(orjson.dumps(value))
+    try:
+        num_bytes = len(orjson.dumps(value))
+    except TypeError as error:  # of a program's own values, such as an integer of more than 64 bits
+        raise ValueError(f"{name} cannot be written as JSON: {error}") from error
     if num_bytes > MAX_SWITCH_BYTES:
         raise ValueError(f"{name} has {num_bytes} bytes as JSON; at most {MAX_SWITCH_BYTES} are allowed")
     return value

@@ -24,11 +24,12 @@ MAX_SHOWN_CHARS = 100  # of a wrong value, in an error
 # Settings of the server that the table of a model may give for that model alone.
 MODEL_SETTINGS = frozenset(
     {
-        "task", "dtype", "quantize", "max_model_len", "language_model_only", "chat_template", "sampling_defaults",
-        "seed", "tool_call_parser", "reasoning_parser", "max_num_seqs", "kv_cache_bytes", "kv_cache_dtype", "num_pages",
-        "target_gap", "max_num_batched_tokens", "matmul_backend", "attention_backend", "sleep_idle_seconds",
-        "no_prefix_caching", "max_num_queued_requests", "max_num_queued_tokens", "request_timeout", "queue_timeout",
-        "stall_timeout", "additional_properties", "ignore_media", "mm_processor_kwargs", "max_loras", "max_lora_rank",
+        "task", "dtype", "quantize", "max_model_len", "language_model_only", "mmproj", "chat_template",
+        "sampling_defaults", "seed", "tool_call_parser", "reasoning_parser", "max_num_seqs", "kv_cache_bytes",
+        "kv_cache_dtype", "num_pages", "target_gap", "max_num_batched_tokens", "matmul_backend", "attention_backend",
+        "sleep_idle_seconds", "no_prefix_caching", "max_num_queued_requests", "max_num_queued_tokens",
+        "request_timeout", "queue_timeout", "stall_timeout", "additional_properties", "ignore_media",
+        "mm_processor_kwargs", "max_loras", "max_lora_rank",
     }
 )  # fmt: skip
 # Fields of SamplingParams that a table may give a default; the others depend on the request.

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 FLAG_GROUPS: Mapping[str, tuple[str, ...]] = {
     "model": (
         "model", "config", "served_model_name", "task", "models_max", "models_max_bytes", "dtype", "quantize",
-        "max_model_len", "language_model_only", "chat_template", "default_chat_template_kwargs", "mm_processor_kwargs",
+        "max_model_len", "language_model_only", "mmproj", "mm_processor_kwargs", "chat_template",
+        "default_chat_template_kwargs",
         "sampling_defaults", "seed", "tool_call_parser", "reasoning_parser", "lora", "enable_lora", "max_loras",
         "max_lora_rank",
     ),

@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from engine.interface.config import EngineConfig
+from engine.interface.config import EngineConfig, ModelInfo
 from engine.interface.errors import ModelError
 from engine.interface.regular_file import open_regular
 from engine.interface.types import Progress
-from server.media.picture_formats import read_picture_format
+from server.media.picture_format import PictureFormat
+from server.media.picture_formats import read_mmproj_format, read_picture_format
 from server.model_sources.builtin_models import BUILTIN_MODELS
 from server.model_sources.model_store import ensure_model, name_of
 from server.startup.adapter_settings import limits_of, load_first, paths_of
 from server.startup.model_task import check_task
 from server.startup.settings import OPENAI_DEFAULTS, ServerSettings
 from server.text.text_model import TextModel
+from server.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from engine.client import EngineClient
@@ -115,10 +117,7 @@ def load_with(
         config = replace(config, max_model_len=text_model.sentences.max_tokens)
     try:
         engine = EngineClient.load(path, config, progress)
-        pictures = engine.model_info.pictures
-        if pictures is not None:
-            form = read_picture_format(path, pictures, text_model.tokenizer.token_text)
-            text_model = replace(text_model, pictures=form)
+        text_model = replace(text_model, pictures=_read_pictures(path, engine.model_info, text_model.tokenizer))
         return LoadedModel(engine, text_model)
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and _NO_MEMORY not in str(error):
@@ -128,6 +127,15 @@ def load_with(
             f"there is not enough memory for the model and its cache ({reason.rstrip('.')}); lower memory_utilization, "
             "num_pages, max_num_seqs or max_model_len, or take a smaller model (`eagre models` lists what fits)"
         ) from error
+
+
+def _read_pictures(path: Path, info: ModelInfo, tokenizer: Tokenizer) -> PictureFormat | None:
+    """How the model takes pictures; None where it reads text alone. Raises ModelError."""
+    if info.pictures is None:
+        return None
+    if info.mmproj is not None:
+        return read_mmproj_format(Path(info.mmproj), path, info.pictures, tokenizer.tokens)
+    return read_picture_format(path, info.pictures, tokenizer.token_text)
 
 
 def _read_template(path: Path) -> str:

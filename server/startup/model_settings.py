@@ -38,6 +38,7 @@ def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
         return (replace(settings, models=(model,), served_model_name=name, lora=lora),)
     if settings.takes_adapters:
         raise SettingsError(f"lora and enable_lora are for a server with one model, and there are {len(found)}")
+    _refuse_shared_encoder(settings, len(found))
     if settings.engine.num_hosts > 1:
         raise SettingsError(
             f"num_hosts is {settings.engine.num_hosts} and there are {len(found)} models; several hosts compute one"
@@ -67,6 +68,7 @@ def _of_tables(settings: ServerSettings) -> tuple[ServerSettings, ...]:
             f"lora and enable_lora are for a server with one model, and {settings.config} has tables of models; "
             "the key lora of a table names the adapters of its model"
         )
+    _refuse_shared_encoder(settings, len(tables))
     several = ((settings.engine.num_hosts, "num_hosts"), (settings.data_parallel, "data_parallel"))
     for number, name in several:
         if number > 1:
@@ -105,6 +107,15 @@ def _of_tables(settings: ServerSettings) -> tuple[ServerSettings, ...]:
     return tuple(each)
 
 
+def _refuse_shared_encoder(settings: ServerSettings, num_models: int) -> None:
+    """Raises SettingsError where one encoder of pictures is given for several models."""
+    if settings.engine.mmproj is not None and num_models > 1:
+        raise SettingsError(
+            f"mmproj is {settings.engine.mmproj!r} and there are {num_models} models; give each its own in its "
+            "table of a file (--config), or put the file beside the model"
+        )
+
+
 def _with_full_paths(adapters: Mapping[str, Path]) -> tuple[str, ...]:
     return tuple(f"{name}={os.path.abspath(path)}" for name, path in adapters.items())
 
@@ -134,7 +145,7 @@ def settings_of_another(settings: ServerSettings, first: ServerSettings, name: s
         raise SettingsError(_ONE_MODEL)
     return replace(
         first, models=(name,), served_model_name=name, tables=(), lora=(), enable_lora=False,
-        engine=_with_own_ports(first.engine, index),
+        engine=_with_own_ports(replace(first.engine, mmproj=None), index),
     )  # fmt: skip
 
 

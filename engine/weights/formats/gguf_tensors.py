@@ -15,8 +15,8 @@ from gguf.quants import dequantize
 
 from engine.interface.errors import ModelError
 from engine.weights.encodings import EncodedRows, Encoding
-from engine.weights.formats.fields import MAX_INTEGER, Fields
 from engine.weights.formats.file_array import FileArray
+from engine.weights.formats.gguf_fields import GGUFFields
 from engine.weights.formats.gguf_file import GGUFFile
 from engine.weights.formats.gguf_shards import tensors_of_shards
 from engine.weights.packing import Format
@@ -104,32 +104,6 @@ class FieldTensor:
 def field_name(key: str) -> str:
     """A name of a tensor in each layer for the numbers that a field of the file lists, given by its whole key."""
     return f"field {key} {{layer}}"
-
-
-class GGUFFields(Fields):
-    """The fields of a file's own architecture, by their keys without its name in front."""
-
-    def __init__(self, file: GGUFFile, architecture: str) -> None:
-        self._file = file
-        self._prefix = architecture
-
-    def value(self, key: str) -> Any:
-        return self._file.value(f"{self._prefix}.{key}")
-
-    def integer(self, key: str, *, least: int = 1, most: int = MAX_INTEGER) -> int | None:
-        """Numbers of any type count as integers where they are whole."""
-        value = self.positive_number(key)
-        if value is None:
-            return None
-        if value != int(value) or not least <= value <= most:
-            raise self.error(key, "it must be an int32 above 0")
-        return int(value)
-
-    def error(self, key: str, demand: str) -> ModelError:
-        return ModelError(f"the field '{self._prefix}.{key}' is {self.value(key)}; {demand}")
-
-    def missing(self, key: str) -> ModelError:
-        return ModelError(f"the file has no field '{self._prefix}.{key}' of one value")
 
 
 class GGUFTensors:

@@ -563,8 +563,14 @@ def with_gguf_names(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
 STATE_SPACES = {"granitemoehybrid", "falcon_h1", "nemotron_h", "mamba2", "jamba"}  # model types
 
 
-def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Path:
-    """Writes the model of a folder's `config.json` and tensors; of a model with pictures, the text's."""
+def write_gguf(
+    path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray],
+    add_more: Callable[[GGUFWriter], None] = lambda writer: None,
+) -> Path:  # fmt: skip
+    """Writes the model of a folder's `config.json` and tensors; of a model with pictures, the text's.
+
+    `add_more` writes further fields.
+    """
     name = config["architectures"][0]
     architecture, transform, extra = TWINS[name]
     config = config.get("text_config", config)
@@ -604,6 +610,7 @@ def write_gguf(path: Path, config: Mapping[str, Any], tensors: Mapping[str, np.n
         writer.add_value_length(config["head_dim"])
     add_rotary_of(writer, config)
     extra(writer, config)
+    add_more(writer)
     if architecture is MODEL_ARCH.APERTUS:
         add_xielu(writer, tensors, config["num_hidden_layers"])
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])

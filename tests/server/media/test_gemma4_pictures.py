@@ -75,6 +75,7 @@ def test_the_budget_of_a_request(tmp_path: Path) -> None:
     [
         ({"max_soft_tokens": 71}, "max_soft_tokens is 71; it must be one of 70, 140, 280"),
         ({"max_soft_tokens": 560}, "max_soft_tokens is 560; it must be one of 70, 140, 280"),
+        ({"max_soft_tokens": 280.0}, "max_soft_tokens is 280.0; it must be one of"),
         ({"max_soft_tokens": True}, "max_soft_tokens is true; it must be one of"),
         ({"max_pixels": 560}, 'has the name "max_pixels", .*; it has max_soft_tokens'),
     ],

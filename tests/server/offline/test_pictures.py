@@ -59,3 +59,11 @@ def test_a_picture_that_cannot_be_read_is_refused(make_llm: MakeLLM, tmp_path: P
 def test_a_model_that_reads_text_alone_refuses_them(make_llm: MakeLLM) -> None:
     with pytest.raises(InvalidParameter, match="reads text alone"):
         make_llm(FakeEngineClient()).chat(messages_of({"type": "image", "image": RED}))
+
+
+def test_settings_of_the_image_processor_are_checked(make_llm: MakeLLM) -> None:
+    llm = make_llm(FakeEngineClient(), SeeingTextModel())
+    for switches, words in (({"a": 1}, 'has the name "a"'), ({"a": 1 << 70}, "cannot be written as JSON")):
+        with pytest.raises(InvalidParameter, match=words) as refused:
+            llm.chat(messages_of({"type": "image", "image": RED}), mm_processor_kwargs=switches)
+        assert refused.value.param == "mm_processor_kwargs"

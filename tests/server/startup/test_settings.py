@@ -125,6 +125,7 @@ def test_every_setting_has_a_flag_and_a_variable(tmp_path: Path) -> None:
         "allowed_media_path": "pictures",
         "ignore_media": "1",
         "language_model_only": "1",
+        "mmproj": "mmproj.gguf",
         "allowed_origins": "https://a.example, https://b.example",
         "playground_peers": "http://a.example:8001,https://b.example",
         "trusted_proxies": "10.0.0.0/8, fd00::1",

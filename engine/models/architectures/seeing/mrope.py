@@ -11,6 +11,7 @@ import numpy as np
 from engine.models.parts import rotary
 from engine.models.parts.rotary import Rotary
 from engine.models.parts.rotary_config import kind_of, read_theta, rope_tables
+from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 
 _NUM_AXES = 3
@@ -47,6 +48,26 @@ def read_axes(
     if not is_whole or len(sections) != _NUM_AXES:
         demand = f"mrope_section must be {_NUM_AXES} sizes that add up to {num_pairs}"
         raise text.error("rope_parameters", demand)
+    return _of_pairs(sections, num_pairs, is_interleaved=is_interleaved)
+
+
+def read_mrope_of_gguf(file: GGUFTensors, usual: Rotary, *, is_interleaved: bool) -> Rotary:
+    """The rotary embedding of a GGUF file with its axes; raises ModelError.
+
+    A file without sections is one of text alone, in which all axes have the same positions.
+    """
+    key = "rope.dimension_sections"
+    sections, num_pairs = file.fields.value(key), len(usual.frequencies)
+    if sections is None:
+        return usual
+    are_sizes = isinstance(sections, list) and all(isinstance(each, int) and each >= 0 for each in sections)
+    if not are_sizes or len(sections) < _NUM_AXES or sum(sections[:_NUM_AXES]) != num_pairs or any(sections[3:]):
+        raise file.fields.error(key, f"it must be {_NUM_AXES} sizes that add up to {num_pairs}")
+    axes = _of_pairs(sections[:_NUM_AXES], num_pairs, is_interleaved=is_interleaved)
+    return dataclasses.replace(usual, axes=axes)
+
+
+def _of_pairs(sections: Sequence[int], num_pairs: int, *, is_interleaved: bool) -> tuple[int, ...]:
     axes = np.repeat(np.arange(_NUM_AXES), sections)
     if is_interleaved:
         axes = np.zeros(num_pairs, int)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from engine.models.architectures.qwen2 import Qwen2, read_windows
-from engine.models.architectures.seeing.mrope import read_mrope
+from engine.models.architectures.seeing.mrope import read_mrope, read_mrope_of_gguf
 from engine.models.architectures.seeing.seeing_decoder import SeeingDecoder, text_of, text_prefix
 from engine.models.encoders.qwen2_5_vision import Qwen25Vision
-from engine.models.parts import folder_config
+from engine.models.parts import folder_config, gguf_config
+from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 
 # Where config.json says nothing; source: transformers' Qwen2_5_VLTextConfig.
@@ -36,3 +37,9 @@ class Qwen25VL(SeeingDecoder, Qwen2):
         usual = folder_config.read_decoder(text, tensor_names, "qwen2_5_vl", rotary=rotary)
         usual = dataclasses.replace(usual, windows=read_windows(text, usual.num_layers), has_qkv_bias=True)
         return cls(usual, text_prefix(tensor_names), Qwen25Vision.read(config, tensor_names, usual.hidden_size))
+
+    @classmethod
+    def from_gguf(cls, file: GGUFTensors) -> Self:
+        usual = gguf_config.read_decoder(file)
+        rotary = read_mrope_of_gguf(file, usual.rotary[0], is_interleaved=False)
+        return cls(dataclasses.replace(usual, rotary=(rotary,), has_qkv_bias=True))

@@ -1,14 +1,16 @@
 """The Qwen3-VL architecture (Qwen Team, "Qwen3-VL Technical Report", 2025): Qwen3, M-RoPE, and pictures."""
 
+import dataclasses
 from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any, Self
 
 from engine.models.architectures.qwen3 import Qwen3
-from engine.models.architectures.seeing.mrope import read_mrope
+from engine.models.architectures.seeing.mrope import read_mrope, read_mrope_of_gguf
 from engine.models.architectures.seeing.seeing_decoder import SeeingDecoder, text_of, text_prefix
 from engine.models.encoders.qwen3_vision import Qwen3Vision
-from engine.models.parts import folder_config
+from engine.models.parts import folder_config, gguf_config
+from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 
 # Where config.json says nothing; source: transformers' Qwen3VLTextConfig.
@@ -33,3 +35,9 @@ class Qwen3VL(SeeingDecoder, Qwen3):
         )  # fmt: skip
         usual = folder_config.read_decoder(text, tensor_names, "qwen3_vl", rotary=rotary)
         return cls(usual, text_prefix(tensor_names), Qwen3Vision.read(config, tensor_names, usual.hidden_size))
+
+    @classmethod
+    def from_gguf(cls, file: GGUFTensors) -> Self:
+        usual = gguf_config.read_decoder(file)
+        rotary = read_mrope_of_gguf(file, usual.rotary[0], is_interleaved=True)
+        return cls(dataclasses.replace(usual, rotary=(rotary,)))

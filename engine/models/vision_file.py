@@ -1,0 +1,301 @@
+"""The encoder of pictures of a GGUF model, in a file of its own: found, checked, and put beside the text model."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine.interface.errors import ModelError, naming
+from engine.models.architectures.seeing.idefics3 import Idefics3
+from engine.models.encoders.gemma3_vision import Gemma3Vision
+from engine.models.encoders.idefics3_vision import Idefics3Vision
+from engine.models.encoders.qwen2_5_vision import Qwen25Vision
+from engine.models.encoders.qwen3_vision import Qwen3Vision
+from engine.models.encoders.vision_encoder import VisionEncoder
+from engine.models.parts.gguf_config import read_count
+from engine.models.parts.model import Model
+from engine.weights.encodings import EncodedRows
+from engine.weights.formats.gguf_tensors import GGUFTensor, GGUFTensors
+from engine.weights.formats.mmproj_file import SECOND_FRAME, TOKENS, MmprojFile, OtherMmproj, is_mmproj_name
+from engine.weights.formats.model_folder import JsonFile
+from engine.weights.leaf import Leaf, Part, Stored
+from engine.weights.packing import Format
+from engine.weights.tensors import FileTensor
+
+_PATCH = "v.patch_embd.weight"
+_QKV = "attn_qkv"
+_UP, _DOWN = ".ffn_up.", ".ffn_down."
+_MAX_NAMES_SHOWN = 3
+# By how many bits a number has, files of one encoder are tried in this order where nothing else tells them apart.
+_PREFERRED_TYPES = ("f16", "bf16", "f32", "q8_0")
+
+# The names of tensors of a folder, behind their prefix and without `.weight`, and those of a GGUF file.
+_SIGLIP = {
+    "embeddings.patch_embedding": "v.patch_embd",
+    "embeddings.position_embedding": "v.position_embd",
+    "encoder.layers.{layer}.layer_norm1": "v.blk.{layer}.ln1",
+    "encoder.layers.{layer}.layer_norm2": "v.blk.{layer}.ln2",
+    "encoder.layers.{layer}.self_attn.q_proj": "v.blk.{layer}.attn_q",
+    "encoder.layers.{layer}.self_attn.k_proj": "v.blk.{layer}.attn_k",
+    "encoder.layers.{layer}.self_attn.v_proj": "v.blk.{layer}.attn_v",
+    "encoder.layers.{layer}.self_attn.out_proj": "v.blk.{layer}.attn_out",
+    "encoder.layers.{layer}.mlp.fc1": "v.blk.{layer}.ffn_up",
+    "encoder.layers.{layer}.mlp.fc2": "v.blk.{layer}.ffn_down",
+    "post_layernorm": "v.post_ln",
+}
+_QWEN = {
+    "patch_embed.proj": "v.patch_embd",
+    "pos_embed": "v.position_embd",
+    "blocks.{layer}.norm1": "v.blk.{layer}.ln1",
+    "blocks.{layer}.norm2": "v.blk.{layer}.ln2",
+    "blocks.{layer}.attn.qkv": f"v.blk.{{layer}}.{_QKV}",
+    "blocks.{layer}.attn.proj": "v.blk.{layer}.attn_out",
+    "blocks.{layer}.mlp.gate_proj": "v.blk.{layer}.ffn_gate",
+    "blocks.{layer}.mlp.up_proj": "v.blk.{layer}.ffn_up",
+    "blocks.{layer}.mlp.down_proj": "v.blk.{layer}.ffn_down",
+    "blocks.{layer}.mlp.linear_fc1": "v.blk.{layer}.ffn_up",
+    "blocks.{layer}.mlp.linear_fc2": "v.blk.{layer}.ffn_down",
+    "merger.ln_q": "v.post_ln",
+    "merger.norm": "v.post_ln",
+    "merger.mlp.0": "mm.0",
+    "merger.mlp.2": "mm.2",
+    "merger.linear_fc1": "mm.0",
+    "merger.linear_fc2": "mm.2",
+    "deepstack_merger_list.{layer}.norm": "v.deepstack.{layer}.norm",
+    "deepstack_merger_list.{layer}.linear_fc1": "v.deepstack.{layer}.fc1",
+    "deepstack_merger_list.{layer}.linear_fc2": "v.deepstack.{layer}.fc2",
+}
+
+
+class _Family(NamedTuple):
+    read: Callable[[JsonFile, Set[str], int], VisionEncoder | None]
+    first: tuple[str, ...]  # the tensors of a folder by which `read` knows that there is an encoder
+    prefix: str  # of the names of tensors in a folder
+    names: Mapping[str, str]
+    decoder: type[Model] | None = None  # where the text model alone is of another class
+
+
+# By the projectors of `PROJECTORS`.
+_FAMILIES: Mapping[str, _Family] = {
+    "gemma3": _Family(
+        Gemma3Vision.read,
+        ("embeddings.patch_embedding.weight", "mm_input_projection_weight"),
+        "",
+        {
+            **_SIGLIP,
+            "mm_input_projection_weight": "mm.input_projection.weight",
+            "mm_soft_emb_norm": "mm.soft_emb_norm",
+        },
+    ),
+    "idefics3": _Family(
+        Idefics3Vision.read,
+        ("model.connector.modality_projection.proj.weight",),
+        "model.vision_model.",
+        {**_SIGLIP, "model.connector.modality_projection.proj": "mm.model.fc"},
+        Idefics3,
+    ),
+    "qwen2.5vl_merger": _Family(Qwen25Vision.read, ("patch_embed.proj.weight",), "", _QWEN),
+    "qwen3vl_merger": _Family(Qwen3Vision.read, ("patch_embed.proj.weight",), "", _QWEN),
+}
+
+
+@dataclass(frozen=True)
+class VisionFile:
+    """A file of an encoder that fits a text model."""
+
+    mmproj: MmprojFile
+    encoder: VisionEncoder
+    family: _Family
+
+    @property
+    def path(self) -> Path:
+        return self.mmproj.path
+
+    def seen_by(self, model: Model) -> Model:
+        """The text model with this encoder."""
+        changes: dict[str, Any] = {"vision": self.encoder}
+        if self.family.decoder is not None:
+            return self.family.decoder(model.config, **changes)
+        return dataclasses.replace(model, **changes)
+
+    def with_gguf_names(self, leaf: Leaf) -> Leaf:
+        """A leaf with the names of its tensors in GGUF files, which those of an encoder lack."""
+        if all("gguf" in part.stored for part in leaf.parts):
+            return leaf
+        parts = tuple(made for part in leaf.parts for made in self._parts(part))
+        layers = leaf.layers
+        if any(part.stored["gguf"].name.startswith("v.deepstack.") for part in parts):
+            layers = self.mmproj.deep_layers
+        return dataclasses.replace(leaf, parts=parts, layers=layers)
+
+    def check_names(self, leaves: tuple[Leaf, ...]) -> None:
+        """Raises ModelError where the file has tensors of pictures that the encoder does not."""
+        used = {SECOND_FRAME}
+        for leaf in leaves:
+            for part in leaf.parts:
+                name = part.stored["gguf"].name
+                used |= {name.format(layer=layer) for layer in (leaf.layers or (0,) if leaf.is_per_layer else (0,))}
+        unknown = sorted(self.mmproj.names - used)
+        if unknown:
+            shown = ", ".join(map(repr, unknown[:_MAX_NAMES_SHOWN]))
+            more = f" and {len(unknown) - _MAX_NAMES_SHOWN} more" if len(unknown) > _MAX_NAMES_SHOWN else ""
+            raise ModelError(
+                f"{self.mmproj.path} has what the encoder {self.mmproj.kind} does not: the tensors {shown}{more}"
+            )
+
+    def _parts(self, part: Part) -> tuple[Part, ...]:
+        """A part of a folder's encoder with its name; queries, keys and values may be tensors of their own."""
+        name = self._renamed(part.stored["safetensors"].name)
+        if _QKV in name and name.format(layer=0) not in self.mmproj.tensors:
+            shape = (part.shape[0] // 3, *part.shape[1:])
+            return tuple(Part(shape, {"gguf": Stored(name.replace(_QKV, f"attn_{kind}"))}) for kind in "qkv")
+        return (Part(part.shape, {"gguf": Stored(name)}),)
+
+    def _renamed(self, name: str) -> str:
+        name, names = name.removeprefix(self.family.prefix), self.family.names
+        if name in names:
+            return names[name]
+        place, _, suffix = name.rpartition(".")
+        made = f"{names[place]}.{suffix}"
+        # Converters of old have exchanged the names of the two products.
+        if self._is_exchanged and _UP in made:
+            return made.replace(_UP, _DOWN)
+        return made.replace(_DOWN, _UP) if self._is_exchanged else made
+
+    @property
+    def _is_exchanged(self) -> bool:
+        """Whether what is called the second product of a block has the inputs of the first one."""
+        vision, down = self.mmproj.config.table("vision_config"), self.mmproj.tensors.get(f"v.blk.0{_DOWN}weight")
+        if vision is None or down is None or len(down.shape) != 2:
+            return False
+        inner, feeding = vision.value("hidden_size"), vision.value("intermediate_size")
+        return inner != feeding and tuple(map(int, down.shape)) == (inner, feeding)  # as stated: the inputs first
+
+
+class WithVision:
+    """A `TensorFile` of a text model and of its encoder."""
+
+    def __init__(self, text: GGUFTensors, vision: MmprojFile) -> None:
+        self._text, self._vision = text, vision
+        self.names = text.names | vision.names
+
+    def tensor(self, name: str) -> FileTensor | None:
+        """A tensor by its name, or None; raises ModelError as that of the text model."""
+        if not name.startswith(("v.", "mm.")):
+            return self._text.tensor(name)
+        stored = self._vision.tensors.get(name)
+        if stored is None:
+            raise ModelError(f"{self._vision.path} has no tensor {name!r}")
+        if name != _PATCH or not self._vision.has_frames:
+            return GGUFTensor(stored)
+        second = self._vision.tensors.get(SECOND_FRAME)
+        return _Frames(tuple(GGUFTensor(each) for each in (stored, second) if each is not None))
+
+
+@dataclass(frozen=True)
+class _Frames:
+    """The matrix of patches [inner, colour, frame, row, column], of which a file holds each frame by itself."""
+
+    frames: tuple[GGUFTensor, ...]
+    format: Format = Format.BFLOAT16
+
+    @property
+    def name(self) -> str:
+        return self.frames[0].name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A tensor of another shape keeps it, so that a check of shapes reports it."""
+        shape = self.frames[0].shape
+        if len(shape) != 4 or any(frame.shape != shape for frame in self.frames):
+            return self.frames[-1].shape
+        return (*shape[:2], len(self.frames), *shape[2:])
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(frame.num_bytes for frame in self.frames)
+
+    def float32(self) -> np.ndarray:
+        return np.stack([frame.float32() for frame in self.frames], axis=2)
+
+    def encoded(self) -> EncodedRows | None:
+        return None
+
+    def expert(self, index: int) -> _Frames:
+        return self
+
+
+def find_vision_file(path: Path, file: GGUFTensors, model: Model, given: Path | None) -> VisionFile | None:
+    """The encoder of a GGUF model: of the file that is given, or of one beside the model that fits it.
+
+    Raises ModelError where that file is damaged, or the one that is given belongs to another model.
+    """
+    if given is not None:
+        return _read(given, path, file, model)
+    for beside in _beside(path):
+        try:
+            return _read(beside, path, file, model)
+        except OtherMmproj:
+            continue
+        except ModelError as error:
+            raise ModelError(f"{error}; language_model_only serves the text model without this file") from error
+    return None
+
+
+def _beside(path: Path) -> list[Path]:
+    """The encoders in the folder of a model, in the order in which they are tried."""
+    try:
+        found = [each for each in path.parent.iterdir() if is_mmproj_name(each.name) and each.is_file()]
+    except OSError:
+        return []
+    words = _words(path.name)
+
+    def rank(each: Path) -> tuple[int, int, str]:
+        name = each.name.lower()
+        of_type = (index for index, kind in enumerate(_PREFERRED_TYPES) if re.search(rf"(^|[-_.]){kind}[-_.]", name))
+        return -len(words & _words(each.name)), next(of_type, len(_PREFERRED_TYPES)), name
+
+    return sorted((each for each in found if each != path), key=rank)
+
+
+def _words(name: str) -> set[str]:
+    """The parts of a file's name, without its type."""
+    return {word for word in re.split(r"[-_.]", name.lower()) if word and word not in ("gguf", *_PREFERRED_TYPES)}
+
+
+def _read(mmproj: Path, path: Path, file: GGUFTensors, model: Model) -> VisionFile:
+    """The encoder in a file, for the text model of `path`; raises OtherMmproj or ModelError."""
+    vision = MmprojFile(mmproj)
+    if file.architecture not in vision.projector.architectures:
+        raise OtherMmproj(
+            f"{mmproj} has the projector {vision.kind!r}, for text models of the architecture "
+            f"{' or '.join(vision.projector.architectures)}; that of {path} is {file.architecture}"
+        )
+    hidden_size = model.config.hidden_size
+    if vision.num_features != hidden_size:
+        raise OtherMmproj(
+            f"{mmproj} is of another model than {path}: a picture's embeddings have {vision.num_features} features, "
+            f"those of its tokens {hidden_size}"
+        )
+    vocabulary = file.value(TOKENS)
+    vision.token_ids(vocabulary if isinstance(vocabulary, list) else [], path)
+    family = _FAMILIES[vision.kind]
+    with naming(mmproj):
+        encoder = family.read(vision.config, frozenset(family.first), hidden_size)
+    if encoder is None:
+        raise ModelError(f"{mmproj} has no encoder of pictures")
+    num_deep = read_count(file, "n_deepstack_layers")
+    if encoder.num_deep != num_deep:
+        raise OtherMmproj(
+            f"{mmproj} is of another model than {path}: it has deep stack in {encoder.num_deep} layers, "
+            f"and the text model takes it in {num_deep}"
+        )
+    found = VisionFile(vision, encoder, family)
+    found.check_names(tuple(map(found.with_gguf_names, encoder.leaves())))
+    return found

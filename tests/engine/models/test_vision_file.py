@@ -1,0 +1,117 @@
+"""Encoders of pictures in GGUF files of their own, against the same models in folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+
+from engine.backends.xla.matrices import ArrayLayout
+from engine.interface.errors import ModelError
+from engine.models.open_model import OpenModel, open_model
+from engine.weights.layout import Params, Precision
+from tests.golden.pictures.mmproj_twins import write_mmproj, write_text
+from tests.golden.pictures.tiny_folder import write_tiny_folder
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "pictures"
+FAMILIES = ("gemma3", "smolvlm", "qwen2_5_vl", "qwen3_vl")
+
+
+def golden(name: str) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+    return values
+
+
+def loaded(model: OpenModel) -> Params:
+    return model.load(ArrayLayout(), Precision("float32", None), lambda *step: None).params
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_same_model_as_in_a_folder(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    text = write_text(tmp_path / "tiny.gguf", name, golden(name))
+    mmproj = write_mmproj(tmp_path / "mmproj-tiny.gguf", name, golden(name))
+    one, other = open_model(write_tiny_folder(folder, golden(name))), open_model(text)
+    assert other.mmproj == mmproj
+    assert one.model.encoder is not None
+    assert other.model.encoder is not None
+    assert type(one.model) is type(other.model)
+    for size in ("height", "width", "num_tokens", "num_layers", "num_deep", "uses_mrope"):
+        assert getattr(one.model.encoder, size) == getattr(other.model.encoder, size)
+    expected, found = loaded(one), loaded(other)
+    assert expected.keys() == found.keys()
+    for leaf, values in expected.items():
+        np.testing.assert_array_equal(np.asarray(values), np.asarray(found[leaf]), err_msg=leaf)
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0"])
+def test_smaller_types_of_numbers(kind: str, tmp_path: Path) -> None:
+    text = write_text(tmp_path / "tiny.gguf", "gemma3", golden("gemma3"))
+    exact = write_mmproj(tmp_path / "exact.gguf", "gemma3", golden("gemma3"))
+    small = write_mmproj(tmp_path / "small.gguf", "gemma3", golden("gemma3"), GGMLQuantizationType[kind])
+    expected, found = (loaded(open_model(text, mmproj=path)) for path in (exact, small))
+    name = "vision.projection"
+    np.testing.assert_allclose(np.asarray(found[name]), np.asarray(expected[name]), atol=0.004)
+
+
+def test_a_file_beside_the_model_is_taken_where_it_fits(tmp_path: Path) -> None:
+    text = write_text(tmp_path / "tiny.gguf", "gemma3", golden("gemma3"))
+    assert open_model(text).model.encoder is None
+    write_mmproj(tmp_path / "mmproj-a.gguf", "qwen3_vl", golden("qwen3_vl"))
+    assert open_model(text).model.encoder is None
+    fitting = write_mmproj(tmp_path / "mmproj-b.gguf", "gemma3", golden("gemma3"))
+    assert open_model(text).mmproj == fitting
+    assert open_model(text, language_model_only=True).model.encoder is None
+    named = write_mmproj(tmp_path / "mmproj-tiny-f16.gguf", "gemma3", golden("gemma3"))
+    assert open_model(text).mmproj == named
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("qwen3_vl", {}, "for text models of the architecture qwen3vl"),
+        ("gemma3", {"vision.projection_dim": 128}, "a picture's embeddings have 128 features, those of its tokens 64"),
+        ("gemma3", {"projector_type": "ultravox"}, "'ultravox', which is not served"),
+        ("gemma3", {"has_vision_encoder": False}, "is an encoder of sound"),
+        ("gemma3", {"vision.image_mean": [0.4, 0.5, 0.5]}, "vision.image_mean"),
+        ("gemma3", {"vision.block_count": 60_000}, "too few for 60000 layers"),
+        ("gemma3", {"vision.block_count": 3}, "has no tensor 'v.blk.2.ln1.weight'"),
+        ("gemma3", {"vision.block_count": 1}, "has what the encoder gemma3 does not"),
+        ("gemma3", {"vision.patch_size": 4_000_000_000}, "clip.vision.patch_size"),
+        ("gemma3", {"vision.patch_size": 65_536}, "scale_factor"),
+        ("gemma3", {"vision.feed_forward_length": 47}, "has shape"),
+        ("gemma3", {"vision.attention.head_count": None}, "no field 'clip.vision.attention.head_count'"),
+    ],
+)
+def test_refused(name: str, changes: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    text = write_text(tmp_path / "tiny.gguf", "gemma3", golden("gemma3"))
+    mmproj = write_mmproj(tmp_path / "encoder.gguf", name, golden(name), **changes)
+    with pytest.raises(ModelError, match=reason):
+        open_model(text, mmproj=mmproj)
+
+
+def test_an_encoder_is_no_model_and_a_model_no_encoder(tmp_path: Path) -> None:
+    text = write_text(tmp_path / "tiny.gguf", "gemma3", golden("gemma3"))
+    mmproj = write_mmproj(tmp_path / "encoder.gguf", "gemma3", golden("gemma3"))
+    with pytest.raises(ModelError, match="is an encoder of pictures"):
+        open_model(mmproj)
+    with pytest.raises(ModelError, match="is no encoder of pictures"):
+        open_model(text, mmproj=text)
+    with pytest.raises(ModelError, match="cannot be read"):
+        open_model(text, mmproj=tmp_path / "missing.gguf")
+    with pytest.raises(ModelError, match="language_model_only"):
+        open_model(text, mmproj=mmproj, language_model_only=True)
+
+
+def test_a_truncated_file_beside_the_model_is_named(tmp_path: Path) -> None:
+    text = write_text(tmp_path / "tiny.gguf", "gemma3", golden("gemma3"))
+    whole = write_mmproj(tmp_path / "encoder.gguf", "gemma3", golden("gemma3")).read_bytes()
+    for length in (3, 100, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "mmproj-tiny.gguf").write_bytes(whole[:length])
+        with pytest.raises(ModelError, match=r"mmproj-tiny\.gguf .*language_model_only serves the text model"):
+            open_model(text)
