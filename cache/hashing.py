@@ -4,6 +4,8 @@ A hash covers that of the page's parent, so equal hashes mean equal prefixes. Th
 with the hash and compared on a hit, so a collision is harmless.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import sha256
@@ -23,6 +25,14 @@ class PageHash(NamedTuple):
     hash_value: bytes
     token_ids: tuple[int, ...]
     extra_keys: tuple[str, ...] = ()
+    group: int = 0  # of layers, whose keys and values are in the page
+
+    def of_group(self, group: int) -> PageHash:
+        """The name of the page of the same tokens in another group, of this name in the first one."""
+        if not group:
+            return self
+        value = self.hash_value
+        return PageHash(value[:-1] + bytes((value[-1] ^ group,)), self.token_ids, self.extra_keys, group)
 
 
 @lru_cache(maxsize=16)  # an engine has one page size

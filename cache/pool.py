@@ -106,15 +106,15 @@ class PagePool:
     def cache_page(self, page: CachePage, page_hash: PageHash, parent_hash: bytes | None = None) -> None:
         """Names the content of an active page full of committed tokens; a page that has the name already keeps it.
 
-        The listener receives `parent_hash`, None for a sequence's first page. Raises ValueError if no request holds the
-        page.
+        The listener receives `parent_hash`, None for a sequence's first page; it gets events of the first group alone.
+        Raises ValueError if no request holds the page.
         """
         if page.ref_cnt < 1:
             raise ValueError(f"page {page.page_id} is hashed while nobody holds it")
         if page_hash.hash_value not in self._page_by_hash:
             page.set_hash(page_hash)
             self._page_by_hash[page_hash.hash_value] = page
-            if self.listener is not None:
+            if self.listener is not None and not page_hash.group:
                 self.listener(PageStored(page_hash, parent_hash))
 
     def find(self, page_hash: PageHash) -> CachePage | None:
@@ -183,5 +183,5 @@ class PagePool:
     def _unname(self, page: CachePage, page_hash: PageHash) -> None:
         del self._page_by_hash[page_hash.hash_value]
         page.reset_hash()
-        if self.listener is not None:
+        if self.listener is not None and not page_hash.group:
             self.listener(PageRemoved(page_hash.hash_value))

@@ -47,6 +47,7 @@ class PageTransfers:
         make_threads: Callable[..., TransferThreads] = TransferThreads,
     ) -> None:
         self.num_read = 0  # pages that came into the pool
+        self.num_read_of_first = 0  # those of the first group of layers
         self.on_arrival: Callable[[], None] = lambda: None  # called by other threads for `import_pages`
         self._pool = pool
         self._device = device
@@ -224,7 +225,9 @@ class PageTransfers:
         num_written = 0
         while job.is_active and num_written < most and job.num_imported in job.ready:
             page_hash = job.names[job.num_imported]
-            parent_hash = job.names[job.num_imported - 1].hash_value if job.num_imported else job.parent_hash
+            parent_hash, before = job.parent_hash, job.names[job.num_imported - 1] if job.num_imported else None
+            if before is not None and before.group == page_hash.group:
+                parent_hash = before.hash_value
             content = job.ready.pop(job.num_imported)
             is_known = self._pool.find(page_hash) is not None  # another request has computed it meanwhile
             if not is_known and (content is None or not self._pool.num_allocatable):
@@ -236,6 +239,7 @@ class PageTransfers:
                 self._pool.cache_page(page, page_hash, parent_hash)
                 self._pool.release([page])
                 num_written += 1
+                self.num_read_of_first += page_hash.group == 0
             self._arriving.discard(page_hash.hash_value)
             job.num_imported += 1
             if job.num_imported == len(job.names):

@@ -1,7 +1,10 @@
 """The prefix cache: requests reuse the pages of a common prefix instead of computing it again."""
 
+from collections.abc import Iterator, Sequence
+
 from cache.hashing import PageHash, hash_request_tokens, sha256_hash
-from cache.page import CachePage
+from cache.page import NULL_PAGE_ID, CachePage
+from cache.page_groups import first_seen_page, longest_prefix
 from cache.pool import PagePool
 from engine.kv_transfer.transfers import PageTransfers
 from engine.schedule.request import Request
@@ -13,24 +16,35 @@ class PrefixCache:
     """Names the pages of requests and finds named pages in the pool, perhaps while another request computes them."""
 
     def __init__(
-        self, pool: PagePool, page_size: int, *, is_enabled: bool, snapshots: StateSnapshots | None = None
-    ) -> None:
+        self, pool: PagePool, page_size: int, *, is_enabled: bool, snapshots: StateSnapshots | None = None,
+        windows: Sequence[int] = (0,),
+    ) -> None:  # fmt: skip
         self._pool = pool
         self._snapshots = snapshots if is_enabled else None  # None: no layer is recurrent, or nothing is remembered
         self._expected: list[tuple[Request, int]] = []  # with snapshots: pages that the plan under way fills
         self._page_size = page_size
+        self._windows = tuple(windows)  # of each group of layers with pages of its own; 0: they see all
         self._is_enabled = is_enabled
         self._computing: dict[bytes, Request] = {}  # page hash -> the running request that will commit it
         self.transfers: PageTransfers | None = None  # None: no KV offload
 
-    def match(self, request: Request) -> list[CachePage]:
-        """The cached pages of the longest remembered prefix of the request; no reference is added.
+    def match(self, request: Request) -> list[list[CachePage]]:
+        """The cached pages of the longest remembered prefix of the request, in each group; no reference is added.
 
-        With recurrent layers it ends where there is a snapshot.
+        With recurrent layers it ends where there is a snapshot. Groups with a window have the null page where the rest
+        of the request does not see the page.
         """
         names = self._reusable(request)
-        pages = self._pool.match_prefix(names)
-        return pages if self._snapshots is None else pages[: self._snapshots.longest(names, len(pages))]
+        if not any(self._windows):
+            pages = self._pool.match_prefix(names)
+            return [pages if self._snapshots is None else pages[: self._snapshots.longest(names, len(pages))]]
+        num_pages = longest_prefix(names, self._windows, self._page_size, self._is_cached)
+        tables = [[self._pool.pages[NULL_PAGE_ID]] * num_pages for _ in self._windows]
+        for group, index in self._seen_behind(num_pages):
+            page = self._pool.find(names[index].of_group(group))
+            assert page is not None
+            tables[group][index] = page
+        return tables
 
     def must_wait(self, request: Request) -> bool:
         """Whether a page that this request could reuse is being computed by a running request, or loaded."""
@@ -39,10 +53,7 @@ class PrefixCache:
         if self.transfers is None:
             return False
         if request.prefetch is None:
-            names = self._reusable(request)
-            num_cached = len(self._pool.match_prefix(names))
-            parent_hash = names[num_cached - 1].hash_value if num_cached else None
-            request.prefetch = self.transfers.prefetch(names[num_cached:], parent_hash)
+            request.prefetch = self.transfers.prefetch(*self._missing(self._reusable(request)))
         return request.prefetch.is_active
 
     def stop_prefetch(self, request: Request) -> None:
@@ -59,8 +70,8 @@ class PrefixCache:
             for page_hash in request.page_hashes[num_cached_pages:]:
                 self._computing.setdefault(page_hash.hash_value, request)
             if self.transfers is not None:
-                for page, page_hash in zip(request.pages[:num_cached_pages], request.page_hashes, strict=False):
-                    self.transfers.note(page, page_hash)
+                for group, index in self._seen_behind(num_cached_pages):
+                    self.transfers.note(request.tables[group][index], request.page_hashes[index].of_group(group))
 
     def leave(self, request: Request) -> None:
         """Notes that the request stops running, so that no other request waits for its pages any more."""
@@ -102,13 +113,17 @@ class PrefixCache:
         first = request.num_hashed_pages
         parent_hash = request.page_hashes[first - 1].hash_value if first else None
         for index in range(first, num_full):
-            page, page_hash = request.pages[index], request.page_hashes[index]
+            page_hash = request.page_hashes[index]
             if self._computing:
                 self._forget_computing(page_hash, request)
-            self._pool.cache_page(page, page_hash, parent_hash)
+            for group, table in enumerate(request.tables):
+                page, name = table[index], page_hash.of_group(group)
+                if page.page_id == NULL_PAGE_ID:
+                    continue  # it was given back before it had a name
+                self._pool.cache_page(page, name, parent_hash)
+                if self.transfers is not None:
+                    self.transfers.note(page, name)
             parent_hash = page_hash.hash_value
-            if self.transfers is not None:
-                self.transfers.note(page, page_hash)
         request.num_hashed_pages = num_full
         if self._snapshots is not None:
             self._snapshots.name(request)
@@ -122,10 +137,50 @@ class PrefixCache:
         """Removes the names of the request's pages from the pool, because their content is wrong."""
         if self._snapshots is not None:
             self._snapshots.forget(request)
+        pages = []
+        for group, table in enumerate(request.tables):
+            for index, page in enumerate(table):
+                if page.page_id != NULL_PAGE_ID:
+                    pages.append(page)
+                elif index < request.num_hashed_pages:  # it was given back
+                    found = self._pool.find(request.page_hashes[index].of_group(group))
+                    pages += [] if found is None else [found]
         if self.transfers is not None:
-            self.transfers.forget(request.pages)
-        self._pool.forget(request.pages)
+            self.transfers.forget(pages)
+        self._pool.touch(pages)
+        self._pool.forget(pages)
+        self._pool.release(pages)
         request.num_committed_tokens = 0
+
+    def _seen_behind(self, num_pages: int) -> Iterator[tuple[int, int]]:
+        """Groups and indices of the pages among the first `num_pages` that a later token sees, the last group first."""
+        for group in reversed(range(len(self._windows))):
+            first = first_seen_page(num_pages * self._page_size, self._windows[group], self._page_size)
+            yield from ((group, index) for index in range(first, num_pages))
+
+    def _is_cached(self, name: PageHash) -> bool:
+        return self._pool.find(name) is not None
+
+    def _missing(self, names: Sequence[PageHash]) -> tuple[Sequence[PageHash], bytes | None]:
+        """Pages to load from outside, and the parent of the first of them that is in the first group."""
+        if not any(self._windows):
+            first = len(self._pool.match_prefix(names))
+            return names[first:], names[first - 1].hash_value if first else None
+        connector = None if self.transfers is None else self.transfers.connector
+        if connector is None:
+            return (), None
+
+        def is_there(name: PageHash) -> bool:
+            return self._is_cached(name) or connector.holds(name.hash_value)
+
+        num_pages = longest_prefix(names, self._windows, self._page_size, is_there)
+        places = [
+            (group, index)
+            for group, index in self._seen_behind(num_pages)
+            if not self._is_cached(names[index].of_group(group))
+        ]
+        first = next((index for group, index in places if group == 0), 0)
+        return [names[index].of_group(group) for group, index in places], names[first - 1].hash_value if first else None
 
     def _awaits(self, request: Request) -> bool:
         """Whether a page that this request could reuse is about to be in the pool."""

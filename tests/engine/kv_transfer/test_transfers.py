@@ -152,16 +152,17 @@ wishes = st.fixed_dictionaries(
     st.integers(0, 9),
     st.integers(0, 5),
     st.none() | st.integers(0, 40),
+    st.sampled_from([(0,), (0,), (0, 9), (0, 30, 30)]),
 )
 def test_every_request_gets_what_it_gets_alone_over_two_starts(
-    script, overlap, decode_chunk, size, delay, num_failing, lost_at
+    script, overlap, decode_chunk, size, delay, num_failing, lost_at, windows
 ):
     num_slots, num_pages, page_size = size
     shelf = Shelf(num_failing)
     for start in range(2):
         world = world_with(
             shelf, delay, num_slots=num_slots, num_pages=num_pages, page_size=page_size, max_model_len=170, num_tiles=3,
-            overlap=overlap, decode_chunk=decode_chunk,
+            overlap=overlap, decode_chunk=decode_chunk, windows=windows,
         )  # fmt: skip
         turns, expected = {}, {}
         for index, wish in enumerate(script):
@@ -204,6 +205,18 @@ def test_after_a_restart_a_prefix_is_read_and_not_computed():
     assert request.num_cached_tokens == 36
     assert second.page_transfers.num_read == 9
     assert second.scheduler.counters.prefix_cache_hits == 36
+
+
+def test_after_a_restart_only_the_end_of_a_window_is_read():
+    """All pages of the group that sees all, and the last of those of the two groups with windows."""
+    shelf, prompt, sizes = Shelf(), list(range(1, 39)) * 5, {"num_pages": 400, "max_model_len": 250}
+    first = world_with(shelf, windows=(0, 9, 9), **sizes)
+    before = run(first, {0: [first.request("a", prompt, max_tokens=5)]})
+    second = world_with(shelf, windows=(0, 9, 9), **sizes)
+    request = second.request("a", prompt, max_tokens=5)
+    assert run(second, {0: [request]}) == before
+    assert request.num_cached_tokens == 188
+    assert (second.page_transfers.num_read, second.page_transfers.num_read_of_first) == (47 + 2 * 2, 47)
 
 
 def test_a_page_is_stored_where_a_second_one_has_the_same_content():
