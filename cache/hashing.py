@@ -31,8 +31,12 @@ class PageHash(NamedTuple):
         """The name of the page of the same tokens in another group, of this name in the first one."""
         if not group:
             return self
-        value = self.hash_value
-        return PageHash(value[:-1] + bytes((value[-1] ^ group,)), self.token_ids, self.extra_keys, group)
+        return PageHash(hash_of_group(self.hash_value, group), self.token_ids, self.extra_keys, group)
+
+
+def hash_of_group(hash_value: bytes, group: int) -> bytes:
+    """The hash in a group of layers, of a page with this one in the first group."""
+    return hash_value[:-1] + bytes((hash_value[-1] ^ group,)) if group else hash_value
 
 
 @lru_cache(maxsize=16)  # an engine has one page size

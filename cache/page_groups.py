@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cache.hashing import PageHash
-
 MOST_GROUPS = 8  # each has a page table of its own
 _MOST_GROWTH = 1.15  # of what a token takes, because groups are filled up to equal sizes
 
@@ -70,8 +68,8 @@ def group_layers(windows: Sequence[int], max_context: int) -> PageGroups | None:
 
 
 def most_pages(window: int, page_size: int, max_step_tokens: int) -> int:
-    """Pages that a window and the tokens of a step reach into at most."""
-    return -(-(window - 1 + max_step_tokens) // page_size) + 1
+    """Pages that a window and the tokens of a step reach into at most, and one more."""
+    return -(-(window - 1 + max_step_tokens) // page_size) + 2
 
 
 def first_seen_page(num_tokens: int, window: int, page_size: int) -> int:
@@ -79,30 +77,39 @@ def first_seen_page(num_tokens: int, window: int, page_size: int) -> int:
     return max(0, num_tokens - window + 1) // page_size if window else 0
 
 
-def longest_prefix(
-    names: Sequence[PageHash], windows: Sequence[int], page_size: int, is_there: Callable[[PageHash], bool]
-) -> int:
-    """Pages of the longest prefix that can be continued: all pages of groups without a window, the last ones of others.
+def longest_run(num_pages: int, windows: Sequence[int], is_there: Callable[[int, int], bool]) -> int:
+    """Of the first `num_pages` pages, those before the first that a group without a window lacks.
 
     Args:
-        names: of the pages of the first group.
         windows: of each group.
-        is_there: whether the page with a name can be had.
+        is_there: whether the page with an index in a group, given in this order, can be had.
     """
-    end = len(names)
     for group, window in enumerate(windows):
         if not window:
-            end = next((i for i in range(end) if not is_there(names[i].of_group(group))), end)
-    index = end - 1
-    while index >= 0:
-        seeing = [
-            group
-            for group, window in enumerate(windows)
-            if window and index >= first_seen_page(end * page_size, window, page_size)
-        ]
-        if not seeing:
-            break
-        if not all(is_there(names[index].of_group(group)) for group in seeing):
-            end = index
-        index -= 1
+            num_pages = next((index for index in range(num_pages) if not is_there(index, group)), num_pages)
+    return num_pages
+
+
+def longest_prefix(num_pages: int, windows: Sequence[int], page_size: int, is_there: Callable[[int, int], bool]) -> int:
+    """Pages of the longest prefix whose last pages are there, as far as groups with a window see them.
+
+    No page is looked up twice, and few of those before the prefix's last window are looked up at all.
+
+    Args:
+        num_pages: of the longest prefix that is wanted, as `longest_run` finds it for the groups without a window.
+        windows, is_there: as in `longest_run`.
+    """
+    end = num_pages
+    known = [end] * len(windows)  # the pages of each group from here to the end are there
+    group = 0
+    while group < len(windows):
+        window = windows[group]
+        first = first_seen_page(end * page_size, window, page_size)
+        if not window or first >= known[group]:
+            group += 1
+            continue
+        missing = next((index for index in range(first, min(known[group], end)) if not is_there(index, group)), None)
+        known[group] = first
+        if missing is not None:
+            end, group = missing, 0
     return end

@@ -1,10 +1,10 @@
 """The prefix cache: requests reuse the pages of a common prefix instead of computing it again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from cache.hashing import PageHash, hash_request_tokens, sha256_hash
+from cache.hashing import PageHash, hash_of_group, hash_request_tokens, sha256_hash
 from cache.page import NULL_PAGE_ID, CachePage
-from cache.page_groups import first_seen_page, longest_prefix
+from cache.page_groups import first_seen_page, longest_prefix, longest_run
 from cache.pool import PagePool
 from engine.kv_transfer.transfers import PageTransfers
 from engine.schedule.request import Request
@@ -38,11 +38,13 @@ class PrefixCache:
         if not any(self._windows):
             pages = self._pool.match_prefix(names)
             return [pages if self._snapshots is None else pages[: self._snapshots.longest(names, len(pages))]]
-        num_pages = longest_prefix(names, self._windows, self._page_size, self._is_cached)
+        num_shared, num_pages = self._longest(names, self._pool.has)
+        request.reused_ends = (num_pages, num_shared, max(0, request.num_prompt_tokens - 1) // self._page_size)
         tables = [[self._pool.pages[NULL_PAGE_ID]] * num_pages for _ in self._windows]
         for group, index in self._seen_behind(num_pages):
             page = self._pool.find(names[index].of_group(group))
-            assert page is not None
+            if page is None:  # another page has the same hash
+                return [[] for _ in self._windows]
             tables[group][index] = page
         return tables
 
@@ -137,50 +139,76 @@ class PrefixCache:
         """Removes the names of the request's pages from the pool, because their content is wrong."""
         if self._snapshots is not None:
             self._snapshots.forget(request)
-        pages = []
+        pages, names = [], []
         for group, table in enumerate(request.tables):
             for index, page in enumerate(table):
-                if page.page_id != NULL_PAGE_ID:
-                    pages.append(page)
-                elif index < request.num_hashed_pages:  # it was given back
-                    found = self._pool.find(request.page_hashes[index].of_group(group))
+                if page.page_id == NULL_PAGE_ID and index < request.num_hashed_pages:  # it was given back
+                    name = request.page_hashes[index].of_group(group)
+                    names.append(name.hash_value)
+                    found = self._pool.find(name)
                     pages += [] if found is None else [found]
+                elif page.page_hash is not None:
+                    names.append(page.page_hash.hash_value)
+                    pages.append(page)
         if self.transfers is not None:
-            self.transfers.forget(pages)
+            self.transfers.forget(names)
         self._pool.touch(pages)
         self._pool.forget(pages)
         self._pool.release(pages)
         request.num_committed_tokens = 0
 
     def _seen_behind(self, num_pages: int) -> Iterator[tuple[int, int]]:
-        """Groups and indices of the pages among the first `num_pages` that a later token sees, the last group first."""
-        for group in reversed(range(len(self._windows))):
+        """Groups and indices of the pages among the first `num_pages` that a later token sees."""
+        for group in range(len(self._windows)):
             first = first_seen_page(num_pages * self._page_size, self._windows[group], self._page_size)
             yield from ((group, index) for index in range(first, num_pages))
 
-    def _is_cached(self, name: PageHash) -> bool:
-        return self._pool.find(name) is not None
+    def _longest(self, names: Sequence[PageHash], has: Callable[[bytes], bool]) -> tuple[int, int]:
+        """Pages of the longest prefix in groups without a window, and of the longest one that can be continued.
 
-    def _missing(self, names: Sequence[PageHash]) -> tuple[Sequence[PageHash], bytes | None]:
-        """Pages to load from outside, and the parent of the first of them that is in the first group."""
+        `has` says whether the page with a hash can be had.
+        """
+
+        def is_there(index: int, group: int) -> bool:
+            return has(hash_of_group(names[index].hash_value, group))
+
+        num_pages = longest_run(len(names), self._windows, is_there)
+        return num_pages, longest_prefix(num_pages, self._windows, self._page_size, is_there)
+
+    def _missing(self, names: Sequence[PageHash]) -> tuple[Sequence[PageHash], Sequence[bytes | None]]:
+        """Pages to load from outside in this order, and the parent of each."""
+        parents = [None, *(name.hash_value for name in names)]
         if not any(self._windows):
             first = len(self._pool.match_prefix(names))
-            return names[first:], names[first - 1].hash_value if first else None
+            return names[first:], parents[first:]
         connector = None if self.transfers is None else self.transfers.connector
         if connector is None:
-            return (), None
+            return (), ()
+        places = self._places_to_load(names, lambda name: self._pool.has(name) or connector.holds(name))
+        return [names[index].of_group(group) for group, index in places], [parents[index] for _, index in places]
 
-        def is_there(name: PageHash) -> bool:
-            return self._is_cached(name) or connector.holds(name.hash_value)
+    def _places_to_load(self, names: Sequence[PageHash], has: Callable[[bytes], bool]) -> list[tuple[int, int]]:
+        """Groups and indices of the pages of the longest prefix that are not in the pool.
 
-        num_pages = longest_prefix(names, self._windows, self._page_size, is_there)
-        places = [
+        Their order is such that of a load that ends early at most a quarter is of no use: after each quarter of the
+        prefix come the pages that a token behind it sees, if all can be had.
+        """
+        num_cached = self._longest(names, self._pool.has)[1]
+        num_pages = self._longest(names, has)[1]
+        if num_pages == num_cached:
+            return []
+        places: dict[tuple[int, int], None] = {}
+        for quarter in range(1, 5):
+            end = num_pages * quarter // 4
+            seen = list(self._seen_behind(end))
+            if end <= num_cached or not all(has(hash_of_group(names[i].hash_value, group)) for group, i in seen):
+                continue
+            places |= dict.fromkeys(seen)
+        return [
             (group, index)
-            for group, index in self._seen_behind(num_pages)
-            if not self._is_cached(names[index].of_group(group))
+            for group, index in places
+            if not self._pool.has(hash_of_group(names[index].hash_value, group))
         ]
-        first = next((index for group, index in places if group == 0), 0)
-        return [names[index].of_group(group) for group, index in places], names[first - 1].hash_value if first else None
 
     def _awaits(self, request: Request) -> bool:
         """Whether a page that this request could reuse is about to be in the pool."""

@@ -66,6 +66,7 @@ class Request:
     tables: list[list[CachePage]] = field(default_factory=lambda: [[]])  # its pages, in each group of layers
     num_paged_tokens: int = 0  # first tokens whose pages it holds, as far as later ones see them
     num_held_pages: int = 0  # of all groups
+    reused_ends: tuple[int, ...] = ()  # pages of its prefixes behind which other requests probably go on
     num_promised_pages: int = 0  # pages of groups with a window that it may hold at once
     page_hashes: list[PageHash] = field(default_factory=list)  # names of the pages full of committed tokens
     num_hashed_pages: int = 0  # first pages whose names the pool knows, since the request got its slot

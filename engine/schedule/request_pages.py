@@ -1,13 +1,15 @@
 """The pages that running requests hold, in each group of layers; pages behind the window of a group are given back."""
 
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import compress
 
 from cache.page import CachePage
 from cache.page_groups import first_seen_page, most_pages
 from cache.pool import OutOfPages, PagePool
 from engine.schedule.request import Request
 from engine.schedule.sequence_buffer import SequenceBuffer
+
+_WINDOWS_BETWEEN_ENDS = 4  # between two ends of prefixes whose windows are evicted late, in a long sequence
 
 
 class RequestPages:
@@ -21,6 +23,10 @@ class RequestPages:
     and no other request may start or grow with what is promised:
 
         pages of groups without a window that are held + pages of groups with one that are promised <= all pages
+
+    What a request gives back can be found until it is evicted, which is early for most of it. The pages before the ends
+    of prefixes that are probably continued are evicted as late as all others: before `Request.reused_ends`, and before
+    each fourth window of a long sequence.
     """
 
     def __init__(
@@ -98,8 +104,10 @@ class RequestPages:
         promise = max(request.num_promised_pages, self._promise(num_pages))
         self._num_promised += promise - request.num_promised_pages
         request.num_promised_pages = promise
+        # One page more than needed is held, so that the next turn may begin a few tokens before the end of this one.
+        num_left = request.num_computed_tokens - self._page_size
         for group, window in self._windowed:
-            self._give_back(request, group, first_seen_page(request.num_computed_tokens, window, self._page_size))
+            self._give_back(request, group, first_seen_page(num_left, window, self._page_size))
             self._num_held += self._append(request, group, num_pages)
         request.num_paged_tokens = num_pages * self._page_size
 
@@ -108,8 +116,9 @@ class RequestPages:
         for group, _ in self._windowed:
             self._num_held -= sum(page.ref_cnt == 1 for page in _held(request.tables[group]))
         self._num_promised -= request.num_promised_pages
-        in_order = [page for pages in zip_longest(*request.tables) for page in pages if page is not None]
-        self._pool.release(_held(in_order))
+        # The last are evicted first. A prefix without all pages of its window is useless, so these go together.
+        in_order = [*self._full, *(group for group, _ in self._windowed)]
+        self._pool.release(_held([page for group in in_order for page in request.tables[group]]))
         request.tables = [[]]
         request.num_held_pages = request.num_promised_pages = request.num_paged_tokens = 0
 
@@ -135,7 +144,7 @@ class RequestPages:
         return num_missing
 
     def _give_back(self, request: Request, group: int, end: int) -> None:
-        """Releases the pages of a group before `end`. Those with a name are found until they are evicted."""
+        """Releases the pages of a group before `end`."""
         table, null = request.tables[group], self._pool.pages[0]
         first = end
         while first > 0 and table[first - 1] is not null:
@@ -143,10 +152,23 @@ class RequestPages:
         pages = table[first:end]
         if pages:
             self._num_held -= sum(page.ref_cnt == 1 for page in pages)
-            self._pool.release(pages)
+            window = self.windows[group]
+            is_early = [not self._is_continued(request, window, index) for index in range(first, end)]
+            self._pool.release(list(compress(pages, is_early)), evict_early=True)
+            self._pool.release([page for page, early in zip(pages, is_early, strict=True) if not early])
             request.num_held_pages -= len(pages)
             table[first:end] = [null] * len(pages)
             self._buffer.write_pages(request.slot, first, table[first:end], group)
+
+    def _is_continued(self, request: Request, window: int, index: int) -> bool:
+        """Whether a page of a group with a window is seen behind the end of a prefix that is probably continued."""
+        interval = _WINDOWS_BETWEEN_ENDS * -(-window // self._page_size)
+        ends = (*request.reused_ends, (index // interval + 1) * interval)
+        return any(self._first_seen(end, window) <= index < end for end in ends)
+
+    def _first_seen(self, num_pages: int, window: int) -> int:
+        """The first page of a prefix, or of one that is a page shorter, that is seen behind its end."""
+        return first_seen_page((num_pages - 1) * self._page_size, window, self._page_size)
 
 
 def _held(pages: Sequence[CachePage]) -> list[CachePage]:

@@ -249,8 +249,9 @@ class Scheduler:
         if any(request.level is SamplerVariant.FULL for request in plan.requests):
             return False
         lengths = [(request, start + 1 + num_more) for request, start, _ in rows]
-        if sum(requests.pages.num_missing(*each) for each in lengths) > requests.pages.num_allocatable:
+        growing = [(request, length) for request, length in lengths if length > request.num_paged_tokens]
+        if sum(requests.pages.num_missing(*each) for each in growing) > requests.pages.num_allocatable:
             return False
-        for request, length in lengths:
+        for request, length in growing:
             requests.grow(request, length)
         return True

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache.hashing import hash_request_tokens, sha256_hash
-from cache.page_groups import PageGroups, first_seen_page, group_layers, longest_prefix, most_pages
+from cache.page_groups import PageGroups, first_seen_page, group_layers, longest_prefix, longest_run, most_pages
 
 
 def windows_of(num_layers: int, period: int, window: int) -> list[int]:
@@ -54,15 +54,12 @@ def test_the_longest_sequence_is_the_last_that_fits(windows, num_pages, max_step
     st.integers(0, 2**32 - 1),
 )
 def test_the_longest_prefix_has_all_pages_that_a_later_token_sees(windows, num_pages, share_missing, seed):
-    page_size = 4
-    names = hash_request_tokens(sha256_hash, page_size, list(range(num_pages * page_size)))
+    page_size, looked_up = 4, []
     is_missing = np.random.default_rng(seed).random((len(windows), num_pages)) < share_missing
-    there = {
-        names[index].of_group(group)
-        for group in range(len(windows))
-        for index in range(num_pages)
-        if not is_missing[group, index]
-    }
+
+    def is_there(index: int, group: int) -> bool:
+        looked_up.append((index, group))
+        return not is_missing[group, index]
 
     def sees_only_what_is_there(length: int) -> bool:
         return all(
@@ -73,7 +70,21 @@ def test_the_longest_prefix_has_all_pages_that_a_later_token_sees(windows, num_p
         )
 
     expected = max(length for length in range(num_pages + 1) if sees_only_what_is_there(length))
-    assert longest_prefix(names, windows, page_size, there.__contains__) == expected
+    assert longest_prefix(longest_run(num_pages, windows, is_there), windows, page_size, is_there) == expected
+    assert len(set(looked_up)) == len(looked_up)
+
+
+def test_long_prefixes_are_looked_up_where_their_windows_end():
+    """All groups have the last window but for one page, and nothing before it: the gap is stepped over at once."""
+    num_looked_up = 0
+
+    def is_there(index: int, group: int) -> bool:
+        nonlocal num_looked_up
+        num_looked_up += 1
+        return index >= 1970 and index != 1999
+
+    assert longest_prefix(2000, (0, 512, 512), 16, is_there) == 0
+    assert num_looked_up < 200
 
 
 def test_names_of_groups_differ_and_the_first_is_unchanged():
