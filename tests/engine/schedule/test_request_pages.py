@@ -37,21 +37,44 @@ def test_what_was_given_back_is_found():
     assert (shorter.num_cached_tokens, again.num_cached_tokens) == (96, 296)
 
 
-def test_a_prefix_whose_window_was_evicted_is_computed_again():
+def evict(world: World, num_pages: int) -> Call:
+    """A message upon which so many pages are evicted, the first ones of the queue."""
+
+    def evict_pages() -> None:
+        world.pool.release(world.pool.allocate(world.pool.num_free + num_pages))
+
+    return Call(evict_pages)
+
+
+def test_what_was_given_back_is_evicted_first_but_before_ends_where_others_probably_go_on():
+    """At the end of the prompt, and at each fourth window, which is each twentieth page."""
     world = long_world()
     prompt = [1 + index % 37 for index in range(300)]
     first, again = world.request("first", prompt, max_tokens=2), world.request("again", prompt, max_tokens=2)
-
-    def evict_the_oldest() -> None:
-        """Those that were given back first come first in the queue behind the free ones."""
-        pages = world.pool.allocate(world.pool.num_free + 100)
-        world.pool.release(pages)
-
     shorter = world.request("shorter", prompt[:100], max_tokens=2)
-    outcomes = world.run({0: [first], 40: [Call(evict_the_oldest)], 41: [shorter], 60: [again]})
-    assert shorter.num_cached_tokens < 96
+    outcomes = world.run({0: [first], 40: [evict(world, 80)], 41: [shorter], 60: [again]})
+    assert (shorter.num_cached_tokens, again.num_cached_tokens) == (80, 296)
     assert outcomes["shorter"].token_ids == expected_output(prompt[:100], 0, 102)
-    assert again.num_cached_tokens == 296
+
+
+def test_where_two_prompts_part_a_third_one_goes_on():
+    world = long_world(num_tiles=1)
+    shared = [1 + index % 37 for index in range(150)]
+    prompts = {name: [*shared, *[start + index % 11 for index in range(100)]] for start, name in enumerate("abc", 1)}
+    a, b, c = (world.request(name, prompt, max_tokens=2) for name, prompt in prompts.items())
+    world.run({0: [a], 40: [evict(world, 50)], 41: [b], 80: [evict(world, 60)], 81: [c]})
+    assert (b.num_cached_tokens, c.num_cached_tokens) == (80, 148)
+
+
+def test_a_prefix_that_is_computed_again_is_found_the_next_time():
+    """Of its pages some were evicted and others are old; all are as good as new when it has been computed."""
+    world = long_world(num_pages=130)
+    prompt = [1 + index % 37 for index in range(28)]
+    others = [world.request(f"other {at}", [at] * 90, max_tokens=8, ignore_eos=True) for at in range(2, 9)]
+    requests = [world.request(name, prompt, max_tokens=8, ignore_eos=True) for name in "abc"]
+    turns = {at * 40: [request] for at, request in enumerate([requests[0], *others, *requests[1:]])}
+    world.run(turns)
+    assert requests[2].num_cached_tokens == 24
 
 
 def test_sequences_that_fit_only_because_windows_give_back_do():
