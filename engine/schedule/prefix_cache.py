@@ -201,9 +201,9 @@ class PrefixCache:
         for quarter in range(1, 5):
             end = num_pages * quarter // 4
             seen = list(self._seen_behind(end))
-            if end <= num_cached or not all(has(hash_of_group(names[i].hash_value, group)) for group, i in seen):
-                continue
-            places |= dict.fromkeys(seen)
+            behind = (hash_of_group(names[i].hash_value, group) for group, i in seen if self._windows[group])
+            if end > num_cached and all(map(has, behind)):
+                places |= dict.fromkeys(seen)
         return [
             (group, index)
             for group, index in places

@@ -151,6 +151,32 @@ def test_pages_without_a_name_are_handed_out_before_remembered_ones():
     assert pool.allocate(2) == remembered[::-1]
 
 
+def test_a_page_that_is_computed_again_takes_the_name_from_one_that_nobody_holds():
+    """The old one would be evicted first, and the new one would be of no use."""
+    pool = PagePool(4)
+    name = PageHash(bytes(32), (1, 2))
+    (old,) = pool.allocate(1)
+    pool.cache_page(old, name)
+    pool.release([old])
+    new, _ = pool.allocate(2)
+    pool.cache_page(new, name)
+    assert pool.find(name) is new
+    assert (pool.num_free, pool.num_cached) == (1, 0)
+    assert pool.allocate(1) == [old]
+    pool.check()
+
+
+def test_what_is_evicted_early_comes_between_free_pages_and_other_cached_ones():
+    pool = PagePool(5)
+    usual, early, *free = pool.allocate(4)
+    for page, name in zip((usual, early), hash_request_tokens(sha256_hash, 1, [1, 2]), strict=True):
+        pool.cache_page(page, name)
+    pool.release([usual])
+    pool.release([early], evict_early=True)
+    pool.release(free)
+    assert pool.allocate(4) == [*free, early, usual]
+
+
 def test_a_page_cannot_be_released_twice():
     pool = PagePool(3)
     pages = pool.allocate(1)

@@ -66,17 +66,6 @@ def test_where_two_prompts_part_a_third_one_goes_on():
     assert (b.num_cached_tokens, c.num_cached_tokens) == (80, 148)
 
 
-def test_a_prefix_that_is_computed_again_is_found_the_next_time():
-    """Of its pages some were evicted and others are old; all are as good as new when it has been computed."""
-    world = long_world(num_pages=130)
-    prompt = [1 + index % 37 for index in range(28)]
-    others = [world.request(f"other {at}", [at] * 90, max_tokens=8, ignore_eos=True) for at in range(2, 9)]
-    requests = [world.request(name, prompt, max_tokens=8, ignore_eos=True) for name in "abc"]
-    turns = {at * 40: [request] for at, request in enumerate([requests[0], *others, *requests[1:]])}
-    world.run(turns)
-    assert requests[2].num_cached_tokens == 24
-
-
 def test_sequences_that_fit_only_because_windows_give_back_do():
     """Two of them want more than all pages; one goes first, or is preempted, and both end."""
     world = long_world(num_pages=175)
