@@ -63,7 +63,8 @@ async def _attack(server: ServerProcess, options: argparse.Namespace, pauses: Pa
     async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
         texts, calm = await undisturbed(session, url, streams)
         print(f"calm: gaps of {len(streams)} streams p50 {calm.quantile(0.5):.1f}, p99 {calm.quantile(0.99):.1f} ms")
-        stage = Stage(url, session, streams, texts, options.attackers, pauses)
+        ledger = Ledger(may_be_full=options.open_files is not None)
+        stage = Stage(url, session, streams, texts, options.attackers, pauses, ledger)
         # The first round touches what takes memory only when it is used, such as pages.
         await stage.attacked(min(options.seconds / 3, ROUND_SECONDS), options.seed)
         before = await when_idle(session, url, server.pid)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import orjson
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
@@ -67,3 +68,19 @@ def test_ledgers_of_two_processes_add_up() -> None:
     assert ours.outcomes["chat"] == {"200": 2, "500": 1}
     assert ours.failures == ["chat: status 500, expected 200 or 429"]
     assert ours.num_attacks == 3
+
+
+@pytest.mark.parametrize("may_be_full", [False, True])
+async def test_a_server_may_refuse_only_where_it_has_few_descriptors(may_be_full: bool) -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(status=503)
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", answer)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        stage = await stage_of(server, session)
+        stage.ledger.may_be_full = may_be_full
+        await stage.calm(0.05)
+    stage.ledger.note_status("chat", 503, (200,))
+    assert stage.ledger.outcomes["reference streams"]["refused"] == len(TEXTS)
+    assert len(stage.ledger.failures) == (0 if may_be_full else len(TEXTS) + 1)
