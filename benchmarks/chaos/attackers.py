@@ -17,6 +17,12 @@ from benchmarks.chaos.target import KEY, Target
 
 Attack = Callable[[Target], Awaitable[None]]
 
+
+def attack_name(name: str) -> str:
+    """An attack's name as it is listed, from how it is written in code or on a command line."""
+    return name.strip().replace("_", " ")
+
+
 _ALL: tuple[Attack, ...] = (
     requests.cut_stream, requests.cut_before_the_answer, requests.whole_answer, requests.chat, requests.deadline,
     requests.many_answers, requests.malformed, requests.endless_lists, requests.oversized, requests.long_prompt,
@@ -28,7 +34,7 @@ _ALL: tuple[Attack, ...] = (
     strangers.compression_bomb, strangers.unwanted_body, strangers.silent_crowd, hostile_pictures,
     batches.batch_files, batches.batches,
 )  # fmt: skip
-ATTACKS: dict[str, Attack] = {attack.__name__.replace("_", " "): attack for attack in _ALL}
+ATTACKS: dict[str, Attack] = {attack_name(attack.__name__): attack for attack in _ALL}
 # They stop all streams for a while, as operators may, or fill the queue of new connections; each runs only where it is
 # named.
 STOPPING: dict[str, Attack] = {
