@@ -86,7 +86,10 @@ def yarn(
     frequencies = rotary_frequencies(rotary_dim, theta)
 
     def pair_that_turns(number: float) -> float:
-        return rotary_dim * math.log(original_context / (number * 2 * math.pi)) / (2 * math.log(theta))
+        length = original_context / (number * 2 * math.pi)
+        if not 0 < length < math.inf:
+            raise ModelError(f"in YaRN's ramp, features cannot turn {number} times within {original_context} tokens")
+        return rotary_dim * math.log(length) / (2 * math.log(theta))
 
     low, high = pair_that_turns(beta_fast), pair_that_turns(beta_slow)
     if is_truncated:

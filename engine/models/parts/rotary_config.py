@@ -1,5 +1,6 @@
 """Reads the scaling of a model's rotary embedding, from `config.json` and from GGUF files."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from engine.interface.errors import ModelError
@@ -93,7 +94,10 @@ def stretched_context(config: JsonFile) -> int:
     for fields in rope_tables(config):
         original = fields.integer("original_max_position_embeddings", least=1)
         if kind_of(fields) == "yarn" and original is not None:
-            return int(original * fields.required_positive_number("factor"))
+            reached = original * fields.required_positive_number("factor")
+            if math.isinf(reached):
+                raise fields.error("factor", "no context is so long")
+            return int(reached)
     return 0
 
 

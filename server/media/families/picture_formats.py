@@ -16,7 +16,7 @@ from server.media.families.internvl_pictures import read_internvl_pictures
 from server.media.families.lfm2_pictures import read_lfm2_pictures
 from server.media.families.pixtral_pictures import read_pixtral_pictures
 from server.media.families.qwen_pictures import read_qwen_pictures
-from server.media.picture_format import PictureFormat
+from server.media.picture_format import PatchPictures, PictureFormat
 
 _Read = Callable[[ModelFolder, PictureInput, Callable[[int], str]], PictureFormat]
 # By the model_type in config.json; that of Gemma 3 holds where there is none.
@@ -55,8 +55,11 @@ def picture_format_of(folder: ModelFolder, pictures: PictureInput, token_text: C
     """As `read_picture_format`."""
     read = _READERS.get(folder.config.text("model_type") or "", read_gemma3_pictures)
     try:
-        return read(folder, pictures, token_text)
+        form = read(folder, pictures, token_text)
     except IndexError as error:
         raise ModelError(
             f"{folder.path}: config.json names tokens of pictures that the vocabulary does not have"
         ) from error
+    if isinstance(form, PatchPictures) != (pictures.height == 0):
+        raise folder.config.error("model_type", "the encoder of the model's architecture takes other pictures")
+    return form

@@ -179,7 +179,7 @@ def test_what_the_configuration_leaves_out(tmp_path, config, expected):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"architectures": ["MambaForCausalLM"]}, r'architectures is \["MambaForCausalLM"\]; .* serves \["Llama'),
+        ({"architectures": ["RwkvForCausalLM"]}, r'architectures is \["RwkvForCausalLM"\]; .* serves \["Llama'),
         ({"architectures": None}, "architectures is null"),
         ({"architectures": ["LlamaForTokenClassification"]}, "architectures is"),
         ({"model_type": "mllama"}, 'model_type is "mllama"'),
@@ -197,6 +197,12 @@ def test_what_the_configuration_leaves_out(tmp_path, config, expected):
         ({"rope_theta": 1e-300}, "rotary embedding give frequencies that are not finite"),
         ({"rope_scaling": {"type": "linear", "factor": 1e-300}}, "give frequencies that are not finite"),
         ({"rope_scaling": YARN, "rope_theta": 1.0}, "rope_theta is 1.0; for YaRN it must be above 1"),
+        ({"rope_scaling": YARN | {"beta_fast": 1e308}}, r"features cannot turn 1e\+308 times"),
+        ({"rope_scaling": YARN | {"beta_slow": 1e-323}}, "features cannot turn 1e-323 times"),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 1e308, "original_max_position_embeddings": 128}},
+            r"factor is 1e\+308; no context is so long",
+        ),
         ({"rope_scaling": "dynamic"}, "rope_scaling is .*; it must be an object"),
         ({"attention_bias": True}, "lacks the tensors 'model.layers.0.self_attn.q_proj.bias', "),
         ({"mlp_bias": True}, "lacks the tensors 'model.layers.0.mlp.gate_proj.bias', "),

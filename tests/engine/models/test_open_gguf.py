@@ -145,7 +145,7 @@ def test_bfloat16_is_the_nearest(write):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"architecture": "mamba"}, "the architecture 'mamba' is not served"),
+        ({"architecture": "rwkv6"}, "the architecture 'rwkv6' is not served"),
         ({"leave_out": ("blk.1.ffn_up.weight",)}, "no tensor 'blk.1.ffn_up.weight'"),
         ({"extra": {"llama.rope.scaling.type": "longrope"}}, "rotary scaling of type 'longrope'"),
         ({"sizes": {"rope_dimension_count": 8}}, "a rotary embedding over a part of the head"),

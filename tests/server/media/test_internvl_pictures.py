@@ -109,3 +109,9 @@ def test_wrong_switches_are_refused_by_name(tmp_path: Path, switches: dict[str, 
 def test_other_settings_are_refused_by_name(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match=next(iter(changes))):
         read(tmp_path, {**PROCESSOR, **changes})
+
+
+def test_an_encoder_of_pictures_of_any_size_is_refused(tmp_path: Path) -> None:
+    read(tmp_path, {})
+    with pytest.raises(ModelError, match=r'model_type is "internvl"; the encoder .* takes other pictures'):
+        read_picture_format(tmp_path, PictureInput(0, 0, 64, 64, 256), ("#",).__getitem__)

@@ -9,7 +9,12 @@ from typing import Self, cast
 from engine.models.architectures.llama import Llama
 from engine.models.architectures.qwen2 import Qwen2, read_windows
 from engine.models.architectures.qwen3 import Qwen3
-from engine.models.architectures.seeing.seeing_decoder import SeeingDecoder, text_names, text_prefix
+from engine.models.architectures.seeing.seeing_decoder import (
+    SeeingDecoder,
+    refuse_other_type,
+    text_names,
+    text_prefix,
+)
 from engine.models.encoders.internvl_vision import InternVLVision
 from engine.models.parts import folder_config
 from engine.weights.formats.model_folder import JsonFile
@@ -21,6 +26,7 @@ class InternVL(SeeingDecoder):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
+        refuse_other_type(config, "internvl")
         text = config.table("text_config")
         if text is None:
             raise config.error("text_config", "it is missing")

@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from engine.models.architectures.hybrids.lfm2 import Lfm2
-from engine.models.architectures.seeing.seeing_decoder import SeeingDecoder, text_names, text_prefix
+from engine.models.architectures.seeing.seeing_decoder import (
+    SeeingDecoder,
+    refuse_other_type,
+    text_names,
+    text_prefix,
+)
 from engine.models.encoders.lfm2_vision import Lfm2Vision
 from engine.models.parts import folder_config
 from engine.weights.formats.model_folder import JsonFile
@@ -18,6 +23,7 @@ class Lfm2VL(SeeingDecoder, Lfm2):
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
         """Reads the fields of the text in transformers' class with pictures."""
+        refuse_other_type(config, "lfm2_vl")
         text = config.table("text_config")
         if text is None:
             raise config.error("text_config", "it is missing")

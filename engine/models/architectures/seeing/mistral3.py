@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from engine.models.architectures.mistral import DEFAULT_WINDOW, Ministral3, read_growing
-from engine.models.architectures.seeing.seeing_decoder import SeeingDecoder, text_names, text_prefix
+from engine.models.architectures.seeing.seeing_decoder import (
+    SeeingDecoder,
+    refuse_other_type,
+    text_names,
+    text_prefix,
+)
 from engine.models.encoders.pixtral_vision import PixtralVision
 from engine.models.parts import folder_config
 from engine.weights.formats.model_folder import JsonFile
@@ -26,6 +31,7 @@ class Mistral3(SeeingDecoder, Ministral3):
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
         """Reads the fields of either text model in transformers' class with pictures."""
+        refuse_other_type(config, "mistral3")
         table = config.table("text_config")
         text = JsonFile(config.path, _DEFAULTS) if table is None else table
         is_plain = text.text("model_type") in (None, _MISTRAL)

@@ -63,6 +63,12 @@ def text_names(tensor_names: Set[str]) -> Set[str]:
     return {folder_config.OUTPUT if name == output else name for name in tensor_names}
 
 
+def refuse_other_type(config: JsonFile, model_type: str) -> None:
+    """Raises ModelError where a `config.json` states another type, by which pictures would be read in another way."""
+    if config.text("model_type") not in (None, model_type):
+        raise config.error("model_type", f'of this architecture it must be "{model_type}"')
+
+
 def _output_name(prefix: str) -> str:
     return (_WHOLE_TEXT_MODEL if prefix.startswith(_WHOLE_TEXT_MODEL) else "") + folder_config.OUTPUT
 

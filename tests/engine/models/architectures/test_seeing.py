@@ -132,3 +132,11 @@ def test_wrong_fields_are_refused_by_name(name: str, changes: dict[str, Any], wo
     tables = {key: {**config[key], **value} for key, value in changes.items() if isinstance(value, dict)}
     with pytest.raises(ModelError, match=words):
         read(name, {**config, **changes, **tables}, names)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_another_type_is_refused(name: str) -> None:
+    """By the type the server would find another way to take pictures, which the encoder cannot read."""
+    config, names = golden(name)
+    with pytest.raises(ModelError, match=f'model_type is "qwen3_vl"; of this architecture it must be "{name}"'):
+        read(name, config | {"model_type": "qwen3_vl"}, names)
