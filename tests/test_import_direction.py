@@ -43,7 +43,7 @@ ROOMS = (
     "server.output_parsers", "server.output_parsers.families", "server.output_parsers.reading", "server.streams",
     "server.generation", "server.structured_output", "server.structured_output.schemas",
     "server.storage",
-    "server.text", "server.text.tokenization", "server.media",
+    "server.text", "server.text.tokenization", "server.media.families", "server.media",
     "server.admission", "server.admission.limits", "server.protocol", "server",
     "engine", "engine.multihost", "engine.step", "engine.parallel", "engine.schedule", "engine.schedule.step_time",
     "engine.kv_transfer", "engine.peer_transport", "engine.kv_events", "engine.adapters",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,30 +21,37 @@ SETTLED_GROWTH = 1 << 20  # bytes a second, below which the server's memory has 
 # A look itself takes two connections, and one that is just closed may still be there. An hour grew by none, of 13.
 MAX_DESCRIPTOR_GROWTH = 2
 MAX_TASK_GROWTH = 2
-_TASKS = re.compile(r"^eagre_asyncio_tasks ([0-9.]+)$", re.MULTILINE)
+_TASKS = re.compile(r"^eagre_asyncio_tasks(?:{[^}]*})? ([0-9.]+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
+    """What a server holds; of a router the sum of itself and its replicas."""
+
     stats: dict[str, Any]
     num_streams: int
     num_descriptors: int
     num_tasks: int
     resident_bytes: int
+    num_processes: int = 1
 
     @classmethod
     async def of(cls, session: aiohttp.ClientSession, url: str, pid: int) -> ServerState:
         async with session.get(f"{url}/health") as response:
             health = orjson.loads(await response.read())
         async with session.get(f"{url}/metrics") as response:
-            tasks = _TASKS.search(await response.text())
-        memory = ResidentMemory.of(pid)
+            tasks = _TASKS.findall(await response.text())
+        # A replica that has just been lost has no health.
+        replicas = [replica["health"] for replica in health.get("replicas", {}).values() if replica["health"]]
+        pids = [pid, *_replicas_of(pid)] if "replicas" in health else [pid]
+        memories = [ResidentMemory.of(each) for each in pids]
         return cls(
-            stats=health["stats"],
+            stats=_sum([replica["stats"] for replica in replicas]) if "replicas" in health else health["stats"],
             num_streams=health["num_streams"],
-            num_descriptors=_count_descriptors(pid),
-            num_tasks=int(float(tasks[1])) if tasks else 0,
-            resident_bytes=0 if memory is None else memory.now,
+            num_descriptors=sum(map(_count_descriptors, pids)),
+            num_tasks=int(sum(map(float, tasks))),
+            resident_bytes=sum(memory.now for memory in memories if memory is not None),
+            num_processes=len(pids),
         )
 
     @property
@@ -61,16 +69,28 @@ class ServerState:
             (stats["num_running"] + stats["num_waiting"] + self.num_streams == 0, "requests are left"),
             (stats["compiles_after_ready"] == 0, f"{stats['compiles_after_ready']} compiles after readiness"),
             (
-                self.num_descriptors <= before.num_descriptors + MAX_DESCRIPTOR_GROWTH,
+                self.num_descriptors <= before.num_descriptors + MAX_DESCRIPTOR_GROWTH * self.num_processes,
                 f"{self.num_descriptors} descriptors are open; before there were {before.num_descriptors}",
             ),
             (
-                self.num_tasks <= before.num_tasks + MAX_TASK_GROWTH,
+                self.num_tasks <= before.num_tasks + MAX_TASK_GROWTH * self.num_processes,
                 f"{self.num_tasks} tasks run; before there were {before.num_tasks}",
             ),
-            (growth <= MAX_MEMORY_GROWTH, f"memory grew by {growth >> 20} MiB"),
+            (growth <= MAX_MEMORY_GROWTH * self.num_processes, f"memory grew by {growth >> 20} MiB"),
         ]
         return [sentence for is_good, sentence in checks if not is_good]
+
+
+def _sum(stats: list[dict[str, Any]]) -> dict[str, Any]:
+    """The counters of several engines together."""
+    counters = {name for each in stats for name, value in each.items() if isinstance(value, int)}
+    return {name: sum(each[name] for each in stats) for name in counters}
+
+
+def _replicas_of(pid: int) -> list[int]:
+    """The processes of a router's replicas: children of it that lead a session of their own, on Linux."""
+    found = (int(child) for each in Path(f"/proc/{pid}/task").glob("*/children") for child in each.read_text().split())
+    return sorted(child for child in found if os.getsid(child) == child)
 
 
 def _count_descriptors(pid: int) -> int:

@@ -109,11 +109,19 @@ class PromptPicture:
     digest: bytes  # of its pixels; equal digests mean equal pixels
     pixels: np.ndarray  # uint8, of the shape that the model's encoder takes, in which the number of patches may vary
     grid: tuple[int, int] = (0, 0)  # rows and columns of its positions, where pictures have any size
+    has_row_ends: bool = False  # whether a token of text stands behind each row
 
     @property
     def end(self) -> int:
-        """The position behind the last one."""
-        return self.start + self.num_tokens
+        """The position behind the last one, and behind the end of the last row."""
+        return self.start + self.num_tokens + (self.grid[0] if self.has_row_ends else 0)
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """The positions that it fills, without the ends of rows."""
+        if not self.has_row_ends:
+            return range(self.start, self.end)
+        return [self.start + index + index // self.grid[1] for index in range(self.num_tokens)]
 
     def with_salt(self, salt: str | None) -> PromptPicture:
         """The same with a digest that only requests with the same salt have, so that no others share its embeddings."""

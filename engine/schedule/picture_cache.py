@@ -76,7 +76,7 @@ class PictureCache:
         for picture in request.pictures:
             if picture.digest in held:
                 positions = self._entries[picture.digest].positions
-                token_ids[picture.start : picture.end] = self._first_token_id + positions
+                token_ids[np.array(picture.positions)] = self._first_token_id + positions
 
     def release(self, request: Request) -> None:
         """Notes that the request needs no embeddings any more, or that it begins again."""

@@ -141,9 +141,14 @@ def _pictures_in(
         if not end:
             break
         first = end - tile.num_tokens
-        if first < 0 or places[end - 1] - places[first] != tile.num_tokens - 1:
+        if first < 0:
             break
-        placed.append(PromptPicture(places[first], tile.num_tokens, tile.digest, tile.pixels, tile.grid))
+        picture = PromptPicture(
+            places[first], tile.num_tokens, tile.digest, tile.pixels, tile.grid, form.has_row_ends
+        )  # fmt: skip
+        if list(picture.positions) != places[first:end]:
+            break
+        placed.append(picture)
         end = first
     if end:
         raise InvalidParameter(

@@ -19,7 +19,7 @@ from engine.interface.python_process import python_command, same_modules
 from engine.interface.types import QueueFull
 from server.admission.fair_pool import FairPool
 from server.admission.keyring import caller
-from server.media.tiling import FilledSize, NativeSize, Sizing
+from server.media.tiling import FilledSize, LongestEdge, NativeSize, Sizing
 
 START = "from server.media.decode_worker import run; run()"
 START_SECONDS = 60.0  # that a process may take until it is ready; usually it takes a quarter of one
@@ -68,7 +68,7 @@ class PictureDecoder:
         except RuntimeError as error:  # it is closed, or the machine starts no thread
             raise QueueFull(_CANNOT_START) from error
         pixels, num_rows, num_columns = await asyncio.wrap_future(decoding)
-        if isinstance(sizing, NativeSize | FilledSize):
+        if isinstance(sizing, NativeSize | LongestEdge | FilledSize):
             height, width = num_rows * sizing.factor, num_columns * sizing.factor
         else:
             height, width = sizing.height, sizing.width

@@ -35,6 +35,7 @@ class PictureFormat:
     behind: str = ""
 
     switch_names: ClassVar[tuple[str, ...]] = ()
+    has_row_ends: ClassVar[bool] = False  # whether a token of text stands behind each row of positions
 
     def text(self, num_rows: int, num_columns: int) -> str:
         """The text of one picture in a prompt, with so many tiles beside that of the whole picture."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from PIL.Image import Image
 
-from server.media.tiling import FilledSize, NativeSize, PanAndScan, Sizing, Tiling
+from server.media.tiling import FilledSize, LongestEdge, NativeSize, PanAndScan, Sizing, Tiling
 
 _LEAST_EDGE = 1
 MAX_RATIO = 200  # of the sides of a picture that keeps its size; source: transformers' Qwen2VLImageProcessor
@@ -33,6 +33,8 @@ def tile(picture: Image, sizing: Sizing) -> Tiles:
         return _with_crops(picture, sizing)
     if isinstance(sizing, FilledSize):
         width, height = _filled(*picture.size, sizing)
+    elif isinstance(sizing, LongestEdge):
+        width, height = _bounded(*picture.size, sizing)
     else:
         width, height = _native(*picture.size, sizing)
     resized = picture if picture.size == (width, height) else picture.resize((width, height), resample=sizing.resample)
@@ -56,6 +58,14 @@ def _native(width: int, height: int, size: NativeSize) -> tuple[int, int]:
         longest = max(factor, size.max_pixels // min(rounded) // factor * factor)
         rounded = [min(edge, longest) for edge in rounded]
     return rounded[1], rounded[0]
+
+
+def _bounded(width: int, height: int, size: LongestEdge) -> tuple[int, int]:
+    """The width and the height, as transformers' PixtralImageProcessorPil computes them."""
+    ratio = max(width, height) / size.longest_edge
+    if ratio > 1:
+        width, height = (max(math.floor(edge / ratio), _LEAST_EDGE) for edge in (width, height))
+    return -(-width // size.factor) * size.factor, -(-height // size.factor) * size.factor
 
 
 def _filled(width: int, height: int, size: FilledSize) -> tuple[int, int]:

@@ -27,6 +27,14 @@ class NativeSize(NamedTuple):
     resample: int  # Pillow's number of the filter that resizes
 
 
+class LongestEdge(NamedTuple):
+    """The size of a picture that keeps its own one if no edge is longer, in whole squares; each becomes a token."""
+
+    factor: int  # pixels on a side of a square
+    longest_edge: int
+    resample: int  # Pillow's number of the filter that resizes
+
+
 class FilledSize(NamedTuple):
     """The size of a picture that keeps the ratio of its sides and fills as many whole squares as it may."""
 
@@ -46,8 +54,8 @@ class PanAndScan(NamedTuple):
     min_ratio: float  # of the sides of a picture of which there are crops
 
 
-Sizing: TypeAlias = Tiling | NativeSize | FilledSize | PanAndScan
-_KINDS: Sequence[type[Sizing]] = (Tiling, NativeSize, FilledSize, PanAndScan)
+Sizing: TypeAlias = Tiling | NativeSize | LongestEdge | FilledSize | PanAndScan
+_KINDS: Sequence[type[Sizing]] = (Tiling, NativeSize, LongestEdge, FilledSize, PanAndScan)
 _SIZINGS = {kind.__name__: kind for kind in _KINDS}
 
 

@@ -14,8 +14,8 @@ from engine.interface.config import EngineConfig, ModelInfo
 from engine.interface.errors import ModelError
 from engine.interface.regular_file import open_regular
 from engine.interface.types import Progress
+from server.media.families.picture_formats import read_mmproj_format, read_picture_format
 from server.media.picture_format import PictureFormat
-from server.media.picture_formats import read_mmproj_format, read_picture_format
 from server.model_sources.builtin_models import BUILTIN_MODELS
 from server.model_sources.model_store import ensure_model, name_of
 from server.startup.adapter_settings import limits_of, load_first, paths_of

@@ -27,7 +27,7 @@ NUM_TOKENS = {"gemma3": 16, "smolvlm": 4}  # of a picture, or of a tile of one, 
 
 OTHERS = ["smolvlm", "qwen2_5_vl", "gemma4"]  # tiles, windows, and another text model; each compiles for 10 s
 if IS_FULL:
-    OTHERS += ["qwen3_vl", "qwen3_5", "qwen3_vl_moe", "qwen3_5_moe"]
+    OTHERS += ["qwen3_vl", "qwen3_5", "qwen3_vl_moe", "qwen3_5_moe", "mistral3"]
 
 
 class Golden:
@@ -38,7 +38,8 @@ class Golden:
         self.config: dict[str, Any] = values["config"]
         self.prompts: list[dict[str, Any]] = values["prompts"]
         self.num_tokens = NUM_TOKENS.get(name, 0)
-        self.size: int = self.config["vision_config"].get("image_size", 0)
+        self.size: int = self.config["vision_config"]["image_size"] if self.num_tokens else 0
+        self.has_row_ends = name == "mistral3"
         self.has_states = "linear_attention" in (self.config.get("text_config") or {}).get("layer_types", ())
         self.values = values
 
@@ -57,10 +58,12 @@ class Golden:
 
     def _picture_of_any_size(self, name: str, start: int) -> PromptPicture:
         vision = self.config["vision_config"]
-        merge_size = vision.get("spatial_merge_size") or vision["pooling_kernel_size"]
+        names = ("spatial_merge_size", "pooling_kernel_size")
+        merge_size = next(table[name] for table in (vision, self.config) for name in names if name in table)
         pixels = tiny_patches(name, vision["patch_size"], merge_size)
         rows, columns = GRIDS[name]
-        return PromptPicture(start, rows * columns, hashlib.sha256(pixels.data).digest(), pixels, (rows, columns))
+        digest = hashlib.sha256(pixels.data).digest()
+        return PromptPicture(start, rows * columns, digest, pixels, (rows, columns), self.has_row_ends)
 
 
 GEMMA = Golden("gemma3")

@@ -53,6 +53,8 @@ async def batches(target: Target) -> None:
         await asyncio.sleep(3 * draw.random())
         await target.ask(attack, "POST", f"{_BATCHES}/{batch_id}/cancel", (200, 409))
     ended = await _wait(target, attack, batch_id)
+    if ended is None:
+        return
     counts = ended["request_counts"]
     if ended["status"] != "failed" and counts["total"] != counts["completed"] + counts["failed"]:
         target.ledger.fail(f"a batch has {counts} when it has ended")
@@ -80,11 +82,16 @@ async def _create(target: Target, attack: str, file_id: str) -> str | None:
     return str(orjson.loads(created)["id"]) if status == 200 else None
 
 
-async def _wait(target: Target, attack: str, batch_id: str) -> dict[str, Any]:
-    """Waits until the batch has ended; other attacks wait for it, so it is cancelled after a while."""
+async def _wait(target: Target, attack: str, batch_id: str) -> dict[str, Any] | None:
+    """Waits until the batch has ended; other attacks wait for it, so it is cancelled after a while.
+
+    None where the server does not tell, which the ledger has noted as a failure.
+    """
     polls = 0
     while True:
-        _, told = await target.ask(attack, "GET", f"{_BATCHES}/{batch_id}", (200,))
+        status, told = await target.ask(attack, "GET", f"{_BATCHES}/{batch_id}", (200,))
+        if status != 200:
+            return None
         batch = orjson.loads(told)
         if batch["status"] in _ENDED:
             return dict(batch)

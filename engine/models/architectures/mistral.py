@@ -16,7 +16,7 @@ from engine.models.parts.rotary_config import rope_tables
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 
-_DEFAULT_WINDOW = 4096  # of transformers' classes, where a configuration leaves it out
+DEFAULT_WINDOW = 4096  # of transformers' classes, where a configuration leaves it out
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Mistral(Llama):
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
         usual = folder_config.read_decoder(config, tensor_names, cls.model_type)
-        windows = folder_config.read_windows(config, [True] * usual.num_layers, default=_DEFAULT_WINDOW)
+        windows = folder_config.read_windows(config, [True] * usual.num_layers, default=DEFAULT_WINDOW)
         return cls(dataclasses.replace(usual, windows=windows))
 
 
@@ -56,9 +56,7 @@ class Ministral3(Mistral):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        usual = folder_config.read_decoder(config, tensor_names, cls.model_type)
-        windows = folder_config.read_windows(config, [True] * usual.num_layers)
-        return cls(_growing(dataclasses.replace(usual, windows=windows), *read_growth(config, usual.context_length)))
+        return cls(read_growing(config, tensor_names, cls.model_type))
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
@@ -80,6 +78,15 @@ def with_grown_queries(
     growth = 1 + query_growth * jnp.log1p((positions // original_context).astype(jnp.float32))
     is_query = jnp.arange(qkv.shape[1]) < q_size
     return qkv * jnp.where(is_query, growth[:, None], 1).astype(qkv.dtype)
+
+
+def read_growing(
+    config: JsonFile, tensor_names: Set[str], model_type: str, *, default_window: int | None = None
+) -> Ministral3Config:
+    """The configuration of a folder; raises ModelError."""
+    usual = folder_config.read_decoder(config, tensor_names, model_type)
+    windows = folder_config.read_windows(config, [True] * usual.num_layers, default=default_window)
+    return _growing(dataclasses.replace(usual, windows=windows), *read_growth(config, usual.context_length))
 
 
 def read_growth(config: JsonFile, context_length: int) -> tuple[float, int]:

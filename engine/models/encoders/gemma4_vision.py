@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from engine.models.encoders.patch_vision import BLOCK, PREFIX, PatchVision, attend, rotated
+from engine.models.encoders.patch_vision import BLOCK, PREFIX, PatchVision, attend, of_layer, rotated, single_leaf
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Stored
@@ -84,7 +84,6 @@ class Gemma4Vision(PatchVision):
         inner, feeding, heads = self.inner_size, self.intermediate_size, self.num_heads * self.head_dim
         shapes = dict.fromkeys(("q", "k", "v"), (heads, inner))
         shapes |= {"o": (inner, heads), "gate": (feeding, inner), "up": (feeding, inner), "down": (inner, feeding)}
-        projection = Part((self.hidden_size, inner), {"safetensors": Stored(self.projection)})
         return (
             self.single("patch", (inner, 3 * self.patch_size**2), _FIRST),
             self.single("place", (2, self.num_places, inner), "patch_embedder.position_embedding_table"),
@@ -97,7 +96,7 @@ class Gemma4Vision(PatchVision):
             *(self.layered(name, (inner,), f"{name}.weight", where=_LAYERS) for name in _NORMS),
             *((self._bounds_leaf(),) if self.is_clipped else ()),
             *(self.single(name, (inner,), name) for name in _STANDARDS if self.is_standardized),
-            Leaf(f"{PREFIX}projection", LeafKind.VECTOR, (projection,), is_per_layer=False, is_exact=True),
+            single_leaf("projection", (self.hidden_size, inner), self.projection),
         )
 
     def _bounds_leaf(self) -> Leaf:
@@ -119,9 +118,7 @@ class Gemma4Vision(PatchVision):
         return made
 
     def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
-        def of(name: str) -> jax.Array:
-            leaf: jax.Array = lax.dynamic_index_in_dim(params[PREFIX + name], index, keepdims=False)
-            return leaf
+        of = of_layer(params, index)
 
         def product(inputs: jax.Array, name: str) -> jax.Array:
             if not self.is_clipped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,12 +11,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from engine.models.encoders.vision_encoder import VisionEncoder
+from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Stored
 
 PREFIX = "vision."  # of the leaves' names
 BLOCK = 64  # tokens whose embeddings lie beside each other
 _SCORES_AT_ONCE = 1 << 20  # of a head
 _UNSEEN = -1e30
+
+OfLayer = Callable[[str], jax.Array]  # from a leaf's name to its values in a layer
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,7 @@ class PatchVision(VisionEncoder):
 
     def single(self, leaf: str, shape: tuple[int, ...], tensor: str) -> Leaf:
         """A tensor outside the layers."""
-        part = Part(shape, {"safetensors": Stored(self.prefix + tensor)})
-        return Leaf(PREFIX + leaf, LeafKind.VECTOR, (part,), is_per_layer=False, is_exact=True)
+        return single_leaf(leaf, shape, self.prefix + tensor)
 
     def layered(
         self, leaf: str, shape: tuple[int, ...], *tensors: str, where: str = "blocks", number: int | None = None
@@ -107,3 +110,24 @@ def rotated(heads: jax.Array, angles: jax.Array) -> jax.Array:
     first, second = jnp.split(heads, 2, axis=-1)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def single_leaf(leaf: str, shape: tuple[int, ...], tensor: str) -> Leaf:
+    """A tensor outside the layers, in float32."""
+    part = Part(shape, {"safetensors": Stored(tensor)})
+    return Leaf(PREFIX + leaf, LeafKind.VECTOR, (part,), is_per_layer=False, is_exact=True)
+
+
+def of_layer(params: Params, index: jax.Array) -> OfLayer:
+    """The leaves of an encoder in one of its layers."""
+
+    def of(name: str) -> jax.Array:
+        leaf: jax.Array = lax.dynamic_index_in_dim(params[PREFIX + name], index, keepdims=False)
+        return leaf
+
+    return of
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
+    """Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019."""
+    return x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + epsilon) * weight

@@ -9,10 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from engine.interface.types import CLIP_MEAN, CLIP_STD
-from engine.models.encoders.patch_vision import PREFIX
+from engine.models.encoders.patch_vision import PREFIX, of_layer, rms_norm
 from engine.models.encoders.qwen_vision import MOST, QwenVision
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -74,22 +73,15 @@ class Qwen25Vision(QwenVision):
         return self.patches(params, pixels)
 
     def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
-        def of(name: str) -> jax.Array:
-            leaf: jax.Array = lax.dynamic_index_in_dim(params[PREFIX + name], index, keepdims=False)
-            return leaf
-
+        of = of_layer(params, index)
         is_full = jnp.isin(index, np.array(self.full_layers, np.int32))
-        x = x + self.attended(_rms_norm(x, of("norm1")), grid, of, self.window_size, is_full)
-        gate, up = jnp.split(_rms_norm(x, of("norm2")) @ of("gate_up") + of("gate_up_bias"), 2, axis=-1)
+        x = x + self.attended(rms_norm(x, of("norm1"), _EPSILON), grid, of, self.window_size, is_full)
+        gate, up = jnp.split(rms_norm(x, of("norm2"), _EPSILON) @ of("gate_up") + of("gate_up_bias"), 2, axis=-1)
         return x + (jax.nn.silu(gate) * up) @ of("down") + of("down_bias")
 
     def end(self, params: Params, x: jax.Array) -> jax.Array:
-        squares = _rms_norm(x, params[f"{PREFIX}last_norm"][0]).reshape(-1, self.merged_size)
+        squares = rms_norm(x, params[f"{PREFIX}last_norm"][0], _EPSILON).reshape(-1, self.merged_size)
         merged = squares @ params[f"{PREFIX}merger"][0] + params[f"{PREFIX}merger_bias"][0]
         merged = jax.nn.gelu(merged, approximate=False)
         projected: jax.Array = merged @ params[f"{PREFIX}projection"][0] + params[f"{PREFIX}projection_bias"][0]
         return projected
-
-
-def _rms_norm(x: jax.Array, weight: jax.Array) -> jax.Array:
-    return x * lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + _EPSILON) * weight

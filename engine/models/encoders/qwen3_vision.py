@@ -9,9 +9,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from engine.models.encoders.patch_vision import PREFIX
+from engine.models.encoders.patch_vision import PREFIX, of_layer
 from engine.models.encoders.qwen_vision import FIRST, QwenVision
 from engine.models.encoders.siglip import layer_norm
 from engine.weights.formats.model_folder import JsonFile
@@ -106,10 +105,7 @@ class Qwen3Vision(QwenVision):
         return jnp.pad(x, ((0, 0), (0, self.inner_size * self.num_deep)))
 
     def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
-        def of(name: str) -> jax.Array:
-            leaf: jax.Array = lax.dynamic_index_in_dim(params[PREFIX + name], index, keepdims=False)
-            return leaf
-
+        of = of_layer(params, index)
         last, *deep = jnp.split(x, 1 + self.num_deep, axis=-1)
         last = last + self.attended(layer_norm(last, of("norm1"), of("norm1_bias"), _EPSILON), grid, of)
         inner = layer_norm(last, of("norm2"), of("norm2_bias"), _EPSILON) @ of("up") + of("up_bias")

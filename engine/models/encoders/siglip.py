@@ -16,10 +16,11 @@ from engine.weights.leaf import Leaf, LeafKind, Part, Stored
 _PIXELS = 127.5  # a colour of so much is 0, and one of 0 is -1
 _QUERIES_AT_ONCE = 256
 _MOST = 1 << 16  # of any size
-_ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu_pytorch_tanh": lambda x: jax.nn.gelu(x, approximate=True),
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
     "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
+    "silu": jax.nn.silu,
 }
 _LEAF = "vision."  # of its leaves' names
 
@@ -48,9 +49,7 @@ class Siglip:
         image, patch = (config.required_integer(name, least=1, most=_MOST) for name in ("image_size", "patch_size"))
         if config.integer("num_channels", least=1) not in (None, 3):
             raise config.error("num_channels", "pictures have 3")
-        activation = config.text("hidden_act") or "gelu_pytorch_tanh"
-        if activation not in _ACTIVATIONS:
-            raise config.error("hidden_act", f"it must be one of {', '.join(_ACTIVATIONS)}")
+        activation = read_activation(config, "hidden_act", "gelu_pytorch_tanh")
         return cls(
             hidden,
             config.required_integer("intermediate_size", least=1, most=_MOST),
@@ -128,7 +127,7 @@ class Siglip:
         q, k, v = jnp.split(normed @ of("qkv") + of("qkv_bias"), 3, axis=-1)
         x = x + self._attended(q, k, v) @ of("out") + of("out_bias")
         normed = layer_norm(x, of("norm2"), of("norm2_bias"), self.epsilon)
-        inner = _ACTIVATIONS[self.activation](normed @ of("up") + of("up_bias"))
+        inner = ACTIVATIONS[self.activation](normed @ of("up") + of("up_bias"))
         return x + inner @ of("down") + of("down_bias")
 
     def end(self, params: Params, x: jax.Array) -> jax.Array:
@@ -151,6 +150,14 @@ class Siglip:
 
         attended: jax.Array = lax.map(attend, blocks)
         return attended.reshape(num_blocks * width, -1)[:num_patches]
+
+
+def read_activation(config: Fields, name: str, default: str) -> str:
+    """The name of an activation, a key of ACTIVATIONS; raises ModelError."""
+    activation = config.text(name) or default
+    if activation not in ACTIVATIONS:
+        raise config.error(name, f"it must be one of {', '.join(ACTIVATIONS)}")
+    return activation
 
 
 def layer_norm(x: jax.Array, weight: jax.Array, bias: jax.Array, epsilon: float) -> jax.Array:

@@ -50,6 +50,21 @@ def test_a_request_waits_until_its_pictures_are_encoded() -> None:
     assert cache.num_held == 0
 
 
+def test_ends_of_rows_stay_tokens_of_text() -> None:
+    cache = PictureCache(4, 4, 100)
+    picture = PromptPicture(2, 6, b"a", PIXELS, (2, 3), has_row_ends=True)
+    assert picture.end == 10
+    assert list(picture.positions) == [2, 3, 4, 6, 7, 8]
+    seeing = Request("r", [1] * 60, SamplingParams(), seed=0, max_length=80, pictures=(picture,))
+    assert not cache.must_wait(seeing, 10)
+    assert cache.must_wait(seeing, 9)
+    assert encode_all(cache) == 1
+    token_ids = np.full(60, 7)
+    cache.place(seeing, token_ids)
+    assert (token_ids != 7).nonzero()[0].tolist() == [2, 3, 4, 6, 7, 8]
+    assert len(set(token_ids.tolist())) == 7
+
+
 def test_what_the_prefix_cache_has_needs_no_embeddings() -> None:
     cache = PictureCache(4, 2, 100)
     first = request("r", "a", "b")  # at 3 to 5 and 8 to 10

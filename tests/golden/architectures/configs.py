@@ -291,6 +291,50 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": False, **_PICTURE_TOKENS,
         },
     ),
+    "mistral3": (
+        "Mistral3ForConditionalGeneration",
+        {
+            "text_config": {
+                **_LLAMA, "model_type": "ministral3",
+                "rope_parameters": {
+                    "rope_type": "yarn", "rope_theta": 5000.0, "factor": 16.0, "original_max_position_embeddings": 32,
+                    "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                    "llama_4_scaling_beta": 0.5,
+                },
+            },
+            "vision_config": {
+                "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 2, "head_dim": 16, "patch_size": 4, "image_size": 48, "rope_theta": 1000.0,
+            },
+            "spatial_merge_size": 2, "tie_word_embeddings": False, "image_token_index": 252,
+        },
+    ),
+    "internvl": (
+        "InternVLForConditionalGeneration",
+        {
+            "text_config": {**_SIZES, "model_type": "qwen2", "rope_parameters": _PLAIN},
+            "vision_config": {
+                "model_type": "internvl_vision", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                "num_attention_heads": 2, "attention_bias": True, "image_size": [16, 16], "patch_size": [4, 4],
+            },
+            "tie_word_embeddings": False, "image_token_id": 252, "image_seq_length": 4,
+        },
+    ),
+    "lfm2_vl": (
+        "Lfm2VlForConditionalGeneration",
+        {
+            "text_config": {
+                **_SIZES, "model_type": "lfm2", "block_multiple_of": 32, "conv_L_cache": 3,
+                "layer_types": ["conv", "full_attention", "conv"], "rope_parameters": _PLAIN,
+            },
+            "vision_config": {
+                "model_type": "siglip2_vision_model", "hidden_size": 32, "intermediate_size": 48,
+                "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 4, "num_patches": 36,
+                "vision_use_head": False,
+            },
+            "projector_hidden_size": 48, "tie_word_embeddings": True, "image_token_id": 252,
+        },
+    ),
     "qwen3_vl_moe": (
         "Qwen3VLMoeForConditionalGeneration",
         {

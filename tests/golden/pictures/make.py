@@ -24,10 +24,14 @@ import torch
 import transformers
 from PIL import Image
 from safetensors.torch import save_file
+from transformers.image_utils import IMAGENET_DEFAULT_MEAN as IMAGENET_MEAN
+from transformers.image_utils import IMAGENET_DEFAULT_STD as IMAGENET_STD
 from transformers.image_utils import OPENAI_CLIP_MEAN as CLIP_MEAN
 from transformers.image_utils import OPENAI_CLIP_STD as CLIP_STD
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
@@ -53,6 +57,7 @@ class Family(NamedTuple):
     image_token: int
     num_tokens: Callable[[str], int]  # of a picture by its name
     inputs: Callable[[Any, list[str], torch.Tensor], dict[str, Any]]  # of a model, names of pictures and token ids
+    tokens: Callable[[str, int], list[int]] | None = None  # of a picture by its name, where some are others
 
 
 def square_pixels(model: Any, names: list[str]) -> torch.Tensor:
@@ -99,6 +104,53 @@ def inputs_of_gemma4(model: Any, names: list[str], ids: torch.Tensor) -> dict[st
     return {"pixel_values": torch.from_numpy(values), "image_position_ids": torch.from_numpy(places)}
 
 
+def inputs_of_pixtral(model: Any, names: list[str], ids: torch.Tensor) -> dict[str, Any]:
+    """Pictures of any size, padded to the largest one."""
+    patch, merge = model.config.vision_config.patch_size, model.config.spatial_merge_size
+    sizes = [tuple(each * merge * patch for each in GRIDS[name]) for name in names]
+    values = np.zeros((len(names), 3, *map(max, zip(*sizes, strict=True))), np.float32)
+    for at, (name, (height, width)) in enumerate(zip(names, sizes, strict=True)):
+        rows, columns = GRIDS[name]
+        squares = tiny_patches(name, patch, merge).reshape(rows, columns, merge, merge, patch, patch, 3)
+        picture = squares.transpose(0, 2, 4, 1, 3, 5, 6).reshape(height, width, 3).astype(np.float32)
+        colours = (picture / 255 - np.array(CLIP_MEAN, np.float32)) / np.array(CLIP_STD, np.float32)
+        values[at, :, :height, :width] = colours.transpose(2, 0, 1)
+    return {"pixel_values": torch.from_numpy(values), "image_sizes": torch.tensor(sizes)}
+
+
+def row_ends(name: str, token: int) -> list[int]:
+    """The tokens of a picture of Mistral 3, each row with one behind it."""
+    rows, columns = GRIDS[name]
+    return ([token] * columns + [253]) * (rows - 1) + [token] * columns + [254]
+
+
+def inputs_of_internvl(model: Any, names: list[str], ids: torch.Tensor) -> dict[str, Any]:
+    """Tiles of one size."""
+    size = model.config.vision_config.image_size[0]
+    pixels = np.stack([tiny_picture(name, size) for name in names]).astype(np.float32)
+    values = (pixels / 255 - np.array(IMAGENET_MEAN, np.float32)) / np.array(IMAGENET_STD, np.float32)
+    return {"pixel_values": torch.from_numpy(values.transpose(0, 3, 1, 2))}
+
+
+def inputs_of_lfm2(model: Any, names: list[str], ids: torch.Tensor) -> dict[str, Any]:
+    """Patches of pictures of any size in the order of rows, as many of each picture."""
+    patch, merge = model.config.vision_config.patch_size, model.config.downsample_factor
+    most = merge**2 * max(map(squares_of, names))
+    values, mask = np.zeros((len(names), most, 3 * patch**2), np.float32), np.zeros((len(names), most), int)
+    for at, name in enumerate(names):
+        rows, columns = GRIDS[name]
+        squares = tiny_patches(name, patch, merge).reshape(rows, columns, merge, merge, patch, patch, 3)
+        patches = squares.transpose(0, 2, 1, 3, 4, 5, 6).reshape(-1, 3 * patch**2).astype(np.float32)
+        values[at, : len(patches)] = patches / np.float32(127.5) - 1
+        mask[at, : len(patches)] = 1
+    shapes = [[each * merge for each in GRIDS[name]] for name in names]
+    return {
+        "pixel_values": torch.from_numpy(values),
+        "pixel_attention_mask": torch.from_numpy(mask),
+        "spatial_shapes": torch.tensor(shapes),
+    }
+
+
 def text_with_axes(config: str, sections: list[int]) -> dict[str, Any]:
     """The fields of a text model of configs.py, with so many pairs of features for each axis of M-RoPE."""
     text = CONFIGS[config][1]["text_config"]
@@ -134,6 +186,9 @@ FAMILIES = {
         "gemma4_pictures", {"num_hidden_layers": 2, "use_clipped_linears": True, "standardize": True}, {}, 250,
         squares_of, inputs_of_gemma4,
     ),
+    "mistral3": Family("mistral3", {}, {}, 252, squares_of, inputs_of_pixtral, row_ends),
+    "internvl": Family("internvl", {}, {}, 252, lambda name: 4, inputs_of_internvl),
+    "lfm2_vl": Family("lfm2_vl", {}, {}, 252, squares_of, inputs_of_lfm2),
     "qwen3_vl_moe": Family("qwen3_vl_moe", {}, {}, 250, squares_of, inputs_of_qwen),
     "qwen3_5": Family(
         "qwen3_5_pictures", {"depth": 2, "patch_size": 4, "num_position_embeddings": 36},
@@ -181,7 +236,10 @@ def outputs(model: Any, parts: list[Any], family: Family) -> dict[str, Any]:
     for part in parts:
         if isinstance(part, str):
             pictures.append((part, len(prompt)))
-            prompt += [family.image_token] * family.num_tokens(part)
+            if family.tokens is None:
+                prompt += [family.image_token] * family.num_tokens(part)
+            else:
+                prompt += family.tokens(part, family.image_token)
         else:
             prompt += tiny_prompt(part, 250)
     names = [name for name, _ in pictures]
@@ -307,9 +365,57 @@ def make_sizes() -> None:
     print(f"qwen_sizes: {[entry['grid'] for entry in entries]}")
 
 
+def make_pixtral_sizes() -> None:
+    """Makes the file of Mistral 3's image processor: pictures of odd sizes."""
+    processor = PixtralImageProcessorPil(size={"longest_edge": 100}, patch_size=8)
+    entries = []
+    for width, height in ODD_SIZES:
+        if width * 100 // max(width, height, 100) < 1 or height * 100 // max(width, height, 100) < 1:
+            continue  # transformers would make a picture without rows
+        made = processor([Image.fromarray(waves(width, height))], return_tensors="np")
+        rows, columns = (each // 8 for each in made["image_sizes"][0].tolist())
+        values = made["pixel_values"][0].transpose(1, 2, 0)
+        pixels = np.rint((values * CLIP_STD + CLIP_MEAN) * 255).astype(np.uint8)
+        entries.append(
+            {
+                "size": [width, height],
+                "grid": [rows, columns],
+                "pixels": base64.b64encode(zlib.compress(pixels.tobytes(), 9)).decode(),
+            }
+        )
+    lines = ",\n".join(json.dumps(entry) for entry in entries)
+    (HERE / "pixtral_sizes.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    print(f"pixtral_sizes: {[entry['grid'] for entry in entries]}")
+
+
+def make_internvl_tiles() -> None:
+    """Makes the file of InternVL's image processor: the tiles of pictures of odd sizes."""
+    entries = []
+    for least, most in ((1, 6), (3, 12), (1, 1)):
+        processor = GotOcr2ImageProcessorPil(
+            size={"height": 16, "width": 16}, crop_to_patches=True, min_patches=least, max_patches=most,
+            image_mean=IMAGENET_MEAN, image_std=IMAGENET_STD,
+        )  # fmt: skip
+        for width, height in ODD_SIZES if least == 1 < most else ODD_SIZES[3:6]:
+            made = processor([Image.fromarray(waves(width, height))], return_tensors="np")
+            values = made["pixel_values"].transpose(0, 2, 3, 1)
+            pixels = np.rint((values * IMAGENET_STD + IMAGENET_MEAN) * 255).astype(np.uint8)
+            entries.append(
+                {
+                    "size": [width, height],
+                    "tiles": [least, most],
+                    "num_tiles": int(made["num_patches"][0]),
+                    "pixels": base64.b64encode(zlib.compress(pixels.tobytes(), 9)).decode(),
+                }
+            )
+    lines = ",\n".join(json.dumps(entry) for entry in entries)
+    (HERE / "internvl_tiles.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    print(f"internvl_tiles: {[entry['num_tiles'] for entry in entries]}")
+
+
 OTHERS = {
     "smolvlm_tiles": make_tiles, "qwen_sizes": make_sizes, "gemma3_crops": make_crops,
-    "gemma4_sizes": make_gemma4_sizes,
+    "gemma4_sizes": make_gemma4_sizes, "pixtral_sizes": make_pixtral_sizes, "internvl_tiles": make_internvl_tiles,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 
 from server.media.decoded_picture import DecodedPicture
-from server.media.idefics3_pictures import Idefics3Pictures
+from server.media.families.idefics3_pictures import Idefics3Pictures
+from server.media.families.pixtral_pictures import PixtralPictures
 from server.media.picture_format import PictureFormat
-from server.media.tiling import Tiling
+from server.media.tiling import LongestEdge, Tiling
 from tests.fakes.seeing_text_model import FORM, SeeingTextModel
 from tests.server.conftest import RunningServer, StartServer
 
@@ -192,6 +193,29 @@ async def test_a_picture_that_is_cut_is_several_to_the_engine(start_server: Star
     for most in (len(text) - len(text.partition(rest)[0]) - 1, 40):  # within a tile, and behind the first ones
         await server.post("/v1/chat/completions", {**body, "truncate_prompt_tokens": most})
         assert server.engine.pictures == ()
+
+
+class RowEndsTextModel(SeeingTextModel):
+    pictures = PixtralPictures(
+        LongestEdge(4, 8, 2), 4, 16, marker="<img>", token="\x01", token_id=1, patch_size=2,
+        row_end="\x02", picture_end="\x03",
+    )  # fmt: skip
+
+
+async def test_rows_of_a_picture_have_ends(start_server: StartServer) -> None:
+    server = await start_server(text_model=RowEndsTextModel())
+    text = "user:a\1\1\2\1\1\3\1\1\2\1\1\3b\nassistant:"
+    body = {"messages": [{"role": "user", "content": parts("a", RED, BLUE, "b")}], "max_tokens": 4}
+    status, answer = await server.post("/v1/chat/completions", body)
+    assert (status, answer["usage"]["prompt_tokens"]) == (200, len(text))
+    assert answer["usage"]["prompt_tokens_details"]["image_tokens"] == 8
+    assert [(each.start, each.end, list(each.positions)) for each in server.engine.pictures] == [
+        (6, 12, [6, 7, 9, 10]),
+        (12, 18, [12, 13, 15, 16]),
+    ]
+    for first, num_left in ((6, 2), (7, 1), (11, 1), (12, 1), (17, 0)):  # before pictures and within them
+        await server.post("/v1/chat/completions", {**body, "truncate_prompt_tokens": len(text) - first})
+        assert len(server.engine.pictures) == num_left
 
 
 async def test_low_detail_is_one_tile(start_server: StartServer) -> None:

@@ -17,9 +17,9 @@ from engine.interface.errors import ModelError
 from engine.interface.types import PictureInput
 from server.media.decode_worker import DecodeJob, decode
 from server.media.decoded_picture import DecodedPicture
+from server.media.families.picture_formats import read_picture_format
 from server.media.picture_decoder import DecodedTiles
 from server.media.picture_format import PictureFormat
-from server.media.picture_formats import read_picture_format
 from server.media.tiling import Tiling
 from tests.golden.pictures.tiny_pictures import waves
 

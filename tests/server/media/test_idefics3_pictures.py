@@ -16,8 +16,8 @@ from PIL import Image
 from engine.interface.errors import ModelError
 from engine.interface.types import PictureInput
 from server.media.decode_worker import DecodeJob, decode
+from server.media.families.picture_formats import read_picture_format
 from server.media.picture_format import PictureFormat
-from server.media.picture_formats import read_picture_format
 from server.media.tiling import Tiling
 from tests.golden.pictures.tiny_pictures import waves
 

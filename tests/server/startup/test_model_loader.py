@@ -9,7 +9,7 @@ import pytest
 
 from engine.interface.config import EngineConfig, ModelInfo
 from engine.interface.errors import ModelError
-from server.media.qwen_pictures import QwenPictures
+from server.media.families.qwen_pictures import QwenPictures
 from server.media.tiling import NativeSize
 from server.startup import model_loader
 from server.startup.model_loader import LoadedModel, load_model

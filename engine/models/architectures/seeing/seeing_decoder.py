@@ -16,7 +16,8 @@ from engine.weights.formats.model_folder import JsonFile
 from engine.weights.leaf import Leaf, with_folder_prefixes
 
 USUAL_PREFIX = "model."
-_PREFIXES_WITH_PICTURES = ("model.language_model.", "model.text_model.")
+_PREFIXES_WITH_PICTURES = ("model.language_model.", "model.text_model.", "language_model.model.")
+_WHOLE_TEXT_MODEL = "language_model."  # the prefix of the output matrix too, in folders of transformers 4
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class SeeingDecoder(Decoder):
         Model.derived_tensors.pattern
         + r"|model\.text_model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
         + r"|(model\.)?visual\..*|model\.(vision_model|connector)\..*"
+        + r"|(model\.)?(vision_tower|multi_modal_projector)\..*"
     )
 
     @property
@@ -44,7 +46,8 @@ class SeeingDecoder(Decoder):
     def leaves(self) -> tuple[Leaf, ...]:
         """As `Decoder.leaves`, by the names that the folder has for them."""
         of_vision = () if self.vision is None else self.vision.leaves()
-        return with_folder_prefixes(super().leaves(), {USUAL_PREFIX: self.folder_prefix}) + of_vision
+        prefixes = {USUAL_PREFIX: self.folder_prefix, folder_config.OUTPUT: _output_name(self.folder_prefix)}
+        return with_folder_prefixes(super().leaves(), prefixes) + of_vision
 
 
 def text_prefix(tensor_names: Set[str]) -> str:
@@ -52,6 +55,16 @@ def text_prefix(tensor_names: Set[str]) -> str:
     return next(
         (prefix for prefix in _PREFIXES_WITH_PICTURES if f"{prefix}embed_tokens.weight" in tensor_names), USUAL_PREFIX
     )
+
+
+def text_names(tensor_names: Set[str]) -> Set[str]:
+    """The names of a folder's tensors, in which the output matrix has its usual name."""
+    output = _output_name(text_prefix(tensor_names))
+    return {folder_config.OUTPUT if name == output else name for name in tensor_names}
+
+
+def _output_name(prefix: str) -> str:
+    return (_WHOLE_TEXT_MODEL if prefix.startswith(_WHOLE_TEXT_MODEL) else "") + folder_config.OUTPUT
 
 
 def text_of(config: JsonFile, model_types: Sequence[str]) -> JsonFile:

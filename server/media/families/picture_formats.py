@@ -9,11 +9,12 @@ from engine.interface.errors import ModelError
 from engine.interface.types import PictureInput
 from engine.weights.formats.mmproj_file import MmprojFile
 from engine.weights.formats.model_folder import ModelFolder
-from server.media.gemma3_pictures import read_gemma3_pictures
-from server.media.gemma4_pictures import read_gemma4_pictures
-from server.media.idefics3_pictures import read_idefics3_pictures
+from server.media.families.gemma3_pictures import read_gemma3_pictures
+from server.media.families.gemma4_pictures import read_gemma4_pictures
+from server.media.families.idefics3_pictures import read_idefics3_pictures
+from server.media.families.pixtral_pictures import read_pixtral_pictures
+from server.media.families.qwen_pictures import read_qwen_pictures
 from server.media.picture_format import PictureFormat
-from server.media.qwen_pictures import read_qwen_pictures
 
 _Read = Callable[[ModelFolder, PictureInput, Callable[[int], str]], PictureFormat]
 # By the model_type in config.json; that of Gemma 3 holds where there is none.
@@ -21,6 +22,7 @@ _READERS: Mapping[str, _Read] = {
     "gemma4": read_gemma4_pictures,
     "idefics3": read_idefics3_pictures,
     "smolvlm": read_idefics3_pictures,
+    "mistral3": read_pixtral_pictures,
     "qwen2_5_vl": read_qwen_pictures,
     "qwen3_vl": read_qwen_pictures,
     "qwen3_vl_moe": read_qwen_pictures,

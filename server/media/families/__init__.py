@@ -1,0 +1,1 @@
+"""How the models of each family take pictures, one file each."""

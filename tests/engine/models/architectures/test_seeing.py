@@ -1,0 +1,90 @@
+"""What folders of models that see say of themselves, without computing anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.interface.errors import ModelError
+from engine.models.architectures.seeing.mistral3 import Mistral3
+from engine.models.parts.model import Model
+from engine.weights.formats.model_folder import JsonFile
+
+GOLDENS = Path(__file__).parents[3] / "golden" / "pictures"
+MODELS: dict[str, type[Model]] = {"mistral3": Mistral3}
+
+
+def golden(name: str) -> tuple[dict[str, Any], set[str]]:
+    """The configuration of a tiny model, and the names of its tensors."""
+    values = json.loads((GOLDENS / f"{name}.json").read_text(encoding="utf-8"))
+    return values["config"], set(values["shapes"])
+
+
+def read(name: str, config: dict[str, Any], names: set[str]) -> Model:
+    return MODELS[name].from_folder(JsonFile(Path("config.json"), config), names)
+
+
+def stored_names(model: Model) -> set[str]:
+    """The names of the tensors that a model reads."""
+    layers = range(model.config.num_layers)
+    return {
+        part.stored["safetensors"].name.format(layer=layer)
+        for leaf in model.all_leaves()
+        for part in leaf.parts
+        for layer in (leaf.layers or layers)
+    }
+
+
+def newer(name: str) -> str:
+    """The name of a tensor since transformers 4.52; published folders, and what it saves, have others."""
+    text = name.removeprefix("language_model.")
+    if text == name:
+        return f"model.{name}"
+    return text if text == "lm_head.weight" else text.replace("model.", "model.language_model.", 1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_names_of_either_layout(name: str) -> None:
+    config, published = golden(name)
+    for names in (published, {newer(each) for each in published}):
+        model = read(name, config, names)
+        assert model.encoder is not None
+        assert stored_names(model) == names
+        blind = model.without_encoder()
+        assert stored_names(blind) < names
+        assert all(blind.leaves_out(each) for each in names - stored_names(blind))
+
+
+def test_mistral_3_with_the_text_of_mistral() -> None:
+    config, names = golden("mistral3")
+    text = {**config["text_config"], "model_type": "mistral", "rope_parameters": None, "rope_theta": 1e6}
+    model = read("mistral3", {**config, "text_config": {**text, "sliding_window": None}}, names)
+    assert isinstance(model, Mistral3)
+    assert model.config.query_growth == 0
+    assert set(model.config.windows) == {0}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("mistral3", {"vision_config": {"patch_size": 0}}, "patch_size"),
+        ("mistral3", {"vision_config": {"patch_size": 1 << 31}}, "patch_size"),
+        ("mistral3", {"vision_config": {"image_size": "a"}}, "image_size"),
+        ("mistral3", {"vision_config": {"num_attention_heads": 3}}, "num_attention_heads"),
+        ("mistral3", {"vision_config": {"head_dim": 8}}, "head_dim"),
+        ("mistral3", {"vision_config": {"hidden_act": "tanh"}}, "hidden_act"),
+        ("mistral3", {"vision_config": {"model_type": "siglip"}}, "model_type"),
+        ("mistral3", {"vision_config": {"rope_parameters": {"rope_type": "yarn"}}}, "rope_type"),
+        ("mistral3", {"spatial_merge_size": 0}, "spatial_merge_size"),
+        ("mistral3", {"vision_feature_layer": -2}, "vision_feature_layer"),
+        ("mistral3", {"vision_feature_layer": [-1, -2]}, "vision_feature_layer"),
+    ],
+)
+def test_wrong_fields_are_refused_by_name(name: str, changes: dict[str, Any], words: str) -> None:
+    config, names = golden(name)
+    tables = {key: {**config[key], **value} for key, value in changes.items() if isinstance(value, dict)}
+    with pytest.raises(ModelError, match=words):
+        read(name, {**config, **changes, **tables}, names)
