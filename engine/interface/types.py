@@ -87,6 +87,9 @@ TraceEvent = dict[str, Any]
 # Of the colours of a picture between 0 and 1, with which many encoders expect them; source: OpenAI's CLIP.
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+# Likewise; source: torchvision's models of ImageNet.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class PictureInput(NamedTuple):
