@@ -134,8 +134,10 @@ class EngineThread:
 
     def _end_delivery(self, reason: FinishReason, error: str | None) -> None:
         """Delivers what the engine thread has published, and then ends the streams that have not ended."""
-        self._delivery.deliver()
-        self._end_streams(reason, error)
+        try:
+            self._delivery.deliver()
+        finally:
+            self._end_streams(reason, error)
 
     def _end_streams(self, reason: FinishReason, error: str | None) -> None:
         if self._signal is not None:
