@@ -35,11 +35,11 @@ from pathlib import Path
 
 import aiohttp
 
-from benchmarks.chaos.attackers import ATTACKS, STOPPING
+from benchmarks.chaos.attackers import ATTACKS, STOPPING, attack_name
 from benchmarks.chaos.leaks import ServerState, when_idle
 from benchmarks.chaos.ledger import Ledger, print_rows
 from benchmarks.chaos.pauses import Pauses, describe
-from benchmarks.chaos.reference_streams import ReferenceStream, undisturbed
+from benchmarks.chaos.reference_streams import ReferenceStream, together, undisturbed
 from benchmarks.chaos.rounds import Round, Stage
 from benchmarks.chaos.server_flags import REFERENCE_KEY, server_flags
 from benchmarks.serving.command import at_least_one, new_parser, run
@@ -63,13 +63,14 @@ async def _attack(server: ServerProcess, options: argparse.Namespace, pauses: Pa
     async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
         texts, calm = await undisturbed(session, url, streams)
         print(f"calm: gaps of {len(streams)} streams p50 {calm.quantile(0.5):.1f}, p99 {calm.quantile(0.99):.1f} ms")
-        stage = Stage(url, session, streams, texts, options.attackers, pauses)
+        ledger = Ledger(may_be_full=options.open_files is not None)
+        stage = Stage(url, session, streams, texts, options.attackers, pauses, ledger)
         # The first round touches what takes memory only when it is used, such as pages.
         await stage.attacked(min(options.seconds / 3, ROUND_SECONDS), options.seed)
         before = await when_idle(session, url, server.pid)
         await (_each(stage, options, server.pid) if options.each else _all_at_once(stage, options, server.pid))
         after = await when_idle(session, url, server.pid, since=before)
-        again, _ = await undisturbed(session, url, streams)
+        again, _ = await together(session, url, streams)
         if again != texts:
             stage.ledger.fail("the texts of the reference streams have changed")
     _print(stage.ledger, before, after)
@@ -105,7 +106,7 @@ async def _each(stage: Stage, options: argparse.Namespace, pid: int) -> None:
     print(f"{'p99 gap in ms during':>26}  {'calm':>7} {'attacked':>9} {'ratio':>6} {'to good clients':>16}  MiB")
     good_clients = 0.0
     names = [GOOD_CLIENTS, *(name for name in ATTACKS if name != GOOD_CLIENTS)]
-    for name in names if options.only is None else [GOOD_CLIENTS, *options.only.split(",")]:
+    for name in [GOOD_CLIENTS, *options.only] if options.only else names:
         calm = (await stage.calm(options.each)).p99
         outcome = await stage.attacked(options.each, options.seed, name)
         attacked = outcome.p99
@@ -170,6 +171,16 @@ def run_round(name: str, options: argparse.Namespace) -> list[str]:
     return failures
 
 
+def _attack_names(text: str) -> list[str]:
+    names = [attack_name(name) for name in text.split(",")]
+    every = ATTACKS | STOPPING
+    if unknown := [name for name in names if name not in every]:
+        raise argparse.ArgumentTypeError(
+            f"no attack is called {', '.join(map(repr, unknown))}; there are {', '.join(every)}"
+        )
+    return names
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = new_parser(PROGRAM, __doc__)
     parser.add_argument("--rounds", nargs="+", choices=tuple(ROUNDS), default=["attacks"])
@@ -177,7 +188,9 @@ def main(arguments: Sequence[str]) -> int:
     attacks = parser.add_argument_group("attacks")
     attacks.add_argument("--seconds", type=float, default=60.0, help="of the attacks, and of the fuzz round")
     attacks.add_argument("--each", type=float, default=0.0, metavar="SECONDS", help="each attack alone for so long")
-    attacks.add_argument("--only", metavar="NAMES", help="with --each: these attacks, comma-separated")
+    attacks.add_argument(
+        "--only", metavar="NAMES", type=_attack_names, help="with --each: these attacks, comma-separated"
+    )
     attacks.add_argument("--attackers", type=at_least_one, default=24, help="attacks at once")
     attacks.add_argument("--streams", type=at_least_one, default=20, help="reference streams")
     attacks.add_argument("--num-pages", type=int, default=256, help="of the server's cache, 16 tokens each")
@@ -189,6 +202,8 @@ def main(arguments: Sequence[str]) -> int:
     others.add_argument("--pictures", type=at_least_one, default=200, help="files of the round of pictures")
     parser.add_argument("server_arguments", nargs="*", help="more flags of `eagre serve`, after --")
     options = parser.parse_args(arguments)
+    if options.only and not options.each:
+        parser.error("argument --only: it needs --each, which says for how many seconds each attack runs")
     failures = [failure for name in options.rounds for failure in run_round(name, options)]
     for failure in failures:
         print(f"FAILED: {failure}")

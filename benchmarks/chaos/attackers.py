@@ -17,6 +17,12 @@ from benchmarks.chaos.target import KEY, Target
 
 Attack = Callable[[Target], Awaitable[None]]
 
+
+def attack_name(name: str) -> str:
+    """An attack's name as it is listed, from how it is written in code or on a command line."""
+    return name.strip().replace("_", " ")
+
+
 _ALL: tuple[Attack, ...] = (
     requests.cut_stream, requests.cut_before_the_answer, requests.whole_answer, requests.chat, requests.deadline,
     requests.many_answers, requests.malformed, requests.endless_lists, requests.oversized, requests.long_prompt,
@@ -28,7 +34,7 @@ _ALL: tuple[Attack, ...] = (
     strangers.compression_bomb, strangers.unwanted_body, strangers.silent_crowd, hostile_pictures,
     batches.batch_files, batches.batches,
 )  # fmt: skip
-ATTACKS: dict[str, Attack] = {attack.__name__.replace("_", " "): attack for attack in _ALL}
+ATTACKS: dict[str, Attack] = {attack_name(attack.__name__): attack for attack in _ALL}
 # They stop all streams for a while, as operators may, or fill the queue of new connections; each runs only where it is
 # named.
 STOPPING: dict[str, Attack] = {
@@ -58,14 +64,16 @@ async def attack(target: Target, attacks: dict[str, Attack], num_attackers: int,
     await asyncio.gather(*(attacker() for _ in range(num_attackers)))
 
 
-async def attackers_process(url: str, name: str | None, num_attackers: int, seconds: float, seed: int) -> Ledger:
-    """Runs one attack, or all in random order, in a new process of the lowest priority; its ledger."""
+async def attackers_process(
+    url: str, name: str | None, num_attackers: int, seconds: float, seed: int, ledger: Ledger
+) -> Ledger:
+    """Runs one attack, or all in random order, in a new process of the lowest priority; returns the ledger."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(pool, _run_attackers, url, name, num_attackers, seconds, seed)
+        return await loop.run_in_executor(pool, _run_attackers, url, name, num_attackers, seconds, seed, ledger)
 
 
-def _run_attackers(url: str, name: str | None, num_attackers: int, seconds: float, seed: int) -> Ledger:
+def _run_attackers(url: str, name: str | None, num_attackers: int, seconds: float, seed: int, ledger: Ledger) -> Ledger:
     os.nice(NICENESS)
     strangers.raise_file_limit()
 
@@ -73,7 +81,7 @@ def _run_attackers(url: str, name: str | None, num_attackers: int, seconds: floa
         headers = {"Authorization": f"Bearer {KEY}"}
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
-            target = Target(url, session, random.Random(seed), Ledger())
+            target = Target(url, session, random.Random(seed), ledger)
             attacks = ATTACKS if name is None else {name: (ATTACKS | STOPPING)[name]}
             await attack(target, attacks, num_attackers, seconds)
         return target.ledger

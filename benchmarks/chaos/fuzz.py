@@ -20,7 +20,7 @@ import aiohttp
 
 from benchmarks.chaos.attackers import attackers_process
 from benchmarks.chaos.leaks import when_idle
-from benchmarks.chaos.ledger import print_rows
+from benchmarks.chaos.ledger import Ledger, print_rows
 from benchmarks.chaos.pauses import Pauses, describe
 from benchmarks.chaos.reference_streams import ReferenceStream, undisturbed
 from benchmarks.chaos.rounds import Stage
@@ -68,7 +68,9 @@ async def _fuzz(server: ServerProcess, urls: Sequence[str], options: argparse.Na
         while left > 0:
             seconds = min(left, SECONDS_A_ROUND)
             seed = options.seed * 1_000_003 + int(left)
-            others = [attackers_process(url, "fuzz", 4, seconds, seed + index) for index, url in enumerate(urls, 1)]
+            others = [
+                attackers_process(url, "fuzz", 4, seconds, seed + index, Ledger()) for index, url in enumerate(urls, 1)
+            ]
             elsewhere = asyncio.gather(*others)
             now = await stage.attacked(seconds, seed, "fuzz")
             for ledger in await elsewhere:

@@ -105,7 +105,7 @@ async def when_idle(
     """The state once nothing runs any more and memory has settled, or after `seconds`.
 
     After its start a server still loads compiled programs, which takes long on a busy machine. With `since`, the wait
-    goes on while something seems to have leaked: helper processes that have nothing to do end after half a minute.
+    goes on while something seems to have leaked: helper processes that have nothing to do end a little later.
     """
     state = await ServerState.of(session, url, pid)
     for _ in range(int(seconds)):

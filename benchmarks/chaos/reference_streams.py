@@ -68,7 +68,13 @@ async def undisturbed(
     session: aiohttp.ClientSession, url: str, streams: list[ReferenceStream]
 ) -> tuple[list[str], Gaps]:
     """The text of each stream that runs alone, and the gaps while all of them and no others run together."""
-    texts, gaps = [await each.read(session, url, Gaps()) for each in streams], Gaps()
-    together = await asyncio.gather(*(each.read(session, url, gaps) for each in streams))
-    assert together == texts, "the reference streams change each other"
+    texts = [await each.read(session, url, Gaps()) for each in streams]
+    beside_others, gaps = await together(session, url, streams)
+    assert beside_others == texts, "the reference streams change each other"
     return texts, gaps
+
+
+async def together(session: aiohttp.ClientSession, url: str, streams: list[ReferenceStream]) -> tuple[list[str], Gaps]:
+    """The text of each stream while all of them and no others run, and their gaps."""
+    gaps = Gaps()
+    return list(await asyncio.gather(*(each.read(session, url, gaps) for each in streams))), gaps

@@ -12,7 +12,7 @@ from benchmarks.chaos.attackers import attackers_process
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.pauses import Pause, Pauses
 from benchmarks.chaos.reference_streams import Gaps, ReferenceStream
-from benchmarks.serving.stream_client import StreamLost
+from benchmarks.serving.stream_client import StreamLost, StreamRefused
 
 
 @dataclass(slots=True)
@@ -37,7 +37,9 @@ class Stage:
     async def attacked(self, seconds: float, seed: int, name: str | None = None) -> Round:
         """The reference streams during every attack, or during one alone. No two rounds draw the same."""
         self.num_rounds += 1
-        attacks = attackers_process(self.url, name, self.num_attackers, seconds, seed * 1_000_003 + self.num_rounds)
+        seed = seed * 1_000_003 + self.num_rounds
+        ledger = Ledger(may_be_full=self.ledger.may_be_full)
+        attacks = attackers_process(self.url, name, self.num_attackers, seconds, seed, ledger)
         running = asyncio.create_task(attacks)
         outcome = await self._watch(running)
         self.ledger.add(await running)
@@ -53,6 +55,11 @@ class Stage:
                 try:
                     async with turns:
                         got = await stream.read(self.session, self.url, outcome.gaps)
+                except StreamRefused as error:
+                    if not self.ledger.may_be_full:
+                        self.ledger.fail(f"reference stream {stream.index} was refused: {error}")
+                    self.ledger.note("reference streams", "refused")
+                    await asyncio.sleep(1.0)
                 except StreamLost as error:
                     self.ledger.fail(f"reference stream {stream.index} was disturbed: {error}")
                     await asyncio.sleep(1.0)

@@ -3,7 +3,8 @@ an engine thread, long steps, and garbage collections.
 
     python -m benchmarks.chaos.watcher PAUSES serve --port 8000
 
-runs `eagre` with such a thread, which writes to the file PAUSES.
+runs `eagre` with such a thread, which writes to the file PAUSES. Processes that have compiled a grammar end after
+seconds, because a round waits for their end.
 """
 
 import asyncio
@@ -24,7 +25,9 @@ from engine.loop import EngineLoop
 from engine.timeline import StepTimes, Timeline
 from server.cli import serve as serving
 from server.cli.main import main
+from server.structured_output import sandboxed_compiler
 
+IDLE_SECONDS = 5.0  # of a process that compiles grammars
 LEAST_PAUSE_S = 0.005  # that is noted
 INTERVAL_S = 0.001  # between two looks
 REST_S = 0.002  # between two beats of the loop
@@ -190,7 +193,8 @@ def watched_main(arguments: Sequence[str]) -> int:
         Watcher(asyncio.get_running_loop(), Path(path), engine_timelines, threading.get_ident()).start()
         return await serve(*options)  # type: ignore[arg-type]
 
-    with patch.object(serving, "serve", watched):
+    idle = patch.object(sandboxed_compiler, "IDLE_SECONDS", IDLE_SECONDS)
+    with idle, patch.object(serving, "serve", watched):
         return main(rest)
 
 

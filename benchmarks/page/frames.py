@@ -96,7 +96,7 @@ async def measure(browser: Browser, url: str, view: str, options: argparse.Names
     for frame in probe["long"]:
         frame["worked"] = worked_between(tasks, frame["at"], frame["at"] + frame["duration"])
     most_worked = max((task.worked for task in tasks), default=0.0)
-    num_tokens = await page.evaluate(_NUM_TOKENS[view == "chat"])
+    num_tokens = await page.evaluate(_NUM_TOKENS.format(".message.assistant" if view == "chat" else ".column"))
     complaints = page.complaints()
     await page.close()
     if complaints:
@@ -109,12 +109,12 @@ _IS_OVER = {
     False: "document.querySelector('#tokens-stop').hidden",
     True: "document.querySelector('.message.assistant')?.dataset.finish !== undefined",
 }
-_NUM_TOKENS = {
-    False: "Number(/([0-9]+) tokens$/.exec([...document.querySelectorAll('.column .figure')]"
-    ".map((part) => part.textContent).find((text) => text.endsWith(' tokens')) ?? '0 tokens')[1])",
-    True: "Number([...document.querySelectorAll('.message.assistant .figure')].map((part) => part.textContent)"
-    ".find((text) => text.endsWith(' tokens'))?.split(' ')[0] ?? 0)",
-}
+# Another figure of an answer is "60 tokens/s", one of its prompt "7 of 9 tokens".
+_NUM_TOKENS = (
+    "Number([...document.querySelectorAll('{} .figure')]"
+    ".map((part) => /^(?:stopped at )?([0-9]+) tokens?$/.exec(part.textContent))"
+    ".find((found) => found !== null)?.[1] ?? 0)"
+)
 
 
 async def _set_up(page: Page, view: str, options: argparse.Namespace) -> None:

@@ -20,6 +20,10 @@ class StreamLost(RuntimeError):
     """A stream ended otherwise than with its finish reasons and its last event."""
 
 
+class StreamRefused(StreamLost):
+    """A stream never began: there was no connection, or the server had no room for it."""
+
+
 def new_session(**options: Any) -> aiohttp.ClientSession:
     """A session with any number of connections, which end where nothing comes for two minutes."""
     return aiohttp.ClientSession(timeout=TIMEOUT, connector=aiohttp.TCPConnector(limit=0), **options)
@@ -76,7 +80,7 @@ class StreamClient:
     async def read(self, most: int | None = None) -> None:
         """Reads to the end, or takes up to `most` further events with text and cuts the connection.
 
-        Raises StreamLost: the request was refused, the stream reported an error or ended early.
+        Raises StreamRefused; raises StreamLost where the stream reported an error or ended early.
         """
         events = self._websocket_events() if self.over_websocket else self._sse_events()
         stop_at = None if most is None else self.num_events + most
@@ -86,7 +90,8 @@ class StreamClient:
                 if self.num_events == stop_at:
                     return
         except (aiohttp.ClientError, OSError) as error:
-            raise StreamLost(f"{type(error).__name__} after {self.num_events} events: {error}") from error
+            kind = StreamLost if self.num_events else StreamRefused
+            raise kind(f"{type(error).__name__} after {self.num_events} events: {error}") from error
         finally:
             await events.aclose()
         if not self.is_done or len(self.finish_reasons) != len(self.texts):
@@ -102,7 +107,8 @@ class StreamClient:
             request = self.http.post(self.url + path, json={**self.body, "stream": True})
         async with request as response:
             if response.status != 200:
-                raise StreamLost(f"HTTP {response.status}: {(await response.text())[:300]}")
+                kind = StreamRefused if response.status == 503 else StreamLost
+                raise kind(f"HTTP {response.status}: {(await response.text())[:300]}")
             self.stream = self.stream or response.headers.get("X-Eagre-Stream", _NO_STREAM)
             rest = b""
             async for piece in response.content.iter_any():

@@ -96,6 +96,19 @@ class OneMore(TensorWrapper):
         return self.stored.float32() + np.float32(1)
 
 
+def offset(amount: float) -> Transform:
+    """Adds a number to a norm's weights, of which the file holds the differences from it."""
+    return partial(_Offset, amount=amount)
+
+
+@dataclass(frozen=True)
+class _Offset(TensorWrapper):
+    amount: float
+
+    def float32(self) -> np.ndarray:
+        return self.stored.float32() + np.float32(self.amount)
+
+
 @dataclass(frozen=True)
 class NegativeExponential(TensorWrapper):
     """Decays, of which the file holds the logarithms of their magnitudes; it is a `Transform`."""

@@ -20,6 +20,7 @@ from server.text.tokenization.control_tokens import (
     without_mark,
 )
 from server.text.tokenization.gguf_metadata import GgufMetadata, TokenType
+from server.text.tokenization.plamo_unigram import PlamoUnigram
 from server.text.tokenization.sentencepiece_proto import ModelType
 from server.text.tokenization.sentencepiece_vocabulary import SentencePieceVocabulary
 from server.text.tokenization.word_piece import WordPieceVocabulary
@@ -289,17 +290,18 @@ def _gguf_vocabulary(metadata: GgufMetadata) -> tuple[Vocabulary, bool, bool]:
         case "t5":
             unigram = SentencePieceVocabulary.from_gguf(metadata, ModelType.UNIGRAM)
             return unigram, adds_bos is True, adds_eos is not False
+        case "plamo2":
+            return PlamoUnigram(metadata), adds_bos is True, adds_eos is True
     kind = _REFUSED_KINDS.get(metadata.tokenizer_model, "of a kind that is not known")
     raise ModelError(
         f"the tokenizer {metadata.tokenizer_model!r} (tokenizer.ggml.model) is {kind}, which is not supported; "
-        "supported are gpt2 (byte-level BPE), llama (SentencePiece BPE), t5 (SentencePiece Unigram) and bert "
-        "(WordPiece)"
+        "supported are gpt2 (byte-level BPE), llama (SentencePiece BPE), t5 (SentencePiece Unigram), plamo2 "
+        "and bert (WordPiece)"
     )
 
 
 _REFUSED_KINDS = {
     "rwkv": "the greedy one of RWKV",
-    "plamo2": "that of PLaMo 2",
     "none": "none at all",
     "no_vocab": "none at all",
 }

@@ -468,5 +468,4 @@ async def test_a_request_that_is_over_needs_no_garbage_collection(make_client):
             while sum(isinstance(kept, Request) for kept in gc.get_objects()) > 1:
                 await asyncio.sleep(0.01)
     finally:
-        gc.unfreeze()
         gc.enable()

@@ -159,7 +159,7 @@ class ExpertsDecoder(Decoder):
     ) -> jax.Array:  # fmt: skip
         """x and what the experts add to it, which the scores choose, of their inputs."""
         config = self.config
-        picks = pick(scores, config, of_layer(params["choice_bias"], place) if config.has_choice_bias else None)
+        picks = self.picks(scores, params, place)
         if config.residual_scale != 1.0:
             picks = picks._replace(shares=picks.shares * config.residual_scale)
         routed, picks = self.expert_inputs(inputs, picks)
@@ -176,6 +176,11 @@ class ExpertsDecoder(Decoder):
             share = jax.nn.sigmoid(products.norm_product(inputs, None, params["shared_share"], place, layout))
             mixed = (mixed * share).astype(x.dtype)
         return products.add_product(x, mixed, params["shared_down"], place, layout, scale=config.residual_scale)
+
+    def picks(self, scores: jax.Array, params: Params, place: jax.Array) -> Picks:
+        """The experts that tokens go to, and their shares, of what the router says."""
+        config = self.config
+        return pick(scores, config, of_layer(params["choice_bias"], place) if config.has_choice_bias else None)
 
     def expert_inputs(self, inputs: jax.Array, picks: Picks) -> tuple[jax.Array, Picks]:
         """What the picked experts read of a block's inputs, and the picks of what they make."""

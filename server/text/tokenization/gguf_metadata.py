@@ -24,7 +24,7 @@ SAMPLING_FIELDS = {
 }
 # The names that templates for other purposes than plain chat have in files.
 TEMPLATE_VARIANTS = ("tool_use", "rag")
-SCORED = ("llama", "t5")  # the kinds of SentencePiece
+SCORED = ("llama", "t5", "plamo2")  # the kinds of SentencePiece, and PLaMo's
 MAX_CONTEXT = (1 << 31) - 1  # tokens; positions are int32 on the device
 NO_TOKEN = (-1, 0xFFFFFFFF)  # -1 as the two kinds of integers in which files have the ids of tokens
 
@@ -52,11 +52,11 @@ class GgufMetadata:
     architecture: str
     name: str | None  # the name of the model in the file
     context_length: int  # tokens the model was trained for
-    tokenizer_model: str  # "gpt2": byte-level BPE; "llama" and "t5": SentencePiece; "bert": WordPiece
+    tokenizer_model: str  # "gpt2": byte-level BPE; "llama" and "t5": SentencePiece; "bert": WordPiece; "plamo2"
     tokenizer_pre: str | None  # the name of the pre-tokenizer of byte-level BPE
     tokens: tuple[str, ...]
     token_types: tuple[int, ...]  # see TokenType
-    scores: tuple[float, ...]  # for SentencePiece vocabularies, else empty
+    scores: tuple[float, ...]  # for the vocabularies in SCORED, else empty
     merges: tuple[str, ...]  # for byte-level BPE vocabularies, else empty; "left right", best first
     bos_token_id: int | None
     eos_token_id: int | None

@@ -253,7 +253,7 @@ def _token_bytes(tokens: Sequence[str], token_types: Sequence[int]) -> list[byte
     for token_id in np.flatnonzero(np.asarray(token_types) != TokenType.NORMAL).tolist():
         match token_types[token_id]:
             case TokenType.BYTE:
-                all_bytes[token_id] = _stated_byte(tokens[token_id])
+                all_bytes[token_id] = stated_byte(tokens[token_id])
             case TokenType.USER_DEFINED:
                 pass
             case _:
@@ -261,7 +261,8 @@ def _token_bytes(tokens: Sequence[str], token_types: Sequence[int]) -> list[byte
     return all_bytes
 
 
-def _stated_byte(token: str) -> bytes:
+def stated_byte(token: str) -> bytes:
+    """The byte of a token's name; raises ValueError where it is not <0xFF>."""
     match = BYTE_PIECE.fullmatch(token)
     if match is None:
         raise ValueError(f"the byte token {token!r} is not of the form <0xFF>")

@@ -87,8 +87,9 @@ export class Completion {
     this.#showControls();
   }
 
-  /** Shows what the answer has more than it had. */
+  /** Shows what the answer has more than it had; one that is taken back, or on another branch, is not shown. */
   grow(node) {
+    if (node !== this.#answer) return;
     const text = node.content.slice(this.#numShown);
     this.#numShown = node.content.length;
     const end = this.#text.value.length;
@@ -97,6 +98,7 @@ export class Completion {
   }
 
   end(node) {
+    if (node !== this.#answer) return;
     this.grow(node);
     this.#showOutcome(node.figures, node.finish, node.error);
     if (node.error === null) announce(node.content);

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import aiohttp
 import orjson
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from benchmarks.chaos import __main__ as command
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.pauses import Pauses
 from benchmarks.chaos.reference_streams import ReferenceStream
@@ -67,3 +69,43 @@ def test_ledgers_of_two_processes_add_up() -> None:
     assert ours.outcomes["chat"] == {"200": 2, "500": 1}
     assert ours.failures == ["chat: status 500, expected 200 or 429"]
     assert ours.num_attacks == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--each", "5", "--only", "hard_grammar"], "no attack is called 'hard grammar'; there are cut stream, "),
+        (["--each", "5", "--only", "fuzz,,chat"], "no attack is called ''; there are "),
+        (["--only", "hard_grammars"], "argument --only: it needs --each"),
+    ],
+)
+def test_attacks_that_cannot_be_run_alone_are_refused_before_a_server_starts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.setattr(command, "run_round", lambda *_: pytest.fail("a round has begun"))
+    with pytest.raises(SystemExit, match="2"):
+        command.main(arguments)
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_attacks_are_named_with_spaces_or_underscores(monkeypatch: pytest.MonkeyPatch) -> None:
+    named: list[list[str]] = []
+    monkeypatch.setattr(command, "run_round", lambda name, options: named.append(options.only) or [])
+    assert command.main(["--each", "5", "--only", "hard_grammars, operators race,fuzz"]) == 0
+    assert named == [["hard grammars", "operators race", "fuzz"]]
+
+
+@pytest.mark.parametrize("may_be_full", [False, True])
+async def test_a_server_may_refuse_only_where_it_has_few_descriptors(may_be_full: bool) -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(status=503)
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", answer)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        stage = await stage_of(server, session)
+        stage.ledger.may_be_full = may_be_full
+        await stage.calm(0.05)
+    stage.ledger.note_status("chat", 503, (200,))
+    assert stage.ledger.outcomes["reference streams"]["refused"] == len(TEXTS)
+    assert len(stage.ledger.failures) == (0 if may_be_full else len(TEXTS) + 1)

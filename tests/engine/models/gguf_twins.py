@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFWriter, RopeScalingType
 
-from tests.engine.models import gemma_twins, gpt_twins, mixture_twins
+from tests.engine.models import gemma_twins, gpt_twins, mixture_twins, plamo_twins
 from tests.engine.models.mixture_twins import num_experts
 
 # What a transform takes and gives: the name in the folder, the values, and config.json.
@@ -104,7 +104,7 @@ def with_joined_experts(tensors: Mapping[str, np.ndarray], config: Mapping[str, 
     for name in [name for name in tensors if ".experts.0." in name]:
         before, behind = name.split(".experts.0.")
         parts = [joined.pop(f"{before}.experts.{number}.{behind}") for number in range(num_experts(config))]
-        if "block_sparse_moe" in before and config["model_type"] == "mixtral":
+        if "block_sparse_moe" in before and config["model_type"] in ("mixtral", "phimoe"):
             before = before.removeprefix("model.").replace("block_sparse_moe", "feed_forward")
         if config["model_type"] == "lfm2_moe":
             before = before.removeprefix("model.")
@@ -298,6 +298,8 @@ def of_attending_layers(config: Mapping[str, Any], size: int) -> int | list[int]
     """A size, or where few layers attend, 0 for those that do not; of Gemma 4 the heads of keys."""
     if config["model_type"] == "gemma4_text":
         return gemma_twins.kv_heads(config)
+    if config["model_type"] == "plamo2":
+        return plamo_twins.kv_heads(config, size)
     if config["model_type"] == "kimi_linear":
         return [size if kind == "full_attention" else 0 for kind in config["layer_types"]]
     if "attn_layer_period" in config:  # of Jamba
@@ -399,8 +401,45 @@ def add_phi3(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_rope_scaling_orig_ctx_len(original)
     factor = config["max_position_embeddings"] / original
     writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(factor) / math.log(original)))
-    writer.add_tensor("rope_factors_short.weight", np.array(rotary["short_factor"], np.float32))
-    writer.add_tensor("rope_factors_long.weight", np.array(rotary["long_factor"], np.float32))
+    add_longrope_factors(writer, config)
+
+
+def add_phimoe(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_longrope_factors(writer, config)
+    writer.add_rope_scaling_orig_ctx_len(config["rope_parameters"]["original_max_position_embeddings"])
+    add_experts(writer, config)
+
+
+def add_longrope_factors(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    for kind in ("short", "long"):
+        writer.add_tensor(
+            f"rope_factors_{kind}.weight", np.array(config["rope_parameters"][f"{kind}_factor"], np.float32)
+        )
+
+
+def add_minicpm3(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Neither multipliers nor the width of values."""
+    add_longrope_factors(writer, config)
+    writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(config["kv_lora_rank"])
+    writer.add_key_length(config["qk_nope_head_dim"] + config["qk_rope_head_dim"])
+
+
+def add_olmo(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_clamp_kqv(config["clip_qkv"])
+
+
+def add_orion(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_layer_norm_eps(config["rms_norm_eps"])
+
+
+def add_mamba(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_layer_norm_rms_eps(config["layer_norm_epsilon"])
+    writer.add_ssm_conv_kernel(config["conv_kernel"])
+    writer.add_ssm_state_size(config["state_size"])
+    writer.add_ssm_time_step_rank(config["time_step_rank"])
+    writer.add_ssm_inner_size(config["intermediate_size"])
 
 
 def add_rotary(writer: GGUFWriter, rotary: Mapping[str, Any], rotary_dim: int) -> None:
@@ -469,6 +508,17 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "Starcoder2ForCausalLM": (MODEL_ARCH.STARCODER2, as_stored, add_window),
     "NemotronForCausalLM": (MODEL_ARCH.NEMOTRON, norms_with_one, nothing),
     "StableLmForCausalLM": (MODEL_ARCH.STABLELM, as_stored, add_parallel_residual),
+    "OlmoForCausalLM": (MODEL_ARCH.OLMO, adjacent_pairs, add_olmo),
+    "OrionForCausalLM": (MODEL_ARCH.ORION, as_stored, add_orion),
+    "XverseForCausalLM": (MODEL_ARCH.XVERSE, adjacent_pairs, nothing),
+    "GPTBigCodeForCausalLM": (MODEL_ARCH.STARCODER, as_stored, nothing),
+    "PhimoeForCausalLM": (MODEL_ARCH.PHIMOE, as_stored, add_phimoe),
+    "BailingMoeForCausalLM": (MODEL_ARCH.BAILINGMOE, adjacent_pairs, mixture_twins.add_routing),
+    "MambaForCausalLM": (MODEL_ARCH.MAMBA, as_stored, add_mamba),
+    "Plamo2ForCausalLM": (MODEL_ARCH.PLAMO2, as_stored, plamo_twins.add_plamo2),
+    "Plamo3ForCausalLM": (MODEL_ARCH.PLAMO3, as_stored, plamo_twins.add_plamo3),
+    "MiniCPM3ForCausalLM": (MODEL_ARCH.MINICPM3, as_stored, add_minicpm3),
+    "DeepseekV32ForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_indexed_latents),
     "PhiForCausalLM": (MODEL_ARCH.PHI2, as_stored, nothing),
     "Phi3ForCausalLM": (MODEL_ARCH.PHI3, as_stored, add_phi3),
     "MixtralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_mixtral),
@@ -555,12 +605,16 @@ def with_gguf_names(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
         tensors = gemma_twins.with_joined_streams(tensors)
     if config["model_type"] == "internlm2":
         tensors = gpt_twins.with_split_qkv(tensors, config)
+    if config["architectures"] == ["BailingMoeForCausalLM"]:
+        tensors = mixture_twins.with_split_qkv(tensors, config)
+    if config["model_type"] in ("plamo2", "plamo3"):
+        tensors = plamo_twins.converted(tensors)
     if config["model_type"] in STATE_SPACES:
         tensors = with_state_spaces(tensors, config)
     return with_delta_nets(with_joined_experts(tensors, config), config)
 
 
-STATE_SPACES = {"granitemoehybrid", "falcon_h1", "nemotron_h", "mamba2", "jamba"}  # model types
+STATE_SPACES = {"granitemoehybrid", "falcon_h1", "nemotron_h", "mamba", "mamba2", "jamba"}  # model types
 
 
 def write_gguf(
@@ -574,10 +628,10 @@ def write_gguf(
     name = config["architectures"][0]
     architecture, transform, extra = TWINS[name]
     config = config.get("text_config", config)
-    config = gemma_twins.with_full_heads(mixture_twins.with_usual_names(config))
+    config = plamo_twins.with_usual_names(gemma_twins.with_full_heads(mixture_twins.with_usual_names(config)))
     if "moe" in config.get("layers_block_type", ()):
         architecture = MODEL_ARCH.NEMOTRON_H_MOE
-    if config["model_type"] in ("gpt2", "gpt_neox", "falcon"):
+    if config["model_type"] in ("gpt2", "gpt_bigcode", "gpt_neox", "falcon"):
         config = gpt_twins.with_usual_names(config)
     if name == "KimiLinearForCausalLM":
         config = mixture_twins.with_usual_names_of_kimi(config)
@@ -585,7 +639,9 @@ def write_gguf(
     if name in mixture_twins.LATENT:
         tensors = mixture_twins.with_latent_heads(tensors, config)
     num_ahead = name == "Glm4MoeForCausalLM"
-    writer = GGUFWriter(path, MODEL_ARCH_NAMES[architecture])
+    # The gguf package does not know this architecture yet, whose tensors have the names of another one's.
+    stated = "deepseek32" if name == "DeepseekV32ForCausalLM" else MODEL_ARCH_NAMES[architecture]
+    writer = GGUFWriter(path, stated)
     if "layers_block_type" in config:
         config = {**config, "num_hidden_layers": len(config["layers_block_type"])}
     writer.add_block_count(config["num_hidden_layers"] + num_ahead)

@@ -16,10 +16,11 @@ _GATING = {
     "BailingMoeV2ForCausalLM": ExpertGatingFuncType.SIGMOID,
     "DeepseekV2ForCausalLM": ExpertGatingFuncType.SOFTMAX,
     "DeepseekV3ForCausalLM": ExpertGatingFuncType.SIGMOID,
+    "DeepseekV32ForCausalLM": ExpertGatingFuncType.SIGMOID,
 }
 LATENT = (
     "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM", "Mistral4ForCausalLM",
-    "KimiLinearForCausalLM",
+    "KimiLinearForCausalLM", "DeepseekV32ForCausalLM", "MiniCPM3ForCausalLM",
 )  # fmt: skip
 
 
@@ -119,6 +120,27 @@ def add_latents(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
         writer.add_attn_temperature_scale(rotary["llama_4_scaling_beta"])
 
 
+def add_indexed_latents(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    add_latents(writer, config)
+    writer.add_uint32("deepseek32.attention.indexer.head_count", config["index_n_heads"])
+    writer.add_uint32("deepseek32.attention.indexer.key_length", config["index_head_dim"])
+    writer.add_uint32("deepseek32.attention.indexer.top_k", config["index_topk"])
+
+
+def with_split_qkv(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Of the first Ling: queries, keys and values by themselves."""
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    head_dim, changed = config["hidden_size"] // heads, dict[str, np.ndarray]()
+    for name, values in tensors.items():
+        if "query_key_value" not in name:
+            changed[name] = values
+            continue
+        parts = np.split(values, np.cumsum([heads, kv_heads]) * head_dim)
+        for kind, part in zip("qkv", parts, strict=True):
+            changed[name.replace("attention.query_key_value", f"self_attn.{kind}_proj")] = part
+    return changed
+
+
 def add_kimi_linear(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     add_latents(writer, config)
     writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
@@ -153,6 +175,8 @@ def with_latent_heads(tensors: Mapping[str, np.ndarray], config: Mapping[str, An
     """The matrices of keys and values of each head by themselves, those of keys transposed."""
     changed: dict[str, np.ndarray] = {}
     for name, values in tensors.items():
+        if ".indexer." in name:
+            name = name.replace("model.layers.", "blk.").replace("self_attn.", "")
         if "kv_b_proj" not in name or config.get("is_early"):
             changed[name] = values
             continue
@@ -177,6 +201,10 @@ def with_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
             "intermediate_size": config["intermediate_size_mlp"],
             "moe_intermediate_size": config["intermediate_size"],
         }
+    if config["model_type"] == "minicpm3":  # its converter is an early one
+        made["is_early"] = True
+    if config["model_type"] == "gpt_bigcode":
+        made["n_inner"] = config["n_inner"] or 4 * config["n_embd"]
     if "num_layers" in config:  # of EXAONE
         made |= {"num_hidden_layers": config["num_layers"], "rms_norm_eps": config["layer_norm_epsilon"]}
     if "rope_theta" in config and config.get("rope_scaling"):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from engine.backends.xla.matrices import ArrayLayout
-from engine.models.architectures.phi3 import Phi3
+from engine.models.architectures.phi.phi3 import Phi3
+from engine.models.architectures.phi.phimoe import PhiMoe
 from engine.models.open_model import open_model
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.model import Model
@@ -34,7 +35,7 @@ def assert_same(first: Model, second: Model) -> None:
     configs = [model.config for model in (first, second)]
     assert isinstance(first, type(second))  # files of Mistral's models are files of Llama
     assert all(isinstance(config, DecoderConfig) for config in configs)
-    if isinstance(first, Phi3):
+    if isinstance(first, Phi3 | PhiMoe):
         configs = [replace(config, longrope=None) for config in configs]  # it made the rotary tables
     assert replace(configs[0], rotary=()) == replace(configs[1], rotary=())
     for one, other in zip(configs[0].rotary, configs[1].rotary, strict=True):

@@ -45,7 +45,7 @@ CROWDED = (70, 100)
 
 # Pages that take no memory have a snapshot of states for each 448 tokens, and four more: so few pages as there are here
 # have no more than those that the output takes.
-WITH_FEW_SNAPSHOTS = {"mamba2"}
+WITH_FEW_SNAPSHOTS = {"mamba", "mamba2"}
 
 # Those that go through the engine too, which compiles for seconds: in a full run all of them, by each backend.
 THROUGH_THE_ENGINE = (
@@ -63,7 +63,15 @@ NOT_IN_GGUF |= {"granite_hybrid_dense", "falcon_h1_norm_first"}
 NOT_IN_GGUF.add("granite_hybrid_attention")  # it is a file of Granite
 NOT_IN_GGUF |= {"olmo_hybrid", "olmo_hybrid_rotary"}  # no files of the architecture are known
 # What GGUF files do not say, because it is the same in all published models.
-PUBLISHED: dict[str, dict[str, Any]] = {"llama4": {"floor_scale": 8192, "attn_scale": 0.1}}
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "llama4": {"floor_scale": 8192, "attn_scale": 0.1},
+    "minicpm3": {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
+    "phimoe": {
+        "router_jitter_noise": 0.01,
+        "rope_parameters": GOLDENS["phimoe"]["config"]["rope_parameters"] | {"short_mscale": None, "long_mscale": None},
+    },
+    "plamo2": {"full_attention_idx": list(range(6))},  # files say nothing of windows
+}
 # GGUF files of Qwen3.5 hold the heads of delta-nets in another order, which changes the order of sums.
 # Those of Falcon-H1 hold weights that are multiplied.
 REORDERED_IN_GGUF = {
@@ -107,6 +115,10 @@ NATIVE_ALONE |= {
     "qwen2_windows", "qwen3_5_moe_pictures", "qwen3_5_pictures", "qwen3_next_uneven", "qwen3_vl", "seed_oss",
     "smollm3_windows", "smolvlm",
 }  # fmt: skip
+NATIVE_ALONE |= {
+    "bailing_moe", "deepseek_v32", "gpt_bigcode", "mamba", "minicpm3", "olmo", "orion", "phimoe", "plamo2", "plamo3",
+    "xverse",
+}  # fmt: skip
 every_golden = pytest.mark.parametrize(
     ("name", "backend"),
     [
@@ -142,8 +154,9 @@ def test_every_architecture_has_a_golden() -> None:
     with_golden = {golden["config"]["architectures"][0] for golden in GOLDENS.values()}
     decoders = {each.transformers_name for each in ARCHITECTURES if not each.model.is_encoder}
     # Those of encoders are in tests/golden/encoders, and Idefics 3 is another name of SmolVLM. The text in models with
-    # pictures has a test of its own where transformers' class has parts that need other packages.
-    others = {"Idefics3ForConditionalGeneration", *OF_PICTURES.values()}
+    # pictures has a test of its own where transformers' class has parts that need other packages. Microsoft's files
+    # write the name of Phi's mixtures in another way.
+    others = {"Idefics3ForConditionalGeneration", "PhiMoEForCausalLM", *OF_PICTURES.values()}
     assert with_golden | others == decoders
 
 

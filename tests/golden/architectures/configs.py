@@ -135,6 +135,12 @@ _GPT_OSS: dict[str, Any] = {  # prompts on both sides of the window
     },
 }  # fmt: skip
 
+_PLAMO2: dict[str, Any] = {
+    **{key: value for key, value in _SIZES.items() if key != "head_dim"}, "num_hidden_layers": 6,
+    "hidden_size_per_head": 32, "mamba_num_heads": 4, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_step": 3,
+    "mamba_enabled": True, "attention_window_size": 30, "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
+}  # fmt: skip
+
 # By the name of the golden's file: transformers' class, and its configuration.
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": (
@@ -802,6 +808,82 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "linear_num_key_heads": 2, "linear_num_value_heads": 4, "rope_parameters": _PLAIN,
             "layer_types": ["linear_attention", "linear_attention", "full_attention"],
             "linear_allow_neg_eigval": False, "tie_word_embeddings": True,
+        },
+    ),
+    "deepseek_v32": (  # an index that picks all tokens of the longest context that is served
+        "DeepseekV32ForCausalLM",
+        {
+            **_LATENT, "index_topk": 128, "index_head_dim": 32, "index_n_heads": 2,
+            "rope_parameters": {**_LATENT_YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+        },
+    ),
+    "minicpm3": (
+        "MiniCPM3ForCausalLM",
+        {
+            **_ALL_HEADS, "q_lora_rank": 32, "kv_lora_rank": 64, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32,
+            "num_key_value_heads": 4, "tie_word_embeddings": False,
+            "rope_parameters": {
+                "rope_type": "longrope", "rope_theta": 500.0, "original_max_position_embeddings": 512,
+                "short_factor": [1.0, 1.0, 1.1, 1.2, 1.3, 1.5, 1.6, 1.7],
+                "long_factor": [1.0, 1.0, 1.1, 1.2, 1.3, 1.5, 1.6, 1.7],
+            },
+        },
+    ),
+    "olmo": ("OlmoForCausalLM", {**_SIZES, "clip_qkv": 0.75, "rope_parameters": _PLAIN}),
+    "orion": (
+        "OrionForCausalLM",
+        {**_SIZES, "rope_theta": 5000.0, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": False},
+    ),
+    "xverse": (
+        "XverseForCausalLM",
+        {**_SIZES, "rope_theta": 5000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False},
+    ),
+    "gpt_bigcode": (
+        "GPTBigCodeForCausalLM",
+        {
+            "vocab_size": VOCAB_SIZE, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 512,
+            "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+        },
+    ),
+    "phimoe": (  # routers that let several experts count in a share
+        "PhimoeForCausalLM",
+        {
+            **_SIZES, "num_local_experts": 6, "num_experts_per_tok": 2, "attention_bias": True, "lm_head_bias": True,
+            "router_jitter_noise": 0.3,
+            "rope_parameters": {
+                "rope_type": "longrope", "rope_theta": 500.0, "original_max_position_embeddings": 512,
+                "short_factor": [1.0, 1.0, 1.1, 1.2, 1.3, 1.5, 1.6, 1.7],
+                "long_factor": [1.0, 1.5, 2.0, 3.5, 5.0, 8.0, 9.0, 9.5], "short_mscale": 1.25, "long_mscale": 1.5,
+            },
+        },
+    ),
+    "bailing_moe": (
+        "BailingMoeForCausalLM",
+        {
+            **_SIZES, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 3,
+            "num_shared_experts": 2, "norm_topk_prob": True, "first_k_dense_replace": 0, "rope_theta": 5000.0,
+            "rms_norm_eps": 1e-6, "hidden_act": "silu", "norm_head": False, "use_bias": False, "use_qkv_bias": False,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "mamba": (
+        "MambaForCausalLM",
+        {
+            "vocab_size": VOCAB_SIZE, "hidden_size": 64, "num_hidden_layers": 3, "state_size": 16,
+            "time_step_rank": 32, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "plamo2": (  # a layer that sees all, and one with a window
+        "Plamo2ForCausalLM",
+        {**_PLAMO2, "full_attention_idx": [4], "rope_theta": 5000.0, "rope_local_theta": 500.0},
+    ),
+    "plamo3": (
+        "Plamo3ForCausalLM",
+        {
+            **_LLAMA, "num_hidden_layers": 4, "window_size": 30, "sliding_window_pattern": 2, "rope_theta": 5000.0,
+            "rope_local_theta": 500.0, "rope_scaling_factor": 4, "initial_context_length": 64, "rms_norm_eps": 1e-6,
+            "tie_word_embeddings": False,
         },
     ),
     "gpt_oss": ("GptOssForCausalLM", _GPT_OSS),

@@ -1,7 +1,8 @@
 """What computes the models that transformers has no class for: classes of others that compute the same, or a plain one.
 
-Bailing's, EXAONE's, InternLM2's and MiniCPM's code, which their makers publish beside the weights, computes what
-GLM 4.5, Llama and Granite compute of the same tensors by other names. SmallThinker's is written here once more.
+Bailing's, EXAONE's, InternLM2's, MiniCPM's, Orion's and XVERSE's code, which their makers publish beside the weights,
+computes what GLM 4.5, Granite, Llama and StableLM compute of the same tensors by other names. SmallThinker's is written
+here once more.
 """
 
 # mypy: disable-error-code="import-not-found"
@@ -21,6 +22,8 @@ import transformers
 from safetensors.torch import save_file
 from torch.nn.functional import linear, relu, rms_norm
 
+from tests.golden.architectures.plamo import Plamo, plamo_shapes
+
 Tensors = dict[str, torch.Tensor]
 Config = Mapping[str, Any]
 
@@ -34,7 +37,9 @@ class StandIn(NamedTuple):
 
 
 def bailing_shapes(config: Config) -> dict[str, list[int]]:
-    hidden, head_dim = config["hidden_size"], config["head_dim"]
+    hidden = config["hidden_size"]
+    head_dim = config.get("head_dim") or hidden // config["num_attention_heads"]
+    is_second = "use_qk_norm" in config
     shapes = _outside_layers(config, "model.word_embeddings.weight", "lm_head.weight")
     for layer in range(config["num_hidden_layers"]):
         before = f"model.layers.{layer}."
@@ -42,15 +47,17 @@ def bailing_shapes(config: Config) -> dict[str, list[int]]:
         shapes |= {
             f"{before}input_layernorm.weight": [hidden], f"{before}post_attention_layernorm.weight": [hidden],
             f"{before}attention.query_key_value.weight": [joined, hidden],
-            f"{before}attention.query_layernorm.weight": [head_dim],
-            f"{before}attention.key_layernorm.weight": [head_dim],
             f"{before}attention.dense.weight": [hidden, config["num_attention_heads"] * head_dim],
         }  # fmt: skip
+        if is_second:
+            shapes |= {f"{before}attention.{kind}_layernorm.weight": [head_dim] for kind in ("query", "key")}
         if layer < config["first_k_dense_replace"]:
             shapes |= _block(f"{before}mlp.", hidden, config["intermediate_size"])
             continue
         inner, count = config["moe_intermediate_size"], config["num_experts"]
-        shapes |= {f"{before}mlp.gate.weight": [count, hidden], f"{before}mlp.gate.expert_bias": [count]}
+        shapes[f"{before}mlp.gate.weight"] = [count, hidden]
+        if is_second:
+            shapes[f"{before}mlp.gate.expert_bias"] = [count]
         shapes |= _block(f"{before}mlp.shared_experts.", hidden, inner * config["num_shared_experts"])
         for expert in range(count):
             shapes |= _block(f"{before}mlp.experts.{expert}.", hidden, inner)
@@ -109,6 +116,54 @@ def load_internlm2(tensors: Tensors, config: Config, folder: Path) -> Any:
     }  # fmt: skip
     same = {**config, "attention_bias": config["bias"], "rope_parameters": _rotation(config)}
     return _loaded("LlamaForCausalLM", same, _renamed(_split(tensors, "attention.wqkv", parts), names), folder)
+
+
+def load_first_bailing(tensors: Tensors, config: Config, folder: Path) -> Any:
+    """As Granite's mixtures with shared experts."""
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    head_dim = config["hidden_size"] // heads
+    sizes = [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim]
+    changed = _split(tensors, "attention.query_key_value", lambda joined: torch.split(joined, sizes))
+    names = {
+        "model.word_embeddings": "model.embed_tokens", "attention.dense": "self_attn.o_proj",
+        "mlp.gate.": "block_sparse_moe.router.layer.", "mlp.shared_experts.down_proj": "shared_mlp.output_linear",
+    }  # fmt: skip
+    changed = _renamed(changed, names)
+    for layer in range(config["num_hidden_layers"]):
+        before = f"model.layers.{layer}."
+        shared = [changed.pop(f"{before}mlp.shared_experts.{kind}_proj.weight") for kind in ("gate", "up")]
+        gates, ups, downs = (
+            [changed.pop(f"{before}mlp.experts.{expert}.{kind}_proj.weight") for expert in range(config["num_experts"])]
+            for kind in ("gate", "up", "down")
+        )
+        changed |= {
+            f"{before}shared_mlp.input_linear.weight": torch.cat(shared),
+            f"{before}block_sparse_moe.input_linear.weight": torch.cat([torch.stack(gates), torch.stack(ups)], dim=1),
+            f"{before}block_sparse_moe.output_linear.weight": torch.stack(downs),
+        }
+    inner = config["moe_intermediate_size"]
+    same = {
+        **config, "num_local_experts": config["num_experts"], "intermediate_size": inner,
+        "shared_intermediate_size": inner * config["num_shared_experts"], "attention_multiplier": head_dim**-0.5,
+        "rope_parameters": _rotation(config),
+    }  # fmt: skip
+    return _loaded("GraniteMoeSharedForCausalLM", same, changed, folder)
+
+
+def orion_shapes(config: Config) -> dict[str, list[int]]:
+    shapes = minicpm_shapes(config)
+    return shapes | {name.replace(".weight", ".bias"): shape for name, shape in shapes.items() if "norm." in name}
+
+
+def load_orion(tensors: Tensors, config: Config, folder: Path) -> Any:
+    """As StableLM with a rotation of whole heads."""
+    rotation = {**_rotation(config), "partial_rotary_factor": 1.0}
+    same = {**config, "layer_norm_eps": config["rms_norm_eps"], "rope_parameters": rotation, "use_qkv_bias": False}
+    return _loaded("StableLmForCausalLM", same, tensors, folder)
+
+
+def load_xverse(tensors: Tensors, config: Config, folder: Path) -> Any:
+    return _loaded("LlamaForCausalLM", {**config, "rope_parameters": _rotation(config)}, tensors, folder)
 
 
 def exaone_shapes(config: Config) -> dict[str, list[int]]:
@@ -250,9 +305,14 @@ class SmallThinker:
 
 
 STAND_INS: dict[str, StandIn] = {
+    "BailingMoeForCausalLM": StandIn("bailing_moe", bailing_shapes, load_first_bailing),
     "BailingMoeV2ForCausalLM": StandIn("bailing_moe", bailing_shapes, load_bailing),
     "ExaoneForCausalLM": StandIn("exaone", exaone_shapes, load_exaone),
     "MiniCPMForCausalLM": StandIn("minicpm", minicpm_shapes, load_minicpm),
+    "Plamo2ForCausalLM": StandIn("plamo2", plamo_shapes, Plamo),
+    "Plamo3ForCausalLM": StandIn("plamo3", plamo_shapes, Plamo),
+    "OrionForCausalLM": StandIn("orion", orion_shapes, load_orion),
+    "XverseForCausalLM": StandIn("xverse", minicpm_shapes, load_xverse),
     "InternLM2ForCausalLM": StandIn("internlm2", internlm2_shapes, load_internlm2),
     "SmallThinkerForCausalLM": StandIn("smallthinker", smallthinker_shapes, SmallThinker),
 }

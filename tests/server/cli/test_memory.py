@@ -29,6 +29,7 @@ def put_off() -> Iterator[None]:
     gc.unfreeze()
     postpone_gc()
     yield
+    gc.freeze()  # as it was, for all tests (tests/conftest.py)
     gc.set_threshold(*threshold)
 
 
@@ -53,7 +54,6 @@ def calm() -> Iterator[None]:
     threshold = gc.get_threshold()
     freeze_gc()
     yield
-    gc.unfreeze()
     gc.set_threshold(*threshold)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session
 
-from server.model_sources import builtin_models
+from engine.interface.types import Progress
+from server.model_sources import builtin_models, builtin_store
 from server.model_sources.builtin_parts import BuiltinPart
 from tests.server.model_sources.fake_hub import FOLDER, QUANTS, SHARDS, FakeHub, running_hub
 from tests.server.model_sources.wheels import CONTENT, builtin, make_parts, make_wheel, part
@@ -60,3 +62,18 @@ def parts(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[
     made = make_parts(tmp_path / "wheels")
     monkeypatch.setattr(builtin_models, "BUILTIN_MODELS", {"tiny": builtin(*made)})
     return made
+
+
+@pytest.fixture
+def copied_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wheels are copied from the folder `wheels`, without pip, each start of which takes a second."""
+
+    def copy(requirement: str, folder: Path, stage: str, progress: Progress) -> Path:
+        name, version = requirement.split("==")
+        wheel = tmp_path / "wheels" / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+        progress(stage, 0, 0)
+        copied = Path(shutil.copy(wheel, folder))
+        progress(stage, copied.stat().st_size, copied.stat().st_size)
+        return copied
+
+    monkeypatch.setattr(builtin_store, "download_wheel", copy)

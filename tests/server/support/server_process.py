@@ -23,11 +23,14 @@ START_S = 120.0  # a cold start on a busy machine
 
 # A step takes 10 ms at least, so that a stream of the tiny model lasts for seconds. SIGUSR1 freezes the engine thread
 # in its next step for ever. `limit`, if not 0, is the size in bytes beyond which no file of the process can grow.
+# Processes that have compiled a grammar end soon, because a test waits for their end.
 SERVE = """
 import resource, signal, sys, threading, time
 from engine.step.device_runner import DeviceRunner
 from server.cli import main as cli
+from server.structured_output import sandboxed_compiler
 
+sandboxed_compiler.IDLE_SECONDS = 1.0
 limit = int(sys.argv[1])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

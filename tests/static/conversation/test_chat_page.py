@@ -298,3 +298,27 @@ async def test_a_completion_goes_on_after_a_reload(
     await page.click("#story-undo")
     await page.wait_for(f"{story} === 'x\\na:one two\\nb'")
     await page.close()
+
+
+async def test_a_frame_that_comes_late_does_not_show_what_was_taken_back(
+    browser: Browser, slow_server: RunningServer
+) -> None:
+    """Text is shown in the browser's next frame, which a busy machine draws when the answer has long ended."""
+    engine = slow_server.engine
+    page = await browser.open(slow_server.url + "/#/completion")
+    await page.wait_for(READY)
+    await page.wait_for("document.querySelector('#chat').dataset.kind === 'completion'")
+    await page.evaluate("document.querySelector('#story-text').value = 'x\\na:one two\\nb'")
+    await page.evaluate("window.late = []; window.requestAnimationFrame = (draw) => window.late.push(draw); true")
+    await page.click("#story-continue")
+    await eventually(lambda: len(engine.running) == 1)
+    for _ in range(9):
+        engine.step()
+    await page.wait_for("document.querySelector('#story-page').dataset.finish === 'stop'")
+    story = "document.querySelector('#story-text').value"
+    assert await page.evaluate(story) == "x\na:one two\nbONE TWO"
+    await page.click("#story-undo")
+    assert await page.evaluate(story) == "x\na:one two\nb"
+    assert await page.evaluate("window.late.splice(0).map((draw) => draw(performance.now())).length") > 0
+    assert await page.evaluate(story) == "x\na:one two\nb"
+    await page.close()

@@ -55,6 +55,8 @@ class Gpt2(JoinedQkvDecoder):
     folder_names: ClassVar[Mapping[str, str]] = _FOLDER_NAMES
     norm_kind = NormKind.LAYER
     has_norm_bias = True
+    model_type = "gpt2"
+    has_transposed_matrices: ClassVar[bool] = True  # whether a folder has matrices as [inputs, outputs]
 
     # Masks, which old releases of transformers stored.
     derived_tensors = re.compile(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)")
@@ -72,8 +74,8 @@ class Gpt2(JoinedQkvDecoder):
         if config.value("intermediate_size") is None:
             config = config.with_values({"intermediate_size": 4 * hidden_size})
         usual = folder_config.read_decoder(
-            config, tensor_names, "gpt2", rotary=_UNUSED, is_tied=True, hidden_act=("gelu_new", "gelu_pytorch_tanh"),
-            epsilon_key="layer_norm_epsilon", default_epsilon=1e-5,
+            config, tensor_names, cls.model_type, rotary=_UNUSED, is_tied=True,
+            hidden_act=("gelu_new", "gelu_pytorch_tanh"), epsilon_key="layer_norm_epsilon", default_epsilon=1e-5,
         )  # fmt: skip
         prefix = _PREFIX if any(name.startswith(_PREFIX) for name in tensor_names) else ""
         return cls(_with_positions(usual), prefix)
@@ -94,13 +96,17 @@ class Gpt2(JoinedQkvDecoder):
         return name if changed == name else self.prefix + changed
 
     def attention_leaves(self) -> list[Leaf]:
-        return [_transposed(leaf, "attention_output") for leaf in super().attention_leaves()]
+        leaves = super().attention_leaves()
+        return [_transposed(leaf, "attention_output") for leaf in leaves] if self.has_transposed_matrices else leaves
 
     def feed_forward_leaves(self) -> list[Leaf]:
-        return [_transposed(leaf, "up", "down") for leaf in super().feed_forward_leaves()]
+        leaves = super().feed_forward_leaves()
+        return [_transposed(leaf, "up", "down") for leaf in leaves] if self.has_transposed_matrices else leaves
 
     def qkv_transform(self, index: int) -> Transform:
-        """A folder, too, has all queries, then all keys, then all values."""
+        """A folder with transposed matrices, too, has all queries, then all keys, then all values."""
+        if not self.has_transposed_matrices:
+            return super().qkv_transform(index)
         size = self.config.q_size
         take = rows(index * size, (index + 1) * size, 3 * size)
 

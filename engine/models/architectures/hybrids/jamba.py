@@ -5,27 +5,20 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-import jax
-import jax.numpy as jnp
-
-from engine.backends.base.backend import Products
-from engine.backends.base.operands import Norm
-from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts import folder_config, gguf_config, rotary
 from engine.models.parts.decoder import Names, in_layers
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.hybrids.hybrid_config import Block, HybridConfig, refuse_biases, refuse_without_mamba
-from engine.models.parts.hybrids.hybrid_decoder import HybridDecoder
-from engine.models.parts.hybrids.mamba_sizes import MambaSizes, heads_of_channels
+from engine.models.parts.hybrids.mamba_decoder import MambaDecoder
+from engine.models.parts.hybrids.mamba_sizes import MambaSizes, read_sizes_by_channel, sizes_by_channel
 from engine.models.parts.routing import Routing
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
-from engine.weights.layout import Params
-from engine.weights.leaf import Leaf, LeafKind, Part
+from engine.weights.leaf import Part
 
 
 @dataclass(frozen=True)
-class Jamba(HybridDecoder):
+class Jamba(MambaDecoder):
     """Norms of time steps, B and C; dense blocks in some layers; no rotation."""
 
     block_norms: ClassVar[Mapping[Block, Names]] = {
@@ -56,7 +49,7 @@ class Jamba(HybridDecoder):
         time_rank = None
         if config.value("mamba_dt_rank") != "auto":
             time_rank = config.integer("mamba_dt_rank", least=1)
-        mamba = _mamba(
+        mamba = sizes_by_channel(
             value_size,
             state_size=config.integer("mamba_d_state", least=1) or 16,
             kernel=config.integer("mamba_d_conv", least=1) or 4,
@@ -76,41 +69,11 @@ class Jamba(HybridDecoder):
         first_attending = attends.index(True) if True in attends else 0
         usual = gguf_config.read_decoder(file, rotary=table, bias_layer=first_attending)
         first = attends.index(False) if False in attends else 0
-        mamba = _mamba(
-            fields.required_integer("ssm.inner_size", least=1),
-            state_size=fields.required_integer("ssm.state_size", least=1),
-            kernel=fields.required_integer("ssm.conv_kernel", least=1),
-            time_rank=fields.required_integer("ssm.time_step_rank", least=1),
-            has_convolution_bias=f"blk.{first}.ssm_conv1d.bias" in file.names,
-            has_projection_bias=f"blk.{first}.ssm_in.bias" in file.names,
-        )
+        mamba = read_sizes_by_channel(file, first)
         has_experts = tuple(f"blk.{layer}.ffn_gate_inp.weight" in file.names for layer in range(num_layers))
         num_experts = fields.required_integer("expert_count", least=1) if any(has_experts) else 1
         num_picked = fields.required_integer("expert_used_count", least=1) if any(has_experts) else 1
         return cls(_hybrid(usual, mamba, attends, has_experts, num_experts, num_picked))
-
-    def mamba_leaves(self) -> list[Leaf]:
-        """As `HybridDecoder.mamba_leaves`, with what makes time steps, B and C of what is convolved."""
-        mamba = self.config.mamba
-        size = mamba.time_rank + 2 * mamba.state_size
-        norms = {"time": mamba.time_rank, "b": mamba.state_size, "c": mamba.state_size}
-        names = {"time": "dt"}
-
-        def norm(kind: str, size: int) -> Leaf:
-            stored = names.get(kind, kind)
-            part = in_layers((size,), (f"mamba.{stored}_layernorm", f"ssm_{stored}_norm"))
-            return Leaf(f"mamba_{kind}_norm", LeafKind.VECTOR, (part,))
-
-        return [
-            *super().mamba_leaves(),
-            Leaf("mamba_x", LeafKind.MATRIX, (in_layers((size, mamba.value_size), ("mamba.x_proj", "ssm_x")),)),
-            Leaf(
-                "mamba_time",
-                LeafKind.MATRIX,
-                (in_layers((mamba.value_size, mamba.time_rank), ("mamba.dt_proj", "ssm_dt")),),
-            ),
-            *(norm(kind, size) for kind, size in norms.items()),
-        ]
 
     def mlp_parts(self, hidden: int, inner: int) -> tuple[tuple[Part, ...], Part]:
         gate, up, down = (
@@ -118,29 +81,6 @@ class Jamba(HybridDecoder):
             for kind, shape in (("gate", (inner, hidden)), ("up", (inner, hidden)), ("down", (hidden, inner)))
         )
         return (gate, up), down
-
-    @property
-    def first_channel(self) -> int:
-        return 0
-
-    @property
-    def first_gate(self) -> int:
-        return self.config.mamba.value_size
-
-    def mixed_and_steps(
-        self, projected: jax.Array, mixed: jax.Array, params: Params, index: jax.Array, layout: TokenLayout,
-        products: Products,
-    ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-        mamba, epsilon = self.config.mamba, self.config.rms_norm_eps
-        made = products.norm_product(mixed, None, params["mamba_x"], index, layout)
-        steps, b, c = jnp.split(made, [mamba.time_rank, mamba.time_rank + mamba.state_size], axis=1)
-        norm = Norm(params["mamba_time_norm"], epsilon)
-        steps = products.norm_product(steps, norm, params["mamba_time"], index, layout)
-        b, c = (
-            products.norm(each, Norm(params[f"mamba_{kind}_norm"], epsilon), index, layout)
-            for kind, each in (("b", b), ("c", c))
-        )
-        return jnp.concatenate([mixed, b, c], axis=1), steps
 
 
 def _period(config: JsonFile, key: str, period: int, offset: int, num_layers: int) -> tuple[bool, ...]:
@@ -151,18 +91,6 @@ def _period(config: JsonFile, key: str, period: int, offset: int, num_layers: in
     if offset >= period:
         raise config.error(f"{key}_offset", f"it must be below {key}_period ({period})")
     return tuple(layer % period == offset for layer in range(num_layers))
-
-
-def _mamba(
-    value_size: int, *, state_size: int, kernel: int, time_rank: int, has_convolution_bias: bool,
-    has_projection_bias: bool,
-) -> MambaSizes:  # fmt: skip
-    num_heads, head_dim = heads_of_channels(value_size)
-    return MambaSizes(
-        num_heads=num_heads, head_dim=head_dim, num_groups=1, state_size=state_size, kernel=kernel,
-        has_convolution_bias=has_convolution_bias, has_projection_bias=has_projection_bias, has_norm=False,
-        time_rank=time_rank,
-    )  # fmt: skip
 
 
 def _hybrid(

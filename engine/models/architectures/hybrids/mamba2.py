@@ -27,28 +27,20 @@ class Mamba2(HybridDecoder):
 
     block_norms: ClassVar[Mapping[Block, Names]] = {Block.MAMBA: ("norm", "attn_norm")}
     mamba_name = "mixer"
+    model_type = "mamba2"
+    is_tied: ClassVar[bool] = False  # where a configuration does not say
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        if config.text("model_type") not in (None, "mamba2"):
-            raise config.error("model_type", 'of this architecture it must be "mamba2"')
+        if config.text("model_type") not in (None, cls.model_type):
+            raise config.error("model_type", f'of this architecture it must be "{cls.model_type}"')
         for key in ("hidden_act", "activation"):
             if config.text(key) not in (None, "silu"):
                 raise config.error(key, 'of this architecture it must be "silu"')
         hidden = config.required_integer("hidden_size", least=1)
-        mamba = read_sizes(
-            config,
-            value_size=(config.integer("expand", least=1, most=64) or 2) * hidden,
-            num_heads=config.integer("num_heads", least=1) or 128,
-            head_dim=config.integer("head_dim", least=1) or 64,
-            num_groups=config.integer("n_groups", least=1) or 8,
-            state_size=config.integer("state_size", least=1) or 128,
-            kernel=config.integer("conv_kernel", least=1) or 4,
-            has_convolution_bias=folder_config.read_flag(config, "use_conv_bias", True),
-            has_projection_bias=folder_config.read_flag(config, "use_bias", False),
-        )
+        mamba = cls.read_sizes(config, hidden)
         prefix = "model." if any(name.startswith("model.backbone.") for name in tensor_names) else ""
-        is_tied = folder_config.read_flag(config, "tie_word_embeddings", False)
+        is_tied = folder_config.read_flag(config, "tie_word_embeddings", cls.is_tied)
         made = _config(
             mamba, hidden_size=hidden, vocab_size=config.required_integer("vocab_size", least=1),
             num_layers=config.required_integer("num_hidden_layers", least=1, most=folder_config.MAX_NUM_LAYERS),
@@ -66,12 +58,32 @@ class Mamba2(HybridDecoder):
         if num_layers > len(file.names):
             raise ModelError(f"the file has {len(file.names)} tensors, too few for {num_layers} layers")
         made = _config(
-            read_sizes_of_gguf(file, 0), hidden_size=file.fields.required_integer("embedding_length", least=1),
+            cls.read_sizes_of_gguf(file), hidden_size=file.fields.required_integer("embedding_length", least=1),
             vocab_size=embedding.shape[0], num_layers=num_layers,
             epsilon=gguf_config.read_epsilon(file, "attention.layer_norm_rms_epsilon"),
             has_output=gguf_config.OUTPUT in file.names,
         )  # fmt: skip
         return cls(made)
+
+    @classmethod
+    def read_sizes(cls, config: JsonFile, hidden_size: int) -> MambaSizes:
+        """The sizes of state spaces in `config.json`; raises ModelError."""
+        return read_sizes(
+            config,
+            value_size=(config.integer("expand", least=1, most=64) or 2) * hidden_size,
+            num_heads=config.integer("num_heads", least=1) or 128,
+            head_dim=config.integer("head_dim", least=1) or 64,
+            num_groups=config.integer("n_groups", least=1) or 8,
+            state_size=config.integer("state_size", least=1) or 128,
+            kernel=config.integer("conv_kernel", least=1) or 4,
+            has_convolution_bias=folder_config.read_flag(config, "use_conv_bias", True),
+            has_projection_bias=folder_config.read_flag(config, "use_bias", False),
+        )
+
+    @classmethod
+    def read_sizes_of_gguf(cls, file: GGUFTensors) -> MambaSizes:
+        """The same in a GGUF file; raises ModelError."""
+        return read_sizes_of_gguf(file, 0)
 
     def leaves(self) -> tuple[Leaf, ...]:
         """As `Decoder.leaves`, by the names that folders have for them."""

@@ -30,7 +30,7 @@ class MiniCpm(Granite):
             raise config.error("sparse_config", "sparse attention is not served")
         sizes = folder_config.read_sizes(config)
         rotary, longrope = read_longrope(config, sizes["head_dim"], sizes["context_length"])
-        _refuse_long(longrope, sizes["context_length"])
+        refuse_long(longrope, sizes["context_length"])
         usual = folder_config.read_decoder(config, tensor_names, "minicpm", rotary=rotary, is_tied=True)
         multipliers = {
             "embedding_multiplier": config.required_positive_number("scale_emb"),
@@ -46,11 +46,11 @@ class MiniCpm(Granite):
     def from_gguf(cls, file: GGUFTensors) -> Self:
         sizes = gguf_config.read_sizes(file)
         rotary, longrope = read_longrope_of_gguf(file, sizes["head_dim"], sizes["context_length"])
-        _refuse_long(longrope, sizes["context_length"])
+        refuse_long(longrope, sizes["context_length"])
         return cls(with_multipliers_of_gguf(file, gguf_config.read_decoder(file, rotary=rotary)))
 
 
-def _refuse_long(longrope: LongRope | None, context_length: int) -> None:
+def refuse_long(longrope: LongRope | None, context_length: int) -> None:
     """Raises ModelError where a context may need the factors of long ones."""
     if longrope is not None and longrope.original_context < context_length:
         raise ModelError(

@@ -220,12 +220,16 @@ class HybridDecoder(ExpertsDecoder):
         if block in (Block.ATTENTION, Block.BOTH):
             assert attention is not None
             qkv = products.norm_product(x, norm, params["qkv"], index, layout, bias=params.get("qkv_bias"))
+            qkv = self.normed_heads(qkv, params, index)
             attended, kv = backends.attention(qkv, kv, index, layout, attention)
             made.append((attended, "attention_output"))
         for inner, leaf in made:
-            bias = params.get(f"{leaf}_bias")
-            x = products.add_product(x, inner, params[leaf], index, layout, bias=bias, scale=self.config.residual_scale)
+            x = self.added(x, inner, leaf, params, index, layout, products)
         return x, kv
+
+    def normed_heads(self, qkv: jax.Array, params: Params, index: jax.Array) -> jax.Array:
+        """Queries, keys and values for attention, where it does not norm them as the architecture does."""
+        return qkv
 
     def _attention(self, params: Params, layout: TokenLayout) -> AttentionConstants:
         config = self.config
@@ -286,7 +290,7 @@ class HybridDecoder(ExpertsDecoder):
     ) -> jax.Array:  # fmt: skip
         """The residual stream after a dense block."""
         mixed = self._up(x, norm, params["mlp_up"], index, layout, products)
-        return products.add_product(x, mixed, params["mlp_down"], index, layout, scale=self.config.residual_scale)
+        return self.added(x, mixed, "mlp_down", params, index, layout, products)
 
     def _up(
         self, x: jax.Array, norm: Norm | None, weights: Matrix, index: jax.Array, layout: TokenLayout,

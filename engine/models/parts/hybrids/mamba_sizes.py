@@ -25,6 +25,7 @@ class MambaSizes:
     has_norm: bool = True  # of the output, over each group
     norms_first: bool = False  # before the output is gated, not behind
     time_rank: int = 0  # of Mamba, the features that time steps are made of; 0: Mamba-2
+    steps_by_head: bool = False  # whether heads, as Mamba-2's, have a time step each, which is made so
 
     def __post_init__(self) -> None:
         """Raises ModelError for heads that cannot share groups evenly, and for sizes that no model has."""
@@ -41,7 +42,7 @@ class MambaSizes:
     @property
     def is_by_channel(self) -> bool:
         """Whether each channel has a time step of its own, as in Mamba."""
-        return self.time_rank > 0
+        return self.time_rank > 0 and not self.steps_by_head
 
     @property
     def value_size(self) -> int:
@@ -50,7 +51,7 @@ class MambaSizes:
     @property
     def num_channels(self) -> int:
         """Of the convolution: values, and Mamba-2's B and C."""
-        return self.value_size + (0 if self.is_by_channel else 2 * self.num_groups * self.state_size)
+        return self.value_size + (0 if self.time_rank else 2 * self.num_groups * self.state_size)
 
     @property
     def num_steps(self) -> int:
@@ -60,7 +61,7 @@ class MambaSizes:
     @property
     def projected_size(self) -> int:
         """Features that the first product of a layer makes of a token."""
-        return self.value_size + self.num_channels + (0 if self.is_by_channel else self.num_heads)
+        return self.value_size + self.num_channels + (0 if self.time_rank else self.num_heads)
 
 
 def read_sizes(
@@ -98,6 +99,32 @@ def read_sizes_of_gguf(file: GGUFTensors, layer: int) -> MambaSizes:
         num_groups=fields.integer("ssm.group_count") or 1,
         state_size=fields.required_integer("ssm.state_size", least=1),
         kernel=fields.required_integer("ssm.conv_kernel", least=1),
+        has_convolution_bias=f"blk.{layer}.ssm_conv1d.bias" in file.names,
+        has_projection_bias=f"blk.{layer}.ssm_in.bias" in file.names,
+    )
+
+
+def sizes_by_channel(
+    value_size: int, *, state_size: int, kernel: int, time_rank: int, has_convolution_bias: bool,
+    has_projection_bias: bool,
+) -> MambaSizes:  # fmt: skip
+    """The sizes of Mamba; raises ModelError."""
+    num_heads, head_dim = heads_of_channels(value_size)
+    return MambaSizes(
+        num_heads=num_heads, head_dim=head_dim, num_groups=1, state_size=state_size, kernel=kernel,
+        has_convolution_bias=has_convolution_bias, has_projection_bias=has_projection_bias, has_norm=False,
+        time_rank=time_rank,
+    )  # fmt: skip
+
+
+def read_sizes_by_channel(file: GGUFTensors, layer: int) -> MambaSizes:
+    """The sizes of Mamba in a GGUF file, of which `layer` has a state space; raises ModelError."""
+    fields = file.fields
+    return sizes_by_channel(
+        fields.required_integer("ssm.inner_size", least=1),
+        state_size=fields.required_integer("ssm.state_size", least=1),
+        kernel=fields.required_integer("ssm.conv_kernel", least=1),
+        time_rank=fields.required_integer("ssm.time_step_rank", least=1),
         has_convolution_bias=f"blk.{layer}.ssm_conv1d.bias" in file.names,
         has_projection_bias=f"blk.{layer}.ssm_in.bias" in file.names,
     )

@@ -63,8 +63,13 @@ class LatentConfig(ExpertsConfig):
         return {**queries, "parts of queries": self.num_heads * sizes.nope_dim, "latent": sizes.kv_rank}
 
 
-def read_folder(config: JsonFile, tensor_names: Set[str], model_type: str) -> tuple[DecoderConfig, LatentSizes]:
-    """The part of a folder's configuration that all these models have; raises ModelError."""
+def read_folder(
+    config: JsonFile, tensor_names: Set[str], model_type: str, *, rotary: Rotary | None = None
+) -> tuple[DecoderConfig, LatentSizes]:
+    """The part of a folder's configuration that all these models have; raises ModelError.
+
+    `rotary` is the rotary embedding where the architecture reads it in its own way.
+    """
     if folder_config.read_flag(config, "attention_bias", False):
         raise config.error("attention_bias", "biases are not served for this architecture")
     is_paired = folder_config.read_flag(config, "rope_interleave", True)
@@ -79,7 +84,7 @@ def read_folder(config: JsonFile, tensor_names: Set[str], model_type: str) -> tu
     if sizes.rope_dim % 2:
         raise config.error("qk_rope_head_dim", "it must be even")
     context = config.required_integer("max_position_embeddings", least=2)
-    rotary = read_rotary(config, sizes.rope_dim, context)
+    rotary = rotary or read_rotary(config, sizes.rope_dim, context)
     in_pages = {"head_dim": sizes.page_dim, "num_key_value_heads": 1}
     if sizes.page_dim % 2:
         raise config.error("kv_lora_rank", "it must be even")
@@ -92,15 +97,16 @@ def read_folder(config: JsonFile, tensor_names: Set[str], model_type: str) -> tu
     return _scaled(usual, sizes, yarn_magnitude(factor, weight)), sizes
 
 
-def read_gguf(file: GGUFTensors) -> tuple[DecoderConfig, LatentSizes]:
+def read_gguf(file: GGUFTensors, *, rotary: Rotary | None = None) -> tuple[DecoderConfig, LatentSizes]:
     """The same of a GGUF file; raises ModelError."""
     fields = file.fields
     rope_dim = fields.required_integer("rope.dimension_count", least=2, most=MAX_LATENT)
     # Early converters wrote the sizes of whole heads, as others still do under names of their own.
     key_dim = fields.integer("attention.key_length_mla") or fields.required_integer("attention.key_length", least=1)
-    value_dim = fields.integer("attention.value_length_mla") or fields.required_integer(
-        "attention.value_length", least=1
-    )
+    value_dim = fields.integer("attention.value_length_mla") or fields.integer("attention.value_length")
+    if value_dim is None:  # as files of MiniCPM3, whose values are as wide as in other models
+        num_heads = fields.required_integer("attention.head_count", least=1)
+        value_dim = fields.required_integer("embedding_length", least=num_heads) // num_heads
     if rope_dim % 2 or rope_dim >= key_dim:
         raise fields.error("rope.dimension_count", f"it must be even and below {key_dim}")
     sizes = LatentSizes(
@@ -112,7 +118,10 @@ def read_gguf(file: GGUFTensors) -> tuple[DecoderConfig, LatentSizes]:
     )
     if sizes.page_dim % 2:
         raise fields.error("attention.kv_lora_rank", "it must be even")
-    usual, factor, weight = _read_usual(file, rope_dim)
+    if rotary is None:
+        usual, factor, weight = _read_usual(file, rope_dim)
+    else:
+        usual, factor, weight = gguf_config.read_decoder(file, rotary=rotary), 1.0, 1.0
     usual = replace(usual, head_dim=sizes.page_dim, num_kv_heads=1)
     return _scaled(usual, sizes, yarn_magnitude(factor, weight)), sizes
 

@@ -29,6 +29,7 @@ class LatentDecoder(RoutedDecoder):
     """
 
     config: LatentConfig
+    is_paired_in_gguf = True
     takes_adapters = False  # parts of its layers are none of the products that adapters change
     # Whether a GGUF file, of an early converter, joins the matrices of keys and values as folders do.
     is_joined_in_gguf: bool = field(default=False, compare=False)
@@ -79,8 +80,9 @@ class LatentDecoder(RoutedDecoder):
         sizes = self.config.latent
         paired = in_turn(take, paired_rows(sizes.rope_dim, sizes.rope_dim))
         return in_layers(
-            shape, names, folder_transform=paired if sizes.is_paired_in_folder else take, gguf_transform=paired
-        )
+            shape, names, folder_transform=paired if sizes.is_paired_in_folder else take,
+            gguf_transform=paired if self.is_paired_in_gguf else take,
+        )  # fmt: skip
 
     def _key_part(self) -> Part:
         """From the features of a head's query to those of the latent."""

@@ -35,6 +35,10 @@ FOLDER = Path(__file__).parents[3] / "golden" / "architectures"
         ("lfm2_moe", {"num_dense_layers": 5}, "leading_dense_block_count' is 5; it must be below the 5 layers"),
         ("nemotron_h_moe_latent", {"num_experts_per_tok": 7}, "a token cannot pick 7 of 6 experts"),
         ("bailing_moe2", {"n_group": 3}, "8 experts cannot form 3 groups"),
+        ("deepseek_v32", {"index_topk": 1}, "attention.indexer.top_k' is 1"),
+        ("phimoe", {"num_experts_per_tok": 3}, "expert_used_count' is 3; of this architecture it must be 2"),
+        ("plamo2", {"mamba_num_heads": 5}, "has shape .*, expected"),
+        ("mamba", {"conv_kernel": 65}, "a convolution of 65"),
     ],
 )
 def test_impossible_fields_are_refused(tmp_path: Path, name: str, changes: dict[str, Any], message: str) -> None:

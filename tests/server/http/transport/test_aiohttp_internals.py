@@ -110,6 +110,7 @@ CLIENTS = {
 @pytest.fixture(autouse=True)
 def no_collections() -> Iterator[None]:
     gc.collect()
+    gc.freeze()  # what other tests have left may be millions of objects, among which `kept` would look again and again
     gc.disable()
     yield
     gc.enable()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.interface.errors import ModelError
-from engine.models.architectures.mixtures.bailing_moe2 import BailingMoe2
+from engine.models.architectures.mixtures.bailing_moe import BailingMoe2
 from engine.models.architectures.mixtures.dots1 import Dots1
 from engine.models.architectures.mixtures.ernie4_5_moe import Ernie45Moe
 from engine.models.architectures.mixtures.exaone_moe import ExaoneMoe
