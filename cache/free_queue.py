@@ -1,7 +1,6 @@
 """The queue of the pages that may be allocated, in order of eviction."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from cache.page import CachePage
 
@@ -9,23 +8,24 @@ from cache.page import CachePage
 class FreeCachePageQueue:
     """A doubly linked list whose links are in the pages: removal from the middle is O(1) and allocates nothing.
 
-    Pages at the front are evicted first: those without a hash, then the least recently used, and of pages released
-    together the tail of a chain before its head, because a tail is useless without its head. The pool adds them in that
-    order. Each method allocates all memory before it changes anything, so that a MemoryError leaves the queue as it
-    was.
+    Pages at the front are evicted first: those without a hash, then those that were given back behind a window and that
+    few prefixes need (`append_early_n`), then the least recently used, and of pages released together the tail of a
+    chain before its head, because a tail is useless without its head. The pool adds them in that order. Each method
+    allocates all memory before it changes anything, so that a MemoryError leaves the queue as it was.
     """
 
-    __slots__ = ("_head", "_tail", "num_free_pages")
+    __slots__ = ("_head", "_middle", "_tail", "num_free_pages")
 
     def __init__(self, pages: Iterable[CachePage]) -> None:
-        # With a sentinel at each end, every queued page has two neighbours.
+        # With a sentinel at each end, every queued page has two neighbours. The one in the middle is behind the pages
+        # of `append_early_n`.
         self._head = CachePage(-1)
+        self._middle = CachePage(-1)
         self._tail = CachePage(-1)
-        self._head.next_free_page = self._tail
-        self._tail.prev_free_page = self._head
+        self._head.next_free_page = self._tail.prev_free_page = self._middle
+        self._middle.prev_free_page, self._middle.next_free_page = self._head, self._tail
         self.num_free_pages = 0
-        for page in pages:
-            self.append(page)
+        self.append_early_n(list(pages))
 
     def append(self, page: CachePage) -> None:
         """Adds a page at the back, to be evicted last; raises ValueError if it is in the queue already."""
@@ -51,9 +51,17 @@ class FreeCachePageQueue:
         assert after is not None
         self._link(self._head, pages, after, self.num_free_pages)
 
+    def append_early_n(self, pages: Sequence[CachePage]) -> None:
+        """Adds pages before all that `append` and `append_n` added; none of them may be in the queue."""
+        before = self._middle.prev_free_page
+        assert before is not None
+        self._link(before, pages, self._middle, self.num_free_pages)
+
     def popleft(self) -> CachePage:
         """Removes and returns the first page; raises IndexError if the queue is empty."""
         page = self._head.next_free_page
+        if page is self._middle:
+            page = page.next_free_page
         assert page is not None
         if page is self._tail:
             raise IndexError("no free page is left")
@@ -65,15 +73,22 @@ class FreeCachePageQueue:
         if n > self.num_free_pages:
             raise IndexError(f"{n} free pages are asked for, {self.num_free_pages} are left")
         pages = []
-        page: Any = self._head.next_free_page  # never None or a sentinel here: the queue has at least n pages
-        for _ in range(n):
+        before, page = self._head, self._head.next_free_page
+        for _ in range(n):  # so `page` is never None or the last sentinel here
+            if page is self._middle:
+                before, page = page, page.next_free_page
+            assert page is not None
             pages.append(page)
             page = page.next_free_page
+        assert page is not None
         num_free_pages = self.num_free_pages - n
         for taken in pages:
             taken.prev_free_page = taken.next_free_page = None
-        self._head.next_free_page = page
-        page.prev_free_page = self._head
+        if before is self._middle:
+            self._head.next_free_page = before
+            before.prev_free_page = self._head
+        before.next_free_page = page
+        page.prev_free_page = before
         self.num_free_pages = num_free_pages
         return pages
 
@@ -90,14 +105,17 @@ class FreeCachePageQueue:
 
     def reorder(self, pages: Sequence[CachePage]) -> None:
         """Brings the pages into another order; `pages` must be those of the queue."""
-        self._link(self._head, pages, self._tail, 0)
+        self._link(self._head, pages, self._middle, 0)
+        self._middle.next_free_page = self._tail
+        self._tail.prev_free_page = self._middle
 
     def get_all_free_pages(self) -> list[CachePage]:
         """All pages in order, the first to be evicted at the front."""
         pages = []
         page = self._head.next_free_page
         while page is not None and page is not self._tail:
-            pages.append(page)
+            if page is not self._middle:
+                pages.append(page)
             page = page.next_free_page
         return pages
 

@@ -4,6 +4,8 @@ A hash covers that of the page's parent, so equal hashes mean equal prefixes. Th
 with the hash and compared on a hit, so a collision is harmless.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import sha256
@@ -23,6 +25,18 @@ class PageHash(NamedTuple):
     hash_value: bytes
     token_ids: tuple[int, ...]
     extra_keys: tuple[str, ...] = ()
+    group: int = 0  # of layers, whose keys and values are in the page
+
+    def of_group(self, group: int) -> PageHash:
+        """The name of the page of the same tokens in another group, of this name in the first one."""
+        if not group:
+            return self
+        return PageHash(hash_of_group(self.hash_value, group), self.token_ids, self.extra_keys, group)
+
+
+def hash_of_group(hash_value: bytes, group: int) -> bytes:
+    """The hash in a group of layers, of a page with this one in the first group."""
+    return hash_value[:-1] + bytes((hash_value[-1] ^ group,)) if group else hash_value
 
 
 @lru_cache(maxsize=16)  # an engine has one page size

@@ -88,10 +88,11 @@ class PagePool:
                 self._num_cached -= 1
             page.incr_ref()
 
-    def release(self, pages: Sequence[CachePage]) -> None:
+    def release(self, pages: Sequence[CachePage], *, evict_early: bool = False) -> None:
         """Removes one reference from each page of a request; `pages` are in the order of its tokens.
 
         Pages without references become cached or free; the last one enters the queue first and so is evicted first.
+        With `evict_early` they are evicted before all other pages that are cached.
         """
         free: list[CachePage] = []
         cached: list[CachePage] = []
@@ -100,22 +101,34 @@ class PagePool:
             if page.ref_cnt == 0:
                 (free if page.page_hash is None else cached).append(page)
         self._queue.appendleft_n(free[::-1])
-        self._queue.append_n(cached)
+        (self._queue.append_early_n if evict_early else self._queue.append_n)(cached)
         self._num_cached += len(cached)
 
     def cache_page(self, page: CachePage, page_hash: PageHash, parent_hash: bytes | None = None) -> None:
-        """Names the content of an active page full of committed tokens; a page that has the name already keeps it.
+        """Names the content of an active page full of committed tokens; another active page that has the name keeps it.
 
-        The listener receives `parent_hash`, None for a sequence's first page. Raises ValueError if no request holds the
-        page.
+        A page that has the name and that nobody holds loses it: it would be evicted before this one, which has its use.
+        The listener receives `parent_hash`, None for a sequence's first page; it gets events of the first group alone.
+        Raises ValueError if no request holds the page.
         """
         if page.ref_cnt < 1:
             raise ValueError(f"page {page.page_id} is hashed while nobody holds it")
-        if page_hash.hash_value not in self._page_by_hash:
-            page.set_hash(page_hash)
-            self._page_by_hash[page_hash.hash_value] = page
-            if self.listener is not None:
-                self.listener(PageStored(page_hash, parent_hash))
+        before = self._page_by_hash.get(page_hash.hash_value)
+        if before is not None and before.ref_cnt:
+            return
+        page.set_hash(page_hash)
+        self._page_by_hash[page_hash.hash_value] = page
+        if before is not None:
+            before.reset_hash()
+            self._queue.remove(before)
+            self._queue.appendleft_n([before])
+            self._num_cached -= 1
+        elif self.listener is not None and not page_hash.group:
+            self.listener(PageStored(page_hash, parent_hash))
+
+    def has(self, hash_value: bytes) -> bool:
+        """Whether a page has this name; `find` also compares the token ids."""
+        return hash_value in self._page_by_hash
 
     def find(self, page_hash: PageHash) -> CachePage | None:
         """The page with this content, or None. Token ids and extra keys are compared, not only the hash."""
@@ -183,5 +196,5 @@ class PagePool:
     def _unname(self, page: CachePage, page_hash: PageHash) -> None:
         del self._page_by_hash[page_hash.hash_value]
         page.reset_hash()
-        if self.listener is not None:
+        if self.listener is not None and not page_hash.group:
             self.listener(PageRemoved(page_hash.hash_value))

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from cache.page_groups import PageGroups
 from cache.states import StateLayout
 
 LARGEST_SHARE_OF_AVAILABLE = 0.8  # the rest is for intermediate results and for other processes
@@ -90,7 +91,7 @@ def zeros(shapes: KVPages) -> KVPages:
 class KVLayout:
     """The shape of the KV cache of one model."""
 
-    num_layers: int  # with pages
+    num_layers: int  # whose keys and values are in one page
     num_pages: int  # the null page included
     page_size: int  # tokens
     num_kv_heads: int
@@ -99,6 +100,17 @@ class KVLayout:
     states: StateLayout = StateLayout()
     num_parts: int = 2  # of a page: keys and values, or one that is both
     pictures: tuple[int, int] | None = None  # positions and features of the embeddings of pictures
+    groups: PageGroups | None = None  # of layers with pages of their own; None: a page is of all layers
+
+    @property
+    def num_groups(self) -> int:
+        return 1 if self.groups is None else self.groups.num_groups
+
+    def longest_sequence(self, max_step_tokens: int) -> int:
+        """Tokens of the longest sequence that the pages suffice for, where a step computes at most so many of it."""
+        if self.groups is None:
+            return (self.num_pages - 1) * self.page_size
+        return self.groups.longest_sequence(self.num_pages - 1, self.page_size, max_step_tokens)
 
     @property
     def shape(self) -> tuple[int, ...]:

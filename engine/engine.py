@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 
 from cache.page import NULL_PAGE_ID
+from cache.page_groups import group_layers
 from cache.pool import PagePool
 from cache.states import StateLayout, num_snapshots_for, pages_beside_states, snapshot_interval
 from cache.storage import PAGE_SIZE_BY_BACKEND, KVLayout, cache_budget, check_num_pages, pages_that_fit
@@ -84,7 +85,10 @@ class Engine:
         block = pages_per_block(layout.page_size)
         pages_per_request = -(-model_info.max_model_len // (layout.page_size * block)) * block
         uses_mrope = model_info.pictures is not None and model_info.pictures.uses_mrope
-        buffer = SequenceBuffer(config.max_num_seqs, model_info.max_model_len, pages_per_request, uses_mrope=uses_mrope)
+        buffer = SequenceBuffer(
+            config.max_num_seqs, model_info.max_model_len, pages_per_request,
+            num_groups=layout.num_groups, uses_mrope=uses_mrope,
+        )  # fmt: skip
         self.scheduler = make_scheduler(
             self.pool,
             buffer,
@@ -99,6 +103,7 @@ class Engine:
             target_gap=config.target_gap,
             chunk_grain=_NATIVE_GRAIN if model_info.matmul_backend == "native" else None,
             snapshots=snapshots,
+            windows=(0,) if layout.groups is None else layout.groups.windows,
         )
         self.timeline = Timeline()
         self.runner = make_runner(buffer, _shape_table(config, model_info))
@@ -145,11 +150,11 @@ class Engine:
         sizes = opened.config
         backends, place = choose_devices(config, opened.model)
         max_model_len = min(config.max_model_len or sizes.context_length, sizes.context_length)
-        layout = _kv_layout(sizes, config, backends, max_model_len)
+        layout = _kv_layout(sizes, config, backends, max_model_len, is_encoder=opened.model.is_encoder)
         layout = replace(layout, pictures=picture_positions(opened.model.encoder, max_model_len))
         layout = replace(layout, num_pages=group.settle(layout.num_pages))
         # So a request that could never fit into the pages is refused as too long, before it is queued.
-        max_model_len = min(max_model_len, (layout.num_pages - 1) * layout.page_size)
+        max_model_len = min(max_model_len, layout.longest_sequence(config.max_step_tokens))
         opened = opened.for_context(max_model_len)
         with _jax_cache(config, repr((opened.config, layout, backends.detail))):
             engine = cls._load(group, opened, config, backends, layout, max_model_len, place, progress, undo)
@@ -345,6 +350,7 @@ class Engine:
             num_preemptions=counters.num_preemptions,
             page_size=self.scheduler.requests.page_size,
             num_pages=pool.num_pages,
+            num_page_groups=self.scheduler.requests.pages.num_groups,
             num_free_pages=pool.num_free,
             num_cached_pages=pool.num_cached,
             num_active_pages=pool.num_active,
@@ -433,19 +439,27 @@ def _shape_table(config: EngineConfig, model: ModelInfo) -> ShapeTable:
     return ShapeTable(config.max_num_seqs, most, is_of_encoder=True)
 
 
-def _kv_layout(model: ModelConfig, config: EngineConfig, backends: Backends, max_model_len: int) -> KVLayout:
+def _kv_layout(
+    model: ModelConfig, config: EngineConfig, backends: Backends, max_model_len: int, *, is_encoder: bool
+) -> KVLayout:
     page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)
 
     def layout(num_pages: int, num_snapshots: int = 0) -> KVLayout:
         pages = model.kv_layout(num_pages, page_size, kv_dtype(config, backends))
+        if groups is not None:
+            num_places = (num_pages - 1) * groups.num_groups + 1
+            return replace(pages, num_layers=groups.num_layers, num_pages=num_places, groups=groups)
         if not model.states:
             return pages
         return replace(pages, states=StateLayout(model.states, config.max_num_seqs, num_snapshots))
 
+    # Texts of encoders are computed whole. A window that no step moves behind the first page gives nothing back.
+    windows = () if is_encoder else model.page_windows
+    groups = group_layers(windows, max_model_len - config.max_step_tokens)
     one = layout(1)
     # Devices other than CPUs have memory of their own, and each holds its share of a page; so does each host.
     num_shares = config.tensor_parallel if jax.default_backend() != "cpu" else config.num_hosts
-    bytes_per_page = one.bytes_per_page // num_shares
+    bytes_per_page = one.bytes_per_page * one.num_groups // num_shares
     interval = _interval(one)
     has_snapshots = bool(model.states) and config.enable_prefix_caching
     if config.num_pages is not None:

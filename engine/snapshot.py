@@ -57,7 +57,7 @@ def _view(request: Request) -> RequestView:
         num_computed_tokens=min(request.num_computed_tokens, request.num_prompt_tokens),
         num_cached_tokens=request.num_cached_tokens,
         num_output_tokens=request.num_output_tokens,
-        num_pages=len(request.pages),
+        num_pages=request.num_held_pages,
         num_preemptions=request.num_preemptions,
         is_finished=request.status is RequestStatus.FINISHED,
         submitted_at=request.submitted_at,

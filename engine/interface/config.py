@@ -126,7 +126,7 @@ class EngineConfig:
     )
     num_pages: int | None = setting(
         None,
-        "cache pages; from --memory-utilization if not given",
+        "cache pages, each of all layers; from --memory-utilization if not given",
         limit=at_least(2, "page 0 is the null page"),
         metavar="N",
     )
@@ -277,6 +277,11 @@ class EngineConfig:
     def has_host_key(self) -> bool:
         """Whether the secret of the hosts of one model is given."""
         return self.coordinator_key is not None or self.coordinator_key_file is not None
+
+    @property
+    def max_step_tokens(self) -> int:
+        """Tokens of a request that one step computes at most."""
+        return max(self.max_num_batched_tokens, self.decode_chunk)
 
     @property
     def keeps_pages(self) -> bool:

@@ -87,6 +87,9 @@ TraceEvent = dict[str, Any]
 # Of the colours of a picture between 0 and 1, with which many encoders expect them; source: OpenAI's CLIP.
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+# Likewise; source: torchvision's models of ImageNet.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class PictureInput(NamedTuple):
@@ -213,6 +216,7 @@ class EngineStats:
     num_preemptions: int = 0
     page_size: int = 0  # tokens
     num_pages: int = 0  # without the null page
+    num_page_groups: int = 1  # of layers with pages of their own: a page is of one group
     num_free_pages: int = 0
     num_cached_pages: int = 0
     num_active_pages: int = 0
@@ -247,10 +251,17 @@ class ModelFootprint:
     weight_bytes: int  # with those of the adapters that may be in memory at once
     kv_bytes_per_token: int  # of the cache, for the keys and values of all layers
     quantization: str | None = None  # what its files say of their numbers, such as "Q4_K_M" or "awq int4 g128"
+    window_bytes_per_token: int = 0  # of kv_bytes_per_token, for layers with a window
+    window_tokens: int = 0  # that a sequence holds at most in these layers
     state_bytes: int = 0  # of the cache, for the recurrent layers of one sequence
     page_size: int = 16  # tokens of a page of the cache
     encoder_bytes: int = 0  # of the weights, those of the encoder of pictures
     image_tokens: int = 0  # positions that a picture, or a piece of one, fills at most; 0: the model reads text alone
+
+    def kv_bytes(self, num_tokens: int) -> int:
+        """Bytes of the keys and values that a sequence of so many tokens holds."""
+        num_given_back = max(0, num_tokens - self.window_tokens)
+        return num_tokens * self.kv_bytes_per_token - num_given_back * self.window_bytes_per_token
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ class KVOffload:
         """Counters and gauges; any thread may call it."""
         transfers, connector = self.transfers, self._connector
         return KVOffloadStats(
-            num_imported_tokens=transfers.num_read * page_size,
+            num_imported_tokens=transfers.num_read_of_first * page_size,
             num_imported_bytes=transfers.num_read * self._page_bytes,
             num_exported_bytes=transfers.num_stored * self._page_bytes,
             num_damaged_pages=(0 if connector is None else connector.num_damaged)

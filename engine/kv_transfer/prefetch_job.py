@@ -9,14 +9,14 @@ from engine.kv_transfer.kv_connector import DevicePage, KVConnector
 
 @dataclass(slots=True, eq=False)
 class PrefetchJob:
-    """Consecutive pages of a prefix, on their way into the pool in this order.
+    """Pages of a prefix, on their way into the pool in this order.
 
     0          num_imported          num_requested        len(names)
     | in the pool | requested, some `ready` | not yet requested |
     """
 
     names: Sequence[PageHash]
-    parent_hash: bytes | None  # of the page before the first of them; None where that is the first of the prefix
+    parent_hashes: Sequence[bytes | None]  # of the pages before them; None for the first page of a prefix
     connector: KVConnector | None
     began_at: float = 0.0  # seconds on the clock of the transfers
     is_active: bool = True  # its request waits; otherwise nothing of it comes into the pool any more
@@ -36,4 +36,4 @@ class PrefetchJob:
         self.is_awaited = False
 
 
-NO_PREFETCH = PrefetchJob((), None, None, is_active=False, is_awaited=False)
+NO_PREFETCH = PrefetchJob((), (), None, is_active=False, is_awaited=False)

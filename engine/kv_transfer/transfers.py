@@ -47,6 +47,7 @@ class PageTransfers:
         make_threads: Callable[..., TransferThreads] = TransferThreads,
     ) -> None:
         self.num_read = 0  # pages that came into the pool
+        self.num_read_of_first = 0  # those of the first group of layers
         self.on_arrival: Callable[[], None] = lambda: None  # called by other threads for `import_pages`
         self._pool = pool
         self._device = device
@@ -133,9 +134,8 @@ class PageTransfers:
         if len(self._leaving) > self._pool.num_pages:  # nothing can be stored: the oldest names are of no use any more
             del self._leaving[next(iter(self._leaving))]
 
-    def forget(self, pages: Sequence[CachePage]) -> None:
-        """Removes stored pages whose content is wrong; they still have their names."""
-        names = [page.page_hash.hash_value for page in pages if page.page_hash is not None]
+    def forget(self, names: Sequence[bytes]) -> None:
+        """Removes stored pages whose content is wrong."""
         for name in names:
             self._leaving.pop(name, None)
         connector = self.connector
@@ -176,10 +176,11 @@ class PageTransfers:
         """Whether any job will import a page."""
         return bool(self._arriving)
 
-    def prefetch(self, names: Sequence[PageHash], parent_hash: bytes | None) -> PrefetchJob:
-        """Begins to load the first of the consecutive pages `names`, as many as are stored outside without a gap.
+    def prefetch(self, names: Sequence[PageHash], parent_hashes: Sequence[bytes | None]) -> PrefetchJob:
+        """Begins to load the first of the pages `names` in their order, as many as are stored outside without a gap.
 
-        The page before them has `parent_hash`. Returns a job that is active while there is something to wait for.
+        The pages before them have the `parent_hashes`. Returns a job that is active while there is something to wait
+        for.
         """
         connector = self.connector
         if connector is None or not names or self._clock() < self._prefetch_again_at:
@@ -187,7 +188,7 @@ class PageTransfers:
         num_held = next((i for i, name in enumerate(names) if not connector.holds(name.hash_value)), len(names))
         if num_held == 0:
             return NO_PREFETCH
-        job = PrefetchJob(names[:num_held], parent_hash, connector, self._clock())
+        job = PrefetchJob(names[:num_held], parent_hashes, connector, self._clock())
         self._queued.append(job)
         self._arriving.update(name.hash_value for name in job.names)
         self._request_loads()
@@ -224,7 +225,6 @@ class PageTransfers:
         num_written = 0
         while job.is_active and num_written < most and job.num_imported in job.ready:
             page_hash = job.names[job.num_imported]
-            parent_hash = job.names[job.num_imported - 1].hash_value if job.num_imported else job.parent_hash
             content = job.ready.pop(job.num_imported)
             is_known = self._pool.find(page_hash) is not None  # another request has computed it meanwhile
             if not is_known and (content is None or not self._pool.num_allocatable):
@@ -233,9 +233,10 @@ class PageTransfers:
             if not is_known:
                 (page,) = self._pool.allocate(1)
                 self._device.write_page(page.page_id, content)
-                self._pool.cache_page(page, page_hash, parent_hash)
+                self._pool.cache_page(page, page_hash, job.parent_hashes[job.num_imported])
                 self._pool.release([page])
                 num_written += 1
+                self.num_read_of_first += page_hash.group == 0
             self._arriving.discard(page_hash.hash_value)
             job.num_imported += 1
             if job.num_imported == len(job.names):

@@ -35,7 +35,7 @@ def admit(requests: LiveRequests, num_wanted: int, *, may_begin: bool) -> list[R
 
     `may_begin` says whether requests that have never run may start; others always may.
     """
-    buffer, pool = requests.buffer, requests.pool
+    buffer, pages = requests.buffer, requests.pages
     admitted: list[Request] = []
     if not (requests.waiting and buffer.num_free_slots and num_wanted > 0):
         return admitted
@@ -43,17 +43,16 @@ def admit(requests: LiveRequests, num_wanted: int, *, may_begin: bool) -> list[R
         if not (may_begin or request.was_admitted) or requests.prefixes.must_wait(request):
             continue
         cached = requests.prefixes.match(request)
-        if request.pictures and requests.pictures_wait(request, len(cached) * requests.page_size):
+        num_cached_tokens = len(cached[0]) * requests.page_size
+        if request.pictures and requests.pictures_wait(request, num_cached_tokens):
             continue
         num_reserved = request.max_length if is_sheltered(request) else request.num_tokens
-        num_needed = -(-num_reserved // requests.page_size) - len(cached)
-        num_reclaimed = sum(page.ref_cnt == 0 for page in cached)  # cached pages that leave the free queue
-        # One page stays in reserve for each running request, or the next step would preempt.
-        if pool.num_allocatable - num_reclaimed < num_needed + len(requests.running):
+        # One page of each group stays in reserve for each running request, or the next step would preempt.
+        num_in_reserve = pages.num_groups * len(requests.running)
+        if pages.num_allocatable < pages.num_missing_at_start(cached, num_reserved) + num_in_reserve:
             break
-        pool.touch(cached)
-        request.pages = cached + pool.allocate(num_needed)
-        requests.start(request, len(cached) * requests.page_size)
+        pages.start(request, cached, num_reserved)
+        requests.start(request, num_cached_tokens)
         admitted.append(request)
         if not buffer.num_free_slots or len(admitted) >= num_wanted:
             break

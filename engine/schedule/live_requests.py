@@ -10,6 +10,7 @@ from engine.schedule.picture_cache import PictureCache
 from engine.schedule.prefix_cache import PrefixCache
 from engine.schedule.request import Request, RequestStatus
 from engine.schedule.request_event import RequestEvent
+from engine.schedule.request_pages import RequestPages
 from engine.schedule.sequence_buffer import SequenceBuffer
 from engine.schedule.state_snapshots import StateSnapshots
 from engine.schedule.waiting_queue import WaitingQueue
@@ -50,12 +51,17 @@ class LiveRequests:
         page_size: int,
         enable_prefix_caching: bool,
         snapshots: StateSnapshots | None = None,
+        windows: Sequence[int] = (0,),
+        max_step_tokens: int = 1,
     ) -> None:
         self.pool = pool
         self.buffer = buffer
         self.counters = counters
         self.page_size = page_size
-        self.prefixes = PrefixCache(pool, page_size, is_enabled=enable_prefix_caching, snapshots=snapshots)
+        self.pages = RequestPages(pool, buffer, page_size, windows, max_step_tokens)
+        self.prefixes = PrefixCache(
+            pool, page_size, is_enabled=enable_prefix_caching, snapshots=snapshots, windows=windows
+        )
         self.pictures: PictureCache | None = None  # None: the model sees none
         self.unfinished: dict[str, Request] = {}  # by request id; both waiting and running ones
         self.waiting = WaitingQueue()
@@ -83,7 +89,8 @@ class LiveRequests:
         self.buffer.add_request(request)
         if self.pictures is not None:
             self.pictures.place(request, self.buffer.token_ids[request.slot])
-        self.buffer.append_pages(request.slot, 0, request.pages)
+        for group, pages in enumerate(request.tables):
+            self.buffer.write_pages(request.slot, 0, pages, group)
         self.running.append(request)
         if not request.was_admitted:
             request.was_admitted = True
@@ -99,12 +106,11 @@ class LiveRequests:
         self.prefixes.enter(request, num_cached_tokens // self.page_size)
 
     def grow(self, request: Request, num_tokens: int) -> None:
-        """Allocates pages of a running request up to its first `num_tokens` tokens; raises OutOfPages."""
-        num_missing = -(-num_tokens // self.page_size) - len(request.pages)
-        if num_missing > 0:
-            pages = self.pool.allocate(num_missing)
-            self.buffer.append_pages(request.slot, len(request.pages), pages)
-            request.pages += pages
+        """Allocates pages of a running request for its first `num_tokens` tokens; raises OutOfPages."""
+        if num_tokens > request.num_paged_tokens:
+            if self.pages.gives_back:
+                self.prefixes.commit(request)  # so that what is given back has a name
+            self.pages.grow(request, num_tokens)
 
     def send_back(self, request: Request) -> None:
         """Takes slot and pages from a running request and queues it to be recomputed; nothing may be in flight."""
@@ -145,8 +151,7 @@ class LiveRequests:
         self.buffer.remove_request(request)
         self.prefixes.commit(request)
         self.prefixes.release(request)
-        self.pool.release(request.pages)
-        request.pages = []
+        self.pages.release(request)
         self.running.remove(request)
         self.waiting.charge(request.tenant, num_output_tokens=request.num_uncharged_tokens)
         request.num_charged_tokens = request.num_output_tokens

@@ -1,7 +1,10 @@
 """The prefix cache: requests reuse the pages of a common prefix instead of computing it again."""
 
-from cache.hashing import PageHash, hash_request_tokens, sha256_hash
-from cache.page import CachePage
+from collections.abc import Callable, Iterator, Sequence
+
+from cache.hashing import PageHash, hash_of_group, hash_request_tokens, sha256_hash
+from cache.page import NULL_PAGE_ID, CachePage
+from cache.page_groups import first_seen_page, longest_prefix, longest_run
 from cache.pool import PagePool
 from engine.kv_transfer.transfers import PageTransfers
 from engine.schedule.request import Request
@@ -13,24 +16,37 @@ class PrefixCache:
     """Names the pages of requests and finds named pages in the pool, perhaps while another request computes them."""
 
     def __init__(
-        self, pool: PagePool, page_size: int, *, is_enabled: bool, snapshots: StateSnapshots | None = None
-    ) -> None:
+        self, pool: PagePool, page_size: int, *, is_enabled: bool, snapshots: StateSnapshots | None = None,
+        windows: Sequence[int] = (0,),
+    ) -> None:  # fmt: skip
         self._pool = pool
         self._snapshots = snapshots if is_enabled else None  # None: no layer is recurrent, or nothing is remembered
         self._expected: list[tuple[Request, int]] = []  # with snapshots: pages that the plan under way fills
         self._page_size = page_size
+        self._windows = tuple(windows)  # of each group of layers with pages of its own; 0: they see all
         self._is_enabled = is_enabled
         self._computing: dict[bytes, Request] = {}  # page hash -> the running request that will commit it
         self.transfers: PageTransfers | None = None  # None: no KV offload
 
-    def match(self, request: Request) -> list[CachePage]:
-        """The cached pages of the longest remembered prefix of the request; no reference is added.
+    def match(self, request: Request) -> list[list[CachePage]]:
+        """The cached pages of the longest remembered prefix of the request, in each group; no reference is added.
 
-        With recurrent layers it ends where there is a snapshot.
+        With recurrent layers it ends where there is a snapshot. Groups with a window have the null page where the rest
+        of the request does not see the page.
         """
         names = self._reusable(request)
-        pages = self._pool.match_prefix(names)
-        return pages if self._snapshots is None else pages[: self._snapshots.longest(names, len(pages))]
+        if not any(self._windows):
+            pages = self._pool.match_prefix(names)
+            return [pages if self._snapshots is None else pages[: self._snapshots.longest(names, len(pages))]]
+        num_shared, num_pages = self._longest(names, self._pool.has)
+        request.reused_ends = (num_pages, num_shared, max(0, request.num_prompt_tokens - 1) // self._page_size)
+        tables = [[self._pool.pages[NULL_PAGE_ID]] * num_pages for _ in self._windows]
+        for group, index in self._seen_behind(num_pages):
+            page = self._pool.find(names[index].of_group(group))
+            if page is None:  # another page has the same hash
+                return [[] for _ in self._windows]
+            tables[group][index] = page
+        return tables
 
     def must_wait(self, request: Request) -> bool:
         """Whether a page that this request could reuse is being computed by a running request, or loaded."""
@@ -39,10 +55,7 @@ class PrefixCache:
         if self.transfers is None:
             return False
         if request.prefetch is None:
-            names = self._reusable(request)
-            num_cached = len(self._pool.match_prefix(names))
-            parent_hash = names[num_cached - 1].hash_value if num_cached else None
-            request.prefetch = self.transfers.prefetch(names[num_cached:], parent_hash)
+            request.prefetch = self.transfers.prefetch(*self._missing(self._reusable(request)))
         return request.prefetch.is_active
 
     def stop_prefetch(self, request: Request) -> None:
@@ -59,8 +72,8 @@ class PrefixCache:
             for page_hash in request.page_hashes[num_cached_pages:]:
                 self._computing.setdefault(page_hash.hash_value, request)
             if self.transfers is not None:
-                for page, page_hash in zip(request.pages[:num_cached_pages], request.page_hashes, strict=False):
-                    self.transfers.note(page, page_hash)
+                for group, index in self._seen_behind(num_cached_pages):
+                    self.transfers.note(request.tables[group][index], request.page_hashes[index].of_group(group))
 
     def leave(self, request: Request) -> None:
         """Notes that the request stops running, so that no other request waits for its pages any more."""
@@ -102,13 +115,17 @@ class PrefixCache:
         first = request.num_hashed_pages
         parent_hash = request.page_hashes[first - 1].hash_value if first else None
         for index in range(first, num_full):
-            page, page_hash = request.pages[index], request.page_hashes[index]
+            page_hash = request.page_hashes[index]
             if self._computing:
                 self._forget_computing(page_hash, request)
-            self._pool.cache_page(page, page_hash, parent_hash)
+            for group, table in enumerate(request.tables):
+                page, name = table[index], page_hash.of_group(group)
+                if page.page_id == NULL_PAGE_ID:
+                    continue  # it was given back before it had a name
+                self._pool.cache_page(page, name, parent_hash)
+                if self.transfers is not None:
+                    self.transfers.note(page, name)
             parent_hash = page_hash.hash_value
-            if self.transfers is not None:
-                self.transfers.note(page, page_hash)
         request.num_hashed_pages = num_full
         if self._snapshots is not None:
             self._snapshots.name(request)
@@ -122,10 +139,76 @@ class PrefixCache:
         """Removes the names of the request's pages from the pool, because their content is wrong."""
         if self._snapshots is not None:
             self._snapshots.forget(request)
+        pages, names = [], []
+        for group, table in enumerate(request.tables):
+            for index, page in enumerate(table):
+                if page.page_id == NULL_PAGE_ID and index < request.num_hashed_pages:  # it was given back
+                    name = request.page_hashes[index].of_group(group)
+                    names.append(name.hash_value)
+                    found = self._pool.find(name)
+                    pages += [] if found is None else [found]
+                elif page.page_hash is not None:
+                    names.append(page.page_hash.hash_value)
+                    pages.append(page)
         if self.transfers is not None:
-            self.transfers.forget(request.pages)
-        self._pool.forget(request.pages)
+            self.transfers.forget(names)
+        self._pool.touch(pages)
+        self._pool.forget(pages)
+        self._pool.release(pages)
         request.num_committed_tokens = 0
+
+    def _seen_behind(self, num_pages: int) -> Iterator[tuple[int, int]]:
+        """Groups and indices of the pages among the first `num_pages` that a later token sees."""
+        for group in range(len(self._windows)):
+            first = first_seen_page(num_pages * self._page_size, self._windows[group], self._page_size)
+            yield from ((group, index) for index in range(first, num_pages))
+
+    def _longest(self, names: Sequence[PageHash], has: Callable[[bytes], bool]) -> tuple[int, int]:
+        """Pages of the longest prefix in groups without a window, and of the longest one that can be continued.
+
+        `has` says whether the page with a hash can be had.
+        """
+
+        def is_there(index: int, group: int) -> bool:
+            return has(hash_of_group(names[index].hash_value, group))
+
+        num_pages = longest_run(len(names), self._windows, is_there)
+        return num_pages, longest_prefix(num_pages, self._windows, self._page_size, is_there)
+
+    def _missing(self, names: Sequence[PageHash]) -> tuple[Sequence[PageHash], Sequence[bytes | None]]:
+        """Pages to load from outside in this order, and the parent of each."""
+        parents = [None, *(name.hash_value for name in names)]
+        if not any(self._windows):
+            first = len(self._pool.match_prefix(names))
+            return names[first:], parents[first:]
+        connector = None if self.transfers is None else self.transfers.connector
+        if connector is None:
+            return (), ()
+        places = self._places_to_load(names, lambda name: self._pool.has(name) or connector.holds(name))
+        return [names[index].of_group(group) for group, index in places], [parents[index] for _, index in places]
+
+    def _places_to_load(self, names: Sequence[PageHash], has: Callable[[bytes], bool]) -> list[tuple[int, int]]:
+        """Groups and indices of the pages of the longest prefix that are not in the pool.
+
+        Their order is such that of a load that ends early at most a quarter is of no use: after each quarter of the
+        prefix come the pages that a token behind it sees, if all can be had.
+        """
+        num_cached = self._longest(names, self._pool.has)[1]
+        num_pages = self._longest(names, has)[1]
+        if num_pages == num_cached:
+            return []
+        places: dict[tuple[int, int], None] = {}
+        for quarter in range(1, 5):
+            end = num_pages * quarter // 4
+            seen = list(self._seen_behind(end))
+            behind = (hash_of_group(names[i].hash_value, group) for group, i in seen if self._windows[group])
+            if end > num_cached and all(map(has, behind)):
+                places |= dict.fromkeys(seen)
+        return [
+            (group, index)
+            for group, index in places
+            if not self._pool.has(hash_of_group(names[index].hash_value, group))
+        ]
 
     def _awaits(self, request: Request) -> bool:
         """Whether a page that this request could reuse is about to be in the pool."""

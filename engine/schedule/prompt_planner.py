@@ -90,6 +90,7 @@ class PromptPlanner:
                 num_tokens = self._with_whole_pictures(request, num_tokens, budget)
             if num_tokens:
                 end = start + num_tokens
+                self._requests.grow(request, end)  # the pages are there, or promised
                 plan = singles if num_tokens == 1 else chunks
                 plan.add(request, start, num_tokens, end == known)
                 self._order.note(request)

@@ -63,7 +63,11 @@ class Request:
     submitted_at: float = 0.0  # seconds of `time.perf_counter`
     admitted_at: float | None = None  # seconds of `time.perf_counter` when it first did
     slot: int = NO_SLOT
-    pages: list[CachePage] = field(default_factory=list)
+    tables: list[list[CachePage]] = field(default_factory=lambda: [[]])  # its pages, in each group of layers
+    num_paged_tokens: int = 0  # first tokens whose pages it holds, as far as later ones see them
+    num_held_pages: int = 0  # of all groups
+    reused_ends: tuple[int, ...] = ()  # pages of its prefixes behind which other requests probably go on
+    num_promised_pages: int = 0  # pages of groups with a window that it may hold at once
     page_hashes: list[PageHash] = field(default_factory=list)  # names of the pages full of committed tokens
     num_hashed_pages: int = 0  # first pages whose names the pool knows, since the request got its slot
     snapshot: CachePage | None = None  # from which its next step loads the state of recurrent layers
@@ -95,6 +99,11 @@ class Request:
             self.prompt_logprobs = []
         extras = (self.matcher, self.pooling, self.params.logprobs, self.params.prompt_logprobs)
         self.is_plain = all(extra is None for extra in extras)
+
+    @property
+    def pages(self) -> list[CachePage]:
+        """Its pages in the first group of layers."""
+        return self.tables[0]
 
     @property
     def num_tokens(self) -> int:

@@ -4,6 +4,8 @@ There is no prefill phase and no decode phase, as in vLLM's V1 scheduler: every 
 catching up with its number of tokens. Each step spends a token budget, and running requests come first.
 """
 
+from collections.abc import Sequence
+
 from cache.pool import OutOfPages, PagePool
 from engine.interface.types import FinishReason
 from engine.schedule.admission import preempt_one
@@ -42,6 +44,7 @@ class Scheduler:
         target_gap: float = 0.0,
         chunk_grain: int | None = None,
         snapshots: StateSnapshots | None = None,
+        windows: Sequence[int] = (0,),
     ) -> None:
         """Makes a scheduler without requests.
 
@@ -52,6 +55,7 @@ class Scheduler:
             target_gap: milliseconds that a step with decode rows should take at most; 0: no limit.
             chunk_grain: tokens that the device computes together, of a chunk that it does not pad; None: it pads.
             snapshots: of the states of recurrent layers; None: the model has none.
+            windows: of each group of layers with pages of its own; 0: they see all.
 
         Raises ValueError: the budget would starve prompts, or `chunk_alignment` is below 2.
         """
@@ -68,7 +72,7 @@ class Scheduler:
         self.is_admitting = True  # False: requests that have begun go on, and new ones wait
         self.requests = LiveRequests(
             pool, buffer, self.counters, page_size=page_size, enable_prefix_caching=enable_prefix_caching,
-            snapshots=snapshots,
+            snapshots=snapshots, windows=windows, max_step_tokens=max(max_num_batched_tokens, num_scheduler_steps),
         )  # fmt: skip
         self._output_processor = OutputProcessor(self.requests, vocab_size)
         self._prompts = PromptPlanner(self.requests)
@@ -113,6 +117,8 @@ class Scheduler:
             raise RuntimeError(f"{self.pool.num_active} pages and {num_used_slots} slots are held by no request")
         if is_idle and num_snapshots:
             raise RuntimeError(f"{num_snapshots} snapshots of states are held by no request")
+        if is_idle:
+            self.requests.pages.check_idle()
 
     # ---------------------------------------------------------------- requests come and go
 
@@ -195,7 +201,7 @@ class Scheduler:
     def _plan(self) -> StepPlan:
         """Makes one attempt at a step; if OutOfPages is raised, pages that were allocated stay with their requests."""
         singles, chunks = StepPlan(), StepPlan()
-        requests, page_size, running = self.requests, self.requests.page_size, RequestStatus.RUNNING
+        requests, running = self.requests, RequestStatus.RUNNING
         long: list[Request] = []  # requests with more than one token to compute; they get what the others leave
         # There may be hundreds of requests, so this loop does as little as possible.
         decoding, starts = singles.requests, singles.starts
@@ -207,7 +213,7 @@ class Scheduler:
             if known - start > 1:
                 long.append(request)
                 continue
-            if known > len(request.pages) * page_size:
+            if known > request.num_paged_tokens:
                 requests.grow(request, known)
             decoding.append(request)
             starts.append(start)
@@ -243,9 +249,9 @@ class Scheduler:
         if any(request.level is SamplerVariant.FULL for request in plan.requests):
             return False
         lengths = [(request, start + 1 + num_more) for request, start, _ in rows]
-        num_missing = sum(max(0, -(-length // requests.page_size) - len(r.pages)) for r, length in lengths)
-        if num_missing > self.pool.num_allocatable:
+        growing = [(request, length) for request, length in lengths if length > request.num_paged_tokens]
+        if sum(requests.pages.num_missing(*each) for each in growing) > requests.pages.num_allocatable:
             return False
-        for request, length in lengths:
+        for request, length in growing:
             requests.grow(request, length)
         return True

@@ -16,10 +16,12 @@ class SequenceBuffer:
     """What a step needs of a running request, one row for each slot, and one of padding behind them."""
 
     def __init__(
-        self, num_slots: int, max_model_len: int, max_pages_per_request: int, *, uses_mrope: bool = False
-    ) -> None:
+        self, num_slots: int, max_model_len: int, max_pages_per_request: int, *, num_groups: int = 1,
+        uses_mrope: bool = False,
+    ) -> None:  # fmt: skip
         """
         Args:
+            num_groups: of layers with pages of their own, whose page tables lie side by side.
             uses_mrope: whether tokens of pictures are rotated by their rows and columns.
         """
         self.num_slots = num_slots
@@ -27,7 +29,8 @@ class SequenceBuffer:
         self.token_ids = np.zeros((num_slots, max_model_len), np.int32)
         # The positions by which tokens are rotated, of the answer too; None: those in the sequence.
         self.rope_positions = np.zeros((num_slots, max_model_len, NUM_ROPE_AXES), np.int32) if uses_mrope else None
-        self.page_table = np.full((num_slots + 1, max_pages_per_request), NULL_PAGE_ID, np.int32)
+        self._max_pages_per_request = max_pages_per_request
+        self.page_table = np.full((num_slots + 1, num_groups * max_pages_per_request), NULL_PAGE_ID, np.int32)
         self.sampling = SamplingRows.padding(num_slots + 1, num_slots)
         self.levels = np.full(num_slots + 1, SamplerVariant.GREEDY, np.int32)  # the program of each request
         self.adapters = np.zeros((num_slots, 2), np.int32)  # the columns ADAPTER and ADAPTER_SCALE of a step's rows
@@ -85,9 +88,10 @@ class SequenceBuffer:
         self._free_slots.append(request.slot)
         request.slot = NO_SLOT
 
-    def append_pages(self, slot: int, first: int, pages: Sequence[CachePage]) -> None:
-        """Writes page ids into the page table of a slot, from its entry `first` on."""
+    def write_pages(self, slot: int, first: int, pages: Sequence[CachePage], group: int = 0) -> None:
+        """Writes page ids into the page table of a slot for a group of layers, from the table's entry `first` on."""
         self.num_page_changes += 1
+        first += group * self._max_pages_per_request
         self.page_table[slot, first : first + len(pages)] = [page.page_id for page in pages]
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from cache.page_groups import PageGroups
 from cache.storage import KVPages
 from engine.backends.base.backend import Backends
 from engine.backends.base.token_layout import SLOT, START, TOKEN, token_layout
@@ -23,22 +24,22 @@ _OPERATIONS = 2048
 
 def forward(
     params: Params, kv: KVPages, slots: Slots, batch: StepBatch, *,
-    model: Model, backends: Backends,
+    model: Model, backends: Backends, groups: PageGroups | None = None,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """Logits of the rows that sample, float32[num_sampled_rows, vocab_size], and `kv`, which is donated.
 
     A decode row's input token comes from `slots`, which is only read, and never from the host.
     """
-    hidden, kv = _hidden(params, kv, slots, batch, model, backends)
+    hidden, kv = _hidden(params, kv, slots, batch, model, backends, groups)
     return model.logits(params, hidden, jnp.asarray(batch.sampled), backends), kv
 
 
 def forward_prompt(
     params: Params, kv: KVPages, slots: Slots, batch: StepBatch, *,
-    model: Model, backends: Backends, max_num_tiles: int,
+    model: Model, backends: Backends, max_num_tiles: int, groups: PageGroups | None = None,
 ) -> tuple[jax.Array, KVPages, jax.Array]:  # fmt: skip
     """As `forward`, for a step with tiles; also returns the hidden states of their tokens, padded to one size."""
-    hidden, kv = _hidden(params, kv, slots, batch, model, backends)
+    hidden, kv = _hidden(params, kv, slots, batch, model, backends, groups)
     num_tiles, tile_size = batch.tile_tokens.shape
     of_tiles = hidden[-num_tiles * tile_size :]
     padded = jnp.pad(of_tiles, ((0, (max_num_tiles - num_tiles) * tile_size), (0, 0)))
@@ -107,7 +108,7 @@ def pool_tile(
 
 def _hidden(
     params: Params, kv: KVPages, slots: Slots, batch: StepBatch,
-    model: Model, backends: Backends,
+    model: Model, backends: Backends, groups: PageGroups | None,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """The hidden states of the step's tokens after the last layer, and kv."""
     num_decode = batch.rows.shape[0] - batch.tile_tokens.shape[0]
@@ -116,19 +117,19 @@ def _hidden(
     tokens = decode_tokens
     if len(batch.tile_tokens):  # jaxlib 0.11 crashes where a program for several devices concatenates an empty argument
         tokens = jnp.concatenate([tokens, batch.tile_tokens.reshape(-1)])
-    return _hidden_of(params, kv, tokens, batch, model, backends)
+    return _hidden_of(params, kv, tokens, batch, model, backends, groups)
 
 
 def _hidden_of(
     params: Params, kv: KVPages, tokens: jax.Array, batch: StepBatch,
-    model: Model, backends: Backends,
+    model: Model, backends: Backends, groups: PageGroups | None = None,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """As `_hidden`, of tokens that are known: those of the decode rows, and then those of the tiles."""
     if backends.is_opaque_to_xla:
         tokens = _kept_asynchronous(tokens)
     num_tiles, tile_size = batch.tile_tokens.shape
     layout = token_layout(
-        batch.rows, batch.page_table, num_tiles=num_tiles, tile_size=tile_size, page_size=kv.page_size
+        batch.rows, batch.page_table, num_tiles=num_tiles, tile_size=tile_size, page_size=kv.page_size, groups=groups
     )
     if batch.rope_positions is not None:
         layout = layout._replace(rope_positions=jnp.asarray(batch.rope_positions))
@@ -159,6 +160,7 @@ def decode_steps(
     backends: Backends,
     num_steps: int,
     all_greedy: bool,
+    groups: PageGroups | None = None,
 ) -> tuple[KVPages, Slots, jax.Array]:
     """Several steps of decode rows in one program: each samples the next one's input.
 
@@ -174,7 +176,7 @@ def decode_steps(
         moved = batch._replace(rows=cast(np.ndarray, rows))
         if batch.rope_positions is not None:
             moved = moved._replace(rope_positions=batch.rope_positions + index)
-        logits, kv = forward(params, kv, slots, moved, model=model, backends=backends)
+        logits, kv = forward(params, kv, slots, moved, model=model, backends=backends, groups=groups)
         ints = jnp.asarray(sampling.ints).at[:, POSITION].add(index)
         moved_sampling = sampling._replace(ints=cast(np.ndarray, ints))
         slots, out = sample(logits, slots, moved_sampling, all_greedy=all_greedy, backend=backends.sampler)

@@ -169,7 +169,10 @@ class StepPrograms:
     def _lower_multi_step(self, num_rows: int, variant: SamplerVariant) -> jax.stages.Lowered:
         arrays, batch = self._arrays, self._batch(StepShape(num_rows, 0), num_rows)
         function = self._of_model(
-            decode_steps, num_steps=self._num_scheduler_steps, all_greedy=variant is SamplerVariant.GREEDY
+            decode_steps,
+            num_steps=self._num_scheduler_steps,
+            all_greedy=variant is SamplerVariant.GREEDY,
+            groups=self._layout.groups,
         )
         results = (Kind.PAGES, Kind.SAME, Kind.SAME)
         program = jax.jit(self._placement.spread(function, (*_TAKES_BATCH, Kind.SAME), results), donate_argnums=(1, 2))
@@ -203,11 +206,12 @@ class StepPrograms:
 
     @property
     def _forward(self) -> Callable[..., Any]:
-        return self._placement.spread(self._of_model(forward), _TAKES_BATCH, (Kind.SAME, Kind.PAGES))
+        function = self._of_model(forward, groups=self._layout.groups)
+        return self._placement.spread(function, _TAKES_BATCH, (Kind.SAME, Kind.PAGES))
 
     @property
     def _forward_prompt(self) -> Callable[..., Any]:
-        function = self._of_model(forward_prompt, max_num_tiles=self._table.max_num_tiles)
+        function = self._of_model(forward_prompt, max_num_tiles=self._table.max_num_tiles, groups=self._layout.groups)
         return self._placement.spread(function, _TAKES_BATCH, (Kind.SAME, Kind.PAGES, Kind.SAME))
 
     def _of_model(self, function: Callable[..., Any], **constants: Any) -> Callable[..., Any]:

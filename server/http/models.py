@@ -70,11 +70,11 @@ async def show_server(request: web.Request) -> web.Response:
 
 
 def _num_cached_tokens(model: ServedModel) -> int | None:
-    """Tokens that the model's pages hold; None of a model that was never loaded."""
+    """Tokens that the model's pages hold, of all layers; None of a model that was never loaded."""
     if not model.is_open:
         return None
     stats = model.engine.stats()
-    return stats.num_pages * stats.page_size
+    return stats.num_pages // stats.num_page_groups * stats.page_size
 
 
 async def show_first(request: web.Request) -> web.Response:

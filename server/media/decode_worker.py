@@ -1,8 +1,8 @@
 """The process in which pictures are decoded: it may be killed, and its memory and its time are limited.
 
 It is started with the number of a socket, over which come pictures, each as two messages: what is wanted as JSON, and
-the bytes. It answers each with two messages: the reason of a refusal, or null, and the numbers of rows and columns of
-tiles as JSON, and the pixels of all tiles.
+the bytes. It answers each with two messages: the reason of a refusal, or null, the numbers of rows and columns of
+tiles, and their widths and heights, as JSON, and the pixels of all tiles.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def _run(socket: Connection) -> None:
         except MemoryError:
             refusal = "takes too much memory to decode"
         signal.setitimer(signal.ITIMER_PROF, 0)
-        socket.send_bytes(json.dumps([refusal, tiles.num_rows, tiles.num_columns]).encode())
+        sizes = [each.size for each in tiles.pictures]
+        socket.send_bytes(json.dumps([refusal, tiles.num_rows, tiles.num_columns, sizes]).encode())
         socket.send_bytes(pixels)
 
 

@@ -8,10 +8,11 @@ import socket
 import subprocess
 import threading
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from engine.interface.python_process import python_command, same_modules
 from engine.interface.types import QueueFull
 from server.admission.fair_pool import FairPool
 from server.admission.keyring import caller
-from server.media.tiling import FilledSize, LongestEdge, NativeSize, Sizing
+from server.media.tiling import Sizing
 
 START = "from server.media.decode_worker import run; run()"
 START_SECONDS = 60.0  # that a process may take until it is ready; usually it takes a quarter of one
@@ -29,8 +30,6 @@ IDLE_SECONDS = 30.0  # after which a process without a picture ends
 _CANNOT_START = "no process can be started that decodes the picture; try again later"
 _BUSY = "the machine is too busy to decode the picture now; try again later"
 
-_Decoded: TypeAlias = tuple[bytes, int, int]
-
 
 class UndecodablePicture(ValueError):
     """Bytes that are no picture, or one beyond a limit; the message is the end of a sentence about them."""
@@ -39,7 +38,7 @@ class UndecodablePicture(ValueError):
 class DecodedTiles(NamedTuple):
     """The tiles of one picture, row by row, with the whole picture as the last one, or before its crops."""
 
-    pixels: np.ndarray  # uint8[number, height, width, 3]
+    pixels: Sequence[np.ndarray]  # uint8[height, width, 3]
     num_rows: int  # 0: the picture was not cut, and there is one tile; of a picture of any size, rows of squares
     num_columns: int
 
@@ -67,12 +66,7 @@ class PictureDecoder:
             decoding = self._threads.submit(caller(), partial(self._decode, job, content))
         except RuntimeError as error:  # it is closed, or the machine starts no thread
             raise QueueFull(_CANNOT_START) from error
-        pixels, num_rows, num_columns = await asyncio.wrap_future(decoding)
-        if isinstance(sizing, NativeSize | LongestEdge | FilledSize):
-            height, width = num_rows * sizing.factor, num_columns * sizing.factor
-        else:
-            height, width = sizing.height, sizing.width
-        return DecodedTiles(np.frombuffer(pixels, np.uint8).reshape(-1, height, width, 3), num_rows, num_columns)
+        return await asyncio.wrap_future(decoding)
 
     def close(self) -> None:
         """Ends the process; a picture that is being decoded fails."""
@@ -83,7 +77,7 @@ class PictureDecoder:
             self._end()
         self._threads.close()
 
-    def _decode(self, job: bytes, content: bytes) -> _Decoded:
+    def _decode(self, job: bytes, content: bytes) -> DecodedTiles:
         with self._lock:
             if self._is_closed:
                 raise QueueFull(_CANNOT_START)
@@ -155,14 +149,14 @@ class _Worker:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def decode(self, job: bytes, content: bytes) -> _Decoded:
-        """The pixels and the numbers of rows and columns; raises UndecodablePicture or QueueFull."""
+    def decode(self, job: bytes, content: bytes) -> DecodedTiles:
+        """The tiles; raises UndecodablePicture or QueueFull."""
         try:
             self._socket.send_bytes(job)
             self._socket.send_bytes(content)
             if not self._socket.poll(WALL_SECONDS):
                 raise QueueFull(_BUSY)
-            refusal, num_rows, num_columns = json.loads(self._socket.recv_bytes())
+            refusal, num_rows, num_columns, sizes = json.loads(self._socket.recv_bytes())
             pixels = self._socket.recv_bytes()
         except (EOFError, ConnectionError) as error:
             self._process.wait()
@@ -171,7 +165,12 @@ class _Worker:
             raise QueueFull(_BUSY) from error
         if refusal is not None:
             raise UndecodablePicture(refusal)
-        return pixels, num_rows, num_columns
+        ends = np.cumsum([0, *(3 * width * height for width, height in sizes)]).tolist()
+        tiles = [
+            np.frombuffer(pixels, np.uint8, end - start, start).reshape(height, width, 3)
+            for (width, height), start, end in zip(sizes, ends, ends[1:], strict=False)
+        ]
+        return DecodedTiles(tiles, num_rows, num_columns)
 
     def kill(self) -> None:
         """Ends it at once, and waits until it has ended."""

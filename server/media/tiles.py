@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from PIL.Image import Image
 
-from server.media.tiling import FilledSize, LongestEdge, NativeSize, PanAndScan, Sizing, Tiling
+from server.media.tiling import FilledSize, LongestEdge, NativeSize, PanAndScan, Sizing, ThumbnailGrid, TileGrid, Tiling
 
 _LEAST_EDGE = 1
 MAX_RATIO = 200  # of the sides of a picture that keeps its size; source: transformers' Qwen2VLImageProcessor
@@ -29,6 +29,10 @@ def tile(picture: Image, sizing: Sizing) -> Tiles:
     """The tiles of a picture; raises SizeRefused."""
     if isinstance(sizing, Tiling):
         return _cut(picture, sizing)
+    if isinstance(sizing, TileGrid):
+        return _in_grid(picture, sizing)
+    if isinstance(sizing, ThumbnailGrid):
+        return _with_thumbnail(picture, sizing)
     if isinstance(sizing, PanAndScan):
         return _with_crops(picture, sizing)
     if isinstance(sizing, FilledSize):
@@ -96,6 +100,69 @@ def _cut(picture: Image, tiling: Tiling) -> Tiles:
     corners = [(column * tiling.width, row * tiling.height) for row in range(num_rows) for column in range(num_columns)]
     pieces = [picture.crop((left, top, left + tiling.width, top + tiling.height)) for left, top in corners]
     return Tiles([*pieces, whole], num_rows, num_columns)
+
+
+def _in_grid(picture: Image, sizing: TileGrid) -> Tiles:
+    """The tiles of one size, as transformers' GotOcr2ImageProcessorPil makes them."""
+    width, height = sizing.width, sizing.height
+    num_columns, num_rows = nearest_grid(*picture.size, sizing.min_tiles, sizing.max_tiles, width * height)
+    whole = picture.resize((width, height), resample=sizing.resample)
+    if num_columns * num_rows == 1:
+        return Tiles([whole])
+    return Tiles(
+        [*_grid_tiles(picture, num_columns, num_rows, width, height, sizing.resample), whole], num_rows, num_columns
+    )
+
+
+def _with_thumbnail(picture: Image, sizing: ThumbnailGrid) -> Tiles:
+    """The picture and its tiles, as transformers' Lfm2VlImageProcessor makes them."""
+    factor, edge = sizing.factor, sizing.tile_size
+    rounded = [max(round(side / factor) * factor, sizing.patch_size) for side in picture.size]
+    is_large = math.prod(rounded) > sizing.max_tokens * factor**2 * sizing.tolerance
+    width, height = (max(round(side / factor), 1) for side in picture.size)
+    if width * height > sizing.max_tokens:
+        shrink = math.sqrt(picture.width * picture.height / (sizing.max_tokens * factor**2))
+        width, height = (max(math.floor(side / shrink / factor), 1) for side in picture.size)
+    elif width * height < sizing.min_tokens:
+        grow = math.sqrt(sizing.min_tokens * factor**2 / (picture.width * picture.height))
+        width, height = (math.ceil(side * grow / factor) for side in picture.size)
+    # One that is very long, and one that has grown where the limits are near to each other, would still be too large.
+    height = min(height, sizing.max_tokens)
+    width = min(width, sizing.max_tokens // height)
+    whole = picture.resize((width * factor, height * factor), resample=sizing.resample)
+    num_columns, num_rows = 1, 1
+    if is_large and sizing.max_tiles > 1:
+        num_columns, num_rows = nearest_grid(*picture.size, sizing.min_tiles, sizing.max_tiles, edge**2)
+    if num_columns * num_rows == 1:
+        return Tiles([whole])
+    tiles = _grid_tiles(picture, num_columns, num_rows, edge, edge, sizing.resample)
+    return Tiles([*tiles, *([whole] if sizing.has_thumbnail else [])], num_rows, num_columns)
+
+
+def _grid_tiles(picture: Image, num_columns: int, num_rows: int, width: int, height: int, resample: int) -> list[Image]:
+    """The tiles of a picture that is stretched over a grid of them."""
+    stretched = picture.resize((num_columns * width, num_rows * height), resample=resample)
+    corners = [(column * width, row * height) for row in range(num_rows) for column in range(num_columns)]
+    return [stretched.crop((left, top, left + width, top + height)) for left, top in corners]
+
+
+def nearest_grid(width: int, height: int, min_tiles: int, max_tiles: int, tile_area: int) -> tuple[int, int]:
+    """The columns and the rows whose ratio is nearest to that of the sides.
+
+    Of several, the most tiles that the picture fills by half.
+    """
+    grids = [
+        (columns, rows)
+        for columns in range(1, max_tiles + 1)
+        for rows in range(1, max_tiles // columns + 1)
+        if columns * rows >= min_tiles
+    ]
+    best, least = (1, 1), math.inf
+    for columns, rows in sorted(grids, key=math.prod):
+        difference = abs(width / height - columns / rows)
+        if difference < least or (difference == least and 2 * width * height > tile_area * columns * rows):
+            best, least = (columns, rows), difference
+    return best
 
 
 def _with_crops(picture: Image, sizing: PanAndScan) -> Tiles:

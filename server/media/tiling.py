@@ -18,6 +18,31 @@ class Tiling(NamedTuple):
     is_cut: bool = True  # whether a picture that is scaled is cut into tiles, which are squares then
 
 
+class TileGrid(NamedTuple):
+    """The size of tiles, and between how many of them a picture is cut, in the grid that is most like its shape."""
+
+    height: int
+    width: int
+    resample: int  # Pillow's number of the filter that resizes
+    min_tiles: int
+    max_tiles: int
+
+
+class ThumbnailGrid(NamedTuple):
+    """The size of a picture that keeps about its own one, behind tiles if it is large."""
+
+    factor: int  # pixels on a side of a square, which becomes a token
+    patch_size: int  # pixels on a side of a patch, of which squares are made
+    min_tokens: int  # of the picture, apart from its tiles
+    max_tokens: int
+    resample: int  # Pillow's number of the filter that resizes
+    tile_size: int  # pixels on a side of a tile
+    min_tiles: int
+    max_tiles: int  # 1: no picture is cut
+    tolerance: float  # how many times as many pixels as `max_tokens` have a picture may have that is not cut
+    has_thumbnail: bool = True  # whether the picture itself stands behind its tiles
+
+
 class NativeSize(NamedTuple):
     """The size of a picture that keeps about its own one, in whole squares, each of which becomes a token."""
 
@@ -54,8 +79,8 @@ class PanAndScan(NamedTuple):
     min_ratio: float  # of the sides of a picture of which there are crops
 
 
-Sizing: TypeAlias = Tiling | NativeSize | LongestEdge | FilledSize | PanAndScan
-_KINDS: Sequence[type[Sizing]] = (Tiling, NativeSize, LongestEdge, FilledSize, PanAndScan)
+Sizing: TypeAlias = Tiling | TileGrid | ThumbnailGrid | NativeSize | LongestEdge | FilledSize | PanAndScan
+_KINDS: Sequence[type[Sizing]] = (Tiling, TileGrid, ThumbnailGrid, NativeSize, LongestEdge, FilledSize, PanAndScan)
 _SIZINGS = {kind.__name__: kind for kind in _KINDS}
 
 

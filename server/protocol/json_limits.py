@@ -6,6 +6,7 @@ which leave the lock to the other threads.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ MAX_CONTAINERS = 1 << 15  # lists and objects in one body
 MAX_KEYS = 1 << 15  # of all objects in one body together
 MAX_VALUES = 1 << 19  # values in one body; 64 prompts of 8,192 token ids each have as many
 
+ARGUMENTS = "text of all calls' arguments"  # of a conversation, in errors
 FLOAT_CHARS = 24  # of the longest number that is no integer, as JSON writes it
 _BITS_PER_DIGIT = 3  # at least
 _WRITER = json.JSONEncoder(ensure_ascii=False)
@@ -32,8 +34,7 @@ _OPENING = b"[{"
 
 def parse_json(body: bytes | str, what: str = "body") -> Any:
     """The value of `body`, called `what` in errors; raises ApiError where it is not JSON, or has too many values."""
-    if len(body) > MIN_COUNTED_BYTES:
-        _refuse_too_many_values(body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body, what)
+    refuse_too_many_values([body], what)
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -91,8 +92,12 @@ def _written_size(text: str, most: int) -> int:
     return len(_WRITER.encode(text)) - len('""')
 
 
-def _refuse_too_many_values(body: bytes, whole: str) -> None:
-    codes = np.frombuffer(body, np.uint8)
+def refuse_too_many_values(texts: Sequence[bytes | str], whole: str) -> None:
+    """Raises ApiError where JSON texts, called `whole` together, have more values than one body may have."""
+    if sum(map(len, texts)) <= MIN_COUNTED_BYTES:
+        return
+    parts = [text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text for text in texts]
+    codes = np.frombuffer(b"".join(parts), np.uint8)
     opens = (codes == _OPENING[0]) | (codes == _OPENING[1])
     marks = (
         (opens, "lists and objects", MAX_CONTAINERS),
@@ -102,7 +107,7 @@ def _refuse_too_many_values(body: bytes, whole: str) -> None:
     if all(np.count_nonzero(found) <= most for found, _, most in marks):
         return
     # There are many; perhaps they are within strings, where they mean nothing.
-    outside = ~_in_strings(codes)
+    outside = ~np.concatenate([_in_strings(np.frombuffer(part, np.uint8)) for part in parts if part])
     for found, what, most in marks:
         count = int(np.count_nonzero(found & outside))
         if count > most:

@@ -14,7 +14,7 @@ from server.http.entry.guard import TENANT
 from server.http.entry.served import read_body
 from server.http.streams.router_headers import FRONT_KEY_HEADER
 from server.protocol.errors import ApiError, unavailable
-from server.protocol.json_limits import MAX_INLINE_BYTES
+from server.protocol.json_limits import MAX_INLINE_BYTES, parse_json
 from server.router.lru_dict import LruDict
 from server.router.prefixes import prefix_blocks
 from server.router.proxy_response import request_headers
@@ -97,11 +97,11 @@ def draining_error() -> ApiError:
 
 
 def _parse(body: bytes, tenant: str) -> tuple[dict[str, str | bool], list[int]]:
-    """The routing fields of a body and the blocks of its prompt. A replica refuses what is not a JSON object."""
+    """The routing fields of a body and the blocks of its prompt. A replica refuses what is none, or too many values."""
     try:
-        fields = orjson.loads(body)
+        fields = parse_json(body)
         return (routing_fields(fields), prefix_blocks(fields, tenant)) if isinstance(fields, dict) else ({}, [])
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError, UnicodeEncodeError, RecursionError):
+    except (ApiError, orjson.JSONEncodeError, UnicodeEncodeError, RecursionError):
         return {}, []
 
 

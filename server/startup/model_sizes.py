@@ -38,7 +38,7 @@ def bytes_of(settings: ServerSettings) -> ModelBytes:
         cache = config.num_pages * found.page_size * found.kv_bytes_per_token
         return ModelBytes(found.weight_bytes + cache, found.weight_bytes + cache)
     context_length = min(config.max_model_len or found.context_length, found.context_length)
-    of_one = context_length * found.kv_bytes_per_token + found.state_bytes
+    of_one = found.kv_bytes(context_length) + found.state_bytes
     share = int(EngineClient.machine_memory().total * config.memory_utilization)
     cache = min(config.max_num_seqs * of_one, share if config.kv_cache_bytes is None else config.kv_cache_bytes)
     least = min(cache, of_one) if config.kv_cache_bytes is None else cache

@@ -34,7 +34,7 @@ from server.structured_output.sandboxed_compiler import SandboxedCompiler
 
 MAX_CACHED = 128
 MAX_CACHED_BYTES = 1 << 20  # of sources
-MAX_CACHED_MEMORY = 128 << 20  # bytes that the cached grammars take; a schema takes a third of 1 MiB, a hard one 80
+MAX_CACHED_MEMORY = 128 << 20  # bytes that the cached grammars take; a schema takes a third of 1 MiB, a hard one 10
 NUM_THREADS = 2  # for simple grammars
 NUM_HARD_THREADS = 1  # a hard grammar takes no more than a part of one core
 # Linux gives a thread of this nice value a tenth of the time that the engine's threads get, where all want one core.
@@ -100,6 +100,7 @@ class GrammarCompiler:
         self._cache: OrderedDict[Grammar, Outcome] = OrderedDict()  # least recently used first
         self._expiries: dict[Grammar, float] = {}  # of those refused for a while, on the monotonic clock
         self._num_cached_bytes = 0
+        self._evicted: list[Outcome] = []  # to be freed by a thread of the usual priority
 
     def prepare(self) -> None:
         """Builds the vocabulary before the first grammar needs it.
@@ -130,6 +131,7 @@ class GrammarCompiler:
                 await asyncio.wait([_done(job)], timeout=until - time.monotonic())
             finally:
                 self._leave(grammar, job)
+                self._free_evicted()
             outcome = _outcome_of(job, grammar, param)
         return _accept(outcome, grammar, param)
 
@@ -143,6 +145,7 @@ class GrammarCompiler:
                 wait([job.future], timeout=until - time.monotonic())
             finally:
                 self._leave(grammar, job)
+                self._free_evicted()
             outcome = _outcome_of(job, grammar, param)
         return _accept(outcome, grammar, param)
 
@@ -237,9 +240,28 @@ class GrammarCompiler:
         return sum(outcome.num_bytes for outcome in self._cache.values() if isinstance(outcome, CompiledGrammar))
 
     def _evict(self, grammar: Grammar) -> None:
-        del self._cache[grammar]
+        self._evicted.append(self._cache.pop(grammar))
         self._expiries.pop(grammar, None)
         self._num_cached_bytes -= _num_bytes(grammar)
+
+    def _free_evicted(self) -> None:
+        """Frees what is no longer cached, one by one.
+
+        llguidance holds the interpreter lock while it frees a grammar, for a millisecond for each of its mebibytes. A
+        thread that compiles would hold it for much longer on a busy machine, because its priority is low.
+        """
+        evicted = self._evicted
+
+        def free() -> None:
+            with suppress(IndexError):
+                while True:
+                    evicted.pop()
+
+        if evicted:
+            try:
+                threading.Thread(target=free, name="eagre-freed-grammars", daemon=True).start()
+            except RuntimeError:  # the machine starts no thread
+                free()
 
 
 def _done(job: _Job) -> asyncio.Future[Outcome | None]:

@@ -336,9 +336,12 @@ def _labelled(kind: type[CounterMetricFamily] | type[GaugeMetricFamily], name: s
 
 
 def _cache_config(model: str, stats: EngineStats) -> Metric:
-    """The page size and the number of pages, for routers, as labels of a gauge that is always 1, as in vLLM."""
+    """The page size and the number of pages, for routers, as labels of a gauge that is always 1, as in vLLM.
+
+    A page of one group of layers counts as its share of one of all layers, so that the product is in tokens.
+    """
     family = GaugeMetricFamily(
         "eagre_cache_config_info", "The page pool; always 1", labels=["model", "block_size", "num_gpu_blocks"]
     )
-    family.add_metric([model, str(stats.page_size), str(stats.num_pages)], 1)
+    family.add_metric([model, str(stats.page_size), str(stats.num_pages // stats.num_page_groups)], 1)
     return family

@@ -9,7 +9,8 @@ from cache.page import CachePage
 
 operations = st.lists(
     st.tuples(
-        st.sampled_from(["append", "appendleft", "popleft", "popleft_n", "remove", "reorder"]), st.integers(0, 9)
+        st.sampled_from(["append", "appendleft", "append_early", "popleft", "popleft_n", "remove", "reorder"]),
+        st.integers(0, 9),
     ),
     max_size=60,
 )
@@ -18,12 +19,17 @@ operations = st.lists(
 @given(st.integers(0, 10), operations)
 def test_the_queue_behaves_like_a_list(num_pages, script):
     pages = [CachePage(i) for i in range(num_pages)]
-    queue, model, outside = FreeCachePageQueue(pages), list(pages), []
+    queue, model, late, outside = FreeCachePageQueue(pages), list(pages), [], []
     for name, argument in script:
         if name == "append" and outside:
             page = outside.pop(argument % len(outside))
             queue.append(page)
             model.append(page)
+            late.append(page)
+        elif name == "append_early" and outside:
+            page = outside.pop(argument % len(outside))
+            queue.append_early_n([page])
+            model.insert(next((at for at, each in enumerate(model) if each in late), len(model)), page)
         elif name == "appendleft" and outside:
             page = outside.pop(argument % len(outside))
             queue.appendleft_n([page])
@@ -44,6 +50,8 @@ def test_the_queue_behaves_like_a_list(num_pages, script):
         elif name == "reorder":
             model = model[argument:] + model[:argument]
             queue.reorder(model)
+            late.clear()
+        late = [page for page in late if page in model]
         assert queue.get_all_free_pages() == model
         assert queue.num_free_pages == len(model)
 
@@ -77,8 +85,9 @@ def test_a_page_is_in_the_queue_at_most_once():
         (lambda queue, pages, _: queue.reorder(pages), 0, 0, False),
         (lambda queue, _, others: queue.append(others[0]), 0, 1, False),
         (lambda queue, _, others: queue.append_n(others), 0, 2, False),
+        (lambda queue, _, others: queue.append_early_n(others), 0, 2, False),
     ],
-    ids=["popleft_n", "popleft", "remove", "reorder", "append", "append_n"],
+    ids=["popleft_n", "popleft", "remove", "reorder", "append", "append_n", "append_early_n"],
 )
 def test_what_fails_for_want_of_memory_changes_nothing(change, taken, added, allocates):
     memory = pytest.importorskip("_testcapi")  # not every build of Python has it

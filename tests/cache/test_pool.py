@@ -22,6 +22,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.references = dict.fromkeys(range(1, num_pages), 0)
         self.names: dict[int, PageHash] = {}  # page id -> name
         self.queue = list(range(1, num_pages))  # the naive eviction order, front first
+        self.early: list[int] = []  # those in the queue that are evicted before other pages with names
         self.handed_out = {0}
         self.told: list[int] = []
         self.pool.on_reach = self.told.append
@@ -37,6 +38,7 @@ class PoolMachine(RuleBasedStateMachine):
         for page_id in self.queue[:n]:
             self.names.pop(page_id, None)
             self.references[page_id] = 1
+            self.no_longer_early(page_id)
         if max(self.queue[:n], default=0) > max(self.handed_out):
             assert self.told.pop() == max(self.queue[:n]) + 1, "the null page counts"
         assert self.told == []
@@ -54,7 +56,13 @@ class PoolMachine(RuleBasedStateMachine):
         for page, name in zip(pages, hash_request_tokens(sha256_hash, PAGE_SIZE, tokens), strict=True):
             if page.page_id not in self.names:
                 self.pool.cache_page(page, name, parent)
-                if name not in self.names.values():
+                before = next((page_id for page_id, known in self.names.items() if known == name), None)
+                if before in self.queue:
+                    del self.names[before]
+                    self.queue.remove(before)
+                    self.queue.insert(0, before)
+                    self.no_longer_early(before)
+                if before is None or before not in self.names:
                     self.names[page.page_id] = name
             parent = name.hash_value
 
@@ -74,18 +82,31 @@ class PoolMachine(RuleBasedStateMachine):
             self.references[page_id] += 1
             if page_id in self.queue:
                 self.queue.remove(page_id)
+                self.no_longer_early(page_id)
         self.holders.append(pages)
 
     @precondition(lambda self: self.holders)
-    @rule(data=st.data())
-    def release(self, data):
+    @rule(data=st.data(), evict_early=st.booleans())
+    def release(self, data, evict_early):
         index = data.draw(st.integers(0, len(self.holders) - 1))
         pages = self.holders.pop(index)
-        self.pool.release(pages)
+        self.pool.release(pages, evict_early=evict_early)
         for page in reversed(pages):
             self.references[page.page_id] -= 1
             if not self.references[page.page_id]:
-                self.queue.insert(len(self.queue) if page.page_id in self.names else 0, page.page_id)
+                is_last = page.page_id in self.names and not evict_early
+                self.queue.insert(len(self.queue) if is_last else self.num_early(page), page.page_id)
+                if page.page_id in self.names and evict_early:
+                    self.early.append(page.page_id)
+
+    def no_longer_early(self, page_id) -> None:
+        self.early = [each for each in self.early if each != page_id]
+
+    def num_early(self, page) -> int:
+        """Queued pages before the place of a page that is evicted early or free."""
+        if page.page_id not in self.names:
+            return 0
+        return sum(page_id not in self.names or page_id in self.early for page_id in self.queue)
 
     @rule()
     def reset(self):
@@ -93,6 +114,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.reset_prefix_cache() is is_idle
         if is_idle:
             self.names.clear()
+            self.early.clear()
             self.queue.sort()
 
     @invariant()
@@ -127,6 +149,32 @@ def test_pages_without_a_name_are_handed_out_before_remembered_ones():
     assert pool.allocate(2) == scratch
     # The tail of the remembered chain is evicted before its head.
     assert pool.allocate(2) == remembered[::-1]
+
+
+def test_a_page_that_is_computed_again_takes_the_name_from_one_that_nobody_holds():
+    """The old one would be evicted first, and the new one would be of no use."""
+    pool = PagePool(4)
+    name = PageHash(bytes(32), (1, 2))
+    (old,) = pool.allocate(1)
+    pool.cache_page(old, name)
+    pool.release([old])
+    new, _ = pool.allocate(2)
+    pool.cache_page(new, name)
+    assert pool.find(name) is new
+    assert (pool.num_free, pool.num_cached) == (1, 0)
+    assert pool.allocate(1) == [old]
+    pool.check()
+
+
+def test_what_is_evicted_early_comes_between_free_pages_and_other_cached_ones():
+    pool = PagePool(5)
+    usual, early, *free = pool.allocate(4)
+    for page, name in zip((usual, early), hash_request_tokens(sha256_hash, 1, [1, 2]), strict=True):
+        pool.cache_page(page, name)
+    pool.release([usual])
+    pool.release([early], evict_early=True)
+    pool.release(free)
+    assert pool.allocate(4) == [*free, early, usual]
 
 
 def test_a_page_cannot_be_released_twice():

@@ -22,12 +22,12 @@ from tests.golden.pictures.tiny_pictures import GRIDS, tiny_patches, tiny_pictur
 from tests.thoroughness import IS_FULL, some
 
 FOLDER = Path(__file__).parents[1] / "golden" / "pictures"
-NUM_TOKENS = {"gemma3": 16, "smolvlm": 4}  # of a picture, or of a tile of one, where all have one size
+NUM_TOKENS = {"gemma3": 16, "smolvlm": 4, "internvl": 4}  # of a picture, or of a tile of one, where all have one size
 
 
 OTHERS = ["smolvlm", "qwen2_5_vl", "gemma4"]  # tiles, windows, and another text model; each compiles for 10 s
 if IS_FULL:
-    OTHERS += ["qwen3_vl", "qwen3_5", "qwen3_vl_moe", "qwen3_5_moe", "mistral3"]
+    OTHERS += ["qwen3_vl", "qwen3_5", "qwen3_vl_moe", "qwen3_5_moe", "mistral3", "internvl", "lfm2_vl"]
 
 
 class Golden:
@@ -38,7 +38,8 @@ class Golden:
         self.config: dict[str, Any] = values["config"]
         self.prompts: list[dict[str, Any]] = values["prompts"]
         self.num_tokens = NUM_TOKENS.get(name, 0)
-        self.size: int = self.config["vision_config"]["image_size"] if self.num_tokens else 0
+        size = self.config["vision_config"].get("image_size")
+        self.size: int = (size[0] if isinstance(size, list) else size) if self.num_tokens else 0
         self.has_row_ends = name == "mistral3"
         self.has_states = "linear_attention" in (self.config.get("text_config") or {}).get("layer_types", ())
         self.values = values
@@ -58,7 +59,7 @@ class Golden:
 
     def _picture_of_any_size(self, name: str, start: int) -> PromptPicture:
         vision = self.config["vision_config"]
-        names = ("spatial_merge_size", "pooling_kernel_size")
+        names = ("spatial_merge_size", "pooling_kernel_size", "downsample_factor")
         merge_size = next(table[name] for table in (vision, self.config) for name in names if name in table)
         pixels = tiny_patches(name, vision["patch_size"], merge_size)
         rows, columns = GRIDS[name]

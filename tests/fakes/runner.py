@@ -68,6 +68,7 @@ class FakeRunner:
     table: ShapeTable
     num_pages: int
     page_size: int
+    windows: Sequence[int] = (0,)  # of groups of layers with pages of their own; the first one sees all
     queue: list[FakePending | Callable[[], None]] = field(default_factory=list)  # steps, and copies of pages
     num_steps: int = 0
     max_in_flight: int = 0
@@ -133,6 +134,14 @@ class FakeRunner:
             assert not isinstance(copy, FakePending)
             copy()
 
+    def _tables(self, table: np.ndarray) -> np.ndarray:
+        """A row's page table in each group."""
+        return table.reshape(len(self.windows), -1)
+
+    def _tokens(self, table: np.ndarray, num_tokens: int) -> np.ndarray:
+        """What the cache has of a sequence in one group."""
+        return self.cache[table[: -(-num_tokens // self.page_size)]].reshape(-1)[:num_tokens]
+
     def _execute_repeats(self, inputs: StepInputs, masks: np.ndarray | None) -> list[int]:
         tokens = []
         for _ in range(inputs.num_scheduler_steps):
@@ -162,17 +171,22 @@ class FakeRunner:
                 else:
                     token = batch.tile_tokens[tile, i]
                 position = batch.rows[row, START] + i
-                page = batch.page_table[row, position // self.page_size]
-                assert page != 0, "a real token is written to the null page"
-                self.cache[page, position % self.page_size] = token
+                for group, table in enumerate(self._tables(batch.page_table[row])):
+                    page = table[position // self.page_size]
+                    assert page != 0, "a real token is written to the null page"
+                    self.cache[page, position % self.page_size] = token + group * VOCAB_SIZE
                 input_tokens[first + i], owner[first + i] = token, row
         tokens = []
         sampling = inputs.sampling
         for index in range(inputs.num_sampled):
             row = owner[batch.sampled[index]]
             position = sampling.ints[index, POSITION]
-            pages = batch.page_table[row, : -(-position // self.page_size)]
-            sequence = self.cache[pages].reshape(-1)[:position]
+            tables = self._tables(batch.page_table[row])
+            sequence = self._tokens(tables[0], position)
+            for group, window in enumerate(self.windows):
+                seen = slice(max(0, position - window), None) if window else slice(None)
+                of_group = self._tokens(tables[group], position) - group * VOCAB_SIZE
+                np.testing.assert_array_equal(of_group[seen], sequence[seen], "a window holds other tokens")
             assert sequence[-1] == input_tokens[batch.sampled[index]], "the row samples behind another token"
             seed = int(sampling.ints[index, SEED_LOW]) if sampling.floats[index, TEMPERATURE] else 0
             token = next_token(sequence, seed)

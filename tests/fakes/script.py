@@ -6,6 +6,7 @@ import queue
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cache.page_groups import PageGroups
 from cache.pool import PagePool
 from engine.interface.config import TILE_SIZE
 from engine.interface.types import FinishReason
@@ -80,15 +81,19 @@ class World:
     grain: int | None = None
     # The duration of a step in seconds, on a clock that only steps move forward. None: as long as they take.
     duration: Callable[[StepPlan], float] | None = None
+    windows: Sequence[int] = (0,)  # of groups of layers with pages of their own; the first one sees all
     # Where pages are kept outside of the engine; None: nowhere.
     transfers: Callable[[PagePool, FakeRunner], PageTransfers] | None = None
     # Called with the events of each turn, before the world takes note of them.
     watchers: list[Callable[[Sequence[RequestEvent]], None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.max_model_len = min(self.max_model_len, (self.num_pages - 1) * self.page_size)
+        groups = PageGroups(tuple(self.windows), (), (), 1)
+        longest = groups.longest_sequence(self.num_pages - 1, self.page_size, self.num_tiles * TILE_SIZE)
+        self.max_model_len = min(self.max_model_len, longest)
         self.pool = PagePool(self.num_pages)
-        self.buffer = SequenceBuffer(self.num_slots, self.max_model_len, -(-self.max_model_len // self.page_size))
+        max_pages = -(-self.max_model_len // self.page_size)
+        self.buffer = SequenceBuffer(self.num_slots, self.max_model_len, max_pages, num_groups=len(self.windows))
         self.scheduler = Scheduler(
             self.pool,
             self.buffer,
@@ -101,9 +106,10 @@ class World:
             num_scheduler_steps=self.decode_chunk,
             target_gap=self.target_gap,
             chunk_grain=self.grain,
+            windows=self.windows,
         )
         table = ShapeTable(self.num_slots, self.num_tiles)
-        self.runner = FakeRunner(self.buffer, table, self.num_pages, self.page_size)
+        self.runner = FakeRunner(self.buffer, table, self.num_pages, self.page_size, self.windows)
         self.page_transfers = None if self.transfers is None else self.transfers(self.pool, self.runner)
         self.scheduler.requests.prefixes.transfers = self.page_transfers
         self.now = 0.0  # seconds, on the clock of `duration`

@@ -55,6 +55,15 @@ async def ticking():
         await asyncio.gather(task, return_exceptions=True)
 
 
+def _calls(name: str) -> bytes:
+    """A conversation whose calls of tools have arguments with 400,000 lists together, 10,000 in each."""
+    arguments = json.dumps({"a": [[]] * 10_000}, separators=(",", ":"))
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages = [{"role": "assistant", "tool_calls": [call] * 4}] * 10
+    item = {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments}
+    return json.dumps({name: messages if name == "messages" else [item] * 40}).encode()
+
+
 BODIES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "numbers as messages": ("/v1/chat/completions", lambda: b'{"messages":[' + b",".join([b"1"] * 2_000_000) + b"]}"),
     "lists as a prompt": ("/v1/completions", lambda: b'{"prompt":[' + b",".join([b"[]"] * 900_000) + b"]}"),
@@ -65,6 +74,9 @@ BODIES: dict[str, tuple[str, Callable[[], bytes]]] = {
         lambda: json.dumps({"messages": [{"role": "user", "content": 5}] * 4096}).encode(),
     ),
     "numbers": ("/v1/completions", lambda: b'{"prompt":[' + b",".join([b"1"] * 500_000) + b"]}"),
+    "lists in arguments": ("/v1/chat/completions", lambda: _calls("messages")),
+    "lists in arguments to tokenize": ("/tokenize", lambda: _calls("messages")),
+    "lists in arguments of items": ("/v1/responses", lambda: _calls("input")),
     "brackets in a text": ("/v1/completions", lambda: b'{"prompt":"' + b"[," * 2_000_000 + b'"}'),
 }
 

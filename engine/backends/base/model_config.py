@@ -72,6 +72,11 @@ class ModelConfig:
         return self.num_layers
 
     @property
+    def page_windows(self) -> tuple[int, ...]:
+        """The window of each layer with pages; empty where pages are never given back."""
+        return ()
+
+    @property
     def num_page_parts(self) -> int:
         """Vectors of a token in the pages: 2 for keys and values, 1 where one vector is both."""
         return 2

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from cache.page_groups import PageGroups
 from cache.storage import KVPages
 from engine.backends.native.library import target
 
@@ -13,7 +14,7 @@ Array: TypeAlias = jax.Array | np.ndarray
 
 HEAD_MULTIPLE = 16  # the size of a head is a multiple of it
 LARGEST_HEAD = 640  # features
-_OWN = np.zeros(0, np.int32)  # `last_seen` of tokens that see what `is_causal` says
+_OWN = np.zeros(0, np.int32)  # `last_seen` of tokens that see what `is_causal` says; places of layers in their order
 _NOTHING = np.zeros(0, np.float32)
 
 
@@ -21,7 +22,7 @@ def attention(
     qkv: Array, rotations: Array, tables: Array, windows: Array, q_norm: Array, k_norm: Array,
     rows: Array, page_table: Array, layer: Array, kv: KVPages, *,
     num_heads: int, num_tiles: int, scale: float, softcap: float = 0.0, epsilon: float, is_causal: bool = True,
-    sinks: Array = _NOTHING, last_seen: Array | None = None,
+    sinks: Array = _NOTHING, last_seen: Array | None = None, groups: PageGroups | None = None,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """Norms and rotates queries and keys, writes keys and values into their pages, and attends.
 
@@ -36,10 +37,15 @@ def attention(
         sinks: float32[num_layers, num_heads].
         last_seen: int32[num_tokens], the last position that each token of a tile sees, which never falls within the
             rows of a sequence; None: its own.
+        groups: of layers with pages of their own; of each row, the page table has theirs side by side. None: one.
 
     Raises ValueError where a size does not fit: heads have 16, 32, ... 640 features, an even number of them rotated.
     """
     num_layers, _, _, num_kv_heads, _, head_dim = kv.data.shape
+    places, num_groups = _OWN, 1
+    if groups is not None and groups.num_groups > 1:
+        num_layers, num_groups = len(groups.of_layer), groups.num_groups
+        places = np.array([groups.places, groups.of_layer], np.int32).T
     _check_sizes(head_dim, rotations.shape[-1], softcap)
     _check_norm("q_norm", q_norm, num_layers, num_heads, head_dim)
     _check_norm("k_norm", k_norm, num_layers, num_kv_heads, head_dim)
@@ -54,9 +60,9 @@ def attention(
     call = jax.ffi.ffi_call(target("attention"), (out, *pages), input_output_aliases={9: 1, 10: 2})
     attended, data, scales = call(
         qkv, rotations, tables, windows, q_norm, k_norm, rows, page_table, layer, kv.data, scales,
-        sinks, _OWN if last_seen is None else last_seen,
-        num_tiles=num_tiles, scale=np.float64(scale), softcap=np.float32(softcap), epsilon=np.float32(epsilon),
-        is_causal=is_causal,
+        sinks, _OWN if last_seen is None else last_seen, places,
+        num_tiles=num_tiles, num_groups=num_groups, scale=np.float64(scale), softcap=np.float32(softcap),
+        epsilon=np.float32(epsilon), is_causal=is_causal,
     )  # fmt: skip
     return attended, kv._replace(data=data, scales=None if kv.scales is None else scales)
 

@@ -102,7 +102,7 @@ def attend(
         num_heads=constants.num_heads, num_tiles=layout.num_tiles, sinks=_or_nothing(constants.sinks),
         scale=constants.scale, softcap=constants.softcap, epsilon=max(q_epsilon, k_epsilon),
         is_causal=constants.is_causal,
-        last_seen=layout.last_seen,
+        last_seen=layout.last_seen, groups=layout.groups,
     )  # fmt: skip
     return attended.astype(qkv.dtype), kv
 

@@ -27,16 +27,29 @@ def attend(
     )
     q, k = _normed_heads(q, constants.q_norm, layer), _normed_heads(k, constants.k_norm, layer)
     q, k = _rotate(q, layer, constants), _rotate(k, layer, constants)
-    kv = kv.write(layer, layout.write_page, layout.write_offset, k, *values)
+    place, page_table, write_page = _pages_of(layer, layout)
+    kv = kv.write(place, write_page, layout.write_offset, k, *values)
     outputs = []
     if num_decode:
-        positions, table = layout.positions[:num_decode, None], layout.page_table[:num_decode]
-        outputs.append(_attend(q[:num_decode, None], positions, positions, kv, layer, table, constants))
+        positions, table = layout.positions[:num_decode, None], page_table[:num_decode]
+        outputs.append(_attend(q[:num_decode, None], positions, positions, kv, layer, place, table, constants))
     if num_tiles:
         tiles = q[num_decode:].reshape(num_tiles, -1, *q.shape[1:])
-        positions, table = layout.positions[num_decode:].reshape(num_tiles, -1), layout.page_table[num_decode:]
-        outputs.append(_attend(tiles, positions, _last_seen(layer, layout, constants), kv, layer, table, constants))
+        positions, table = layout.positions[num_decode:].reshape(num_tiles, -1), page_table[num_decode:]
+        ends = _last_seen(layer, layout, constants)
+        outputs.append(_attend(tiles, positions, ends, kv, layer, place, table, constants))
     return jnp.concatenate(outputs), kv
+
+
+def _pages_of(layer: jax.Array, layout: TokenLayout) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The place of a layer in its pages, and the page table and the pages to write of its group."""
+    groups = layout.groups
+    if groups is None or layout.write_pages is None:
+        return layer, layout.page_table, layout.write_page
+    group = jnp.asarray(groups.of_layer, jnp.int32)[layer]
+    width = layout.page_table.shape[1] // groups.num_groups
+    table = lax.dynamic_slice_in_dim(layout.page_table, group * width, width, axis=1)
+    return jnp.asarray(groups.places, jnp.int32)[layer], table, layout.write_pages[group]
 
 
 def _last_seen(layer: jax.Array, layout: TokenLayout, constants: AttentionConstants) -> jax.Array:
@@ -80,8 +93,8 @@ def _rotate(x: jax.Array, layer: jax.Array, constants: AttentionConstants) -> ja
 
 
 def _attend(
-    q: jax.Array, positions: jax.Array, ends: jax.Array, kv: KVPages, layer: jax.Array, table: jax.Array,
-    constants: AttentionConstants,
+    q: jax.Array, positions: jax.Array, ends: jax.Array, kv: KVPages, layer: jax.Array, place: jax.Array,
+    table: jax.Array, constants: AttentionConstants,
 ) -> jax.Array:  # fmt: skip
     """Attention of rows of equal width for q, [num_rows, width, num_heads, head_dim].
 
@@ -99,6 +112,7 @@ def _attend(
     last_positions = jnp.max(ends, axis=1, keepdims=True)
     query_positions, query_ends = (jnp.tile(each, (1, group))[:, None, :, None] for each in (positions, ends))
     first_seen = _first_seen(query_positions, layer, constants)
+    first_positions = _first_seen(positions[:, :1], layer, constants)  # of a row's first token
     slopes = None
     if constants.distance_slopes is not None:
         by_group = constants.distance_slopes.reshape(num_kv_heads, group)
@@ -107,7 +121,7 @@ def _attend(
     def block(index: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         best, total, acc = carry
         pages = lax.dynamic_slice_in_dim(table, index * num_pages, num_pages, axis=1)
-        keys, values = kv.read(layer, pages, q.dtype)
+        keys, values = kv.read(place, pages, q.dtype)
         scores = jnp.einsum("rhqd,rhkd->rhqk", queries, keys, preferred_element_type=jnp.float32)
         if constants.softcap:
             scores = constants.softcap * jnp.tanh(scores / constants.softcap)
@@ -115,7 +129,10 @@ def _attend(
         if slopes is not None:
             scores -= slopes * jnp.abs(query_positions - key_positions)
         # What the row does not see may be anything: 0 times a NaN that another request left is a NaN.
-        values = jnp.where((key_positions <= last_positions)[:, None, :, None], values, 0)
+        is_real = key_positions <= last_positions
+        if first_positions is not None:
+            is_real &= key_positions >= first_positions
+        values = jnp.where(is_real[:, None, :, None], values, 0)
         is_seen = key_positions <= query_ends
         if first_seen is not None:
             is_seen &= key_positions >= first_seen

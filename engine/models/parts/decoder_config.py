@@ -27,3 +27,8 @@ class DecoderConfig(ModelConfig):
     logit_scale: float = 1.0
     attention_softcap: float = 0.0  # above 0, scores become softcap * tanh(scores / softcap)
     logit_softcap: float = 0.0  # the same of logits
+
+    @property
+    def page_windows(self) -> tuple[int, ...]:
+        """As `ModelConfig.page_windows`; beside states, which have snapshots of whole prefixes, pages stay whole."""
+        return () if self.states or len(self.windows) != self.num_paged_layers else self.windows

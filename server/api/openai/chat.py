@@ -10,7 +10,7 @@ import orjson
 
 from server.api.openai.call import OpenAICall
 from server.api.openai.chat_deltas import ChatDelta, ChatDeltaParser
-from server.api.openai.chat_request import ChatCompletionRequest
+from server.api.openai.chat_request import ChatCompletionRequest, as_template_messages
 from server.api.openai.chunk_writer import ChunkWriter
 from server.api.openai.logprobs import ChatLogprobs
 from server.api.openai.openai_objects import encode_reason, error_object, usage_object
@@ -141,7 +141,7 @@ class ChatCall(OpenAICall):
         newer = body.max_completion_tokens
         length = {} if newer is None else {"max_tokens": newer, "max_tokens_parameter": "max_completion_tokens"}
         self.conversation = Conversation(
-            [message.to_template(f"messages[{at}]") for at, message in enumerate(body.messages)],
+            as_template_messages(body.messages),
             parse_special=body.parse_special is True,
             tools=body.prompt_tools if body.tool_choice != "none" else [],
             begins_turn=body.add_generation_prompt is not False and not body.continue_final_message,

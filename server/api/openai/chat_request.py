@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -15,6 +15,7 @@ from server.protocol.custom_tools import CustomTool
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.foreign_parameters import CHAT, MESSAGE
 from server.protocol.generation_fields import Effort, GenerationFields, TemplateFields, ThinkingBudget, effort_variables
+from server.protocol.json_limits import ARGUMENTS, refuse_too_many_values
 from server.protocol.structured_outputs import GrammarRequest
 from server.protocol.tools import (
     MAX_TOOLS,
@@ -156,6 +157,16 @@ class Message(StrictModel):
         if self.tool_calls:
             message["tool_calls"] = [call.to_template() for call in self.tool_calls]
         return message
+
+
+def as_template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The messages in the form that chat templates expect. This may take long where they have many calls of tools.
+
+    Raises ApiError where the arguments of all calls have more values than one body may have: they are texts in it.
+    """
+    calls = [call for message in messages for call in message.tool_calls or ()]
+    refuse_too_many_values([call.function.arguments for call in calls], ARGUMENTS)
+    return [message.to_template(f"messages[{at}]") for at, message in enumerate(messages)]
 
 
 def _tag_of(tool: Any) -> str:

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainValidator
 
-from server.api.openai.chat_request import MAX_MESSAGES, Message
+from server.api.openai.chat_request import MAX_MESSAGES, Message, as_template_messages
 from server.api.openai.prompt_forms import AnyLlamaPrompts, as_sources
 from server.generation.prompt_sources import PromptSource
-from server.media.picture import Picture, pictures_of
+from server.media.picture import Picture, pictures_of, within
 from server.protocol.base_models import RequestBody, bounded
 from server.protocol.errors import invalid_value, shorten
 from server.protocol.generation_fields import TemplateFields
@@ -46,11 +46,12 @@ class TokenizeRequest(ModelQuery, TemplateFields):
     @property
     def pictures(self) -> Sequence[Picture]:
         """The pictures of the conversation."""
-        return tuple(pictures_of(self.to_template()))
+        contents = [within(message.content, f"messages[{at}]") for at, message in enumerate(self.messages or ())]
+        return tuple(pictures_of({"content": content} for content in contents))
 
     def to_template(self) -> list[dict[str, Any]]:
         """The messages in the form that chat templates expect."""
-        return [message.to_template(f"messages[{at}]") for at, message in enumerate(self.messages or ())]
+        return as_template_messages(self.messages or ())
 
     @classmethod
     def parse(cls, body: Any) -> Self:

@@ -13,10 +13,12 @@ from server.api.responses.offered_tools import OfferedTools, joined_name
 from server.media.picture import Content
 from server.protocol.custom_tools import arguments_of
 from server.protocol.errors import ApiError, shorten
+from server.protocol.json_limits import ARGUMENTS, refuse_too_many_values
 from server.protocol.tools import FunctionCall, ToolCall
 
 Message = dict[str, Any]
 
+_WITH_ARGUMENTS = ("function_call", "mcp_call")  # whose arguments are JSON texts
 _SUMMARY = "This is a summary of the conversation before:\n"
 _NO_TOOLS = OfferedTools(())
 
@@ -43,7 +45,12 @@ def to_messages(
     Args:
         tools: whose names calls have in the prompt.
         num_before: items at the beginning that the request does not have itself.
+
+    Raises ApiError where the arguments of all calls have more values than one body may have.
     """
+    items = list(items)
+    arguments = [item["arguments"] for item in items if item["type"] in _WITH_ARGUMENTS]
+    refuse_too_many_values(arguments, ARGUMENTS)
     messages: list[Message] = []
     beginning = [instructions] if instructions else []  # joined at the end: one by one, each would copy all before it
     reasoning: str | None = None

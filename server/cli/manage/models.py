@@ -28,7 +28,7 @@ class MeasuredModel:
     def cache_bytes(self) -> int | None:
         """The KV cache of one sequence of NUM_TOKENS tokens."""
         found = self.footprint
-        return None if found is None else NUM_TOKENS * found.kv_bytes_per_token + found.state_bytes
+        return None if found is None else found.kv_bytes(NUM_TOKENS) + found.state_bytes
 
     @property
     def modalities(self) -> list[str] | None:

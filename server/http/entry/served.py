@@ -90,12 +90,13 @@ async def read_request(request: web.Request, parse: Callable[[Any], Parsed], pre
 
 def ignored_in(asked: HasIgnored, served: ServedModels) -> Sequence[str]:
     """The names of all that is ignored of a body, pictures included if its model reads text alone."""
-    if not isinstance(asked, HasPictures) or not asked.pictures:
+    pictures = asked.pictures if isinstance(asked, HasPictures) else ()
+    if not isinstance(asked, HasPictures) or not pictures:
         return asked.ignored
-    refuse_too_many(asked.pictures)
+    refuse_too_many(pictures)
     if served.find(asked.model_name).sees:
         return asked.ignored
-    return tuple(dict.fromkeys([*asked.ignored, *(picture.name for picture in asked.pictures)]))
+    return tuple(dict.fromkeys([*asked.ignored, *(picture.name for picture in pictures)]))
 
 
 async def decode_pictures(

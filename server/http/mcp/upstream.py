@@ -18,6 +18,7 @@ MAX_ANSWER_BYTES = 8 << 20
 
 SESSION_HEADER = "Mcp-Session-Id"
 PROTOCOL_HEADER = "Mcp-Protocol-Version"
+_NO_STATUS = 600  # the first number beyond those of HTTP
 _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
 
 
@@ -45,8 +46,8 @@ class Upstream:
             forwarded: headers of the protocol, from the client; its key and its cookies stay here.
 
         Raises:
-            ApiError: 502, the server cannot be reached, refuses the operator's key, wants to redirect, or encodes its
-                answer, which could become a thousand times as large.
+            ApiError: 502, the server cannot be reached, refuses the operator's key, wants to redirect, answers with a
+                status that ends no request, or encodes its answer, which could become a thousand times as large.
         """
         sent = {
             **forwarded,
@@ -63,6 +64,8 @@ class Upstream:
                     raise failed(server, f"refuses the key of this server's operator (status {answer.status})")
                 if HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST:
                     raise failed(server, f"redirects (status {answer.status}), which is not followed")
+                if not HTTPStatus.OK <= answer.status < _NO_STATUS:
+                    raise failed(server, f"answers with the status {answer.status}, which ends no request")
                 if answer.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
                     raise failed(server, "encodes its answer, which was not wanted")
                 yield answer

@@ -32,7 +32,10 @@ class EventStreamResponse(Stream):
         headers: Mapping[str, str] | None = None,
         encode_error: Callable[[ApiError], bytes | None] | None = None,
     ) -> None:
-        """`encode_error` makes the last event of an error, or breaks off with None; without it errors are raised."""
+        """`encode_error` makes the last event of an error, or breaks off with None; without it errors are raised.
+
+        Where the response has begun, an error that is raised breaks it off.
+        """
         self._request = request
         self._settings = settings
         self.framing = framing
@@ -53,8 +56,11 @@ class EventStreamResponse(Stream):
         if timeout is None:
             return False
         try:
-            if encode_error is None or not isinstance(error, Exception) or isinstance(error, ConnectionError):
+            if not isinstance(error, Exception) or isinstance(error, ConnectionError):
                 return False  # a broken connection takes no event
+            if encode_error is None:
+                self._cut()  # otherwise the client would wait for the rest of an answer that has begun
+                return False
             last = encode_error(failure_of(error, "stream_failed"))
             if last is None:
                 self._cut()

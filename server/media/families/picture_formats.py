@@ -12,6 +12,8 @@ from engine.weights.formats.model_folder import ModelFolder
 from server.media.families.gemma3_pictures import read_gemma3_pictures
 from server.media.families.gemma4_pictures import read_gemma4_pictures
 from server.media.families.idefics3_pictures import read_idefics3_pictures
+from server.media.families.internvl_pictures import read_internvl_pictures
+from server.media.families.lfm2_pictures import read_lfm2_pictures
 from server.media.families.pixtral_pictures import read_pixtral_pictures
 from server.media.families.qwen_pictures import read_qwen_pictures
 from server.media.picture_format import PictureFormat
@@ -22,6 +24,8 @@ _READERS: Mapping[str, _Read] = {
     "gemma4": read_gemma4_pictures,
     "idefics3": read_idefics3_pictures,
     "smolvlm": read_idefics3_pictures,
+    "internvl": read_internvl_pictures,
+    "lfm2_vl": read_lfm2_pictures,
     "mistral3": read_pixtral_pictures,
     "qwen2_5_vl": read_qwen_pictures,
     "qwen3_vl": read_qwen_pictures,

@@ -23,6 +23,7 @@ class Shelf:
         self.num_failing = num_failing
         self.refuses = False
         self.num_loads = 0
+        self.lost = set()  # pages that cannot be had
 
     def holds(self, name):
         return name in self.pages
@@ -32,7 +33,7 @@ class Shelf:
         if self.num_failing:
             self.num_failing -= 1
             self.pages.pop(name, None)
-        return self.pages.get(name)
+        return None if name in self.lost else self.pages.get(name)
 
     def store(self, name, content):
         if not self.refuses:
@@ -152,16 +153,17 @@ wishes = st.fixed_dictionaries(
     st.integers(0, 9),
     st.integers(0, 5),
     st.none() | st.integers(0, 40),
+    st.sampled_from([(0,), (0,), (0, 9), (0, 30, 30)]),
 )
 def test_every_request_gets_what_it_gets_alone_over_two_starts(
-    script, overlap, decode_chunk, size, delay, num_failing, lost_at
+    script, overlap, decode_chunk, size, delay, num_failing, lost_at, windows
 ):
     num_slots, num_pages, page_size = size
     shelf = Shelf(num_failing)
     for start in range(2):
         world = world_with(
             shelf, delay, num_slots=num_slots, num_pages=num_pages, page_size=page_size, max_model_len=170, num_tiles=3,
-            overlap=overlap, decode_chunk=decode_chunk,
+            overlap=overlap, decode_chunk=decode_chunk, windows=windows,
         )  # fmt: skip
         turns, expected = {}, {}
         for index, wish in enumerate(script):
@@ -204,6 +206,48 @@ def test_after_a_restart_a_prefix_is_read_and_not_computed():
     assert request.num_cached_tokens == 36
     assert second.page_transfers.num_read == 9
     assert second.scheduler.counters.prefix_cache_hits == 36
+
+
+def test_after_a_restart_only_the_end_of_a_window_is_read():
+    """All pages of the group that sees all, and of the two groups with windows those behind each quarter."""
+    shelf, prompt, sizes = Shelf(), list(range(1, 39)) * 5, {"num_pages": 400, "max_model_len": 250}
+    first = world_with(shelf, windows=(0, 9, 9), **sizes)
+    before = run(first, {0: [first.request("a", prompt, max_tokens=5)]})
+    second = world_with(shelf, windows=(0, 9, 9), **sizes)
+    request = second.request("a", prompt, max_tokens=5)
+    assert run(second, {0: [request]}) == before
+    assert request.num_cached_tokens == 188
+    assert (second.page_transfers.num_read, second.page_transfers.num_read_of_first) == (47 + 4 * 2 * 2, 47)
+
+
+def test_a_load_that_ends_early_is_of_use_for_the_quarters_before():
+    shelf, prompt, sizes = Shelf(), list(range(1, 39)) * 5, {"num_pages": 400, "max_model_len": 250}
+    first = world_with(shelf, windows=(0, 9, 9), **sizes)
+    before = run(first, {0: [first.request("a", prompt, max_tokens=5)]})
+    names = hash_request_tokens(sha256_hash, 4, prompt)
+    shelf.lost = {names[30].hash_value}
+    second = world_with(shelf, windows=(0, 9, 9), **sizes)
+    request = second.request("a", prompt, max_tokens=5)
+    assert run(second, {0: [request]}) == before
+    assert request.num_cached_tokens == 47 * 2 // 4 * 4
+
+
+def test_pages_that_were_given_back_and_evicted_are_forgotten_outside():
+    shelf, prompt = Shelf(), list(range(1, 39)) * 5
+    world = world_with(shelf, windows=(0, 9, 9), num_pages=400, max_model_len=250)
+    request = world.request("a", prompt, max_tokens=40, ignore_eos=True)
+    seen = []
+
+    def forget_what_is_wrong():
+        world.pool.release(world.pool.allocate(world.pool.num_free + 40))
+        seen.append(len(shelf.pages))
+        world.scheduler.requests.prefixes.forget(request)
+        world.page_transfers.open(lambda: shelf)  # so that nothing else is stored
+        shelf.refuses = True
+
+    run(world, {0: [request], 30: [Call(forget_what_is_wrong)]})
+    assert seen[0] > 100
+    assert not shelf.pages
 
 
 def test_a_page_is_stored_where_a_second_one_has_the_same_content():

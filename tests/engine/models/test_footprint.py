@@ -15,6 +15,7 @@ from engine.backends.backends import choose_backends
 from engine.client import EngineClient
 from engine.interface.config import AdapterLimits, EngineConfig
 from engine.interface.errors import ModelError
+from engine.interface.types import ModelFootprint
 from engine.models.open_model import open_model
 from engine.weights.layout import Precision
 from server.startup.progress import silent
@@ -82,3 +83,8 @@ def test_the_encoder_of_pictures_is_a_part_of_the_weights(tmp_path: Path) -> Non
     assert seeing.encoder_bytes == seeing.weight_bytes - blind.weight_bytes > 0
     assert seeing.image_tokens == GOLDEN["config"]["mm_tokens_per_image"]
     assert (blind.encoder_bytes, blind.image_tokens) == (0, 0)
+
+
+def test_layers_with_a_window_take_no_more_than_it_holds():
+    said = ModelFootprint("any", 1, 100_000, 1, 18, window_bytes_per_token=15, window_tokens=1_000)
+    assert [said.kv_bytes(num_tokens) for num_tokens in (10, 1_000, 32_000)] == [180, 18_000, 32_000 * 3 + 15_000]

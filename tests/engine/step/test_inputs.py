@@ -101,7 +101,7 @@ class Twin:
 
     def give_page(self, index: int, page: int) -> None:
         for request, buffer in zip(self.requests[index], self.buffers, strict=True):
-            buffer.append_pages(request.slot, self.lengths[index] // 8, [CachePage(page)])
+            buffer.write_pages(request.slot, self.lengths[index] // 8, [CachePage(page)])
 
     def step(self, skipped: frozenset[int], num_scheduler_steps: int) -> tuple[StepInputs, StepInputs]:
         """The inputs of a step in which all decode but those skipped, built in either way."""

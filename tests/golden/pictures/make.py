@@ -1,6 +1,6 @@
 """Makes the JSON files of this folder: what transformers computes of prompts with pictures, with tiny models.
 
-In the virtual environment of tests/golden/architectures/make.py, with Pillow and num2words:
+In the virtual environment of tests/golden/architectures/make.py, with Pillow, num2words and torchvision:
 
     goldenv/bin/python -m tests.golden.pictures.make [NAME...]
 """
@@ -31,6 +31,8 @@ from transformers.image_utils import OPENAI_CLIP_STD as CLIP_STD
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
+from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
@@ -413,9 +415,37 @@ def make_internvl_tiles() -> None:
     print(f"internvl_tiles: {[entry['num_tiles'] for entry in entries]}")
 
 
+def make_lfm2_sizes() -> None:
+    """Makes the file of LFM2-VL's image processor, which resizes by torchvision: pictures and their texts."""
+    # Only its methods that need no tokenizer are called.
+    processor = object.__new__(Lfm2VlProcessor)
+    processor.image_token, processor.image_thumbnail_token = "#", "<|img_thumbnail|>"
+    processor.image_start_token, processor.image_end_token = "<|image_start|>", "<|image_end|>"
+    sizes = {"encoder_patch_size": 2, "downsample_factor": 2, "tile_size": 8}
+    pictures = processor.image_processor = Lfm2VlImageProcessor(**sizes, min_image_tokens=4, max_image_tokens=20)
+    entries = []
+    for changes in ({}, {"use_thumbnail": False, "max_tiles": 4}, {"do_image_splitting": False}):
+        for width, height in ODD_SIZES if not changes else ODD_SIZES[2:5]:
+            picture = Image.fromarray(waves(width, height))
+            made = pictures([picture], return_row_col_info=True, return_tensors="pt", **changes)
+            rows, columns = int(made["image_rows"][0]), int(made["image_cols"][0])
+            tokens = processor._get_image_num_tokens([int(each) for each in made["image_sizes"][0]], **sizes)
+            text = processor._build_image_tokens(rows, columns, *tokens, changes.get("use_thumbnail", True), True)
+            tiles = []
+            for values, (high, wide) in zip(made["pixel_values"].numpy(), made["spatial_shapes"].tolist(), strict=True):
+                patches = values[: high * wide].reshape(high, wide, 2, 2, 3).transpose(0, 2, 1, 3, 4)
+                pixels = np.rint((patches.reshape(2 * high, 2 * wide, 3) + 1) * 127.5).astype(np.uint8)
+                tiles.append([high // 2, wide // 2, base64.b64encode(zlib.compress(pixels.tobytes(), 9)).decode()])
+            entries.append({"size": [width, height], "changes": changes, "text": text, "tiles": tiles})
+    lines = ",\n".join(json.dumps(entry) for entry in entries)
+    (HERE / "lfm2_sizes.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    print(f"lfm2_sizes: {[len(entry['tiles']) for entry in entries]}")
+
+
 OTHERS = {
     "smolvlm_tiles": make_tiles, "qwen_sizes": make_sizes, "gemma3_crops": make_crops,
     "gemma4_sizes": make_gemma4_sizes, "pixtral_sizes": make_pixtral_sizes, "internvl_tiles": make_internvl_tiles,
+    "lfm2_sizes": make_lfm2_sizes,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from engine.interface.python_process import python_command
 from engine.interface.types import QueueFull
 from server.admission.keyring import work_for
 from server.media import picture_decoder
-from server.media.picture_decoder import PictureDecoder, UndecodablePicture
-from server.media.tiling import Tiling
+from server.media.picture_decoder import DecodedTiles, PictureDecoder, UndecodablePicture
+from server.media.tiling import ThumbnailGrid, Tiling
 
 RED, WHITE = [255, 0, 0], [255, 255, 255]
 
@@ -101,6 +101,16 @@ async def test_the_first_frame_of_several_is_read(decoder: PictureDecoder) -> No
     frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
     content = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
     assert (await decode(decoder, content))[0, 0].tolist() == RED
+
+
+async def test_tiles_differ_in_size(decoder: PictureDecoder) -> None:
+    sizing = ThumbnailGrid(4, 2, 4, 20, 2, tile_size=8, min_tiles=2, max_tiles=10, tolerance=2.0)
+    picture = Image.new("RGB", (97, 33), "white")
+    picture.paste((255, 0, 0), (0, 0, 30, 33))
+    tiles = await decoder.decode(encoded(picture), sizing, is_base64=False)
+    assert (tiles.num_rows, tiles.num_columns) == (1, 3)
+    assert [each.shape for each in tiles.pixels] == [(8, 8, 3)] * 3 + [(8, 28, 3)]
+    assert [each[0, 0].tolist() for each in tiles.pixels] == [RED, WHITE, WHITE, RED]
 
 
 async def test_base64_in_any_clothes(decoder: PictureDecoder) -> None:
@@ -183,11 +193,11 @@ class HeldWorker:
         self.is_held = threading.Event()
         self.is_alive = True
 
-    def decode(self, job: bytes, content: bytes) -> tuple[bytes, int, int]:
+    def decode(self, job: bytes, content: bytes) -> DecodedTiles:
         self.contents.append(content)
         self.is_held.set()
         self.may_go.wait()
-        return bytes(48), 0, 0
+        return DecodedTiles([np.zeros((4, 4, 3), np.uint8)], 0, 0)
 
     def kill(self) -> None:
         pass

@@ -42,7 +42,7 @@ def decoded(form: PictureFormat, width: int, height: int) -> DecodedPicture:
     file = io.BytesIO()
     Image.fromarray(waves(width, height)).save(file, "PNG")
     made = decode(file.getvalue(), DecodeJob(False, form.sizing_of("auto"), 5.0))
-    pixels = np.stack([np.asarray(picture) for picture in made.pictures])
+    pixels = [np.asarray(picture) for picture in made.pictures]
     return form.decoded(DecodedTiles(pixels, made.num_rows, made.num_columns))
 
 

@@ -40,7 +40,7 @@ def decoded(form: PictureFormat, width: int, height: int) -> DecodedPicture:
     file = io.BytesIO()
     Image.fromarray(waves(width, height)).save(file, "PNG")
     made = decode(file.getvalue(), DecodeJob(False, form.sizing_of("auto"), 5.0))
-    pixels = np.stack([np.asarray(picture) for picture in made.pictures])
+    pixels = [np.asarray(picture) for picture in made.pictures]
     return form.decoded(DecodedTiles(pixels, made.num_rows, made.num_columns))
 
 
@@ -58,7 +58,7 @@ def test_patches_are_those_of_transformers(tmp_path: Path) -> None:
 
 def test_pictures_of_equal_pixels_and_other_shapes_are_different(tmp_path: Path) -> None:
     form = read(tmp_path, PROCESSOR)
-    wide, high = (form.decoded(DecodedTiles(np.zeros((1, *size, 3), np.uint8), size[0] // 8, size[1] // 8))
+    wide, high = (form.decoded(DecodedTiles([np.zeros((*size, 3), np.uint8)], size[0] // 8, size[1] // 8))
                   for size in ((8, 16), (16, 8)))  # fmt: skip
     assert wide.tiles[0].digest != high.tiles[0].digest
 

@@ -11,7 +11,14 @@ import pytest
 from server.api.openai.chat_request import MAX_MESSAGES, MAX_PARTS, ChatCompletionRequest
 from server.api.openai.completion_request import MAX_PROMPT_TOKENS, CompletionRequest
 from server.protocol.errors import ApiError, to_api_error
-from server.protocol.json_limits import MAX_CONTAINERS, MAX_KEYS, MAX_VALUES, is_longer, parse_json
+from server.protocol.json_limits import (
+    MAX_CONTAINERS,
+    MAX_KEYS,
+    MAX_VALUES,
+    is_longer,
+    parse_json,
+    refuse_too_many_values,
+)
 from server.protocol.sampling_fields import MAX_ALLOWED_IDS
 
 
@@ -100,6 +107,13 @@ def test_too_many_values_are_refused_before_they_are_parsed(body: bytes, what: s
     with pytest.raises(ApiError, match=what) as caught:
         parse_json(body)
     assert caught.value.code == "too_many_values"
+
+
+def test_values_of_several_texts_count_together() -> None:
+    lists = "[" + ",".join(["[]"] * 20_000) + "]"
+    refuse_too_many_values([lists, '"' + "[" * 40_000 + '"', '"{' * 3], "arguments")  # brackets within texts
+    with pytest.raises(ApiError, match=r"the text has at least 4000\d lists and objects"):
+        refuse_too_many_values(['["cut', lists, lists], "text")
 
 
 def test_no_more_of_a_value_is_looked_at_than_is_asked_for() -> None:

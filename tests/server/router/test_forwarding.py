@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from server.admission.cpu_throttle import CpuThrottle
+from server.router import router
 from server.router.proxy_response import REPLICA_HEADER
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
@@ -82,6 +83,17 @@ async def test_a_name_that_is_nested_deeply_is_for_the_replica_to_refuse(pair: R
     body = b'{"prompt": "a", "model": %b%b}' % (b"[" * 1000, b"]" * 1000)
     async with pair.http.post(pair.url + "/v1/completions", data=body) as answer:
         assert answer.status == 400, await answer.text()
+
+
+async def test_too_many_values_are_for_the_replica_to_refuse(
+    start_server: StartServer, start_front: StartFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front = await start_front([await start_server(max_body_bytes=1 << 20)], max_body_bytes=1 << 20)
+    monkeypatch.setattr(router, "prefix_blocks", lambda *_: pytest.fail("the front has parsed the body"))
+    body = b'{"prompt":[' + b",".join([b"[]"] * 40_000) + b"]}"
+    async with front.http.post(front.url + "/v1/completions", data=body) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["code"] == "too_many_values"
 
 
 async def test_prompts_with_one_beginning_go_to_one_replica(pair: RunningFront) -> None:

@@ -162,6 +162,7 @@ class Lfm2(ExpertsDecoder):
     ) -> tuple[jax.Array, KVPages]:
         """As `Decoder.forward`; layers come in runs of a pattern, as `runs_of` finds them."""
         config = self.config
+        x, layout, _ = self.embed_with_pictures(params, tokens, kv, layout, backends.products)
         windows = np.array([config.windows[layer] for layer in config.attention_layers], np.int32)
         attention = AttentionConstants(
             num_heads=config.num_heads,
@@ -188,7 +189,7 @@ class Lfm2(ExpertsDecoder):
                 carry = self._layer(kind, layer, places, carry, params, layout, backends, attention, convolution)
             return carry
 
-        carry: Carry = (backends.products.embed(params["embedding"], tokens, layout), kv)
+        carry: Carry = (x, kv)
         for run in runs_of(kinds):
             body = partial(run_pattern, run)
             carry = body(jnp.int32(0), carry) if run.times == 1 else lax.fori_loop(0, run.times, body, carry)

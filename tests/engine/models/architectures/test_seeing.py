@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from engine.interface.errors import ModelError
+from engine.models.architectures.seeing.internvl import InternVL, InternVLLlama, InternVLQwen3
+from engine.models.architectures.seeing.lfm2_vl import Lfm2VL
 from engine.models.architectures.seeing.mistral3 import Mistral3
 from engine.models.parts.model import Model
 from engine.weights.formats.model_folder import JsonFile
 
 GOLDENS = Path(__file__).parents[3] / "golden" / "pictures"
-MODELS: dict[str, type[Model]] = {"mistral3": Mistral3}
+MODELS: dict[str, type[Model]] = {"mistral3": Mistral3, "internvl": InternVL, "lfm2_vl": Lfm2VL}
 
 
 def golden(name: str) -> tuple[dict[str, Any], set[str]]:
@@ -49,7 +51,11 @@ def newer(name: str) -> str:
 @pytest.mark.parametrize("name", MODELS)
 def test_names_of_either_layout(name: str) -> None:
     config, published = golden(name)
-    for names in (published, {newer(each) for each in published}):
+    others = {newer(each) for each in published}
+    if name == "lfm2_vl":  # whose published folders have the tower within another module
+        others = {each.replace(".vision_tower.", ".vision_tower.vision_model.") for each in published}
+    assert published != others
+    for names in (published, others):
         model = read(name, config, names)
         assert model.encoder is not None
         assert stored_names(model) == names
@@ -67,6 +73,24 @@ def test_mistral_3_with_the_text_of_mistral() -> None:
     assert set(model.config.windows) == {0}
 
 
+def test_internvl_with_other_texts_and_the_largest_encoder() -> None:
+    config, names = golden("internvl")
+    text = config["text_config"]
+    assert isinstance(
+        read("internvl", {**config, "text_config": {**text, "model_type": "qwen3"}}, names), InternVLQwen3
+    )
+    vision = {
+        **config["vision_config"], "norm_type": "rms_norm", "use_qk_norm": True, "attention_bias": False,
+        "use_mean_pooling": False,
+    }  # fmt: skip
+    changed = {**config, "text_config": {**text, "model_type": "llama"}, "vision_config": vision}
+    model = read("internvl", changed, names)
+    assert isinstance(model, InternVLLlama)
+    assert {each.partition("layer.0.")[2] or each for each in stored_names(model) ^ names if "layer.1" not in each} >= {
+        "attention.q_norm.weight", "attention.q_proj.bias", "layernorm_before.bias", "vision_tower.layernorm.weight",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "words"),
     [
@@ -81,6 +105,26 @@ def test_mistral_3_with_the_text_of_mistral() -> None:
         ("mistral3", {"spatial_merge_size": 0}, "spatial_merge_size"),
         ("mistral3", {"vision_feature_layer": -2}, "vision_feature_layer"),
         ("mistral3", {"vision_feature_layer": [-1, -2]}, "vision_feature_layer"),
+        ("internvl", {"vision_config": {"patch_size": 0}}, "patch_size"),
+        ("internvl", {"vision_config": {"patch_size": [4, 8]}}, "patch_size"),
+        ("internvl", {"vision_config": {"image_size": [1 << 31, 1 << 31]}}, "image_size"),
+        ("internvl", {"vision_config": {"image_size": 18}}, "image_size"),
+        ("internvl", {"vision_config": {"num_attention_heads": 3}}, "num_attention_heads"),
+        ("internvl", {"vision_config": {"norm_type": "batch"}}, "norm_type"),
+        ("internvl", {"downsample_ratio": 0.3}, "downsample_ratio"),
+        ("internvl", {"downsample_ratio": 1e-300}, "downsample_ratio"),
+        ("internvl", {"downsample_ratio": 1 / 3}, "downsample_ratio"),
+        ("internvl", {"vision_feature_layer": -2}, "vision_feature_layer"),
+        ("internvl", {"vision_feature_select_strategy": "full"}, "vision_feature_select_strategy"),
+        ("internvl", {"text_config": {"model_type": "gpt2"}}, "model_type"),
+        ("lfm2_vl", {"vision_config": {"patch_size": 0}}, "patch_size"),
+        ("lfm2_vl", {"vision_config": {"num_patches": 35}}, "num_patches"),
+        ("lfm2_vl", {"vision_config": {"num_patches": 1 << 31}}, "num_patches"),
+        ("lfm2_vl", {"vision_config": {"num_attention_heads": 3}}, "num_attention_heads"),
+        ("lfm2_vl", {"vision_config": {"model_type": "siglip_vision_model"}}, "model_type"),
+        ("lfm2_vl", {"downsample_factor": 0}, "downsample_factor"),
+        ("lfm2_vl", {"projector_hidden_act": "tanh"}, "projector_hidden_act"),
+        ("lfm2_vl", {"text_config": {"model_type": "llama"}}, "model_type"),
     ],
 )
 def test_wrong_fields_are_refused_by_name(name: str, changes: dict[str, Any], words: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from server.http.mcp import routes, upstream
+from tests.patience import PATIENCE_S
 from tests.server.conftest import RunningServer, StartServer, eventually
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {"a": 1}}}
@@ -178,6 +179,53 @@ async def test_what_a_server_may_answer(
     assert found == status
     assert says in body.decode()
     assert "bad token" not in body.decode()
+
+
+@pytest.fixture
+async def rude(tmp_path: Path) -> AsyncIterator[Callable[[bytes], Awaitable[str]]]:
+    """Starts a server that answers with some bytes and closes; gives the path of a file that names it."""
+    servers: list[asyncio.Server] = []
+
+    async def start(answer: bytes) -> str:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer)
+            await writer.drain()
+            writer.close()
+
+        servers.append(await asyncio.start_server(handle, "127.0.0.1", 0))
+        url = f"http://127.0.0.1:{servers[-1].sockets[0].getsockname()[1]}/mcp"
+        path = tmp_path / "rude.json"
+        path.write_text(json.dumps({"mcpServers": {"sums": {"url": url}}}))
+        return str(path)
+
+    yield start
+    for each in servers:
+        each.close()
+
+
+@pytest.mark.parametrize("status", ["000", "101", "600", "999"])
+async def test_a_status_that_ends_no_request_is_not_passed_on(
+    rude: Callable[[bytes], Awaitable[str]], start_server: StartServer, status: str
+) -> None:
+    path = await rude(
+        f"HTTP/1.1 {status} Odd\r\nUpgrade: x\r\nConnection: upgrade\r\nContent-Length: 2\r\n\r\n{{}}".encode()
+    )
+    server = await start_server(mcp_config=path)
+    found, _, body = await send(server)
+    assert (found, json.loads(body)["error"]["code"]) == (502, "mcp_server_failed")
+    async with server.http.delete(f"{server.url}/v1/mcp/sums") as answer:
+        assert answer.status == 502
+
+
+async def test_events_that_are_cut_leave_no_client_waiting(
+    rude: Callable[[bytes], Awaitable[str]], start_server: StartServer
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 200\r\n\r\n"
+    server = await start_server(mcp_config=await rude(head + b"data: 1\n\n"))
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await send(server)
 
 
 async def test_servers_that_are_not_there(mcp: tuple[McpServer, str], start_server: StartServer) -> None:

@@ -85,7 +85,7 @@ class Attention {
 
   // From an item's first block on.
   Walk walk_of(const Item& item) const {
-    return Walk(pages_, in_.page_table + item.row->row * in_.table_width, in_.table_width, first_block(item));
+    return Walk(pages_, in_.page_table + item.row->row * in_.table_stride, in_.table_width, first_block(item));
   }
 
   // What a thread probably reads behind a block of an item's last head: another one may take the next item. `walk` stands

@@ -14,8 +14,8 @@ struct HeadNorm {
 struct AttentionInput {
   const float* qkv;  // [tokens][(num_heads + parts of the pages * key heads) * head_dim]
   int64_t num_heads;
-  const int32_t* page_table;  // [rows][table_width]
-  int64_t table_width;
+  const int32_t* page_table;  // [rows][table_stride], of which the layer's pages are the first table_width
+  int64_t table_width, table_stride;
   const float* rotations;  // [tokens][rotary_dim]: cosines, then sines, of half as many angles each
   int64_t rotary_dim;      // features that are rotated, the first ones of a head; even, 0 for none
   HeadNorm q_norm, k_norm;

@@ -102,7 +102,7 @@ void place_token(const AttentionInput& in, const Pages& pages, const StepRow& ro
   });
   const int64_t position = row.start + (token - row.first_token);
   const int64_t index = position / pages.page_size, offset = position % pages.page_size;
-  const int64_t page = index < in.table_width ? in.page_table[row.row * in.table_width + index] : 0;
+  const int64_t page = index < in.table_width ? in.page_table[row.row * in.table_stride + index] : 0;
   if (page <= 0 || page >= pages.num_pages) return;  // the null page is nobody's
   for_each_head(in, in.k_norm, token, in.num_heads, pages.num_heads, pages, 1.0f, [&](int64_t head, const float* key) {
     write_vector(pages, 0, vector_index(pages, page, 0, head, offset), key);

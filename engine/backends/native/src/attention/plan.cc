@@ -31,6 +31,7 @@ void Plan::make(const StepRows& step, const AttentionInput& in, const Pages& pag
   first_row_ = rows.data();
   page_table_ = in.page_table;
   table_width_ = in.table_width;
+  table_stride_ = in.table_stride;
   page_size_ = pages.page_size;
   window_ = in.window;
   is_causal_ = in.is_causal;
@@ -137,8 +138,8 @@ int32_t Plan::num_beginning_alike(const StepRow* rows, int64_t count) const {
 // Up to where, from `begin` to `end` at most, two rows see the same keys in the same pages, rounded down to whole blocks.
 int64_t Plan::shared_end(const StepRow& a, const StepRow& b, int64_t begin, int64_t end) const {
   const int64_t seen = std::min<int64_t>({end, int64_t{1} * a.start + 1, int64_t{1} * b.start + 1});
-  const int32_t* const pages_of_a = page_table_ + a.row * table_width_;
-  const int32_t* const pages_of_b = page_table_ + b.row * table_width_;
+  const int32_t* const pages_of_a = page_table_ + a.row * table_stride_;
+  const int32_t* const pages_of_b = page_table_ + b.row * table_stride_;
   int64_t page = begin / page_size_;
   while (page * page_size_ < seen && page < table_width_ && pages_of_a[page] == pages_of_b[page]) ++page;
   return std::min(seen, page * page_size_) / kBlockKeys * kBlockKeys;

@@ -75,7 +75,7 @@ class Plan {
   std::vector<int64_t> first_partials_;  // of each row, or -1
   const StepRow* first_row_ = nullptr;
   const int32_t* page_table_ = nullptr;
-  int64_t table_width_ = 0, page_size_ = 0, window_ = 0;
+  int64_t table_width_ = 0, table_stride_ = 0, page_size_ = 0, window_ = 0;
   bool is_causal_ = true;
   const int32_t* last_seen_ = nullptr;
   int64_t num_heads_ = 0, heads_per_item_ = 1, num_partials_ = 0;

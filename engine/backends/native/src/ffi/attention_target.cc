@@ -82,19 +82,45 @@ ffi::Error read_sinks(const F32& sinks, int64_t layer, int64_t num_heads, const 
   return ffi::Error::Success();
 }
 
+// Where a layer's pages are. `places` are int32[layers][2], the place within a page and the group of pages of each layer,
+// or a buffer without elements: there is one group, which has the layers in their order. Of each row, the page table has
+// the tables of the groups side by side.
+ffi::Error read_place(const S32& places, const S32& page_table, int64_t layer, int64_t num_groups, int64_t& place,
+                      AttentionInput& in) {
+  int64_t group = 0;
+  place = layer;
+  if (places.element_count() > 0) {
+    const auto shape = places.dimensions();
+    if (shape.size() != 2 || layer < 0 || layer >= shape[0] || shape[1] != 2) return invalid("places have another shape");
+    place = places.typed_data()[2 * layer];
+    group = places.typed_data()[2 * layer + 1];
+  }
+  const auto shape = page_table.dimensions();
+  if (shape.size() != 2 || num_groups < 1 || shape[1] % num_groups != 0) {
+    return invalid("the page table has another shape");
+  }
+  if (group < 0 || group >= num_groups) return invalid("there is no such group of pages");
+  in.table_stride = shape[1];
+  in.table_width = shape[1] / num_groups;
+  in.page_table = page_table.typed_data() + group * in.table_width;
+  return ffi::Error::Success();
+}
+
 ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm, F32 k_norm, S32 rows, S32 page_table,
-                     S32 layer, ffi::AnyBuffer data, ffi::AnyBuffer scales, F32 sinks, S32 last_seen, F32Result y,
-                     ffi::Result<ffi::AnyBuffer> data_out, ffi::Result<ffi::AnyBuffer> scales_out, int64_t num_tiles,
-                     double scale, float softcap, float epsilon, bool is_causal) {
+                     S32 layer, ffi::AnyBuffer data, ffi::AnyBuffer scales, F32 sinks, S32 last_seen, S32 places,
+                     F32Result y, ffi::Result<ffi::AnyBuffer> data_out, ffi::Result<ffi::AnyBuffer> scales_out,
+                     int64_t num_tiles, int64_t num_groups, double scale, float softcap, float epsilon, bool is_causal) {
   if (data.untyped_data() != data_out->untyped_data() || scales.untyped_data() != scales_out->untyped_data()) {
     return invalid("the pages must be updated in place");
   }
   Pages pages{};
+  AttentionInput in{};
   const int64_t index = layer.typed_data()[0];
-  if (ffi::Error error = read_pages(data, scales, index, pages); error.failure()) return error;
+  int64_t place = 0;
+  if (ffi::Error error = read_place(places, page_table, index, num_groups, place, in); error.failure()) return error;
+  if (ffi::Error error = read_pages(data, scales, place, pages); error.failure()) return error;
   const auto y_shape = y->dimensions(), qkv_shape = qkv.dimensions(), table_shape = page_table.dimensions();
   if (y_shape.size() != 2 || y_shape[1] % pages.head_dim != 0) return invalid("y has another shape");
-  AttentionInput in{};
   in.qkv = qkv.typed_data();
   in.num_heads = y_shape[1] / pages.head_dim;
   if (in.num_heads % pages.num_heads != 0 || qkv_shape.size() != 2 || qkv_shape[0] != y_shape[0] ||
@@ -121,11 +147,9 @@ ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm
     if (static_cast<int64_t>(last_seen.element_count()) != y_shape[0]) return invalid("last_seen has another shape");
     in.last_seen = last_seen.typed_data();
   }
-  if (table_shape.size() != 2 || rows.dimensions().size() != 2 || table_shape[0] != rows.dimensions()[0]) {
+  if (rows.dimensions().size() != 2 || table_shape[0] != rows.dimensions()[0]) {
     return invalid("the page table has another shape");
   }
-  in.page_table = page_table.typed_data();
-  in.table_width = table_shape[1];
   StepCall step;
   if (ffi::Error error = step.read(rows, num_tiles, y_shape[0]); error.failure()) return error;
   attend(step.pool(), step.rows(), in, pages, y->typed_data());
@@ -134,6 +158,6 @@ ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm
 
 }  // namespace
 
-EAGRE_TARGET(eagre_attention, attention, "num_tiles", "scale", "softcap", "epsilon", "is_causal")
+EAGRE_TARGET(eagre_attention, attention, "num_tiles", "num_groups", "scale", "softcap", "epsilon", "is_causal")
 
 }  // namespace eagre

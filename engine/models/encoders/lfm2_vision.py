@@ -1,0 +1,165 @@
+"""The pictures of LFM2-VL (Liquid AI, 2025): SigLIP 2 (Tschannen et al., 2025) in any size, shuffled pixels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from engine.models.encoders.patch_vision import BLOCK, PREFIX, PatchVision, attend, of_layer, single_leaf
+from engine.models.encoders.siglip import ACTIVATIONS, layer_norm, read_activation
+from engine.weights.formats.model_folder import JsonFile
+from engine.weights.layout import Params
+from engine.weights.leaf import Leaf
+
+_FIRST = "embeddings.patch_embedding.weight"  # the first tensor of the tower
+_PROJECTION = "multi_modal_projector.linear_1.weight"
+_LAYERS = "encoder.layers"
+_PIXELS = 127.5  # a colour of so much is 0, and one of 0 is -1
+_MOST = 1 << 16  # of any size
+_MERGE_SIZE, _PROJECTED = 2, 2560  # where config.json says nothing; source: transformers' Lfm2VlConfig
+_PROJECTOR_EPSILON = 1e-5
+# Likewise; source: transformers' Siglip2VisionConfig.
+_DEFAULTS: dict[str, Any] = {
+    "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "patch_size": 16, "num_patches": 256,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Lfm2Vision(PatchVision):
+    """Each patch attends to all; a learned grid of positions is stretched over the picture."""
+
+    projector_prefix: str
+    num_places_a_side: int  # of this grid
+    epsilon: float
+    activation: str
+    projected_size: int  # features between the two products behind the tower
+    projector_activation: str
+    has_projector_norm: bool
+    has_projector_bias: bool
+
+    largest = (256, 1024)
+
+    @classmethod
+    def read(cls, config: JsonFile, tensor_names: Set[str], hidden_size: int) -> Lfm2Vision | None:
+        """Reads `config.json` of a folder; None where it has no tensors of an encoder. Raises ModelError."""
+        towers = [name.removesuffix(_FIRST) for name in tensor_names if name.endswith(_FIRST)]
+        projectors = [name.removesuffix("linear_1.weight") for name in tensor_names if name.endswith(_PROJECTION)]
+        if not towers or not projectors:
+            return None
+        vision = (config.table("vision_config") or JsonFile(config.path, {})).with_defaults(_DEFAULTS)
+        if vision.text("model_type") not in (None, "siglip2_vision_model"):
+            raise vision.error("model_type", 'of this architecture it must be "siglip2_vision_model"')
+        inner, feeding, num_layers, heads, patch, num_places = (
+            vision.required_integer(name, least=1, most=_MOST) for name in _DEFAULTS
+        )
+        side = math.isqrt(num_places)
+        if inner % heads:
+            raise vision.error("num_attention_heads", f"it must divide hidden_size ({inner})")
+        if side * side != num_places:
+            raise vision.error("num_patches", "it must be a square")
+        if vision.integer("num_channels", least=1) not in (None, 3):
+            raise vision.error("num_channels", "pictures have 3")
+        return cls(
+            height=0, width=0, num_tokens=BLOCK, num_layers=num_layers, hidden_size=hidden_size, sees_both_ways=False,
+            prefix=towers[0], inner_size=inner, intermediate_size=feeding, num_heads=heads, patch_size=patch,
+            merge_size=config.integer("downsample_factor", least=1, most=_MOST) or _MERGE_SIZE,
+            projector_prefix=projectors[0], num_places_a_side=side,
+            epsilon=vision.positive_number("layer_norm_eps") or 1e-6,
+            activation=read_activation(vision, "hidden_act", "gelu_pytorch_tanh"),
+            projected_size=config.integer("projector_hidden_size", least=1, most=_MOST) or _PROJECTED,
+            projector_activation=read_activation(config, "projector_hidden_act", "gelu"),
+            has_projector_norm=config.flag("projector_use_layernorm") is not False,
+            has_projector_bias=config.flag("projector_bias") is not False,
+        )  # fmt: skip
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        inner, feeding, patch, tower = self.inner_size, self.intermediate_size, self.patch_size, self.prefix
+        kinds = tuple(f"self_attn.{kind}_proj" for kind in "qkv")
+        norm = self._singles("projector_norm", (self.merged_size,), f"{self.projector_prefix}layer_norm")
+        first = self._singles(
+            "projection1", (self.projected_size, self.merged_size), f"{self.projector_prefix}linear_1"
+        )
+        second = self._singles(
+            "projection2", (self.hidden_size, self.projected_size), f"{self.projector_prefix}linear_2"
+        )
+        num_kept = 2 if self.has_projector_bias else 1
+        return (
+            *self._singles("patch", (inner, 3 * patch**2), f"{tower}embeddings.patch_embedding"),
+            single_leaf("position", (self.num_places_a_side**2, inner), f"{tower}embeddings.position_embedding.weight"),
+            *self._layers("norm1", (inner,), "layer_norm1"),
+            *self._layers("qkv", (inner, inner), *kinds),
+            *self._layers("out", (inner, inner), "self_attn.out_proj"),
+            *self._layers("norm2", (inner,), "layer_norm2"),
+            *self._layers("up", (feeding, inner), "mlp.fc1"),
+            *self._layers("down", (inner, feeding), "mlp.fc2"),
+            *self._singles("last_norm", (inner,), f"{tower}post_layernorm"),
+            *(norm if self.has_projector_norm else ()),
+            *first[:num_kept],
+            *second[:num_kept],
+        )
+
+    def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
+        colours = (pixels.astype(jnp.float32) / _PIXELS - 1).reshape(len(pixels), -1)
+        embedded = colours @ params[f"{PREFIX}patch"][0] + params[f"{PREFIX}patch_bias"][0]
+        learned = params[f"{PREFIX}position"][0].T
+        rows, columns = (
+            self._shares(jnp.minimum(place, num - 1), num)
+            for place, num in zip(self.places(len(pixels), grid), grid * self.merge_size, strict=True)
+        )
+        shares = (rows[:, :, None] * columns[:, None, :]).reshape(len(pixels), -1)
+        made: jax.Array = embedded + shares @ learned
+        return made
+
+    def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
+        of = of_layer(params, index)
+        normed = layer_norm(x, of("norm1"), of("norm1_bias"), self.epsilon)
+        qkv = normed @ of("qkv") + of("qkv_bias")
+        q, k, v = (each.reshape(len(x), self.num_heads, -1) for each in jnp.split(qkv, 3, axis=-1))
+        row, _ = self.places(len(x), grid)
+        is_real, one_window = row < grid[0] * self.merge_size, jnp.zeros(len(x), jnp.int32)
+        attended = attend(q * q.shape[-1] ** -0.5, k, v, is_real, one_window)
+        x = x + attended @ of("out") + of("out_bias")
+        normed = layer_norm(x, of("norm2"), of("norm2_bias"), self.epsilon)
+        inner = ACTIVATIONS[self.activation](normed @ of("up") + of("up_bias"))
+        return x + inner @ of("down") + of("down_bias")
+
+    def end(self, params: Params, x: jax.Array) -> jax.Array:
+        def of(name: str) -> jax.Array:
+            leaf: jax.Array = params[PREFIX + name][0]
+            return leaf
+
+        def product(x: jax.Array, name: str) -> jax.Array:
+            made = x @ of(name)
+            return made + of(f"{name}_bias") if self.has_projector_bias else made
+
+        squares = layer_norm(x, of("last_norm"), of("last_norm_bias"), self.epsilon).reshape(-1, self.merged_size)
+        if self.has_projector_norm:
+            squares = layer_norm(squares, of("projector_norm"), of("projector_norm_bias"), _PROJECTOR_EPSILON)
+        return product(ACTIVATIONS[self.projector_activation](product(squares, "projection1")), "projection2")
+
+    def _shares(self, place: jax.Array, num: jax.Array) -> jax.Array:
+        """The shares of the learned places of an axis at patches of a picture that has so many, [num_patches, places].
+
+        They are those of bilinear interpolation, over more places where the picture has fewer (antialiasing).
+        """
+        scale = self.num_places_a_side / num.astype(jnp.float32)
+        centre = (place.astype(jnp.float32) + 0.5) * scale - 0.5
+        distance = jnp.abs(jnp.arange(self.num_places_a_side) - centre[:, None])
+        shares = jnp.maximum(1 - distance / jnp.maximum(scale, 1), 0)
+        return shares / jnp.sum(shares, axis=-1, keepdims=True)
+
+    def _layers(self, leaf: str, shape: tuple[int, ...], *names: str) -> tuple[Leaf, Leaf]:
+        """The weights of each layer, and their biases."""
+        weights = self.layered(leaf, shape, *(f"{name}.weight" for name in names), where=_LAYERS)
+        return weights, self.layered(f"{leaf}_bias", shape[:1], *(f"{name}.bias" for name in names), where=_LAYERS)
+
+    @staticmethod
+    def _singles(leaf: str, shape: tuple[int, ...], name: str) -> tuple[Leaf, Leaf]:
+        """Weights outside the layers, and their biases."""
+        return single_leaf(leaf, shape, f"{name}.weight"), single_leaf(f"{leaf}_bias", shape[:1], f"{name}.bias")
