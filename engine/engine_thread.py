@@ -3,9 +3,10 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
-from engine.delivery import Delivery
+from engine.delivery import Delivery, LoopSignal
 from engine.engine import Engine
 from engine.interface.background import run_in_background
 from engine.interface.types import EngineError, FinishReason
@@ -27,7 +28,8 @@ class EngineThread:
         self._engine = engine
         self._asyncio_loop: asyncio.AbstractEventLoop | None = None
         self._failure: asyncio.Future[None] | None = None
-        self._delivery = Delivery(self._call, self._forget)
+        self._delivery = Delivery(self._wake, self._forget)
+        self._signal: LoopSignal | None = None  # None: not started, or there is none
         self.loop: EngineLoop = engine.make_loop(self._delivery.publish, self._on_failure)
         self.lifecycle = Lifecycle(engine, self.loop)
         self._watchdog = Watchdog(self.loop, engine.config.stall_timeout, self._fail)
@@ -38,6 +40,8 @@ class EngineThread:
         self._failure = asyncio_loop.create_future()
         self._engine.watch_hosts(self._on_failure)  # first: where it raises, no thread is left behind
         self.loop.start()
+        with suppress(OSError, NotImplementedError):  # the system, or this kind of loop, has none
+            self._signal = LoopSignal(asyncio_loop, self._delivery.deliver)
         self._watchdog.start(asyncio_loop)
 
     @property
@@ -89,11 +93,10 @@ class EngineThread:
 
     def _end_shutdown(self) -> None:
         self.lifecycle.close("the engine is shut down")
-        end = partial(self._end_streams, FinishReason.ABORT, None)
         if self._asyncio_loop is not None and self._asyncio_loop.is_running():
-            self._asyncio_loop.call_soon(end)  # after the events that the thread has published
+            self._asyncio_loop.call_soon(self._end_delivery, FinishReason.ABORT, None)
         else:
-            end()
+            self._end_streams(FinishReason.ABORT, None)
         if self._failure is not None and not self._failure.done():
             self._failure.cancel()
 
@@ -109,6 +112,10 @@ class EngineThread:
         except RuntimeError:
             self.loop.post(Shutdown())  # the asyncio loop is closed, so no events can be delivered any more
 
+    def _wake(self, deliver: Callable[[], None]) -> None:
+        if self._signal is None or not self._signal.send():
+            self._call(deliver)
+
     # ---------------------------------------------------------------- called in the asyncio thread
 
     def _forget(self, request_id: str) -> None:
@@ -120,12 +127,21 @@ class EngineThread:
         self.is_closed = True
         self._watchdog.stop()
         self.lifecycle.close("the engine has failed")
-        self._end_streams(FinishReason.ERROR, f"the engine failed: {type(error).__name__}: {error}")
+        self._end_delivery(FinishReason.ERROR, f"the engine failed: {type(error).__name__}: {error}")
         self._engine.close(failure=f"{type(error).__name__}: {error}")
         if self._failure is not None and not self._failure.done():
             self._failure.set_exception(error)
 
+    def _end_delivery(self, reason: FinishReason, error: str | None) -> None:
+        """Delivers what the engine thread has published, and then ends the streams that have not ended."""
+        try:
+            self._delivery.deliver()
+        finally:
+            self._end_streams(reason, error)
+
     def _end_streams(self, reason: FinishReason, error: str | None) -> None:
+        if self._signal is not None:
+            self._signal.close()
         for stream in self.streams.values():
             stream.end(reason, error)
         self.streams.clear()

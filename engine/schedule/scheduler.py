@@ -23,7 +23,7 @@ from engine.schedule.step_time.step_time_budget import StepTimeBudget
 from sampling.host.rows import SamplerVariant
 
 # Steps that are learned from together, because the first of them pays for loading the code into the processor's cache.
-_MAX_UNLEARNED_STEPS = 8
+_MAX_UNLEARNED_STEPS = 32
 
 
 class Scheduler:

@@ -80,9 +80,10 @@ class DeviceRunner:
         for name, slot, row in writes:
             state = compiled["write", name](arrays.states[name], np.int32(slot), row)
             arrays.states = {**arrays.states, name: state}
-        if inputs.num_scheduler_steps > 1:
-            multi_step = compiled["multi_step", inputs.shape.num_rows, inputs.level]
-            arrays.kv, arrays.slots, pending.out = multi_step(
+        is_repeated = inputs.num_scheduler_steps > 1
+        if is_repeated or self.programs.samples_within(inputs.shape, inputs.level):
+            decode = compiled["multi_step" if is_repeated else "decode", inputs.shape.num_rows, inputs.level]
+            arrays.kv, arrays.slots, pending.out = decode(
                 arrays.params, arrays.kv, arrays.slots, inputs.batch, inputs.sampling
             )
             self._start_copy(pending.out)

@@ -1,4 +1,4 @@
-"""The functions that are compiled: one forward pass of a step, prompt logprobs, pooling, and several decode steps."""
+"""The functions that are compiled: one forward pass of a step, prompt logprobs, pooling, and whole decode steps."""
 
 from typing import cast
 
@@ -149,6 +149,19 @@ def _kept_asynchronous(tokens: jax.Array) -> jax.Array:
     return kept
 
 
+def decode_step(
+    params: Params, kv: KVPages, slots: Slots, batch: StepBatch, sampling: SamplingRows, *,
+    model: Model, backends: Backends, all_greedy: bool, groups: PageGroups | None = None,
+) -> tuple[KVPages, Slots, jax.Array]:  # fmt: skip
+    """A step of decode rows and its sampling in one program, as `forward` and `sample` compute them.
+
+    `kv` and `slots` are donated. Returns them and int32[num_rows].
+    """
+    logits, kv = forward(params, kv, slots, batch, model=model, backends=backends, groups=groups)
+    slots, out = sample(logits, slots, sampling, all_greedy=all_greedy, backend=backends.sampler)
+    return kv, slots, out
+
+
 def decode_steps(
     params: Params,
     kv: KVPages,
@@ -176,10 +189,12 @@ def decode_steps(
         moved = batch._replace(rows=cast(np.ndarray, rows))
         if batch.rope_positions is not None:
             moved = moved._replace(rope_positions=batch.rope_positions + index)
-        logits, kv = forward(params, kv, slots, moved, model=model, backends=backends, groups=groups)
         ints = jnp.asarray(sampling.ints).at[:, POSITION].add(index)
         moved_sampling = sampling._replace(ints=cast(np.ndarray, ints))
-        slots, out = sample(logits, slots, moved_sampling, all_greedy=all_greedy, backend=backends.sampler)
+        kv, slots, out = decode_step(
+            params, kv, slots, moved, moved_sampling,
+            model=model, backends=backends, all_greedy=all_greedy, groups=groups,
+        )  # fmt: skip
         return (kv, slots), out
 
     (kv, slots), out = lax.scan(step, (kv, slots), jnp.arange(num_steps, dtype=jnp.int32))

@@ -117,6 +117,7 @@ class _Decoded(NamedTuple):
     next_starts_array: np.ndarray  # int32[num_requests], the same as `next_starts`
     num_added: int  # of the buffer, when the step was built
     num_page_changes: int  # of the buffer, too
+    is_plain: bool  # its rows take their tokens from the device, and load and save no snapshot
 
 
 class InputBuilder:
@@ -144,7 +145,7 @@ class InputBuilder:
             ends = np.array(plan.starts, np.int32) + np.int32(1)
             self._last = _Decoded(
                 inputs._replace(admitted=[]), inputs.sampling.ints.copy(), slots, np.array(slots, np.intp),
-                ends.tolist(), ends, self._buffer.num_added, self._buffer.num_page_changes,
+                ends.tolist(), ends, self._buffer.num_added, self._buffer.num_page_changes, is_plain=False,
             )  # fmt: skip
         return inputs
 
@@ -162,9 +163,12 @@ class InputBuilder:
         starts, ends = last.next_starts_array, last.next_starts_array + np.int32(1)
         rows = inputs.batch.rows.copy()
         rows[:num_requests, START] = starts
-        rows[:num_requests, TOKEN] = FROM_DEVICE  # the last step has left it there
-        rows[:num_requests, LOAD : SAVE_END + 1] = 0
-        _write_states(rows, plan, range(num_requests))
+        if not last.is_plain:
+            rows[:num_requests, TOKEN] = FROM_DEVICE  # the last step has left it there
+            rows[:num_requests, LOAD : SAVE_END + 1] = 0
+        has_states = bool(plan.loads or plan.saves)
+        if has_states:
+            _write_states(rows, plan, range(num_requests))
         page_table = inputs.batch.page_table
         if buffer.num_page_changes != last.num_page_changes:
             row_slots = np.full(len(rows), buffer.padding_slot, np.intp)
@@ -175,9 +179,14 @@ class InputBuilder:
         rope = _rope_positions(buffer, last.slots_array, starts, len(rows))
         batch = StepBatch(rows, page_table, inputs.batch.tile_tokens, inputs.batch.sampled, rope)
         sampling = SamplingRows(last.sampling_ints.copy(), inputs.sampling.floats)
-        return last._replace(
-            inputs=inputs._replace(batch=batch, sampling=sampling),
-            next_starts=ends.tolist(), next_starts_array=ends, num_page_changes=buffer.num_page_changes,
+        # One call of each constructor: a `_replace` costs three times as much, and every token pays for it.
+        return _Decoded(
+            StepInputs(
+                inputs.shape, batch, sampling, inputs.level, inputs.num_sampled, inputs.num_scheduler_steps,
+                inputs.awaits_masks, inputs.admitted, inputs.scored, inputs.pooled,
+            ),
+            last.sampling_ints, last.slots, last.slots_array, ends.tolist(), ends,
+            last.num_added, buffer.num_page_changes, is_plain=not has_states,
         )  # fmt: skip
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import sys
+import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
-from engine.delivery import Delivery
+from engine.delivery import Delivery, LoopSignal
 from engine.interface.types import FinishReason, TokenEvent
 from engine.schedule.request import Request
 from engine.schedule.request_event import NewTokens, RequestEvent
@@ -96,6 +99,43 @@ def test_what_is_published_during_a_delivery_has_a_wake_up_of_its_own() -> None:
     assert box.noted == [[1]]
     late.clear()
     assert len(way.wakes) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no eventfd")
+async def test_a_signal_of_another_thread_runs_a_function_in_the_loop_until_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files, threads, sent, ran = list[int](), list[threading.Thread](), list[bool](), asyncio.Event()
+    open_file = os.eventfd
+    monkeypatch.setattr(os, "eventfd", lambda *arguments: files.append(open_file(*arguments)) or files[0])
+
+    def note() -> None:
+        threads.append(threading.current_thread())
+        ran.set()
+
+    signal = LoopSignal(asyncio.get_running_loop(), note)
+    for _ in range(2):
+        ran.clear()
+        sent.append(await asyncio.to_thread(signal.send))
+        await asyncio.wait_for(ran.wait(), PATIENCE_S)
+    signal.close()
+    signal.close()
+    assert signal.send()  # by a thread that does not know it yet
+    await asyncio.sleep(0.01)
+    assert threads == [threading.current_thread()] * 2
+    assert sent == [True, True]
+    os.fstat(files[0])
+    del signal
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(files[0])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no eventfd")
+def test_a_closed_loop_takes_no_signal() -> None:
+    loop = asyncio.new_event_loop()
+    signal = LoopSignal(loop, lambda: None)
+    loop.close()
+    assert not signal.send()
 
 
 async def test_reader_and_listener_take_turns_without_a_loss() -> None:

@@ -62,7 +62,8 @@ export class Chat {
       waits: (conversation, node, text) => this.#waits(conversation, node, text),
       ended: (conversation, node, outcome) => this.#ended(conversation, node, outcome),
     });
-    this.#tasks = new Tasks(deps);
+    const system = (conversation) => (conversation === this.#conversation ? deps.system() : conversation.system);
+    this.#tasks = new Tasks({ ...deps, system });
     this.#tools = new ConversationTools(deps.fetch);
     this.#edits = new Edits(library, {
       shown: () => this.#conversation,
@@ -186,16 +187,16 @@ export class Chat {
     return true;
   }
 
-  /** Sends what is written; does nothing when there is nothing to send or an answer is being written. */
+  /** Sends what is written, once the answer that is being written has ended; does nothing when there is nothing to send. */
   async submit() {
     await this.ready;
     const conversation = this.#conversation;
-    if (this.#composer.isEmpty || this.#composer.isFull || this.problem !== null || !this.#canBegin) return;
+    if (this.#composer.isEmpty || this.#composer.isFull || this.problem !== null) return;
+    this.#composer.setNext(conversation, this.isBusy);
+    if (!this.#canBegin) return;
     const refused = this.#refused.get(conversation);
     if (refused !== undefined && conversation.tree.get(refused) !== null) this.#edits.drop(refused);
-    const { content, attachments } = this.#composer.take();
-    const parent = conversation.tree.path().at(-1)?.id ?? null;
-    await this.#ask({ id: makeId(), parent, role: "user", content, created: Date.now(), attachments });
+    await this.#ask(this.#makeQuestion(conversation, this.#composer.take()));
   }
 
   editSystem() {
@@ -364,8 +365,7 @@ export class Chat {
     this.answers.ask(conversation, node, task);
   }
 
-  async #ask(node) {
-    const conversation = this.#conversation;
+  async #ask(node, conversation = this.#conversation) {
     this.#begin(conversation, node);
     const { answer, outcome } = (await this.#answer(conversation, node)) ?? {};
     if (outcome?.error == null || answer.events.length > 0) return;
@@ -380,7 +380,7 @@ export class Chat {
   #begin(conversation, node) {
     const isFirst = conversation.tree.size === 0;
     conversation.tree.add(node);
-    this.#render();
+    this.#renderOf(conversation);
     const saved = this.#save(conversation, [node]);
     if (!isFirst) return;
     this.#deps.router.rename(addressOf(conversation.id));
@@ -465,6 +465,21 @@ export class Chat {
     if (!isSeen) conversation.state = outcome.error === null ? "new" : "failed";
     this.#deps.changed();
     if (node.finish === "tool_calls") this.#calls.run(conversation, node);
+    else if (this.#composer.setNext(conversation, false) && outcome.error === null && outcome.finish !== "abort") this.#sendNext(conversation);
+  }
+
+  /** Sends the message that has waited for an answer to end; that of a conversation which is not shown is its draft. */
+  async #sendNext(conversation) {
+    if (conversation === this.#conversation) return this.submit();
+    const draft = this.#deps.drafts.get(conversation.id);
+    if (draft === null || conversation.isGone || !this.#deps.canGenerate(true)) return;
+    this.#deps.drafts.set(conversation.id, null);
+    await this.#ask(this.#makeQuestion(conversation, { ...draft, content: draft.content.trim() }), conversation);
+  }
+
+  #makeQuestion(conversation, { content, attachments }) {
+    const parent = conversation.tree.path().at(-1)?.id ?? null;
+    return { id: makeId(), parent, role: "user", content, created: Date.now(), attachments };
   }
 
   #showUsage({ usage }) {

@@ -13,6 +13,7 @@ export class Composer {
   #input = byId("chat-input");
   #error = byId("chat-error");
   #attachments = new Attachments(() => {
+    this.setNext(this.#conversation, false);
     this.#keepDraft();
     this.recount();
     this.focus();
@@ -20,6 +21,7 @@ export class Composer {
   }, () => this.#deps.seesPictures());
   #conversation = null;
   #isFull = false;
+  #next = new WeakSet(); // conversations whose message is sent when the answer has ended
   #timer = null;
   #draftTimer = null;
   #deps;
@@ -37,6 +39,7 @@ export class Composer {
     });
     onEnter(this.#input, () => this.#submit());
     this.#input.addEventListener("input", () => {
+      this.setNext(this.#conversation, false);
       this.recount();
       clearTimeout(this.#draftTimer);
       this.#draftTimer = setTimeout(() => this.#keepDraft(), DRAFT_DELAY);
@@ -85,6 +88,14 @@ export class Composer {
     this.#attachments.pictureButton?.focus();
   }
 
+  /** Marks whether a message is sent when the answer has ended; a change holds it back. @returns {boolean} whether it was to be sent */
+  setNext(conversation, isNext) {
+    const wasNext = this.#next.delete(conversation);
+    if (isNext) this.#next.add(conversation);
+    if (conversation === this.#conversation) byId("chat-next").hidden = !isNext;
+    return wasNext;
+  }
+
   set text(text) {
     this.#input.value = text;
   }
@@ -95,6 +106,7 @@ export class Composer {
     const isEarly = this.#conversation === null && !this.isEmpty; // somebody was faster than the page
     if (this.#conversation !== null && !isSame) this.#keepDraft();
     this.#conversation = conversation;
+    byId("chat-next").hidden = !this.#next.has(conversation);
     this.#showFull(false);
     if (!isSame && !isEarly) this.put(this.#deps.drafts.get(this.#draftId) ?? { content: "", attachments: [] });
   }

@@ -32,6 +32,12 @@ export class Sidebar {
       clearTimeout(this.#timer);
       this.#timer = setTimeout(() => this.update(), SEARCH_DELAY);
     });
+    this.#search.addEventListener("keydown", async (event) => {
+      if (event.key !== "Enter" || event.isComposing || this.#search.value.trim() === "") return;
+      clearTimeout(this.#timer);
+      await this.update();
+      this.#list.querySelector(".title")?.click();
+    });
     byId("export-all").addEventListener("click", async () => {
       const summaries = await (await this.#library).find();
       await this.#export(summaries.map(({ id }) => id), "conversations");

@@ -7,7 +7,7 @@ export class Tasks {
   #deps;
 
   /**
-   * @param {{parameters: () => object, sampling: () => object, system: () => string, model: () => object|null,
+   * @param {{parameters: () => object, sampling: () => object, system: (conversation: object) => string, model: () => object|null,
    *   fetch: typeof fetch}} deps `parameters` are those of chats, `sampling` those of completions
    */
   constructor(deps) {
@@ -20,7 +20,7 @@ export class Tasks {
     // A space at the end would part the model from the word it is about to write.
     if (conversation.kind === "completion") return { prompt: textOf(path).replace(/ +$/, ""), ...this.#deps.sampling() };
     const asPart = seesPictures(this.#deps.model()) ? pictureOf : noteOf;
-    return { messages: messagesOf(this.#deps.system(), sentOf(path, conversation.sentFrom), asPart), ...this.#deps.parameters() };
+    return { messages: messagesOf(this.#deps.system(conversation), sentOf(path, conversation.sentFrom), asPart), ...this.#deps.parameters() };
   }
 
   /** The task that goes on where an answer ends. */
@@ -40,7 +40,7 @@ export class Tasks {
     const path = sentOf(conversation.tree.path(), conversation.sentFrom);
     if (content !== "" || attachments.length > 0) path.push({ role: "user", content, attachments });
     // Pictures are not sent only to be counted: the server says what one costs.
-    const messages = messagesOf(this.#deps.system(), path, noteOf);
+    const messages = messagesOf(this.#deps.system(conversation), path, noteOf);
     const numOfPictures = picturesOf(path).length * (model.image_tokens ?? 0);
     if (messages.length === 0) return { used: 0, limit: model.max_model_len };
     const { tools } = this.#deps.parameters();

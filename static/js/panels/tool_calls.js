@@ -12,7 +12,7 @@ export class ToolCalls {
    * @param {{shown: () => object, added: (conversation: object, nodes: object[]) => void, offered: (node: object) => void,
    *   answer: (conversation: object, parent: object) => Promise<unknown>, save: (conversation: object) => void,
    *   toast: import("../page/toast.js").Toast}} deps `shown` is the conversation that is shown, `added` hears of results,
-   *   `offered` of calls that can be run from now on, and `answer` asks for the answer to results
+   *   `offered` of calls that can be run from now on, or have their results, and `answer` asks for the answer to results
    */
   constructor(tools, deps) {
     this.#tools = tools;
@@ -75,6 +75,7 @@ export class ToolCalls {
       return conversation.tree.add(tool);
     });
     this.#deps.added(conversation, nodes);
+    if (conversation === this.#deps.shown()) this.#deps.offered(node); // calls that ran by themselves ask for nothing any more
     await this.#deps.answer(conversation, nodes.at(-1));
   }
 

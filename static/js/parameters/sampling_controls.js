@@ -16,7 +16,7 @@ const PLAIN = 1; // temperature and top p of a model that recommends none
 export class SamplingControls {
   #controls;
   #onChange;
-  #recommended = {};
+  #recommended = null; // by the wire's names, once the model is known
   #maxModelLen = null;
   #sliders; // {field, output, origin, reset, name, wire}
   #numbers; // {field, error, label, name, limits}
@@ -43,7 +43,7 @@ export class SamplingControls {
 
   /** What a model recommends, and how long its answers can be. @param {object|null} model an entry of `/v1/models` */
   set model(model) {
-    this.#recommended = model?.sampling_defaults ?? {};
+    this.#recommended = model === null ? null : (model.sampling_defaults ?? {});
     this.#maxModelLen = model?.max_model_len ?? null;
     const field = byId("max-tokens");
     if (this.#mostTokens === undefined) field.removeAttribute("max");
@@ -96,12 +96,13 @@ export class SamplingControls {
 
   #showSlider({ field, output, origin, reset, name, wire }) {
     const chosen = this.#controls.settings[name];
-    const recommended = this.#recommended[wire] ?? PLAIN;
+    const recommended = this.#recommended?.[wire] ?? PLAIN;
+    const isRecommended = this.#recommended === null || wire in this.#recommended;
     field.value = String(chosen ?? recommended);
     output.textContent = (chosen ?? recommended).toFixed(2);
     output.classList.toggle("recommended", chosen === null);
-    reset.textContent = words.parameters.reset(recommended.toFixed(2));
-    if (chosen === null) origin.replaceChildren(words.parameters.recommended);
+    reset.textContent = (isRecommended ? words.parameters.reset : words.parameters.resetToUsual)(recommended.toFixed(2));
+    if (chosen === null) origin.replaceChildren(isRecommended ? words.parameters.recommended : words.parameters.usual);
     else origin.replaceChildren(reset);
   }
 

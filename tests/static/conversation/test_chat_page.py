@@ -233,6 +233,7 @@ async def test_a_call_is_a_card_and_its_result_goes_back(browser: Browser, serve
 
 async def test_parameters_explain_themselves_and_are_sent(browser: Browser, server: RunningServer) -> None:
     page = await open_chat(browser, server.url)
+    assert await page.text("#temperature-note + .origin") == "The usual value. The model recommends none."
     await page.evaluate("document.querySelector('#more-parameters').open = true")
     await page.wait_for("document.querySelector('#parameter-min_p-note').textContent.includes('0 to 1')")
     await set_field(page, "parameter-min_p", "0.25")

@@ -84,6 +84,9 @@ async def test_conversations_are_found_renamed_taken_away_and_brought_back(page:
     await page.wait_for(f"{ENTRIES}.length === 2")
     await set_value(page, "#conversation-search", "sky")
     await page.wait_for(f"{ENTRIES}.join() === 'Why is the sky blue?'")
+    await page.evaluate("document.querySelector('#conversation-search').focus()")
+    await page.press("Enter")  # opens the first that is found
+    await page.wait_for("document.querySelector('.message.user .content')?.textContent === 'Why is the sky blue?'")
     await page.click("#conversations .tools button")
     await set_value(page, ".rename input", "Colours of the air")
     await page.evaluate("document.querySelector('.rename').requestSubmit()")

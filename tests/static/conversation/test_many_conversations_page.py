@@ -13,6 +13,7 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, eventually, quiet_logs, server_starter
 from tests.static.conversation.test_chat_page import LAST, READY, answer, ask, reload, shown
 from tests.static.support.devtools import Browser, Page
+from tests.static.test_tokens_page import set_value
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
@@ -21,6 +22,7 @@ pytestmark = [
 
 INPUT = "document.querySelector('#chat-input').value"
 DOTS = "document.querySelectorAll('#conversations .dot.KIND').length"
+WAITS = "(document.querySelector('#chat-next').hidden === false)"
 LATER = "new Promise((resolve) => setTimeout(() => resolve(true), 600))"  # drafts and answers are kept by then
 
 # Keeps a conversation of 600 messages, as an import does.
@@ -145,5 +147,54 @@ async def test_a_long_conversation_opens_at_its_end_and_is_there_to_its_beginnin
     await page.evaluate(f"{log}.scrollTop = 0")
     await page.click("#chat-end:not([hidden])")
     await page.wait_for(f"{gap} < 60")
+    assert page.complaints() == []
+    await page.close()
+
+
+async def test_a_message_entered_during_an_answer_is_sent_after_it_also_behind_another_conversation(
+    browser: Browser, server: RunningServer
+) -> None:
+    engine = server.engine
+    page = await open_page(browser, server)
+    await set_value(page, "#system", "Be brief.")
+
+    async def answer_all(number: int) -> None:
+        """Steps until so many requests have been answered."""
+        while engine.running or len(engine.submitted) < number:
+            engine.step()
+            await asyncio.sleep(0.01)
+
+    await ask(page, "one")
+    await eventually(lambda: len(engine.running) == 1)
+    await ask(page, "two")
+    await page.wait_for(WAITS)
+    await page.type(" more")
+    await page.wait_for(f"!{WAITS}")  # a change holds it back
+    await page.press("Enter")
+    await page.wait_for(WAITS)
+    await answer_all(2)
+    await page.wait_for(f"{LAST}?.dataset.finish === 'stop' && {LAST}.textContent.includes('TWO MORE')")
+    assert await page.evaluate(f"{WAITS} === false && {INPUT} === ''")
+
+    await ask(page, "three")
+    await eventually(lambda: len(engine.running) == 1)
+    await ask(page, "four")
+    await page.wait_for(WAITS)
+    await new_chat(page)
+    assert await page.evaluate(f"{WAITS} === false && {INPUT} === ''")
+    await set_value(page, "#system", "Be long.")
+    await answer_all(4)
+    assert b"Be brief." in bytes(engine.submitted[-1].prompt_token_ids)
+    await open_entry(page, "one")
+    await page.wait_for(f"{LAST}?.textContent.includes('FOUR')")
+    assert [text.upper() for text in (await shown(page))[-4::2]] == ["THREE", "FOUR"]
+
+    await ask(page, "five")
+    await eventually(lambda: len(engine.running) == 1)
+    await ask(page, "six")
+    await page.wait_for(WAITS)
+    await page.press("Escape")
+    await page.wait_for(f"{LAST}?.dataset.finish === 'abort' && !{WAITS}")
+    assert await page.evaluate(INPUT) == "six"
     assert page.complaints() == []
     await page.close()

@@ -126,6 +126,7 @@ async def test_a_tool_that_is_allowed_runs_alone_until_it_is_asked_for_again(
     await ask(page, "again the tide")
     await page.wait_for(f"{ANSWERS} === 4")
     assert len(mcp.calls) == 2
+    assert await page.evaluate(f"{OFFERED} === 0 && document.querySelectorAll('.call + button').length === 0")
     await page.click("#chat-tools")
     await page.wait_for("!document.querySelector('#tools-allowed').hidden")
     assert "tide" in await page.text("#tools-allowed-names")
