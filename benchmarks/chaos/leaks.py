@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,14 @@ def _sum(stats: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _replicas_of(pid: int) -> list[int]:
     """The processes of a router's replicas: children of it that lead a session of their own, on Linux."""
-    found = (int(child) for each in Path(f"/proc/{pid}/task").glob("*/children") for child in each.read_text().split())
-    return sorted(child for child in found if os.getsid(child) == child)
+    replicas = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # a thread of the router has ended meanwhile; it has left its children to another one
+            for child in map(int, children.read_text().split()):
+                with suppress(ProcessLookupError):  # it has ended
+                    if os.getsid(child) == child:
+                        replicas.append(child)
+    return sorted(replicas)
 
 
 def _count_descriptors(pid: int) -> int:

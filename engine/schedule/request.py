@@ -101,11 +101,6 @@ class Request:
         self.is_plain = all(extra is None for extra in extras)
 
     @property
-    def pages(self) -> list[CachePage]:
-        """Its pages in the first group of layers."""
-        return self.tables[0]
-
-    @property
     def num_tokens(self) -> int:
         """Tokens of the sequence, those in flight included."""
         return len(self.token_ids) + self.num_in_flight_tokens

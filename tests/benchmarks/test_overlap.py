@@ -79,7 +79,7 @@ def test_every_page_is_used_before_the_first_figure(streams: int, output_len: in
             length = len(prompt) + load.num_output_tokens
             scheduler.add(Request(f"{load.seed}-{index}", prompt, greedy(load.num_output_tokens), 0, max_length=length))
         while (plan := scheduler.schedule()) is not None:
-            used.update(page.page_id for request in plan.requests for page in request.pages)
+            used.update(page.page_id for request in plan.requests for page in request.tables[0])
             scheduler.commit(plan, StepResult([draw.randrange(50_000) for _ in range(sum(plan.samples))]))
         return Rate(1.0)
 

@@ -99,4 +99,4 @@ def test_every_request_gets_what_it_gets_alone_whatever_happens(
         assert outcome.finish_reason is (FinishReason.STOP if ended_by_eos else FinishReason.LENGTH)
     assert world.scheduler.counters.num_dequeued == len(expected)
     for request in requests.values():
-        assert (request.num_in_flight_steps, request.num_in_flight_tokens, request.pages) == (0, 0, [])
+        assert (request.num_in_flight_steps, request.num_in_flight_tokens, request.tables) == (0, 0, [[]])

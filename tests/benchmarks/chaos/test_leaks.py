@@ -46,7 +46,7 @@ def test_what_is_left_is_reported(change: dict[str, Any], failure: str | None) -
         assert failure in failures[0]
 
 
-async def test_a_router_has_what_it_and_its_replicas_have() -> None:
+async def test_a_router_has_what_it_and_its_replicas_have(monkeypatch: pytest.MonkeyPatch) -> None:
     stats = {**STATS, "num_active_pages": 1, "device": "cpu"}
 
     async def health(_request: web.Request) -> web.Response:
@@ -59,14 +59,25 @@ async def test_a_router_has_what_it_and_its_replicas_have() -> None:
     app = web.Application()
     app.router.add_get("/health", health)
     app.router.add_get("/metrics", metrics)
-    replica = await asyncio.create_subprocess_exec(
-        sys.executable, "-S", "-c", "input()", stdin=subprocess.PIPE, start_new_session=True
-    )
+    replica, lost = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-S", "-c", "input()", stdin=subprocess.PIPE, start_new_session=True
+        )
+        for _ in range(2)
+    ]
+    session_of = os.getsid
+
+    def session_of_those_left(pid: int) -> int:
+        if pid == lost.pid:
+            raise ProcessLookupError(f"process {pid} has ended since it was found")
+        return session_of(pid)
+
+    monkeypatch.setattr(os, "getsid", session_of_those_left)
     try:
         async with TestServer(app) as server, ClientSession() as session:
             state = await ServerState.of(session, str(server.make_url("/")).rstrip("/"), os.getpid())
     finally:
-        await replica.communicate(b"\n")
+        await asyncio.gather(replica.communicate(b"\n"), lost.communicate(b"\n"))
     assert state.num_streams == 3
     assert state.stats == {name: 2 * value for name, value in stats.items() if isinstance(value, int)}
     assert state.num_tasks == 9
