@@ -199,12 +199,15 @@ class EngineClient:
         return stream
 
     def _check_pictures(self, pictures: Sequence[PromptPicture]) -> None:
-        """Raises InvalidParameter: the encoder has no program for a picture of this size."""
+        """Raises InvalidParameter: the encoder has no program for a picture of this size, or of this shape."""
         taken = self.model_info.pictures
         most = 0 if taken is None else taken.max_tokens
+        shape = () if taken is None else taken.pixels_shape
         for picture in pictures:
             if picture.num_tokens > most:
                 raise InvalidParameter("pictures", f"a picture has {picture.num_tokens} tokens; the limit is {most}")
+            if shape and picture.pixels.shape != (picture.num_tokens * shape[0] // most, *shape[1:]):
+                raise InvalidParameter("pictures", f"the encoder takes no pixels of shape {picture.pixels.shape}")
 
     async def embed(
         self, prompt_token_ids: Sequence[int], pooling: Pooling, *, priority: int = 0, tenant: str = "",

@@ -101,6 +101,7 @@ class PictureInput(NamedTuple):
     most: int  # different ones in one prompt, or of any size: such multiples of all
     max_tokens: int  # positions of the largest picture
     uses_mrope: bool = False  # whether its tokens are rotated by their rows and columns
+    pixels_shape: tuple[int, ...] = ()  # of the largest picture; empty: any
 
 
 @dataclass(frozen=True, slots=True, eq=False)

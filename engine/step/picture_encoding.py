@@ -134,5 +134,11 @@ def picture_input(encoder: VisionEncoder | None, layout: KVLayout, max_model_len
     num_kept = layout.pictures[0] // encoder.num_tokens
     max_tokens = encoder.buckets(max_model_len)[-1]
     return PictureInput(
-        encoder.height, encoder.width, encoder.num_tokens, num_kept, max_tokens, uses_mrope=encoder.uses_mrope
+        encoder.height,
+        encoder.width,
+        encoder.num_tokens,
+        num_kept,
+        max_tokens,
+        uses_mrope=encoder.uses_mrope,
+        pixels_shape=encoder.pixels_shape(max_tokens),
     )

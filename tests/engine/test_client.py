@@ -247,6 +247,12 @@ async def test_the_queue_is_bounded_in_the_pixels_of_pictures(make_client, monke
     client.model_info = dataclasses.replace(client.model_info, pictures=PictureInput(1, 1, 1, 8, max_tokens=1))
     with pytest.raises(InvalidParameter, match="a picture has 2 tokens; the limit is 1"):
         client.submit([1, 2], greedy(2), pictures=[PromptPicture(0, 2, b"digest", np.zeros((2,), np.uint8))])
+    shaped = PictureInput(0, 0, 1, 8, max_tokens=2, pixels_shape=(8, 3))
+    client.model_info = dataclasses.replace(client.model_info, pictures=shaped)
+    for shape in ((2, 3), (4, 2), (8, 3)):  # and not (4, 3): too few patches, larger ones, those of two tokens
+        with pytest.raises(InvalidParameter, match="the encoder takes no pixels of shape"):
+            client.submit([1, 2], greedy(2), pictures=[PromptPicture(0, 1, b"digest", np.zeros(shape, np.uint8))])
+    client.model_info = dataclasses.replace(client.model_info, pictures=PictureInput(1, 1, 1, 8, max_tokens=1))
     engine.gate.clear()
     streams = [client.submit([1], greedy(2)) for _ in range(2)]
     while engine.scheduler.num_running < 2:

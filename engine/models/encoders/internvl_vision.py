@@ -67,6 +67,8 @@ class InternVLVision(VisionEncoder):
             raise vision.error("num_attention_heads", f"it must divide hidden_size ({inner})")
         if image % patch:
             raise vision.error("image_size", f"it must be a multiple of patch_size ({patch})")
+        if (image // patch) ** 2 > _MOST:  # where there is a tensor of positions, its shape would tell
+            raise vision.error("image_size", f"tiles of at most {_MOST} patches are served")
         if vision.integer("num_channels", least=1) not in (None, 3):
             raise vision.error("num_channels", "pictures have 3")
         if vision.text("norm_type") not in (None, "layer_norm", "rms_norm"):

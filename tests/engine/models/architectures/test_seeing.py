@@ -140,3 +140,10 @@ def test_another_type_is_refused(name: str) -> None:
     config, names = golden(name)
     with pytest.raises(ModelError, match=f'model_type is "qwen3_vl"; of this architecture it must be "{name}"'):
         read(name, config | {"model_type": "qwen3_vl"}, names)
+
+
+def test_tiles_of_very_many_patches_are_refused() -> None:
+    config, names = golden("internvl")
+    vision = config["vision_config"] | {"image_size": 4096, "use_absolute_position_embeddings": False}
+    with pytest.raises(ModelError, match="image_size is 4096; tiles of at most 65536 patches are served"):
+        read("internvl", config | {"vision_config": vision}, names)
