@@ -605,7 +605,7 @@ def with_gguf_names(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
         tensors = gemma_twins.with_joined_streams(tensors)
     if config["model_type"] == "internlm2":
         tensors = gpt_twins.with_split_qkv(tensors, config)
-    if config["architectures"] == ["BailingMoeForCausalLM"]:
+    if config.get("architectures") == ["BailingMoeForCausalLM"]:
         tensors = mixture_twins.with_split_qkv(tensors, config)
     if config["model_type"] in ("plamo2", "plamo3"):
         tensors = plamo_twins.converted(tensors)
