@@ -281,6 +281,8 @@ def prompts(*lengths: int) -> list[list[int]]:
 @pytest.mark.parametrize("chunk", [32, 100])
 def test_logits_equal_the_reference(folder: Path, backend: Backend, chunk: int) -> None:
     """Of prompt chunks and decode rows side by side."""
+    if backend.name == "xla" and chunk == 100 and not IS_FULL:
+        pytest.skip("XLA's chunks of 32 are compared; EAGRE_FULL=1 compiles it for chunks of 100 too")
     steps = ForwardSteps.load(folder, configuration(backend), QUICK_TO_COMPILE)
     sequences = prompts(5, 150, 90)
     got = steps.logits(sequences, num_decoded=3, chunk=chunk)
