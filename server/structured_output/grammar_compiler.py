@@ -34,7 +34,7 @@ from server.structured_output.sandboxed_compiler import SandboxedCompiler
 
 MAX_CACHED = 128
 MAX_CACHED_BYTES = 1 << 20  # of sources
-MAX_CACHED_MEMORY = 128 << 20  # bytes that the cached grammars take; a schema takes a third of 1 MiB, a hard one 10
+MAX_CACHED_MEMORY = 128 << 20  # bytes that the cached grammars take; a schema takes a third of 1 MiB, a hard one 80
 NUM_THREADS = 2  # for simple grammars
 NUM_HARD_THREADS = 1  # a hard grammar takes no more than a part of one core
 # Linux gives a thread of this nice value a tenth of the time that the engine's threads get, where all want one core.

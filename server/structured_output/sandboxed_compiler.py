@@ -29,7 +29,6 @@ START = "from server.structured_output.compile_worker import run; run()"
 _CANNOT_START = "no process can be started that tries the grammar; try again later"
 BACKGROUND_START = "start of a grammar worker"  # the name of a thread that has a process ready before it is needed
 START_SECONDS = 120.0  # that a process may take until it is ready; usually it takes less than one
-MAX_COMPILED_BYTES = 32 << 20  # of a grammar; whoever frees it holds the interpreter lock for a millisecond a mebibyte
 IDLE_SECONDS = 30.0  # after which a process without a grammar ends; each has tens of megabytes of memory
 _BUSY = "the machine is too busy to try the grammar now; try again later"
 
@@ -73,9 +72,6 @@ class SandboxedCompiler:
             QueueFull: the machine is too busy for a compilation, or for one process more.
         """
         verdict = self._try(grammar)
-        if verdict.num_bytes > MAX_COMPILED_BYTES:
-            most = MAX_COMPILED_BYTES >> 20
-            raise InvalidGrammar(f"it takes {verdict.num_bytes >> 20} MiB of memory when compiled; the limit is {most}")
         compiled = CompiledGrammar.from_lark(verdict.lark, vocabulary, limits_digits=has_bounded_digits(grammar))
         compiled.num_bytes = verdict.num_bytes
         return compiled

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from engine.models.encoders.patch_vision import BLOCK, PREFIX, PatchVision, attend, of_layer, rotated, single_leaf
+from engine.models.encoders.vision_encoder import MAX_SIZE
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Stored
@@ -22,7 +23,6 @@ _PROJECTION = "embed_vision.embedding_projection.weight"
 _LAYERS = "encoder.layers"
 _COLOURS = 255
 _THETA = 100.0
-_MOST = 1 << 16  # of any size
 # Where config.json says nothing; source: transformers' Gemma4VisionConfig.
 _DEFAULTS: dict[str, Any] = {
     "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 16, "num_attention_heads": 12,
@@ -64,7 +64,7 @@ class Gemma4Vision(PatchVision):
         if vision.flag("attention_bias"):
             raise vision.error("attention_bias", "biases are not served")
         inner, feeding, depth, heads, head_dim, patch, merge, places = (
-            vision.required_integer(name, least=1, most=_MOST) for name in _DEFAULTS
+            vision.required_integer(name, least=1, most=MAX_SIZE) for name in _DEFAULTS
         )
         if vision.integer("num_key_value_heads", least=1) not in (None, heads):
             raise vision.error("num_key_value_heads", f"it must be that of heads, {heads}")

@@ -12,17 +12,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from engine.interface.types import IMAGENET_MEAN, IMAGENET_STD
-from engine.models.encoders.patch_vision import PREFIX, attend, of_layer, rms_norm, single_leaf
+from engine.models.encoders.patch_vision import (
+    PREFIX,
+    attend,
+    of_layer,
+    prefixes_of,
+    rms_norm,
+    single_leaf,
+    single_leaves,
+)
 from engine.models.encoders.siglip import ACTIVATIONS, layer_norm, read_activation
-from engine.models.encoders.vision_encoder import VisionEncoder
+from engine.models.encoders.vision_encoder import MAX_SIZE, VisionEncoder
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Stored
 
 _FIRST = "embeddings.cls_token"  # the first tensor of the tower
-_PROJECTION = "multi_modal_projector.linear_1.weight"
 _COLOURS = 255
-_MOST = 1 << 16  # of any size
 _QUERY_KEY_EPSILON, _PROJECTOR_EPSILON = 1e-6, 1e-5
 # Where config.json says nothing; source: transformers' InternVLVisionConfig.
 _DEFAULTS: dict[str, Any] = {
@@ -54,21 +60,20 @@ class InternVLVision(VisionEncoder):
     @classmethod
     def read(cls, config: JsonFile, tensor_names: Set[str], hidden_size: int) -> InternVLVision | None:
         """Reads `config.json` of a folder; None where it has no tensors of an encoder. Raises ModelError."""
-        towers = [name.removesuffix(_FIRST) for name in tensor_names if name.endswith(_FIRST)]
-        projectors = [name.removesuffix("linear_1.weight") for name in tensor_names if name.endswith(_PROJECTION)]
-        if not towers or not projectors:
+        prefixes = prefixes_of(tensor_names, _FIRST)
+        if prefixes is None:
             return None
         vision = (config.table("vision_config") or JsonFile(config.path, {})).with_defaults(_DEFAULTS)
         inner, feeding, num_layers, heads = (
-            vision.required_integer(name, least=1, most=_MOST) for name in list(_DEFAULTS)[:4]
+            vision.required_integer(name, least=1, most=MAX_SIZE) for name in list(_DEFAULTS)[:4]
         )
         image, patch = (_read_side(vision, name) for name in ("image_size", "patch_size"))
         if inner % heads:
             raise vision.error("num_attention_heads", f"it must divide hidden_size ({inner})")
         if image % patch:
             raise vision.error("image_size", f"it must be a multiple of patch_size ({patch})")
-        if (image // patch) ** 2 > _MOST:  # where there is a tensor of positions, its shape would tell
-            raise vision.error("image_size", f"tiles of at most {_MOST} patches are served")
+        if (image // patch) ** 2 > MAX_SIZE:  # where there is a tensor of positions, its shape would tell
+            raise vision.error("image_size", f"tiles of at most {MAX_SIZE} patches are served")
         if vision.integer("num_channels", least=1) not in (None, 3):
             raise vision.error("num_channels", "pictures have 3")
         if vision.text("norm_type") not in (None, "layer_norm", "rms_norm"):
@@ -82,7 +87,7 @@ class InternVLVision(VisionEncoder):
             raise config.error("downsample_ratio", f"its reciprocal must divide the {side} patches of a tile's side")
         return cls(
             height=image, width=image, num_tokens=(side // factor) ** 2, num_layers=num_layers,
-            hidden_size=hidden_size, sees_both_ways=False, tower_prefix=towers[0], projector_prefix=projectors[0],
+            hidden_size=hidden_size, sees_both_ways=False, tower_prefix=prefixes[0], projector_prefix=prefixes[1],
             inner_size=inner, intermediate_size=feeding, num_heads=heads, patch_size=patch, scale_factor=factor,
             epsilon=vision.positive_number("layer_norm_eps") or 1e-6,
             activation=read_activation(vision, "hidden_act", "gelu"),
@@ -110,7 +115,7 @@ class InternVLVision(VisionEncoder):
         query_key_norms = [self._layered(f"{kind}_norm", (inner,), f"attention.{kind}_norm.weight") for kind in "qk"]
         return (
             single_leaf("class", (1, 1, inner), f"{embeddings}cls_token"),
-            *_singles("patch", (inner, 3, patch, patch), f"{embeddings}patch_embeddings.projection"),
+            *single_leaves("patch", (inner, 3, patch, patch), f"{embeddings}patch_embeddings.projection"),
             *([single_leaf("position", places, f"{embeddings}position_embeddings")] if self.has_position else []),
             *self._with_bias("norm1", (inner,), "layernorm_before", has_bias=has_norm_bias),
             *self._with_bias("qkv", (inner, inner), *kinds, has_bias=self.has_qkv_bias),
@@ -121,10 +126,10 @@ class InternVLVision(VisionEncoder):
             *self._with_bias("up", (feeding, inner), "mlp.fc1"),
             *self._with_bias("down", (inner, feeding), "mlp.fc2"),
             self._layered("scale2", (inner,), "lambda_2"),
-            *(_singles("last_norm", (inner,), f"{self.tower_prefix}layernorm") if self.has_last_norm else ()),
-            *_singles("projector_norm", (merged,), f"{projector}layer_norm"),
-            *_singles("projection1", (hidden, merged), f"{projector}linear_1"),
-            *_singles("projection2", (hidden, hidden), f"{projector}linear_2"),
+            *(single_leaves("last_norm", (inner,), f"{self.tower_prefix}layernorm") if self.has_last_norm else ()),
+            *single_leaves("projector_norm", (merged,), f"{projector}layer_norm"),
+            *single_leaves("projection1", (hidden, merged), f"{projector}linear_1"),
+            *single_leaves("projection2", (hidden, hidden), f"{projector}linear_2"),
         )
 
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
@@ -185,11 +190,6 @@ class InternVLVision(VisionEncoder):
         return leaves
 
 
-def _singles(leaf: str, shape: tuple[int, ...], name: str) -> tuple[Leaf, Leaf]:
-    """Weights outside the layers, and their biases."""
-    return single_leaf(leaf, shape, f"{name}.weight"), single_leaf(f"{leaf}_bias", shape[:1], f"{name}.bias")
-
-
 def _read_side(vision: JsonFile, name: str) -> int:
     """The side of a square, which may be stated twice; raises ModelError."""
     value = vision.value(name)
@@ -197,13 +197,13 @@ def _read_side(vision: JsonFile, name: str) -> int:
         vision = vision.with_values({name: value[0]})
     elif isinstance(value, list):
         raise vision.error(name, "it must be one number, or the same one twice")
-    return vision.required_integer(name, least=1, most=_MOST)
+    return vision.required_integer(name, least=1, most=MAX_SIZE)
 
 
 def _read_factor(config: JsonFile) -> int:
     """Patches on a side of the squares that become tokens; raises ModelError."""
     ratio = config.positive_number("downsample_ratio") or 0.5
-    factor = round(min(1 / ratio, _MOST))
+    factor = round(min(1 / ratio, MAX_SIZE))
     if factor < 1 or not math.isclose(factor * ratio, 1):
         raise config.error("downsample_ratio", "it must be the reciprocal of a whole number")
     return factor

@@ -10,17 +10,25 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from engine.models.encoders.patch_vision import BLOCK, PREFIX, PatchVision, attend, of_layer, single_leaf
+from engine.models.encoders.patch_vision import (
+    BLOCK,
+    PREFIX,
+    PatchVision,
+    attend,
+    of_layer,
+    prefixes_of,
+    single_leaf,
+    single_leaves,
+)
 from engine.models.encoders.siglip import ACTIVATIONS, layer_norm, read_activation
+from engine.models.encoders.vision_encoder import MAX_SIZE
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf
 
 _FIRST = "embeddings.patch_embedding.weight"  # the first tensor of the tower
-_PROJECTION = "multi_modal_projector.linear_1.weight"
 _LAYERS = "encoder.layers"
 _PIXELS = 127.5  # a colour of so much is 0, and one of 0 is -1
-_MOST = 1 << 16  # of any size
 _MERGE_SIZE, _PROJECTED = 2, 2560  # where config.json says nothing; source: transformers' Lfm2VlConfig
 _PROJECTOR_EPSILON = 1e-5
 # Likewise; source: transformers' Siglip2VisionConfig.
@@ -48,15 +56,14 @@ class Lfm2Vision(PatchVision):
     @classmethod
     def read(cls, config: JsonFile, tensor_names: Set[str], hidden_size: int) -> Lfm2Vision | None:
         """Reads `config.json` of a folder; None where it has no tensors of an encoder. Raises ModelError."""
-        towers = [name.removesuffix(_FIRST) for name in tensor_names if name.endswith(_FIRST)]
-        projectors = [name.removesuffix("linear_1.weight") for name in tensor_names if name.endswith(_PROJECTION)]
-        if not towers or not projectors:
+        prefixes = prefixes_of(tensor_names, _FIRST)
+        if prefixes is None:
             return None
         vision = (config.table("vision_config") or JsonFile(config.path, {})).with_defaults(_DEFAULTS)
         if vision.text("model_type") not in (None, "siglip2_vision_model"):
             raise vision.error("model_type", 'of this architecture it must be "siglip2_vision_model"')
         inner, feeding, num_layers, heads, patch, num_places = (
-            vision.required_integer(name, least=1, most=_MOST) for name in _DEFAULTS
+            vision.required_integer(name, least=1, most=MAX_SIZE) for name in _DEFAULTS
         )
         side = math.isqrt(num_places)
         if inner % heads:
@@ -67,12 +74,12 @@ class Lfm2Vision(PatchVision):
             raise vision.error("num_channels", "pictures have 3")
         return cls(
             height=0, width=0, num_tokens=BLOCK, num_layers=num_layers, hidden_size=hidden_size, sees_both_ways=False,
-            prefix=towers[0], inner_size=inner, intermediate_size=feeding, num_heads=heads, patch_size=patch,
-            merge_size=config.integer("downsample_factor", least=1, most=_MOST) or _MERGE_SIZE,
-            projector_prefix=projectors[0], num_places_a_side=side,
+            prefix=prefixes[0], inner_size=inner, intermediate_size=feeding, num_heads=heads, patch_size=patch,
+            merge_size=config.integer("downsample_factor", least=1, most=MAX_SIZE) or _MERGE_SIZE,
+            projector_prefix=prefixes[1], num_places_a_side=side,
             epsilon=vision.positive_number("layer_norm_eps") or 1e-6,
             activation=read_activation(vision, "hidden_act", "gelu_pytorch_tanh"),
-            projected_size=config.integer("projector_hidden_size", least=1, most=_MOST) or _PROJECTED,
+            projected_size=config.integer("projector_hidden_size", least=1, most=MAX_SIZE) or _PROJECTED,
             projector_activation=read_activation(config, "projector_hidden_act", "gelu"),
             has_projector_norm=config.flag("projector_use_layernorm") is not False,
             has_projector_bias=config.flag("projector_bias") is not False,
@@ -81,16 +88,16 @@ class Lfm2Vision(PatchVision):
     def leaves(self) -> tuple[Leaf, ...]:
         inner, feeding, patch, tower = self.inner_size, self.intermediate_size, self.patch_size, self.prefix
         kinds = tuple(f"self_attn.{kind}_proj" for kind in "qkv")
-        norm = self._singles("projector_norm", (self.merged_size,), f"{self.projector_prefix}layer_norm")
-        first = self._singles(
+        norm = single_leaves("projector_norm", (self.merged_size,), f"{self.projector_prefix}layer_norm")
+        first = single_leaves(
             "projection1", (self.projected_size, self.merged_size), f"{self.projector_prefix}linear_1"
         )
-        second = self._singles(
+        second = single_leaves(
             "projection2", (self.hidden_size, self.projected_size), f"{self.projector_prefix}linear_2"
         )
         num_kept = 2 if self.has_projector_bias else 1
         return (
-            *self._singles("patch", (inner, 3 * patch**2), f"{tower}embeddings.patch_embedding"),
+            *single_leaves("patch", (inner, 3 * patch**2), f"{tower}embeddings.patch_embedding"),
             single_leaf("position", (self.num_places_a_side**2, inner), f"{tower}embeddings.position_embedding.weight"),
             *self._layers("norm1", (inner,), "layer_norm1"),
             *self._layers("qkv", (inner, inner), *kinds),
@@ -98,7 +105,7 @@ class Lfm2Vision(PatchVision):
             *self._layers("norm2", (inner,), "layer_norm2"),
             *self._layers("up", (feeding, inner), "mlp.fc1"),
             *self._layers("down", (inner, feeding), "mlp.fc2"),
-            *self._singles("last_norm", (inner,), f"{tower}post_layernorm"),
+            *single_leaves("last_norm", (inner,), f"{tower}post_layernorm"),
             *(norm if self.has_projector_norm else ()),
             *first[:num_kept],
             *second[:num_kept],
@@ -158,8 +165,3 @@ class Lfm2Vision(PatchVision):
         """The weights of each layer, and their biases."""
         weights = self.layered(leaf, shape, *(f"{name}.weight" for name in names), where=_LAYERS)
         return weights, self.layered(f"{leaf}_bias", shape[:1], *(f"{name}.bias" for name in names), where=_LAYERS)
-
-    @staticmethod
-    def _singles(leaf: str, shape: tuple[int, ...], name: str) -> tuple[Leaf, Leaf]:
-        """Weights outside the layers, and their biases."""
-        return single_leaf(leaf, shape, f"{name}.weight"), single_leaf(f"{leaf}_bias", shape[:1], f"{name}.bias")

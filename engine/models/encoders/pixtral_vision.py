@@ -17,23 +17,23 @@ from engine.models.encoders.patch_vision import (
     PatchVision,
     attend,
     of_layer,
+    prefixes_of,
     rms_norm,
     rotated,
     single_leaf,
 )
 from engine.models.encoders.siglip import ACTIVATIONS, read_activation
+from engine.models.encoders.vision_encoder import MAX_SIZE
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf
 
 _FIRST = "patch_conv.weight"  # the first tensor of the encoder
-_PROJECTION = "multi_modal_projector.linear_1.weight"
 _LAYERS = "transformer.layers"
 _EPSILON = 1e-5
 _THETA = 10_000.0
 _LAST_LAYER = -1
 _COLOURS = 255
-_MOST = 1 << 16  # of any size
 # Where config.json says nothing; source: transformers' Mistral3Config and PixtralVisionConfig.
 _DEFAULTS: dict[str, Any] = {
     "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
@@ -63,15 +63,14 @@ class PixtralVision(PatchVision):
         Args:
             epsilon: of the norms of the text model.
         """
-        towers = [name.removesuffix(_FIRST) for name in tensor_names if name.endswith(_FIRST)]
-        projectors = [name.removesuffix("linear_1.weight") for name in tensor_names if name.endswith(_PROJECTION)]
-        if not towers or not projectors:
+        prefixes = prefixes_of(tensor_names, _FIRST)
+        if prefixes is None:
             return None
         vision = (config.table("vision_config") or JsonFile(config.path, {})).with_defaults(_DEFAULTS)
         if vision.text("model_type") not in (None, "pixtral"):
             raise vision.error("model_type", 'of this architecture it must be "pixtral"')
         inner, feeding, num_layers, heads, patch, image = (
-            vision.required_integer(name, least=1, most=_MOST) for name in _DEFAULTS
+            vision.required_integer(name, least=1, most=MAX_SIZE) for name in _DEFAULTS
         )
         if inner % (4 * heads):
             raise vision.error("num_attention_heads", f"hidden_size ({inner}) must be a multiple of 4 times as many")
@@ -81,12 +80,12 @@ class PixtralVision(PatchVision):
             raise vision.error("num_channels", "pictures have 3")
         if config.value("vision_feature_layer") not in (None, _LAST_LAYER):
             raise config.error("vision_feature_layer", f"it must be {_LAST_LAYER}, the last layer")
-        merge = config.integer("spatial_merge_size", least=1, most=_MOST) or _MERGE_SIZE
+        merge = config.integer("spatial_merge_size", least=1, most=MAX_SIZE) or _MERGE_SIZE
         side = max(image // (patch * merge), 1)
         return cls(
             height=0, width=0, num_tokens=BLOCK, num_layers=num_layers, hidden_size=hidden_size, sees_both_ways=False,
-            prefix=towers[0], inner_size=inner, intermediate_size=feeding, num_heads=heads, patch_size=patch,
-            merge_size=merge, projector_prefix=projectors[0], max_tokens=min(side**2, cls.largest[-1]),
+            prefix=prefixes[0], inner_size=inner, intermediate_size=feeding, num_heads=heads, patch_size=patch,
+            merge_size=merge, projector_prefix=prefixes[1], max_tokens=min(side**2, cls.largest[-1]),
             theta=_read_theta(vision), activation=read_activation(vision, "hidden_act", "gelu"),
             projector_activation=read_activation(config, "projector_hidden_act", "gelu"), projector_epsilon=epsilon,
             has_projector_bias=config.flag("multimodal_projector_bias") is True,

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from engine.models.encoders.vision_encoder import MAX_SIZE
 from engine.weights.formats.fields import Fields
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Stored
 
 _PIXELS = 127.5  # a colour of so much is 0, and one of 0 is -1
 _QUERIES_AT_ONCE = 256
-_MOST = 1 << 16  # of any size
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu_pytorch_tanh": lambda x: jax.nn.gelu(x, approximate=True),
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
@@ -42,18 +42,18 @@ class Siglip:
     def read(cls, config: Fields) -> Siglip:
         """Reads the `vision_config` of a folder; raises ModelError."""
         hidden, heads = (
-            config.required_integer(name, least=1, most=_MOST) for name in ("hidden_size", "num_attention_heads")
+            config.required_integer(name, least=1, most=MAX_SIZE) for name in ("hidden_size", "num_attention_heads")
         )
         if hidden % heads:
             raise config.error("num_attention_heads", f"it must divide hidden_size ({hidden})")
-        image, patch = (config.required_integer(name, least=1, most=_MOST) for name in ("image_size", "patch_size"))
+        image, patch = (config.required_integer(name, least=1, most=MAX_SIZE) for name in ("image_size", "patch_size"))
         if config.integer("num_channels", least=1) not in (None, 3):
             raise config.error("num_channels", "pictures have 3")
         activation = read_activation(config, "hidden_act", "gelu_pytorch_tanh")
         return cls(
             hidden,
-            config.required_integer("intermediate_size", least=1, most=_MOST),
-            config.required_integer("num_hidden_layers", least=1, most=_MOST),
+            config.required_integer("intermediate_size", least=1, most=MAX_SIZE),
+            config.required_integer("num_hidden_layers", least=1, most=MAX_SIZE),
             heads,
             image,
             patch,

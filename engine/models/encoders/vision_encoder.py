@@ -9,6 +9,8 @@ import jax
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf
 
+MAX_SIZE = 1 << 16  # of each size that a configuration states
+
 
 @dataclass(frozen=True)
 class VisionEncoder(ABC):

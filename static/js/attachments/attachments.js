@@ -44,7 +44,7 @@ export class Attachments {
    * Reads files and adds them.
    *
    * @param {Iterable<File>} files
-   * @returns {Promise<string[]>} a sentence for each that cannot be attached
+   * @returns {Promise<string[]|null>} a sentence for each that cannot be attached; null where their message has gone
    */
   async add(files) {
     const generation = this.#generation;
@@ -58,7 +58,7 @@ export class Attachments {
       this.#show();
       try {
         const read = { name: file.name, ...(await this.#read(file)) };
-        if (generation !== this.#generation) return problems;
+        if (generation !== this.#generation) return null;
         const length = [...this.#files, read].reduce((sum, { text, url }) => sum + (text ?? url).length, 0);
         if (length > MAX_CHARACTERS) throw new Refused(words.attachments.tooMuch);
         this.#files = [...this.#files, read];

@@ -103,7 +103,8 @@ export class Composer {
   /** Another conversation is shown, or a new one has its address now: its draft stands in the fields. */
   open(conversation) {
     const isSame = conversation === this.#conversation;
-    const isEarly = this.#conversation === null && !this.isEmpty; // somebody was faster than the page
+    // Somebody was faster than the page: a file may still be read.
+    const isEarly = this.#conversation === null && !(this.isEmpty && this.#attachments.reading.length === 0);
     if (this.#conversation !== null && !isSame) this.#keepDraft();
     this.#conversation = conversation;
     byId("chat-next").hidden = !this.#next.has(conversation);
@@ -133,6 +134,7 @@ export class Composer {
     this.#showError("");
     announce("");
     const problems = await this.#attachments.add(files);
+    if (problems === null) return;
     this.#showError(problems.join(" "));
     if (problems.length < files.length) announce(words.attachments.attached(files.length - problems.length));
     this.#keepDraft();

@@ -24,8 +24,8 @@ from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.models.registry import ARCHITECTURES
 from engine.step.shapes import StepShape
 from sampling.host.params import SamplingParams
-from tests.engine.models.gguf_twins import write_gguf
 from tests.engine.models.same_model import assert_same_model
+from tests.engine.models.twins.gguf_twins import write_gguf
 from tests.forward_steps import QUICK_TO_COMPILE, ForwardSteps
 from tests.golden.architectures.tiny_weights import tiny_weights
 from tests.thoroughness import IS_FULL, some

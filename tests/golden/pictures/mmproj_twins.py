@@ -11,7 +11,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 
-from tests.engine.models.gguf_twins import write_gguf
+from tests.engine.models.twins.gguf_twins import write_gguf
 from tests.golden.architectures.tiny_weights import tiny_weights
 
 CLIP_MEAN, CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]

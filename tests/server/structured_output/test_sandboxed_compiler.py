@@ -116,16 +116,6 @@ def test_the_memory_of_a_grammar_is_measured(vocabulary: GrammarVocabulary) -> N
     assert max(sizes) < 1.5 * min(sizes)
 
 
-def test_a_grammar_that_takes_much_memory_is_refused(
-    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sandboxed_compiler, "MAX_COMPILED_BYTES", 1 << 20)
-    trials, remainders = compiler(), {"type": "integer", "multipleOf": 9973}
-    with pytest.raises(InvalidGrammar, match=r"takes [1-9]\d* MiB of memory when compiled; the limit is 1"):
-        trials(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(remainders)), vocabulary)
-    assert trials(SIMPLE, vocabulary).num_bytes < 1 << 20
-
-
 def test_one_process_serves_one_grammar_after_the_other(vocabulary: GrammarVocabulary) -> None:
     before, trials = children(), compiler()
     trials(SIMPLE, vocabulary)

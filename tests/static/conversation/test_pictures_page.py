@@ -156,6 +156,32 @@ async def test_a_message_may_be_a_picture_alone_and_names_the_conversation(page:
     assert await page.text("#chat-title") == "tide.png"
 
 
+async def test_a_picture_that_is_dropped_before_the_page_knows_its_conversations_stays(
+    browser: Browser, server: StubServer
+) -> None:
+    page = await browser.open("about:blank")
+    hold = """
+      const gate = new Promise((go) => (window.goOn = go));
+      const read = window.createImageBitmap;
+      Object.defineProperty(IDBRequest.prototype, "onsuccess", {
+        set(heard) { this.addEventListener("success", (event) => gate.then(() => heard.call(this, event))); },
+      });
+      window.createImageBitmap = (...file) => new Promise((go) => (window.goOnReading = go)).then(() => read(...file));
+    """
+    await page.send("Page.addScriptToEvaluateOnNewDocument", {"source": hold})
+    await page.send("Page.navigate", {"url": server.origin + "/"})
+    await page.wait_for(READY)
+    await page.evaluate(GIVE)
+    await give(page, ("tide.png", "image/png", SMALL))
+    await page.wait_for("window.goOnReading !== undefined")
+    assert await page.evaluate("document.querySelector('#chat-send').ariaDisabled") is None
+    await page.evaluate("window.goOn(), 1")
+    await page.wait_for("document.querySelector('#chat-send').ariaDisabled === 'false'")  # the conversation is open
+    await page.evaluate("window.goOnReading(), 1")
+    await attached(page, 1)
+    await page.close()
+
+
 @pytest.mark.parametrize("name", ["photo.png", "photo.bmp"])
 async def test_a_large_picture_is_made_smaller(page: Page, server: StubServer, name: str) -> None:
     """Also where the server does not read its format."""

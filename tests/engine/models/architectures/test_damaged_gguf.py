@@ -10,7 +10,7 @@ import pytest
 
 from engine.interface.errors import ModelError
 from engine.models.open_model import open_model
-from tests.engine.models.gguf_twins import write_gguf
+from tests.engine.models.twins.gguf_twins import write_gguf
 from tests.golden.architectures.tiny_weights import tiny_weights
 
 FOLDER = Path(__file__).parents[3] / "golden" / "architectures"

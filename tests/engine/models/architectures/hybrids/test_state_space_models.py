@@ -17,7 +17,7 @@ from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
 from engine.models.open_model import open_model
 from engine.models.parts.hybrids.layers import Run, runs_of
-from tests.engine.models.gguf_twins import write_gguf
+from tests.engine.models.twins.gguf_twins import write_gguf
 from tests.golden.architectures.tiny_weights import tiny_weights
 
 FOLDER = Path(__file__).parents[4] / "golden" / "architectures"

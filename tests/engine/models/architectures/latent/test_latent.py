@@ -15,8 +15,8 @@ from engine.models.architectures.latent.kimi_linear import KimiLinear
 from engine.models.architectures.latent.mistral4 import Mistral4
 from engine.models.parts.model import Model
 from engine.weights.formats.model_folder import JsonFile
-from tests.engine.models.gguf_twins import write_gguf
 from tests.engine.models.same_model import assert_same_model
+from tests.engine.models.twins.gguf_twins import write_gguf
 from tests.golden.architectures.tiny_weights import tiny_weights
 
 GOLDENS = Path(__file__).parents[4] / "golden" / "architectures"

@@ -21,8 +21,8 @@ from engine.models.architectures.mixtures.gpt_oss import GptOss
 from engine.models.open_model import open_model
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Precision
-from tests.engine.models.gguf_twins import write_gguf
 from tests.engine.models.same_model import assert_same_model
+from tests.engine.models.twins.gguf_twins import write_gguf
 from tests.forward_steps import ForwardSteps
 from tests.golden.architectures.tiny_weights import tiny_weights
 

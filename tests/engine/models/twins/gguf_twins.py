@@ -15,8 +15,8 @@ import gguf
 import numpy as np
 from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, GGUFWriter, RopeScalingType
 
-from tests.engine.models import gemma_twins, gpt_twins, mixture_twins, plamo_twins
-from tests.engine.models.mixture_twins import num_experts
+from tests.engine.models.twins import gemma_twins, gpt_twins, mixture_twins, plamo_twins
+from tests.engine.models.twins.mixture_twins import num_experts
 
 # What a transform takes and gives: the name in the folder, the values, and config.json.
 Transform = Callable[[str, np.ndarray, Mapping[str, Any]], np.ndarray]
