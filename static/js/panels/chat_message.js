@@ -27,7 +27,8 @@ export class MessageView {
    *   regenerate: (node: object) => void, continue: (node: object) => void, remove: (node: object) => void,
    *   inspect: (node: object) => void, shorten: () => void, create: () => void,
    *   answerCalls: (node: object, results: object) => void, resultsOf: (node: object) => object[],
-   *   runnerOf: Function, isAllowed: Function, allow: Function, run: Function}} actions the last four take a call, see `ToolCards`
+   *   runnerOf: Function, isAllowed: Function, allow: Function, run: Function, isRunning: Function}} actions the last five
+   *   take a call, see `ToolCards`
    */
   constructor(node, actions) {
     this.node = node;
@@ -230,6 +231,7 @@ export class MessageView {
         isAllowed: this.#actions.isAllowed,
         allow: this.#actions.allow,
         run: this.#actions.run,
+        isRunning: this.#actions.isRunning,
       });
       this.element.insertBefore(this.#tools.element, this.element.querySelector(":scope > .figures"));
     }

@@ -11,6 +11,7 @@ export class ConversationTools {
   #sources = null; // a promise of them
   #boxes = new WeakMap(); // conversation -> ToolBox
   #running = new WeakMap(); // conversation -> AbortController
+  #results = new WeakMap(); // call -> the promise of its result, while it runs
 
   /** @param {typeof fetch} fetch of paths of this page's server, with its key */
   constructor(fetch) {
@@ -57,8 +58,17 @@ export class ConversationTools {
     return roundsOf(path) <= MOST_ROUNDS;
   }
 
-  /** @returns {Promise<{text: string, isError: boolean}>} */
-  async run(conversation, call) {
+  /** Runs a call; whoever asks for one that runs already gets the same result. @returns {Promise<{text: string, isError: boolean}>} */
+  run(conversation, call) {
+    if (!this.#results.has(call)) this.#results.set(call, this.#run(conversation, call).finally(() => this.#results.delete(call)));
+    return this.#results.get(call);
+  }
+
+  isRunning(call) {
+    return this.#results.has(call);
+  }
+
+  async #run(conversation, call) {
     const control = this.#running.get(conversation) ?? new AbortController();
     this.#running.set(conversation, control);
     return (await this.#box(conversation)).run(call, { signal: control.signal });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from aiohttp import web
 from sampling.host.params import SamplingParams
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS
-from tests.server.conftest import RunningServer, quiet_logs, server_starter
+from tests.server.conftest import RunningServer, eventually, quiet_logs, server_starter
 from tests.static.conversation.test_chat_page import ANSWERS, ask, open_chat, reload, shown
 from tests.static.support.devtools import Browser, Page
 
@@ -39,10 +40,12 @@ def answer(prompt_token_ids: Sequence[int], _: SamplingParams) -> Sequence[int]:
 
 
 class Tides:
-    """An MCP server with one tool."""
+    """An MCP server with one tool, which answers when it may."""
 
     def __init__(self) -> None:
         self.calls: list[object] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if request.method == "DELETE":
@@ -57,6 +60,7 @@ class Tides:
             result = {"tools": [{"name": "tide", "description": "When the tide is high", "inputSchema": schema}]}
         else:
             self.calls.append(message["params"])
+            await self.may_answer.wait()
             result = {"content": [{"type": "text", "text": "high at noon"}]}
         body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result})
         return web.Response(text=f"data: {body}\n\n", content_type="text/event-stream", headers={"Mcp-Session-Id": "s"})
@@ -135,6 +139,33 @@ async def test_a_tool_that_is_allowed_runs_alone_until_it_is_asked_for_again(
     await ask(page, "once more the tide")
     await page.wait_for(f"{OFFERED} === 2")
     assert len(mcp.calls) == 2
+    assert page.complaints() == []
+    await page.close()
+
+
+async def test_an_allowed_call_that_runs_is_not_offered_and_runs_once(
+    browser: Browser, tides: tuple[Tides, RunningServer]
+) -> None:
+    mcp, server = tides
+    page = await open_chat(browser, server.url)
+    await choose(page, "sea")
+    await ask(page, "the tide")
+    await page.click(".call .actions button:nth-child(2)")
+    await page.wait_for(f"{ANSWERS} === 2")
+    mcp.may_answer.clear()
+    await ask(page, "again the tide")
+    await page.wait_for("[...document.querySelectorAll('.call')].at(-1).textContent.includes('Running…')")
+    await eventually(lambda: len(mcp.calls) == 2)
+    assert await page.evaluate(f"{OFFERED} === 0")
+    await page.press("Escape")  # the reader stops it, and is asked again
+    await page.wait_for(f"{OFFERED} === 2")
+    await page.evaluate(
+        "for (const button of [...document.querySelectorAll('.call')].at(-1).querySelectorAll('button')) button.click()"
+    )
+    mcp.may_answer.set()
+    await page.wait_for(f"{ANSWERS} === 4")
+    assert len(mcp.calls) == 3
+    assert (await shown(page))[-1] == "high at noon"
     assert page.complaints() == []
     await page.close()
 
