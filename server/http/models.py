@@ -147,6 +147,8 @@ def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
         "matmul_backend": info.matmul_backend,
         "attention_backend": info.attention_backend,
     }
+    if info.weight_bytes:
+        shape |= {"weight_bytes": info.weight_bytes, "cache_bytes": info.cache_bytes}
     pictures = model.text_model.pictures
     if pictures is not None:
         shape |= {

@@ -162,6 +162,7 @@ function start(language) {
     fetch: keyedFetch, onChange: () => showHolds(), reveal: () => layout.open("settings"),
   });
   const panels = { chat, tokens: null, engine: null }; // the other two are loaded with their first visit
+  let picker = null; // of models; it is loaded when it is first opened
   const parts = {
     tokens: async () => {
       const { Workbench } = await import("./views/workbench.js");
@@ -227,6 +228,19 @@ function start(language) {
     const isShown = document.body.dataset.mode === name;
     byId(name).hidden = !isShown;
     if (name === "engine") panels.engine.isShown = isShown;
+  }
+
+  async function openPicker() {
+    const part = picker ?? (await import("./engine/model_picker.js").catch(() => null));
+    if (part === null) {
+      toast.show(words.engine.loadFailed);
+      return;
+    }
+    picker ??= new part.ModelPicker({
+      fetch: engineFetch, adminKey, chosen: () => server.model?.id, choose: chooseModel, onState: () => server.check(),
+      onKey: () => panels.engine?.takeKey(),
+    });
+    picker.open();
   }
 
   async function showConversation({ id, kind }) {
@@ -297,7 +311,7 @@ function start(language) {
     byId(`${id}-open`).addEventListener("click", () => dialog.showModal());
     dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
   }
-  byId("model").addEventListener("change", () => chooseModel(byId("model").value));
+  byId("models-open").addEventListener("click", openPicker);
   byId("theme").value = theme.value;
   byId("theme").addEventListener("change", () => (theme.value = byId("theme").value));
   byId("export-format").append(...Object.entries(FORMATS).map(([value, name]) => new Option(name, value)));
@@ -353,6 +367,7 @@ function start(language) {
       run: () => (byId("theme").value = theme.value = value),
     })),
     { name: palette.toModels, run: () => router.go("#/models") },
+    { name: palette.chooseModel, run: openPicker },
     { name: palette.tools, run: () => byId("chat-tools").click(), isOffered: isWithTools },
     { name: palette.toolDefinitions, run: () => byId("tools-dialog").showModal(), isOffered: isWithTools },
     { name: palette.schema, run: () => byId("schema-dialog").showModal() },

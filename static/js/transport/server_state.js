@@ -69,7 +69,8 @@ export class ServerState {
     this.#asking ??= this.#ask().finally(() => {
       this.#asking = null;
       this.#clearTimer(this.#timer);
-      this.#timer = this.#setTimer(() => this.check(), this.name === "ready" || this.name === "locked" ? LATER : SOON);
+      const isAwaited = this.model?.state === "loading" || (this.name !== "ready" && this.name !== "locked");
+      this.#timer = this.#setTimer(() => this.check(), isAwaited ? SOON : LATER);
     });
     return this.#asking;
   }
@@ -133,6 +134,17 @@ export class ServerState {
 /** Whether a model sees pictures; of one that has never been loaded, the server does not know yet. */
 export function seesPictures(model) {
   return model?.modalities?.includes("image") ?? true;
+}
+
+/** The memory that a model takes, as it is read; empty where that is not known. */
+export function memoryOf({ weight_bytes: weights, cache_bytes: cache = 0 }) {
+  return Number.isFinite(weights) ? bytes(weights + cache) : "";
+}
+
+/** A size as it is read; empty where it is not known. */
+export function bytes(count) {
+  if (count === null || count === undefined) return "";
+  return count >= 1e9 ? `${(count / 1e9).toFixed(1)} GB` : `${Math.round(count / 1e6)} MB`;
 }
 
 async function bodyOf(response) {
