@@ -1,4 +1,4 @@
-"""Several models in one server, as the page offers them: chosen for an answer, one for each column, loaded and sleeping."""
+"""Several models in one server, as the page offers them: chosen, compared, loaded and put to sleep."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ async def test_the_list_in_the_header_tells_states_and_memory_and_lets_who_may_l
     async with several("tide ebb", loads_at_once=False, admin_keys=("admin-secret",), models_max=1) as server:
         for name, weights in (("tide", 120), ("ebb", 1200)):
             engine = server.engine(name)
-            engine.model_info = replace(
-                engine.model_info, weight_bytes=weights * 1_000_000, cache_bytes=80_000_000
-            )
+            engine.model_info = replace(engine.model_info, weight_bytes=weights * 1_000_000, cache_bytes=80_000_000)
         server.sources["tide"].may_load.set()
         await server.reach(tide="ready")
         page = await browser.open(server.url + "/")
