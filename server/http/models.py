@@ -25,12 +25,18 @@ async def list_models(request: web.Request) -> web.Response:
     if ANTHROPIC_HEADER in request.headers:
         names = [*served.all_names, *(each.name for model in served.all for each in model.adapters.all)]
         return json_response(anthropic_list(names, served.started_at))
-    listed = [_shape(model, served) for model in served.all]
-    listed += [_shape_of_name(name, model, served) for model in served.all for name in model.further_names]
-    listed += [_shape_of_adapter(adapter, model) for model in served.all for adapter in model.adapters.all]
+    listed = list_served(served)
     generating = [model for model in served.all if not model.is_open or task_of(model) is Task.GENERATE]
     catalogue = [_catalogue_entry(model, place) for place, model in enumerate(generating)]
     return json_response({"object": "list", "data": listed, "models": catalogue})
+
+
+def list_served(served: ServedModels) -> list[dict[str, Any]]:
+    """The model objects of OpenAI's list: models, then their further names, then adapters."""
+    listed = [_shape(model, served) for model in served.all]
+    listed += [_shape_of_name(name, model, served) for model in served.all for name in model.further_names]
+    listed += [_shape_of_adapter(adapter, model) for model in served.all for adapter in model.adapters.all]
+    return listed
 
 
 async def show_model(request: web.Request) -> web.Response:

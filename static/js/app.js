@@ -35,7 +35,7 @@ import { Sidebar } from "./panels/sidebar.js";
 import { conversationOf } from "./store/adopted.js";
 import { IndexedDatabase, MemoryDatabase } from "./store/database.js";
 import { Drafts } from "./store/drafts.js";
-import { FORMATS } from "./store/files.js";
+import { FORMATS } from "./store/formats.js";
 import { Library, makeId } from "./store/library.js";
 import { ApiKey } from "./transport/api_key.js";
 import { ConnectionLost, ServerError } from "./transport/errors.js";
@@ -59,6 +59,13 @@ function chosenLanguage() {
   }
 }
 
+/** The server's models as they came with the page; null where it has brought none, or lay in the browser's cache. */
+function toldWithPage() {
+  const { content } = byId("state");
+  const isFresh = performance.getEntriesByType("navigation")[0]?.transferSize > 0;
+  return content !== "" && isFresh ? JSON.parse(content) : null;
+}
+
 function start(language) {
   document.documentElement.lang = language;
   fillIn(document);
@@ -68,7 +75,9 @@ function start(language) {
   const own = new Server(new URL(".", location.href).href.replace(/\/$/, ""), tabStorage, "eagre.api-key");
   const { fetch: keyedFetch, transports } = own;
   const peers = new Map(byId("peers").content.split(" ").filter((url) => url !== "").map((url) => [url, new Server(url, tabStorage)]));
-  const server = new ServerState(() => showState(), { fetch: keyedFetch, chosen: controls.settings.model, hasKey: () => own.key.value !== "" });
+  const server = new ServerState(() => showState(), {
+    fetch: keyedFetch, chosen: controls.settings.model, told: toldWithPage(), hasKey: () => own.key.value !== "",
+  });
   const router = new Router((route) => show(route));
 
   /** The chosen transport, or SSE for what the Responses API has no words for, or a socket where SSE would take every connection. */
@@ -384,7 +393,7 @@ function start(language) {
   });
 
   showState();
-  server.check();
+  server.start();
   chat.answers.resumeAll().then(() => router.follow());
 }
 

@@ -38,6 +38,31 @@ async def test_a_model_is_chosen_and_two_are_compared(browser: Browser) -> None:
         await page.close()
 
 
+# What the page has asked for by the time when it is ready.
+ASKED = """
+new MutationObserver((_, observer) => {
+  if (document.querySelector("#server")?.dataset.state !== "ready") return;
+  window.asked = performance.getEntriesByType("resource").map(({ name }) => name).join();
+  observer.disconnect();
+}).observe(document, { subtree: true, childList: true, attributes: true, attributeFilter: ["data-state"] });
+"""
+
+
+async def test_the_page_of_a_server_that_is_ready_brings_the_models(browser: Browser) -> None:
+    async with several("tide ebb") as server:
+        page = await browser.open("about:blank")
+        await page.send("Page.addScriptToEvaluateOnNewDocument", {"source": ASKED})
+        for _ in range(2):  # the second time from what the browser has kept, after a 304
+            await page.send("Page.navigate", {"url": server.url + "/"})
+            asked = await page.wait_for("window.asked")
+            assert "readiness" not in asked
+            assert "v1/models" not in asked
+            assert await page.text("#server-model") == "tide"
+            await page.send("Page.navigate", {"url": "about:blank"})
+            await page.wait_for("location.href === 'about:blank'")
+        await page.close()
+
+
 ROWS = (
     "[...document.querySelectorAll('#picker-models tr')].map((row) =>"
     " [...row.children].slice(0, 3).map((cell) => cell.textContent).join(' / ')).join()"

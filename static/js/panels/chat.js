@@ -14,11 +14,11 @@ import { Answers } from "./answers.js";
 import { Composer } from "./chat_composer.js";
 import { ChatLog } from "./chat_log.js";
 import { Completion } from "./completion.js";
-import { ConversationTools } from "./conversation_tools.js";
+import { ConversationTools } from "./calls/conversation_tools.js";
 import { Edits } from "./edits.js";
 import { Tasks } from "./tasks.js";
-import { ToolCalls } from "./tool_calls.js";
-import { ToolPicker } from "./tool_picker.js";
+import { ToolCalls } from "./calls/tool_calls.js";
+import { ToolPicker } from "./calls/tool_picker.js";
 import { Turns } from "./turns.js";
 
 export class Chat {
@@ -98,9 +98,17 @@ export class Chat {
       save: (conversation, nodes) => this.#save(conversation, nodes),
       drop: (id) => this.#edits.drop(id),
     });
-    this.#picker = new ToolPicker(this.#tools, (conversation) => {
-      this.#save(conversation);
-      this.#composer.recount();
+    this.#picker = new ToolPicker(this.#tools, {
+      changed: (conversation) => {
+        this.#save(conversation);
+        this.#composer.recount();
+      },
+      lost: () => this.#lost(),
+      attach: (files) => this.#composer.attach(files),
+      insert: (messages, files) => {
+        this.#composer.insert(this.#turns.insert(this.#conversation, messages));
+        this.#composer.attach(files);
+      },
     });
     this.#log = new ChatLog(this.#messageActions(), (text) => {
       this.#composer.text = text;
@@ -352,8 +360,10 @@ export class Chat {
       continue: (node) => this.#turns.continue(node),
       remove: (node) => this.#edits.remove(node),
       inspect: (node) => this.#deps.inspect(node, true),
+      fork: (node) => this.#fork(node),
       shorten: () => this.shorten(),
       create: () => this.#deps.router.go(NEW.chat),
+      lost: () => this.#lost(),
       ...this.#calls.actions,
     };
   }
@@ -396,6 +406,16 @@ export class Chat {
     this.#deps.changed();
     if (node.finish === "tool_calls") this.#calls.run(conversation, node);
     else this.#sendNext(conversation, outcome);
+  }
+
+  /** Begins another conversation with what leads to a message. */
+  async #fork(node) {
+    const copy = await (await this.#library).copy(this.#conversation, node.id);
+    this.#deps.router.go(addressOf(copy.id));
+  }
+
+  #lost() {
+    this.#deps.toast.show(words.engine.loadFailed);
   }
 
   /** Sends the message that has waited for an answer to end: not after an error, nor where the reader only stopped it. */

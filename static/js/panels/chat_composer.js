@@ -116,6 +116,14 @@ export class Composer {
     this.#showNext();
   }
 
+  /** Adds a text to what is written. */
+  insert(text) {
+    const { value } = this.#input;
+    this.#input.value = [value.trim(), text].filter((part) => part !== "").join("\n\n");
+    this.#input.dispatchEvent(new Event("input"));
+    this.focus();
+  }
+
   /** Another conversation is shown, or a new one has its address now: its draft stands in the fields. */
   open(conversation) {
     const isSame = conversation === this.#conversation;

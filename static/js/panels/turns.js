@@ -4,7 +4,8 @@ import { continuedFrom } from "../answer/recorder.js";
 import { addressOf } from "../page/route.js";
 import { makeId } from "../store/library.js";
 import { textOf } from "../store/messages.js";
-import { makeAnswer } from "../store/tree.js";
+import { makeAnswer, readNode } from "../store/tree.js";
+import { words } from "../words/words.js";
 
 export class Turns {
   #answers;
@@ -16,7 +17,7 @@ export class Turns {
   /**
    * @param {import("./answers.js").Answers} answers
    * @param {import("./tasks.js").Tasks} tasks
-   * @param {import("./tool_calls.js").ToolCalls} calls
+   * @param {import("./calls/tool_calls.js").ToolCalls} calls
    * @param {{shown: () => object|null, canGenerate: (isChat: boolean) => boolean, transport: (task: object) => object,
    *   library: Promise<import("../store/library.js").Library>, composer: () => import("./chat_composer.js").Composer,
    *   completion: () => import("./completion.js").Completion, log: () => import("./chat_log.js").ChatLog,
@@ -63,6 +64,23 @@ export class Turns {
     else if (this.#deps.composer().isEmpty) this.#deps.composer().put(node);
     else return;
     this.#refused.set(conversation, node.id);
+  }
+
+  /**
+   * Takes over the messages of a prompt, up to the last one of the reader's.
+   *
+   * @param {{role: "user"|"assistant", text: string}[]} messages
+   * @returns {string} the text that goes into the field
+   */
+  insert(conversation, messages) {
+    const texts = (some) => some.map(({ text }) => text).join("\n\n");
+    if (this.#answers.isBusy(conversation.id) || messages.every(({ role }) => role === "user")) return texts(messages);
+    const last = messages.findLastIndex(({ role }) => role === "assistant") + 1;
+    for (const { role, text } of messages.slice(0, last)) {
+      const node = questionOf(conversation, { content: text, attachments: [] });
+      this.#begin(conversation, role === "user" ? node : readNode({ ...node, role, finish: "edited", figures: [words.chat.given] }));
+    }
+    return texts(messages.slice(last));
   }
 
   /** Another answer in the place of one. */

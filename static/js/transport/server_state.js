@@ -23,9 +23,14 @@ export class ServerState {
   #isLocked = false;
   #hasKey;
 
-  /** @param {(state: ServerState) => void} onChange @param {{chosen?: string, hasKey?: () => boolean}} options `chosen` is the name of a model */
+  /**
+   * @param {(state: ServerState) => void} onChange
+   * @param {{chosen?: string, told?: {data: object[]}|null, hasKey?: () => boolean}} options `chosen` is the name of a model,
+   *   `told` what came with the page of a server that was ready
+   */
   constructor(onChange, {
     chosen = "",
+    told = null,
     hasKey = () => false,
     fetch = globalThis.fetch.bind(globalThis),
     setTimer = globalThis.setTimeout.bind(globalThis),
@@ -37,6 +42,16 @@ export class ServerState {
     this.#fetch = fetch;
     this.#setTimer = setTimer;
     this.#clearTimer = clearTimer;
+    if (told === null) return;
+    this.#entries = told.data;
+    this.#wasReady = true;
+    this.name = "ready";
+  }
+
+  /** Asks from now on: at once, or later where the page has brought the answer. */
+  start() {
+    if (this.name === "connecting") this.check();
+    else this.#askLater();
   }
 
   /** The entry of the chosen model, or of the first one where the server does not have it; null before it has told. */
@@ -68,11 +83,15 @@ export class ServerState {
   check() {
     this.#asking ??= this.#ask().finally(() => {
       this.#asking = null;
-      this.#clearTimer(this.#timer);
-      const isAwaited = this.model?.state === "loading" || (this.name !== "ready" && this.name !== "locked");
-      this.#timer = this.#setTimer(() => this.check(), isAwaited ? SOON : LATER);
+      this.#askLater();
     });
     return this.#asking;
+  }
+
+  #askLater() {
+    this.#clearTimer(this.#timer);
+    const isAwaited = this.model?.state === "loading" || (this.name !== "ready" && this.name !== "locked");
+    this.#timer = this.#setTimer(() => this.check(), isAwaited ? SOON : LATER);
   }
 
   /** What was learned with an old key no longer holds. */

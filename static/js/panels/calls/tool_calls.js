@@ -1,7 +1,7 @@
 /** The calls of answers: which tool runs them, with or without a question, and what it gives back. */
 
-import { makeId } from "../store/library.js";
-import { words } from "../words/words.js";
+import { makeId } from "../../store/library.js";
+import { words } from "../../words/words.js";
 
 export class ToolCalls {
   #deps;
@@ -11,7 +11,7 @@ export class ToolCalls {
    * @param {import("./conversation_tools.js").ConversationTools} tools
    * @param {{shown: () => object, added: (conversation: object, nodes: object[]) => void, offered: (node: object) => void,
    *   answer: (conversation: object, parent: object) => Promise<unknown>, save: (conversation: object) => void,
-   *   toast: import("../page/toast.js").Toast}} deps `shown` is the conversation that is shown, `added` hears of results,
+   *   toast: import("../../page/toast.js").Toast}} deps `shown` is the conversation that is shown, `added` hears of results,
    *   `offered` of calls that can be run from now on, or have their results, and `answer` asks for the answer to results
    */
   constructor(tools, deps) {

@@ -3,8 +3,8 @@
  * field for what the tool gives back.
  */
 
-import { make } from "../page/dom.js";
-import { words } from "../words/words.js";
+import { make } from "../../page/dom.js";
+import { words } from "../../words/words.js";
 
 export class ToolCards {
   element = make("div", "calls");

@@ -1,8 +1,6 @@
 /** The tools of conversations: which sources there are, what each conversation uses, and which tools run without a question. */
 
-import { BuiltinTools } from "../tools/builtin.js";
-import { McpClient } from "../tools/mcp_client.js";
-import { ToolBox } from "../tools/tool_box.js";
+import { ToolBox } from "../../tools/tool_box.js";
 
 const MOST_ROUNDS = 8; // of calls that run by themselves after one question
 
@@ -81,6 +79,11 @@ export class ConversationTools {
   }
 
   async #list() {
+    const { BuiltinTools, McpClient } = await import("../../tools/sources.js").catch(() => ({}));
+    if (BuiltinTools === undefined) {
+      this.#sources = null; // the next one may have a server that is back
+      return [];
+    }
     const own = new BuiltinTools();
     try {
       const response = await this.#fetch("/v1/mcp");
