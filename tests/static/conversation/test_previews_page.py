@@ -18,7 +18,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 HTML = """
 <link rel="preconnect" href="http://127.0.0.1:PORT"><link rel="stylesheet" href="http://127.0.0.1:PORT/a.css">
 <meta http-equiv="refresh" content="0; url=http://127.0.0.1:PORT/b"><base href="http://127.0.0.1:PORT/">
-<style>@import url(http://127.0.0.1:PORT/c.css); p { color: rgb(1, 2, 3); background: url(http://127.0.0.1:PORT/d) }</style>
+<style>@import url(http://127.0.0.1:PORT/c.css);
+p { color: rgb(1, 2, 3); background: url(http://127.0.0.1:PORT/d) }</style>
 <p id="it" style="margin: 7px" onclick="this.textContent = 'ran'">Tide</p>
 <script>document.querySelector("p").textContent = "ran"</script><iframe src="http://127.0.0.1:PORT/e"></iframe>
 <img src="http://127.0.0.1:PORT/f.png" srcset="http://127.0.0.1:PORT/g.png 2x" onerror="this.alt = 'ran'" alt="chart">
