@@ -108,7 +108,7 @@ class PagePool:
         """Names the content of an active page full of committed tokens; another active page that has the name keeps it.
 
         A page that has the name and that nobody holds loses it: it would be evicted before this one, which has its use.
-        The listener receives `parent_hash`, that of the page before, in the first group; None for a sequence's first one.
+        The listener receives `parent_hash`, of the page before in the first group; None for the first of a sequence.
         Raises ValueError if no request holds the page.
         """
         if page.ref_cnt < 1:
