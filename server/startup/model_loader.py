@@ -82,7 +82,8 @@ def follow_model(settings: ServerSettings, progress: Progress, on_lost: Callable
     path = ensure_model(settings.model, progress)
     from engine.client import EngineClient
 
-    EngineClient.follow(path, settings.engine_config(), progress, on_lost)
+    limits = limits_of(settings) if settings.takes_adapters else None
+    EngineClient.follow(path, replace(settings.engine_config(), adapters=limits), progress, on_lost)
 
 
 def load_with(
