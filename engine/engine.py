@@ -172,9 +172,10 @@ class Engine:
         precision = Precision.of_engine(config)
         weights = opened.load(backends.weights, precision, progress)
         params, adapters = weights.params, None
-        if config.adapters is not None:
+        targets = targets_of(opened.model)
+        if config.adapters is not None and targets:
             adapters = AdapterStacks(
-                targets_of(opened.model), config.adapters, backends.weights.vector_dtype(precision),
+                targets, config.adapters, backends.weights.vector_dtype(precision),
                 names_in_gguf(opened.architecture), devices.pairs,
             )  # fmt: skip
             params, backends = adapters.attach(params), with_adapters(backends)

@@ -35,6 +35,7 @@ class AdapterLimits(NamedTuple):
 
     num_slots: int  # adapters in memory at once
     max_rank: int
+    is_required: bool = True  # whether a model that takes none is refused; else it is loaded without room for them
 
 
 @dataclass(frozen=True)

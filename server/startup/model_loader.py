@@ -55,7 +55,8 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
         check_task(settings.task, engine.model_info)
         if limits is not None:
             adapters = load_first(engine, paths_of(settings.lora), limits.num_slots)
-            loaded = loaded._replace(num_adapter_slots=limits.num_slots, adapters=adapters)
+            num_slots = limits.num_slots if engine.takes_adapters else 0
+            loaded = loaded._replace(num_adapter_slots=num_slots, adapters=adapters)
         return loaded._replace(text_model=_with_settings(loaded.text_model, settings))
     except BaseException:
         engine.shutdown()

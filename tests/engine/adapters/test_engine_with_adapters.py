@@ -132,5 +132,5 @@ async def test_adapters_are_there_after_a_sleep_without_weights(client: EngineCl
 
 
 async def test_a_model_loaded_without_room_takes_no_adapter(root: Path) -> None:
-    with pytest.raises(ValueError, match=r"Lfm2ForCausalLM takes no adapters \(lora, enable_lora\) yet"):
+    with pytest.raises(ValueError, match=r"Lfm2ForCausalLM takes no adapters \(lora\) yet"):
         Engine.load(write_model(root / "lfm2", "lfm2"), CONFIG, silent)
