@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
@@ -50,6 +51,7 @@ from engine.unsupported_settings import refuse_unsupported
 from engine.weights.host_memory import give_back_freed
 from engine.weights.layout import Params, Precision
 
+_LOG = logging.getLogger(__name__)
 _NATIVE_GRAIN = 16  # tokens that native products multiply together; of a tile they compute no padding beyond these
 
 
@@ -129,6 +131,12 @@ class Engine:
         """
         config.check_packages()
         opened = open_model(path, language_model_only=config.language_model_only, mmproj=config.mmproj_path)
+        if opened.lacks_encoder and not config.language_model_only:
+            _LOG.warning(
+                "%s: config.json states an encoder of pictures (vision_config), and the folder has no tensors of one; "
+                "the model is served as one that reads text alone",
+                path,
+            )
         refuse_unsupported(opened, config)
         group = open_group(config, opened, progress)
         try:
@@ -237,6 +245,7 @@ class Engine:
                     self.config.kv_events_topic,
                     self.pool,
                     self.scheduler.requests.page_size,
+                    windows=self.scheduler.requests.pages.windows,
                     has_array_events=self.config.kv_events_format == "arrays",
                 )
         except BaseException:

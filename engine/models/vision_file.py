@@ -101,7 +101,7 @@ _FAMILIES: Mapping[str, _Family] = {
     ),
     "idefics3": _Family(
         Idefics3Vision.read,
-        ("model.connector.modality_projection.proj.weight",),
+        ("model.vision_model.embeddings.patch_embedding.weight", "model.connector.modality_projection.proj.weight"),
         "model.vision_model.",
         {**_SIGLIP, "model.connector.modality_projection.proj": "mm.model.fc"},
         Idefics3,
