@@ -244,6 +244,7 @@ class Engine:
                     self.config.kv_events_topic,
                     self.pool,
                     self.scheduler.requests.page_size,
+                    windows=self.scheduler.requests.pages.windows,
                     has_array_events=self.config.kv_events_format == "arrays",
                 )
         except BaseException:
