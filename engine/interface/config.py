@@ -35,6 +35,7 @@ class AdapterLimits(NamedTuple):
 
     num_slots: int  # adapters in memory at once
     max_rank: int
+    is_required: bool = True  # whether a model that takes none is refused; else it is loaded without room for them
 
 
 @dataclass(frozen=True)
@@ -224,12 +225,6 @@ class EngineConfig:
         if self.prefix_cache_listen is not None or self.prefix_cache_peers:
             self._check_peers()
         self._check_hosts()
-        if self.adapters is not None:
-            for name in ("tensor_parallel", "num_hosts"):
-                if getattr(self, name) > 1:
-                    raise ValueError(
-                        f"{name} is {getattr(self, name)}, and there are adapters, which one device computes"
-                    )
         if len(self.eos_token_ids) > MAX_EOS_TOKEN_IDS:
             raise ValueError(
                 f"eos_token_ids has {len(self.eos_token_ids)} entries; at most {MAX_EOS_TOKEN_IDS} are allowed"

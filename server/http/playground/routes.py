@@ -1,16 +1,13 @@
 """The routes of the playground: its pages and its files."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-import orjson
 from aiohttp import ETag, web
 
 from server.http.entry.guard import GUARD
 from server.http.entry.served import SERVED
-from server.http.models import list_served
 from server.http.playground.files import Playground, StaticFile
-from server.serving.served_models import Phase
 
 _NONE = re.compile(r"\s*q\s*=\s*0(\.0*)?\s*")  # the weight of an encoding that a client does not take
 _SHARED = {"Vary": "Accept-Encoding", "X-Content-Type-Options": "nosniff"}
@@ -24,8 +21,14 @@ _ASK = "no-cache"  # a browser asks each time, and mostly gets a 304
 _KEEP = "public, max-age=31536000, immutable"
 
 
-def add_routes(app: web.Application, peers: Sequence[str] = ()) -> None:
-    """GET /, GET /docs and GET /static/…; the pages with `?modules` load every module by itself, for development."""
+def add_routes(app: web.Application, state: Callable[[], str], peers: Sequence[str] = ()) -> None:
+    """GET /, GET /docs and GET /static/…; the pages with `?modules` load every module by itself, for development.
+
+    Args:
+        state: what a page would ask for first, as JSON; it comes with the page where no key is wanted. An empty text where
+            the server is not ready.
+        peers: origins of other servers.
+    """
     headers, preview_headers = _headers(peers), _SHARED | {"Content-Security-Policy": _PREVIEW_POLICY}
     playground: Playground | None = None
 
@@ -39,7 +42,7 @@ def add_routes(app: web.Application, peers: Sequence[str] = ()) -> None:
         keys = request.app[GUARD].keys
         is_open = keys is None or keys.is_open
         page = (await load(request)).page(
-            path, is_plain="modules" in request.query, is_open=is_open, state=_state(request) if is_open else ""
+            path, is_plain="modules" in request.query, is_open=is_open, state=state() if is_open else ""
         )
         return _respond(request, page, headers)
 
@@ -60,13 +63,6 @@ def add_routes(app: web.Application, peers: Sequence[str] = ()) -> None:
     app.router.add_get("/", index)
     app.router.add_get("/docs", docs)
     app.router.add_get("/static/{path:.+}", static)
-
-
-def _state(request: web.Request) -> str:
-    """What the page would ask for first, where the server is ready; empty where it is not."""
-    served = request.app[SERVED]
-    is_ready = served.phase is Phase.READY and served.is_alive
-    return orjson.dumps({"data": list_served(served)}).decode() if is_ready else ""
 
 
 def _headers(peers: Sequence[str]) -> dict[str, str]:
