@@ -25,7 +25,7 @@ def add_routes(app: web.Application, state: Callable[[], str], peers: Sequence[s
     """GET /, GET /docs and GET /static/…; the pages with `?modules` load every module by itself, for development.
 
     Args:
-        state: what a page would ask for first, as JSON; it comes with the page where no key is wanted. An empty text where
+        state: what a page would ask for first, as JSON, which comes with it where no key is wanted; an empty text where
             the server is not ready.
         peers: origins of other servers.
     """
