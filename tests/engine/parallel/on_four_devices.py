@@ -13,12 +13,21 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from engine.adapters.adapted_products import with_adapters
+from engine.adapters.adapter_stacks import AdapterStacks
+from engine.adapters.targets import targets_of
+from engine.backends.backends import kv_dtype
 from engine.client import EngineClient
 from engine.engine import Engine
-from engine.interface.config import TILE_SIZE, EngineConfig
+from engine.interface.config import TILE_SIZE, AdapterLimits, EngineConfig
+from engine.interface.types import AdapterChoice
+from engine.models.open_model import open_model
 from engine.parallel.mesh import open_mesh
+from engine.parallel.placement import choose_devices
 from engine.step.shapes import StepShape
+from engine.weights.layout import Precision
 from sampling.host.params import SamplingParams
+from tests.engine.adapters.peft_adapters import ALL, merged, pairs_of, write_adapter
 from tests.forward_steps import QUICK_TO_COMPILE, ForwardSteps
 from tests.golden.architectures.tiny_weights import tiny_weights
 from tests.thoroughness import IS_FULL, some
@@ -77,6 +86,36 @@ def test_two_devices_give_the_logits_and_tokens_of_transformers(folders: Path, n
     expected = np.array([prompt["logits"] for prompt in prompts])
     np.testing.assert_allclose(got[:, : expected.shape[1]], expected, rtol=0, atol=1e-4)
     assert got.argmax(axis=-1).tolist() == [prompt["output_token_ids"] for prompt in prompts]
+
+
+def test_an_adapter_over_two_devices_is_equal_to_merged_weights(folders: Path) -> None:
+    """Beside a prompt without one, with pairs of leaves whose outputs and of leaves whose inputs are split."""
+    pairs = pairs_of(folders / "llama", ALL, 4, seed=7)
+    adapter = write_adapter(folders / "adapter", pairs, {"r": 4, "lora_alpha": 6})
+    whole = merged(folders / "llama", folders / "merged", pairs, dict.fromkeys(ALL, 1.5))
+    config, opened = configuration(2), open_model(folders / "llama")
+    devices, precision = choose_devices(config, opened.model), Precision.of_engine(config)
+    stacks = AdapterStacks(targets_of(opened.model), AdapterLimits(2, 4), "float32", ("llama",), devices.pairs)
+    weights, expected_weights = (
+        open_model(path).load(devices.backends.weights, precision, silent).params for path in (folders / "llama", whole)
+    )
+    params = stacks.load(stacks.attach(weights), 1, stacks.read(adapter))
+    backends, placement = with_adapters(devices.backends), devices.place(params)
+    steps = ForwardSteps(
+        params, opened.model, backends, kv_dtype(config, backends), QUICK_TO_COMPILE, placement
+    )  # fmt: skip
+    prompts = [prompt["prompt_token_ids"] + prompt["output_token_ids"] for prompt in golden_of("llama")["prompts"][:2]]
+    options = {"num_decoded": 5, "chunk": 48, "shape": StepShape(2, 2)}
+    beside = steps.logits(prompts, adapters=[AdapterChoice(1, ""), None], **options)
+    plain = steps.logits(prompts, **options)
+    steps.params = stacks.attach(expected_weights)
+    np.testing.assert_allclose(beside[0], steps.logits(prompts, **options)[0], rtol=0, atol=1e-4)
+    assert np.abs(beside[0] - plain[0]).max() > 0.1
+    np.testing.assert_array_equal(beside[1], plain[1])
+    halves = (
+        pairs for name in ("attention_output", "gate_up") for pairs in (params[name].pairs.down, params[name].pairs.up)
+    )
+    assert [half.addressable_shards[0].data.nbytes * 2 == half.nbytes for half in halves] == [True, False, False, True]
 
 
 def test_four_devices_give_the_logits_of_one(folders: Path) -> None:

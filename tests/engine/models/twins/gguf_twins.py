@@ -478,7 +478,7 @@ def llama3_factors(rotary: Mapping[str, Any], rotary_dim: int) -> np.ndarray:
 
 OF_PICTURES = (
     "vision_tower.", "multi_modal_projector.", "visual.", "model.visual.", "model.vision_model.", "model.connector.",
-    "model.vision_tower.", "model.embed_vision.",
+    "model.vision_tower.", "model.multi_modal_projector.", "model.embed_vision.",
 )  # fmt: skip
 OUTPUT = {"lm_head.weight": "output.weight"}
 LAYER_NORM_EPSILONS = ("layer_norm_eps", "norm_epsilon", "norm_eps")
@@ -571,6 +571,9 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "Gemma3ForCausalLM": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
     "Gemma3ForConditionalGeneration": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
     "SmolVLMForConditionalGeneration": (MODEL_ARCH.LLAMA, adjacent_pairs, nothing),
+    "InternVLForConditionalGeneration": (MODEL_ARCH.QWEN2, as_stored, nothing),
+    "Lfm2VlForConditionalGeneration": (MODEL_ARCH.LFM2, without_an_axis, add_short_convolutions),
+    "Mistral3ForConditionalGeneration": (MODEL_ARCH.MISTRAL3, adjacent_pairs, add_growth),
     "Qwen2_5_VLForConditionalGeneration": (MODEL_ARCH.QWEN2VL, as_stored, nothing),
     "Qwen3VLForConditionalGeneration": (MODEL_ARCH.QWEN3VL, as_stored, nothing),
     "Qwen3VLMoeForConditionalGeneration": (MODEL_ARCH.QWEN3VLMOE, as_stored, add_experts),
