@@ -46,13 +46,14 @@ class PageStored(NamedTuple):
     """A page can be found by its name from now on."""
 
     page_hash: PageHash
-    parent_hash: bytes | None  # of the page before it; None for the first page of a sequence
+    parent_hash: bytes | None  # of the page before it, in the first group; None for the first page of a sequence
 
 
 class PageRemoved(NamedTuple):
     """A page cannot be found by its name any more."""
 
     hash_value: bytes
+    group: int = 0
 
 
 class PagesCleared(NamedTuple):

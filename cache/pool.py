@@ -108,7 +108,7 @@ class PagePool:
         """Names the content of an active page full of committed tokens; another active page that has the name keeps it.
 
         A page that has the name and that nobody holds loses it: it would be evicted before this one, which has its use.
-        The listener receives `parent_hash`, None for a sequence's first page; it gets events of the first group alone.
+        The listener receives `parent_hash`, of the page before in the first group; None for the first of a sequence.
         Raises ValueError if no request holds the page.
         """
         if page.ref_cnt < 1:
@@ -123,7 +123,7 @@ class PagePool:
             self._queue.remove(before)
             self._queue.appendleft_n([before])
             self._num_cached -= 1
-        elif self.listener is not None and not page_hash.group:
+        elif self.listener is not None:
             self.listener(PageStored(page_hash, parent_hash))
 
     def has(self, hash_value: bytes) -> bool:
@@ -196,5 +196,5 @@ class PagePool:
     def _unname(self, page: CachePage, page_hash: PageHash) -> None:
         del self._page_by_hash[page_hash.hash_value]
         page.reset_hash()
-        if self.listener is not None and not page_hash.group:
-            self.listener(PageRemoved(page_hash.hash_value))
+        if self.listener is not None:
+            self.listener(PageRemoved(page_hash.hash_value, page_hash.group))

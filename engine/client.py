@@ -223,10 +223,15 @@ class EngineClient:
             is_encoder=self.model_info.is_encoder, second_start=second_start, cache_salt=cache_salt,
         )  # fmt: skip
 
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether the model was loaded with room for adapters."""
+        return self._engine.adapters is not None
+
     def read_adapter(self, path: Path) -> AdapterWeights:
         """Reads an adapter, in any thread; raises ModelError if it does not fit the model."""
         if self._engine.adapters is None:
-            raise ModelError("the model was loaded without room for adapters")
+            raise ModelError(f"the model, {self.model_info.architecture}, takes no adapters")
         return self._engine.adapters.read(path)
 
     async def load_adapter(self, slot: int, weights: AdapterWeights) -> None:

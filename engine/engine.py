@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
@@ -33,7 +34,7 @@ from engine.loop import EngineLoop
 from engine.models.open_model import OpenModel, open_model
 from engine.models.registry import names_in_gguf
 from engine.multihost.group import Group, open_group
-from engine.parallel.placement import Placement, choose_devices
+from engine.parallel.placement import Devices, choose_devices
 from engine.schedule.picture_cache import PictureCache
 from engine.schedule.request_event import StepEvent
 from engine.schedule.scheduler import Scheduler
@@ -49,7 +50,9 @@ from engine.timeline import Timeline
 from engine.unsupported_settings import refuse_unsupported
 from engine.weights.host_memory import give_back_freed
 from engine.weights.layout import Params, Precision
+from engine.weights.loader import bytes_in_memory
 
+_LOG = logging.getLogger(__name__)
 _NATIVE_GRAIN = 16  # tokens that native products multiply together; of a tile they compute no padding beyond these
 
 
@@ -69,7 +72,6 @@ class Engine:
         self.config = config
         self.model_info = model_info
         self.model_path: Path | None = None  # of the file or folder that has the weights; None: they came otherwise
-        self.adapters: AdapterStacks | None = None  # None: no adapter can be used
         self._kv_offload: KVOffload | None = None  # None: no pages are kept in a folder
         self._group = Group()
         self._is_asleep = False
@@ -130,6 +132,12 @@ class Engine:
         """
         config.check_packages()
         opened = open_model(path, language_model_only=config.language_model_only, mmproj=config.mmproj_path)
+        if opened.lacks_encoder and not config.language_model_only:
+            _LOG.warning(
+                "%s: config.json states an encoder of pictures (vision_config), and the folder has no tensors of one; "
+                "the model is served as one that reads text alone",
+                path,
+            )
         refuse_unsupported(opened, config)
         group = open_group(config, opened, progress)
         try:
@@ -148,7 +156,8 @@ class Engine:
         cls, group: Group, opened: OpenModel, config: EngineConfig, progress: Progress, undo: ExitStack
     ) -> Engine:  # fmt: skip
         sizes = opened.config
-        backends, place = choose_devices(config, opened.model)
+        devices = choose_devices(config, opened.model)
+        backends = devices.backends
         max_model_len = min(config.max_model_len or sizes.context_length, sizes.context_length)
         layout = _kv_layout(sizes, config, backends, max_model_len, is_encoder=opened.model.is_encoder)
         layout = replace(layout, pictures=picture_positions(opened.model.encoder, max_model_len))
@@ -157,25 +166,26 @@ class Engine:
         max_model_len = min(max_model_len, layout.longest_sequence(config.max_step_tokens))
         opened = opened.for_context(max_model_len)
         with _jax_cache(config, repr((opened.config, layout, backends.detail))):
-            engine = cls._load(group, opened, config, backends, layout, max_model_len, place, progress, undo)
+            engine = cls._load(group, opened, config, devices, layout, max_model_len, progress, undo)
         give_back_freed()
         return engine
 
     @classmethod
     def _load(
-        cls, group: Group, opened: OpenModel, config: EngineConfig, backends: Backends, layout: KVLayout,
-        max_model_len: int, place: Callable[[Params], Placement], progress: Progress, undo: ExitStack,
+        cls, group: Group, opened: OpenModel, config: EngineConfig, devices: Devices, layout: KVLayout,
+        max_model_len: int, progress: Progress, undo: ExitStack,
     ) -> Engine:  # fmt: skip
         """Loads the weights and builds the engine; `undo` closes it if anything fails later."""
-        sizes = opened.config
+        sizes, backends = opened.config, devices.backends
         files = files_of(opened.path) if config.keeps_pages else None
         precision = Precision.of_engine(config)
         weights = opened.load(backends.weights, precision, progress)
         params, adapters = weights.params, None
-        if config.adapters is not None:
+        targets = targets_of(opened.model)
+        if config.adapters is not None and targets:
             adapters = AdapterStacks(
-                targets_of(opened.model), config.adapters, backends.weights.vector_dtype(precision),
-                names_in_gguf(opened.architecture),
+                targets, config.adapters, backends.weights.vector_dtype(precision),
+                names_in_gguf(opened.architecture), devices.pairs,
             )  # fmt: skip
             params, backends = adapters.attach(params), with_adapters(backends)
         model_info = ModelInfo(
@@ -190,7 +200,9 @@ class Engine:
             attention_backend=backends.for_attention.name,
             backend_detail=backends.detail,
             pictures=picture_input(opened.model.encoder, layout, max_model_len),
-            encoder_bytes=opened.encoder_bytes(backends.weights, Precision.of_engine(config)),
+            weight_bytes=bytes_in_memory(opened.tensors, backends.weights, precision),
+            cache_bytes=layout.num_bytes,
+            encoder_bytes=opened.encoder_bytes(backends.weights, precision),
             mmproj=None if opened.mmproj is None else str(opened.mmproj),
             is_encoder=opened.model.is_encoder,
             num_labels=opened.model.num_labels,
@@ -198,18 +210,18 @@ class Engine:
         )
 
         def make_runner(buffer: SequenceBuffer, table: ShapeTable) -> DeviceRunner:
-            placement = place(params)
+            placement = devices.place(params)
             # Programs of several devices are found in JAX's own cache alone.
             folder = config.compilation_cache if config.tensor_parallel == 1 else None
             return group.make_runner(
                 params, opened.model, backends, layout, buffer, table, config.decode_chunk,
                 placement=placement, store=None if folder is None else Path(folder), copies_pages=config.keeps_pages,
+                adapters=adapters,
             )  # fmt: skip
 
         engine = cls(config, layout, model_info, make_runner, progress)
         undo.callback(engine.close)
         engine.model_path = opened.path
-        engine.adapters = adapters
         if files is not None:
             parts = page_parts(opened, config, backends, layout)
             engine._kv_offload = KVOffload(config, engine.pool, engine.runner.pages, files, parts)
@@ -236,6 +248,7 @@ class Engine:
                     self.config.kv_events_topic,
                     self.pool,
                     self.scheduler.requests.page_size,
+                    windows=self.scheduler.requests.pages.windows,
                     has_array_events=self.config.kv_events_format == "arrays",
                 )
         except BaseException:
@@ -269,7 +282,6 @@ class Engine:
             if params is not None:
                 self._replace_params(params)
             self.runner.wake()
-            self._write_adapters()
         except BaseException:
             if params is not None:
                 self.runner.arrays.forget_weights()  # an engine with weights would count as awake
@@ -308,7 +320,7 @@ class Engine:
         if not self.pool.reset_prefix_cache():
             raise EngineBusy(f"{self.pool.num_active} pages are still being read or stored; try again")
         self._replace_params(params)
-        self._write_adapters()
+        self.runner.write_adapters()
 
     def _replace_params(self, params: Params) -> None:
         self.runner.arrays.params = params
@@ -317,18 +329,14 @@ class Engine:
         if self._kv_offload is not None:
             self._kv_offload.open_if_changed()
 
+    @property
+    def adapters(self) -> AdapterStacks | None:
+        """None: no adapter can be used."""
+        return self.runner.adapters
+
     def load_adapter(self, slot: int, weights: AdapterWeights) -> None:
         """Puts an adapter into a slot that no step in flight names; raises ValueError if the engine takes none."""
-        if self.adapters is None:
-            raise ValueError("the engine takes no adapters")
-        arrays = self.runner.arrays
-        arrays.params = self.adapters.load(arrays.params, slot, weights)
-
-    def _write_adapters(self) -> None:
-        """Writes the adapters that are in memory beside weights that have come back."""
-        if self.adapters is not None:
-            arrays = self.runner.arrays
-            arrays.params = self.adapters.write_all(arrays.params)
+        self.runner.load_adapter(slot, weights)
 
     def reset_prefix_cache(self) -> bool:
         """Forgets every prefix, also those in the offload folder; refuses while any request holds a page."""

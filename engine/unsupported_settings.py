@@ -34,8 +34,8 @@ def refuse_unsupported(opened: OpenModel, config: EngineConfig) -> None:
                 f"max_num_batched_tokens is {config.max_num_batched_tokens}; the {encoder.num_tokens} tokens of a "
                 f"picture are computed in one step, so it must be at least {least}"
             )
-    if config.adapters is not None and not targets_of(model):
-        raise ValueError(f"{opened.architecture.transformers_name} takes no adapters (lora, enable_lora) yet")
+    if config.adapters is not None and config.adapters.is_required and not targets_of(model):
+        raise ValueError(f"{opened.architecture.transformers_name} takes no adapters (lora) yet")
     if model.is_encoder:
         _refuse(config, _SHARING, "an encoder cannot have")
 

@@ -69,7 +69,7 @@ class ForwardSteps:
         """
         opened = open_model(path)
         opened = opened.for_context(config.max_model_len or opened.config.context_length)
-        backends, place = choose_devices(config, opened.model)
+        backends, place, _ = choose_devices(config, opened.model)
         params = opened.load(backends.weights, Precision.of_engine(config), lambda *step: None).params
         return cls(params, opened.model, backends, kv_dtype(config, backends), compiler_options, place(params))
 

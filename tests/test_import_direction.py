@@ -29,7 +29,7 @@ OURS = {*MAY_IMPORT, "eagre", "benchmarks", "tests"}
 ROOMS = (
     "server.cli", "server.cli.manage", "server.cli.chat", "server.cli.tools", "server.cli.top",
     "server.cli.batch", "server.cli.bench", "server.cli.bench.load", "server.cli.client", "server.router.ray",
-    "server.router.local", "server.router",
+    "server.router.local", "server.router", "server.router.records",
     "server.http", "server.http.batches", "server.http.pooling", "server.http.responses", "server.http.streams",
     "server.http.mcp", "server.http.playground",
     "server.http.entry", "server.api.openapi",

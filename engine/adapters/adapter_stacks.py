@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from engine.adapters.adapted_products import AdaptedMatrix
 from engine.adapters.adapter_weights import AdapterWeights, LeafPair
 from engine.adapters.gguf_adapter import open_adapter
+from engine.adapters.pair_placement import PairPlacement
 from engine.adapters.targets import AdapterTarget
 from engine.backends.base.empty_arrays import EmptyArrays
 from engine.backends.base.operands import LowRankPairs
@@ -33,18 +36,21 @@ class AdapterStacks:
     """
 
     def __init__(
-        self, targets: Sequence[AdapterTarget], limits: AdapterLimits, dtype: str, architectures: Sequence[str]
-    ) -> None:
+        self, targets: Sequence[AdapterTarget], limits: AdapterLimits, dtype: str, architectures: Sequence[str],
+        placement: PairPlacement | None = None,
+    ) -> None:  # fmt: skip
         """Compiles a program for each shape of pairs, which writes one slot.
 
         Args:
             architectures: names that the model's architecture may have in GGUF files.
+            placement: where the pairs lie; by default on one device.
         """
         self._architectures = architectures
         self._targets = targets
         self._limits = limits
         self._rank = padded_rank(limits.max_rank)
         self._dtype = jnp.dtype(dtype)
+        self._placement = placement or PairPlacement()
         self._loaded: dict[int, AdapterWeights] = {}  # by slot
         self._shapes = {target.name: self._shapes_of(target) for target in targets}
         self._zeros = EmptyArrays(lambda shape: jnp.zeros(shape.shape, shape.dtype))
@@ -85,14 +91,13 @@ class AdapterStacks:
         written = dict(params)
         for target in self._targets:
             matrix: AdaptedMatrix = params[target.name]
-            down: object = matrix.pairs.down
-            if not isinstance(down, jax.Array):  # its shape, or a copy in the memory of the host
+            stack: object = matrix.pairs.down
+            if not isinstance(stack, jax.Array):  # its shape, or a copy in the memory of the host
                 return params
             pair = weights.pairs.get(target.name) or self._nothing(target)
-            pairs = self._writes[target.name](
-                matrix.pairs, np.int32(slot), pair.down.astype(self._dtype, copy=False),
-                pair.up.astype(self._dtype, copy=False), np.int32(pair.rank),
-            )  # fmt: skip
+            halves = (half.astype(self._dtype, copy=False) for half in pair[:2])
+            down, up = self._placement.halves(target, *halves)
+            pairs = self._writes[target.name](matrix.pairs, np.int32(slot), down, up, np.int32(pair.rank))
             written[target.name] = AdaptedMatrix(matrix.base, pairs)
         return written
 
@@ -111,7 +116,7 @@ class AdapterStacks:
             return LowRankPairs(down, up, jnp.zeros(slots, jnp.int32), target.ends)
 
         shapes: LowRankPairs = jax.eval_shape(make)
-        return shapes
+        return self._placement.stacks(target, shapes)
 
 
 def padded_rank(rank: int) -> int:
@@ -130,7 +135,18 @@ def _write(pairs: LowRankPairs, slot: jax.Array, down: jax.Array, up: jax.Array,
 
 
 def _compiled(shapes: LowRankPairs) -> Write:
-    scalar = jax.ShapeDtypeStruct((), jnp.int32)
-    down, up = (jax.ShapeDtypeStruct(stack.shape[1:], stack.dtype) for stack in (shapes.down, shapes.up))
-    write: Write = jax.jit(_write, donate_argnums=0).lower(shapes, scalar, down, up, scalar).compile()
+    place: Any = shapes.ranks.sharding  # None: JAX's first device
+    scalar = jax.ShapeDtypeStruct((), jnp.int32, sharding=place)
+    down, up = (_of_slot(stack) for stack in (shapes.down, shapes.up))
+    places = None if place is None else jax.tree.map(lambda stack: stack.sharding, shapes)
+    traced = jax.jit(_write, donate_argnums=0, out_shardings=places)
+    write: Write = traced.lower(shapes, scalar, down, up, scalar).compile()
     return write
+
+
+def _of_slot(stack: jax.Array) -> jax.ShapeDtypeStruct:
+    """One slot of a stack, from abstract arrays; slots are never split over devices."""
+    sharding = stack.sharding
+    if isinstance(sharding, NamedSharding):
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
+    return jax.ShapeDtypeStruct(stack.shape[1:], stack.dtype, sharding=sharding)

@@ -35,6 +35,7 @@ class AdapterLimits(NamedTuple):
 
     num_slots: int  # adapters in memory at once
     max_rank: int
+    is_required: bool = True  # whether a model that takes none is refused; else it is loaded without room for them
 
 
 @dataclass(frozen=True)
@@ -224,12 +225,6 @@ class EngineConfig:
         if self.prefix_cache_listen is not None or self.prefix_cache_peers:
             self._check_peers()
         self._check_hosts()
-        if self.adapters is not None:
-            for name in ("tensor_parallel", "num_hosts"):
-                if getattr(self, name) > 1:
-                    raise ValueError(
-                        f"{name} is {getattr(self, name)}, and there are adapters, which one device computes"
-                    )
         if len(self.eos_token_ids) > MAX_EOS_TOKEN_IDS:
             raise ValueError(
                 f"eos_token_ids has {len(self.eos_token_ids)} entries; at most {MAX_EOS_TOKEN_IDS} are allowed"
@@ -316,5 +311,7 @@ class ModelInfo:
     num_labels: int = 0  # of a model that scores or classifies texts; 0: its texts become embeddings
     head_pooling: Pooling = Pooling.CLS  # of a text that its head scores
     pictures: PictureInput | None = None  # None: it reads text alone
+    weight_bytes: int = 0  # of memory, without those of adapters; 0: not known
+    cache_bytes: int = 0  # of memory, for the pages and states of sequences
     encoder_bytes: int = 0  # of the weights, those of the encoder of pictures
     mmproj: str | None = None  # the file of that encoder, where it has one of its own

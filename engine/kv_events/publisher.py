@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Sequence
 
 from cache.page import PageEvent, PagesCleared
 from cache.pool import PagePool
@@ -31,8 +32,9 @@ class KVEventPublisher:
     """Publishes a pool's events; the engine thread only puts them into a queue."""
 
     def __init__(
-        self, endpoint: KVEndpoint, topic: str, pool: PagePool, page_size: int, *, has_array_events: bool = False
-    ) -> None:
+        self, endpoint: KVEndpoint, topic: str, pool: PagePool, page_size: int, *,
+        windows: Sequence[int] = (0,), has_array_events: bool = False,
+    ) -> None:  # fmt: skip
         """Binds the sockets, starts the thread and listens to the pool.
 
         The first message says that nothing is remembered: a subscriber may know an earlier process at this address.
@@ -43,6 +45,7 @@ class KVEventPublisher:
         """
         self._pool = pool
         self._page_size = page_size
+        self._windows = tuple(windows)  # of each group of layers with pages of its own
         self._has_array_events = has_array_events
         self._events: queue.SimpleQueue[PageEvent | None] = queue.SimpleQueue()  # None: the end
         self._kept = ReplayBuffer(_MAX_KEPT, _MAX_KEPT_BYTES)
@@ -103,6 +106,8 @@ class KVEventPublisher:
                 break
             events.append(event)
         if events:
-            batch = make_batch(events, self._page_size, time.time(), has_array_events=self._has_array_events)
+            batch = make_batch(
+                events, self._page_size, time.time(), windows=self._windows, has_array_events=self._has_array_events
+            )
             self._kept.add(msgspec.msgpack.encode(batch))
         return not is_last

@@ -11,6 +11,7 @@ from typing import Any
 from engine.backends.base.model_config import ModelConfig, Projection
 from engine.interface.errors import ModelError, naming
 from engine.interface.types import Progress
+from engine.models.encoders.picture_tensors import is_of_pictures
 from engine.models.parts.encoders.encoder_config import read_num_labels
 from engine.models.parts.model import Model
 from engine.models.projection_files import (
@@ -49,6 +50,7 @@ class OpenModel:
     tensors: LeafTensors
     quantization: str | None  # how the file says that its matrices are quantised, such as "Q4_K_M" or "awq int4 g128"
     mmproj: Path | None = None  # the file of its encoder of pictures, where that has one of its own
+    lacks_encoder: bool = False  # whether its configuration states an encoder of pictures, and no tensor is of one
 
     @property
     def config(self) -> ModelConfig:
@@ -104,9 +106,10 @@ def _open_folder(path: Path, *, language_model_only: bool) -> OpenModel:
     is_base = _EMBEDDING in files.names  # the folder of a base model, as encoders of sentences made of decoders are
     has_head = has_head_of_labels(architecture)
     config = folder.config.with_values({"tie_word_embeddings": True}) if is_base or has_head else folder.config
-    model = architecture.model.from_folder(config, files.names)
-    if language_model_only:
-        model = model.without_encoder()
+    has_pictures = any(map(is_of_pictures, files.names))
+    names = {name for name in files.names if not is_of_pictures(name)} if language_model_only else files.names
+    model = architecture.model.from_folder(config, names)
+    lacks_encoder = not has_pictures and model.encoder is None and config.table("vision_config") is not None
     projections, modules = projections_of_folder(folder, model.config.hidden_size)
     num_labels = read_num_labels(folder.config) if has_head else 0
     if has_head:
@@ -128,7 +131,7 @@ def _open_folder(path: Path, *, language_model_only: bool) -> OpenModel:
     if unknown:
         raise ModelError(f"{path} has what {architecture.transformers_name} does not: the {_listed(unknown)}")
     _check_shapes(path, tensors)
-    return OpenModel(path, architecture, model, tensors, files.quantization)
+    return OpenModel(path, architecture, model, tensors, files.quantization, lacks_encoder=lacks_encoder)
 
 
 def _open_gguf(path: Path, mmproj: Path | None, *, language_model_only: bool) -> OpenModel:

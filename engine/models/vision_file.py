@@ -4,111 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from engine.interface.errors import ModelError, naming
-from engine.models.architectures.seeing.idefics3 import Idefics3
-from engine.models.encoders.gemma3_vision import Gemma3Vision
-from engine.models.encoders.idefics3_vision import Idefics3Vision
-from engine.models.encoders.qwen2_5_vision import Qwen25Vision
-from engine.models.encoders.qwen3_vision import Qwen3Vision
 from engine.models.encoders.vision_encoder import VisionEncoder
 from engine.models.parts.gguf_config import read_count
 from engine.models.parts.model import Model
+from engine.models.vision_families import FAMILIES, QKV, Family
 from engine.weights.encodings import EncodedRows
 from engine.weights.formats.gguf_tensors import GGUFTensor, GGUFTensors
 from engine.weights.formats.mmproj_file import (
     PREFERRED_TYPES,
-    PROJECTORS,
-    SECOND_FRAME,
     TOKENS,
     MmprojFile,
     OtherMmproj,
     is_mmproj_name,
 )
-from engine.weights.formats.model_folder import JsonFile
+from engine.weights.formats.mmproj_kinds import PROJECTORS, SECOND_FRAME
 from engine.weights.leaf import Leaf, Part, Stored
 from engine.weights.packing import Format
 from engine.weights.tensors import FileTensor
 
 _PATCH = "v.patch_embd.weight"
-_QKV = "attn_qkv"
 _UP, _DOWN = ".ffn_up.", ".ffn_down."
 _MAX_NAMES_SHOWN = 3
-
-# The names of tensors of a folder, behind their prefix and without `.weight`, and those of a GGUF file.
-_SIGLIP = {
-    "embeddings.patch_embedding": "v.patch_embd",
-    "embeddings.position_embedding": "v.position_embd",
-    "encoder.layers.{layer}.layer_norm1": "v.blk.{layer}.ln1",
-    "encoder.layers.{layer}.layer_norm2": "v.blk.{layer}.ln2",
-    "encoder.layers.{layer}.self_attn.q_proj": "v.blk.{layer}.attn_q",
-    "encoder.layers.{layer}.self_attn.k_proj": "v.blk.{layer}.attn_k",
-    "encoder.layers.{layer}.self_attn.v_proj": "v.blk.{layer}.attn_v",
-    "encoder.layers.{layer}.self_attn.out_proj": "v.blk.{layer}.attn_out",
-    "encoder.layers.{layer}.mlp.fc1": "v.blk.{layer}.ffn_up",
-    "encoder.layers.{layer}.mlp.fc2": "v.blk.{layer}.ffn_down",
-    "post_layernorm": "v.post_ln",
-}
-_QWEN = {
-    "patch_embed.proj": "v.patch_embd",
-    "pos_embed": "v.position_embd",
-    "blocks.{layer}.norm1": "v.blk.{layer}.ln1",
-    "blocks.{layer}.norm2": "v.blk.{layer}.ln2",
-    "blocks.{layer}.attn.qkv": f"v.blk.{{layer}}.{_QKV}",
-    "blocks.{layer}.attn.proj": "v.blk.{layer}.attn_out",
-    "blocks.{layer}.mlp.gate_proj": "v.blk.{layer}.ffn_gate",
-    "blocks.{layer}.mlp.up_proj": "v.blk.{layer}.ffn_up",
-    "blocks.{layer}.mlp.down_proj": "v.blk.{layer}.ffn_down",
-    "blocks.{layer}.mlp.linear_fc1": "v.blk.{layer}.ffn_up",
-    "blocks.{layer}.mlp.linear_fc2": "v.blk.{layer}.ffn_down",
-    "merger.ln_q": "v.post_ln",
-    "merger.norm": "v.post_ln",
-    "merger.mlp.0": "mm.0",
-    "merger.mlp.2": "mm.2",
-    "merger.linear_fc1": "mm.0",
-    "merger.linear_fc2": "mm.2",
-    "deepstack_merger_list.{layer}.norm": "v.deepstack.{layer}.norm",
-    "deepstack_merger_list.{layer}.linear_fc1": "v.deepstack.{layer}.fc1",
-    "deepstack_merger_list.{layer}.linear_fc2": "v.deepstack.{layer}.fc2",
-}
-
-
-class _Family(NamedTuple):
-    read: Callable[[JsonFile, Set[str], int], VisionEncoder | None]
-    first: tuple[str, ...]  # the tensors of a folder by which `read` knows that there is an encoder
-    prefix: str  # of the names of tensors in a folder
-    names: Mapping[str, str]
-    decoder: type[Model] | None = None  # where the text model alone is of another class
-
-
-# By the projectors of `PROJECTORS`.
-_FAMILIES: Mapping[str, _Family] = {
-    "gemma3": _Family(
-        Gemma3Vision.read,
-        ("embeddings.patch_embedding.weight", "mm_input_projection_weight"),
-        "",
-        {
-            **_SIGLIP,
-            "mm_input_projection_weight": "mm.input_projection.weight",
-            "mm_soft_emb_norm": "mm.soft_emb_norm",
-        },
-    ),
-    "idefics3": _Family(
-        Idefics3Vision.read,
-        ("model.connector.modality_projection.proj.weight",),
-        "model.vision_model.",
-        {**_SIGLIP, "model.connector.modality_projection.proj": "mm.model.fc"},
-        Idefics3,
-    ),
-    "qwen2.5vl_merger": _Family(Qwen25Vision.read, ("patch_embed.proj.weight",), "", _QWEN),
-    "qwen3vl_merger": _Family(Qwen3Vision.read, ("patch_embed.proj.weight",), "", _QWEN),
-}
 
 
 @dataclass(frozen=True)
@@ -117,7 +40,8 @@ class VisionFile:
 
     mmproj: MmprojFile
     encoder: VisionEncoder
-    family: _Family
+    family: Family
+    architecture: str  # of the text model
 
     @property
     def path(self) -> Path:
@@ -126,9 +50,8 @@ class VisionFile:
     def seen_by(self, model: Model) -> Model:
         """The text model with this encoder."""
         changes: dict[str, Any] = {"vision": self.encoder}
-        if self.family.decoder is not None:
-            return self.family.decoder(model.config, **changes)
-        return dataclasses.replace(model, **changes)
+        decoder = self.family.decoders.get(self.architecture)
+        return dataclasses.replace(model, **changes) if decoder is None else decoder(model.config, **changes)
 
     def with_gguf_names(self, leaf: Leaf) -> Leaf:
         """A leaf with the names of its tensors in GGUF files, which those of an encoder lack."""
@@ -158,10 +81,10 @@ class VisionFile:
     def _parts(self, part: Part) -> tuple[Part, ...]:
         """A part of a folder's encoder with its name; queries, keys and values may be tensors of their own."""
         name = self._renamed(part.stored["safetensors"].name)
-        if _QKV in name and name.format(layer=0) not in self.mmproj.tensors:
+        if QKV in name and name.format(layer=0) not in self.mmproj.tensors:
             shape = (part.shape[0] // 3, *part.shape[1:])
-            return tuple(Part(shape, {"gguf": Stored(name.replace(_QKV, f"attn_{kind}"))}) for kind in "qkv")
-        return (Part(part.shape, {"gguf": Stored(name)}),)
+            return tuple(Part(shape, {"gguf": Stored(name.replace(QKV, f"attn_{kind}"))}) for kind in "qkv")
+        return (Part(part.shape, {"gguf": Stored(name, self.family.transform(name, part, self.encoder))}),)
 
     def _renamed(self, name: str) -> str:
         name, names = name.removeprefix(self.family.prefix), self.family.names
@@ -293,9 +216,12 @@ def _read(mmproj: Path, path: Path, file: GGUFTensors, model: Model) -> VisionFi
         )
     vocabulary = file.value(TOKENS)
     vision.token_ids(vocabulary if isinstance(vocabulary, list) else [], path)
-    family = _FAMILIES[vision.kind]
+    family = FAMILIES[vision.kind]
+    refusal = family.refusal(file, model.config)
+    if refusal:
+        raise OtherMmproj(f"{path} cannot see with {mmproj}: {refusal}")
     with naming(mmproj):
-        encoder = family.read(vision.config, frozenset(family.first), hidden_size)
+        encoder = family.read(vision.config, frozenset(family.first), model.config)
     if encoder is None:
         raise ModelError(f"{mmproj} has no encoder of pictures")
     num_deep = read_count(file, "n_deepstack_layers")
@@ -304,6 +230,6 @@ def _read(mmproj: Path, path: Path, file: GGUFTensors, model: Model) -> VisionFi
             f"{mmproj} is of another model than {path}: it has deep stack in {encoder.num_deep} layers, "
             f"and the text model takes it in {num_deep}"
         )
-    found = VisionFile(vision, encoder, family)
+    found = VisionFile(vision, encoder, family, file.architecture)
     found.check_names(tuple(map(found.with_gguf_names, encoder.leaves())))
     return found

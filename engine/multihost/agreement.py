@@ -42,6 +42,10 @@ def facts_of(config: EngineConfig, opened: OpenModel) -> dict[str, str]:
     for name in settings_of(EngineConfig):
         if name not in _OF_THE_LEADER:
             facts[name] = str(getattr(config, name))
+    limits = config.adapters
+    facts["the room for adapters (max_loras and max_lora_rank)"] = (
+        "none" if limits is None else f"{limits.num_slots} of rank {limits.max_rank}"
+    )
     facts["the model"] = f"{opened.architecture.name}, {digest_of_model(opened)}"
     return facts
 

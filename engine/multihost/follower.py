@@ -12,6 +12,7 @@ import jax
 
 from engine.interface.address import HostAddress
 from engine.interface.types import HostLost
+from engine.multihost.adapter_frames import AdapterFrames
 from engine.multihost.leader import GATHER_SECONDS, SETTLE_SECONDS
 from engine.multihost.link import PATIENCE_SECONDS, Link
 from engine.multihost.messages import FOLLOWER, LEADER, PROTOCOL, Kind, Message, frame, pack_facts
@@ -150,6 +151,7 @@ def follow(follower: Follower, runner: DeviceRunner) -> None:
         jax.errors.JaxRuntimeError: a computation has failed.
     """
     step_format = StepFormat(runner.max_pages_per_request, runner.state_shape)
+    adapters = AdapterFrames()
     pending: PendingStep | None = None
     while True:
         kind, content = follower.receive()
@@ -163,6 +165,11 @@ def follow(follower: Follower, runner: DeviceRunner) -> None:
                     raise ValueError("the leader has sent masks to a step that awaits none")
                 pending.inputs, masks = step_format.unpack_masks(pending.inputs, content)
                 runner.sample(pending, masks)
+            case Kind.ADAPTER_LAYER:
+                adapters.add_layer(content)
+            case Kind.LOAD_ADAPTER:
+                _wait(pending)
+                runner.load_adapter(*adapters.finish(content))
             case Kind.SLEEP:
                 _wait(pending)
                 runner.sleep(drop_weights=False)

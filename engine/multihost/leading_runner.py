@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from engine.adapters.adapter_weights import AdapterWeights
+from engine.multihost import adapter_frames
 from engine.multihost.leader import Leader
 from engine.multihost.messages import Kind
 from engine.multihost.step_frame import StepFormat
@@ -47,6 +49,12 @@ class LeadingRunner(DeviceRunner):
         """As `DeviceRunner.result`; raises HostLost if the step has failed because a host is lost."""
         with self._leader.blamed(_FAILURE):
             return super().result(pending)
+
+    def load_adapter(self, slot: int, weights: AdapterWeights) -> None:
+        """As `DeviceRunner.load_adapter`, on all hosts."""
+        for kind, parts in adapter_frames.pack(slot, weights):
+            self._leader.broadcast(kind, *parts)
+        super().load_adapter(slot, weights)
 
     def sleep(self, *, drop_weights: bool) -> None:
         """As `DeviceRunner.sleep`, on all hosts; the weights stay."""

@@ -36,6 +36,8 @@ class Kind(IntEnum):
     SLEEP = 10  # leader: the pages' memory is given back
     WAKE = 11  # leader: it is allocated again
     END = 12  # both: the sender ends, and why if that is no wish of an operator
+    ADAPTER_LAYER = 13  # leader: one layer of a leaf of an adapter
+    LOAD_ADAPTER = 14  # leader: the slot for the adapter whose layers have come
 
 
 class Message(NamedTuple):

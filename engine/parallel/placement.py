@@ -3,17 +3,19 @@
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cache.storage import KVLayout, KVPages
+from engine.adapters.pair_placement import PairPlacement
 from engine.backends.backends import choose_backends
 from engine.backends.base.backend import Backends
 from engine.interface.config import EngineConfig
 from engine.models.parts.model import Model
 from engine.parallel.mesh import AXIS, local_model, on_every_device, open_mesh, refuse_unsplittable
+from engine.parallel.split_pairs import SplitPlacement
 from engine.parallel.split_products import backends_on
 from engine.weights.layout import Params
 
@@ -116,10 +118,18 @@ def shapes_of(tree: Tree) -> Tree:
     return mapped
 
 
-def choose_devices(config: EngineConfig, model: Model) -> tuple[Backends, Callable[[Params], Placement]]:
-    """The backends, and what makes the placement of weights that they have laid out; raises ValueError."""
+class Devices(NamedTuple):
+    """What computes a model, and where its arrays lie."""
+
+    backends: Backends
+    place: Callable[[Params], Placement]  # makes the placement of weights that the backends have laid out
+    pairs: PairPlacement  # of adapters
+
+
+def choose_devices(config: EngineConfig, model: Model) -> Devices:
+    """The devices of a model by the configuration; raises ValueError."""
     if config.tensor_parallel == 1:
-        return choose_backends(config, model.config), lambda params: Placement()
+        return Devices(choose_backends(config, model.config), lambda params: Placement(), PairPlacement())
     refuse_unsplittable(model, config.tensor_parallel)
     mesh = open_mesh(config.tensor_parallel, config.num_hosts)
-    return backends_on(mesh, config), partial(OverMesh, mesh)
+    return Devices(backends_on(mesh, config), partial(OverMesh, mesh), SplitPlacement(mesh))

@@ -15,6 +15,7 @@ from engine.backends.xla.backend import BACKEND as XLA
 from engine.backends.xla.products import XlaProducts
 from engine.interface.config import EngineConfig
 from engine.parallel.mesh import AXIS
+from engine.parallel.split_pairs import SplitPairs
 from engine.parallel.split_weights import SplitLayout, SplitMatrix
 from engine.weights.leaf import Split
 
@@ -63,8 +64,10 @@ class SplitProducts:
         return addend + (product if scale == 1.0 else product * scale)
 
     def low_rank(self, x: jax.Array, pairs: LowRankPairs, layer: jax.Array, layout: TokenLayout) -> jax.Array:
-        """Never called: an engine on several devices takes no adapters."""
-        raise NotImplementedError
+        """As `Products.low_rank`, for the product of weights that are split alike."""
+        assert isinstance(pairs, SplitPairs)
+        added = self._local.low_rank(x, pairs, layer, layout)
+        return _sum(added) if pairs.split is Split.INPUTS else added
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: SplitMatrix, down: SplitMatrix, picks: Picks,

@@ -7,6 +7,8 @@ import jax
 import numpy as np
 
 from cache.storage import KVLayout
+from engine.adapters.adapter_stacks import AdapterStacks
+from engine.adapters.adapter_weights import AdapterWeights
 from engine.backends.base.backend import Backends
 from engine.interface.config import TILE_SIZE
 from engine.models.parts.model import Model
@@ -35,17 +37,19 @@ class DeviceRunner:
         self, params: Params, model: Model, backends: Backends, layout: KVLayout,
         buffer: SequenceBuffer, table: ShapeTable, num_scheduler_steps: int = 1, *,
         placement: Placement | None = None, store: Path | None = None, copies_pages: bool = False,
-        make_programs: Callable[..., StepPrograms] = StepPrograms,
+        adapters: AdapterStacks | None = None, make_programs: Callable[..., StepPrograms] = StepPrograms,
     ) -> None:  # fmt: skip
         """
         Args:
             placement: by default one device.
             store: the folder in which compiled programs are kept; None: they are not.
             copies_pages: whether `pages` will be used.
+            adapters: what puts adapters beside `params`; None: none can be used.
             make_programs: StepPrograms, or a class with the same constructor.
         """
         self.model = model
         self.backends = backends
+        self.adapters = adapters
         self.max_pages_per_request = buffer.page_table.shape[1]
         self.state_shape = StateShape(buffer.num_slots, model.config.vocab_size, buffer.token_ids.shape[1])
         self.arrays = DeviceArrays(params, backends, layout, self.state_shape, placement or Placement())
@@ -162,6 +166,17 @@ class DeviceRunner:
 
     # ---------------------------------------------------------------- between steps, nothing in flight
 
+    def load_adapter(self, slot: int, weights: AdapterWeights) -> None:
+        """Puts an adapter into a slot; raises ValueError if there is none."""
+        if self.adapters is None:
+            raise ValueError("the engine takes no adapters")
+        self.arrays.params = self.adapters.load(self.arrays.params, slot, weights)
+
+    def write_adapters(self) -> None:
+        """Writes the adapters that are in memory beside weights that have come back."""
+        if self.adapters is not None:
+            self.arrays.params = self.adapters.write_all(self.arrays.params)
+
     def start(self) -> None:
         """Starts the threads that load programs and populate pages, if they do not run."""
         self._compiled.start()
@@ -186,6 +201,7 @@ class DeviceRunner:
             self.arrays.allocate_pages()
             self.start()
             self.arrays.put_weights()
+            self.write_adapters()
         except BaseException:
             self._free_pages()
             raise

@@ -182,6 +182,50 @@ class AsVector(TensorWrapper):
         return None
 
 
+def reshaped(shape: tuple[int, ...]) -> Transform:
+    """Gives a tensor axes of one that a file may leave out."""
+    return partial(_Reshaped, wanted=shape)
+
+
+@dataclass(frozen=True)
+class _Reshaped(TensorWrapper):
+    wanted: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A tensor of another shape keeps it, so that a check of shapes reports it."""
+        whole = self.stored.shape
+        is_same = [each for each in whole if each != 1] == [each for each in self.wanted if each != 1]
+        return self.wanted if is_same else whole
+
+    def float32(self) -> np.ndarray:
+        return self.stored.float32().reshape(self.shape)
+
+    def encoded(self) -> EncodedRows | None:
+        return None
+
+
+def patch_rows(tensor: ModelTensor) -> ModelTensor:
+    """A convolution [outputs, colour, row, column] as the product [outputs, row × column × colour] of patches."""
+    return _PatchRows(tensor)
+
+
+@dataclass(frozen=True)
+class _PatchRows(TensorWrapper):
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A tensor of another shape keeps it, so that a check of shapes reports it."""
+        whole = self.stored.shape
+        return (whole[0], math.prod(whole[1:])) if len(whole) == 4 else whole
+
+    def float32(self) -> np.ndarray:
+        values = self.stored.float32()
+        return values.transpose(0, 2, 3, 1).reshape(self.shape) if values.ndim == 4 else values
+
+    def encoded(self) -> EncodedRows | None:
+        return None
+
+
 @dataclass(frozen=True)
 class OnlyRow(TensorWrapper):
     """A vector that a file holds as a matrix of one row; it is a `Transform`."""
@@ -194,6 +238,19 @@ class OnlyRow(TensorWrapper):
 
     def float32(self) -> np.ndarray:
         return self.stored.float32().reshape(self.shape)
+
+    def encoded(self) -> EncodedRows | None:
+        return None
+
+
+@dataclass(frozen=True)
+class UnitRows(TensorWrapper):
+    """A matrix whose rows are scaled to the length 1; it is a `Transform`."""
+
+    def float32(self) -> np.ndarray:
+        matrix = self.stored.float32()
+        unit: np.ndarray = matrix / np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), np.float32(1e-12))
+        return unit
 
     def encoded(self) -> EncodedRows | None:
         return None

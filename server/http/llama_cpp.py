@@ -117,8 +117,8 @@ async def _list_slots(request: web.Request) -> web.Response:
 
 
 async def _list_adapters(request: web.Request) -> web.Response:
-    """GET /lora-adapters: those of the first model, none of which changes requests that do not choose it."""
-    adapters = request.app[SERVED].first.adapters.all
+    """GET /lora-adapters: those of a model, the first by default; none changes requests that do not choose it."""
+    adapters = request.app[SERVED].find(request.query.get("model")).adapters.all
     return json_response([{"id": place, "path": each.name, "scale": 0.0} for place, each in enumerate(adapters)])
 
 

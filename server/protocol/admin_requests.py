@@ -34,6 +34,7 @@ class LoadAdapterBody(StrictModel):
     lora_name: str  # by which clients choose it, as they choose a model
     lora_path: str  # of a folder in PEFT's layout or a GGUF file, on the server's machine
     load_inplace: bool = False  # whether it may replace an adapter of this name
+    base_model_name: str | None = None  # the model that gets it; None: the first
 
 
 class UnloadAdapterBody(StrictModel):

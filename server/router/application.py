@@ -1,5 +1,7 @@
 """The aiohttp application of the router: the same routes as a server's, each forwarded to a replica."""
 
+from functools import partial
+
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -14,14 +16,14 @@ from server.http.app import error_shapes, hosts_of, read_keys
 from server.http.batches.routes import BATCHES
 from server.http.entry.access_log import add_headers
 from server.http.entry.error_answers import ERROR_SHAPES, GENERATING
-from server.http.entry.guard import GUARD, SOCKET_ROUTES, add_cors_headers
+from server.http.entry.guard import GUARD, LOAD_ADAPTER, SOCKET_ROUTES, UNLOAD_ADAPTER, add_cors_headers
 from server.http.entry.key_limits import add_limit_headers
 from server.http.entry.middleware import APIS, enter
 from server.http.responses.routes import CONVERSATIONS, RESPONSES
 from server.http.table import ROUTES
 from server.http.transport.connections import DESCRIPTORS, KEYS, TURNS, GuardedRunner
 from server.http.transport.web_socket import OpenSockets
-from server.router import failover, health_routes, key_usage, sticky_routes
+from server.router import adapters, failover, health_routes, key_usage, sticky_routes
 from server.router.forwarding import forward_to_all, forward_to_best
 from server.router.replicas import Replicas
 from server.router.router import ROUTER, Router
@@ -40,6 +42,8 @@ _HANDLERS: dict[tuple[str, str], Handler] = {
     ("POST", RESPONSES + "/compact"): sticky_routes.forward_with_history,
     ("POST", "/models/load"): forward_to_all,
     ("POST", llama_cpp.UNLOAD): forward_to_all,
+    ("POST", LOAD_ADAPTER): adapters.load,
+    ("POST", UNLOAD_ADAPTER): adapters.unload,
     ("GET", "/v1/streams/{id}"): failover.resume_stream,
     ("DELETE", "/v1/streams/{id}"): failover.stop_stream,
     ("GET", "/v1/requests"): sticky_routes.forward_to_named,
@@ -63,6 +67,7 @@ def router_application(replicas: Replicas, settings: ServerSettings, keys: KeyRi
     keys = read_keys(settings) if keys is None else keys
     hosts = None if settings.uds is not None else hosts_of(settings)
     app = _make_app(Router(replicas, settings), Guard(keys, hosts, settings.allowed_origins))
+    replicas.preparing = partial(adapters.restored, app[ROUTER])
     app[ERROR_SHAPES] = error_shapes()
     app[SOCKET_ROUTES] = frozenset(operation.path for operation in OPERATIONS if operation.is_socket)
     app[websocket.OPEN_SOCKETS] = OpenSockets(settings.max_websockets)

@@ -20,8 +20,8 @@ from server.http.transport.json_body import json_response
 from server.protocol.errors import ApiError
 from server.router.forwarding import MAX_LOSSES, NOT_FOUND, forward, forward_to, log_lost, lost_error, pass_on
 from server.router.proxy_response import EventReader, ProxyResponse, framing_of, is_event_stream, request_headers
+from server.router.records.routed_streams import RoutedStream
 from server.router.replica import Replica, ReplicaLost
-from server.router.routed_streams import RoutedStream
 from server.router.router import ROUTER, Router, draining_error, without_body
 from server.startup.logs import log, note
 from server.streams.stream_registry import ID_BYTES

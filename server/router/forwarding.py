@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
 import aiohttp
 from aiohttp import web
@@ -19,6 +20,18 @@ MAX_LOSSES = 2  # replicas that may die under one request: it may be what kills 
 MAX_WHOLE = 1 << 16  # bytes of an answer that is read whole, so that it can be sent again where its replica dies
 UNAVAILABLE, NOT_FOUND = 503, 404
 FIRST_REFUSAL = 400  # from this status on, an answer does not show that the replica owns something
+
+
+class WholeAnswer(NamedTuple):
+    """An answer that was read to its end."""
+
+    replica: Replica
+    answer: aiohttp.ClientResponse
+    body: bytes
+
+    @property
+    def status(self) -> int:
+        return self.answer.status
 
 
 async def forward_to_best(request: web.Request) -> web.StreamResponse:
@@ -81,19 +94,24 @@ async def forward_to_all(request: web.Request) -> web.StreamResponse:
     with ExitStack() as reading:
         proxied = await router.read(request, reading)
 
-        async def ask(replica: Replica) -> tuple[Replica, aiohttp.ClientResponse, bytes]:
-            async with replica.send(proxied) as answer:
-                return replica, answer, await read_whole(answer, replica.name)
-
         usable = router.replicas.usable
         if not usable:
             raise no_replica()
         try:
-            answers = await asyncio.gather(*(ask(replica) for replica in usable))
+            answers = await asyncio.gather(*(ask(replica, proxied) for replica in usable))
         except ReplicaLost as lost:
             raise lost_error() from lost
-        replica, answer, body = max(answers, key=lambda found: (found[1].status != NOT_FOUND, found[1].status))
-        return await _send_whole(request, router, replica, answer, body)
+        worst = max(answers, key=lambda answer: (answer.status != NOT_FOUND, answer.status))
+        return await send_answer(request, router, worst)
+
+
+async def ask(replica: Replica, proxied: ProxyRequest, seconds: float | None = None) -> WholeAnswer:
+    """A whole answer of a replica; raises ReplicaLost, also where none comes within `seconds`."""
+    try:
+        async with asyncio.timeout(seconds), replica.send(proxied) as answer:
+            return WholeAnswer(replica, answer, await read_whole(answer, replica.name))
+    except TimeoutError as error:
+        raise ReplicaLost(f"{replica.name} gave no answer within {seconds:g} s", was_sent=True) from error
 
 
 async def pass_on(
@@ -106,7 +124,8 @@ async def pass_on(
     is_stream = is_event_stream(answer)
     length = None if is_stream or request.method == "HEAD" else answer.content_length
     if length is not None and length <= MAX_WHOLE:
-        return await _send_whole(request, router, replica, answer, await read_whole(answer, replica.name))
+        whole = WholeAnswer(replica, answer, await read_whole(answer, replica.name))
+        return await send_answer(request, router, whole)
     async with ProxyResponse(request, router.settings) as response:
         await response.open(answer, replica.name)
         try:
@@ -135,11 +154,10 @@ def log_lost(replica: Replica, lost: ReplicaLost) -> None:
     log.warning("replica_lost", replica=replica.name, reason=str(lost))
 
 
-async def _send_whole(
-    request: web.Request, router: Router, replica: Replica, answer: aiohttp.ClientResponse, body: bytes
-) -> web.StreamResponse:
-    response = web.Response(body=body, status=answer.status, reason=answer.reason)
+async def send_answer(request: web.Request, router: Router, whole: WholeAnswer) -> web.StreamResponse:
+    """Passes on an answer that was read whole."""
+    response = web.Response(body=whole.body, status=whole.status, reason=whole.answer.reason)
     response.headers.popall("Content-Type", None)
-    response.headers.extend(answer_headers(answer))
-    response.headers[REPLICA_HEADER] = replica.name
+    response.headers.extend(answer_headers(whole.answer))
+    response.headers[REPLICA_HEADER] = whole.replica.name
     return await send_whole(request, response, router.settings)

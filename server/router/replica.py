@@ -1,19 +1,22 @@
 """The HTTP client of one server behind the router: its health, its open requests, and the prefixes it has seen."""
 
+from __future__ import annotations
+
 import asyncio
 import errno
 import io
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeAlias
 
 import aiohttp
 import orjson
 from yarl import URL
 
 from server.admission.probes import READINESS
-from server.router.prefixes import PrefixIndex
+from server.router.records.prefixes import PrefixIndex
 
 UNIX = "unix:"
 CONNECT_S = 5.0  # a server that runs accepts at once
@@ -34,6 +37,14 @@ IDLE_S = 20.0  # after which an unused connection is closed, before the server c
 _MANY_BYTES = 1 << 18  # of a body
 _MAX_READINESS = 1 << 20  # bytes of an answer about readiness
 MAX_BUFFERED = 1 << 26  # bytes of an answer that is read whole, however long it says that it is
+
+
+Preparing: TypeAlias = Callable[["Replica"], AbstractAsyncContextManager[None]]
+
+
+def unprepared(_: Replica) -> AbstractAsyncContextManager[None]:
+    """The context in which a replica becomes ready that lacks nothing."""
+    return nullcontext()
 
 
 class ReplicaState(StrEnum):
@@ -69,8 +80,14 @@ class ProxyRequest:
 class Replica:
     """A server at `unix:/path`, `http://host:port` or `https://host:port`. Made in a running event loop."""
 
-    def __init__(self, name: str, address: str) -> None:
-        """Raises ValueError: the address has another form."""
+    def __init__(self, name: str, address: str, preparing: Preparing = unprepared) -> None:
+        """
+        Args:
+            preparing: a context in which the replica becomes ready, and before which it is given what it lacks; it may
+                raise ReplicaLost.
+
+        Raises ValueError: the address has another form.
+        """
         connector: aiohttp.BaseConnector
         if address.startswith(UNIX):
             connector = aiohttp.UnixConnector(address.removeprefix(UNIX), limit=0, keepalive_timeout=IDLE_S)
@@ -89,6 +106,7 @@ class Replica:
         self.num_open = 0  # requests
         self.num_unanswered = 0  # health checks in a row
         self._num_unreachable = 0  # likewise
+        self._preparing = preparing
         self._pending: set[asyncio.Timeout] = set()  # of requests whose answers have not begun
         self._answers: set[aiohttp.ClientResponse] = set()  # that are being read
         self.prefixes = PrefixIndex()
@@ -191,7 +209,12 @@ class Replica:
             self._set_state(ReplicaState.NOT_READY, f"no sense in its answer: {error}")
         else:
             detail = str(fields.get("detail", "")) if isinstance(fields, dict) else ""
-            self._set_state(ReplicaState.READY if status == 200 else ReplicaState.NOT_READY, detail)
+            if status != 200:
+                self._set_state(ReplicaState.NOT_READY, detail)
+            elif self.state is ReplicaState.READY:
+                self.detail = detail
+            else:
+                await self._become_ready(detail)
         self.num_unanswered = self._num_unreachable = 0
 
     @asynccontextmanager
@@ -213,6 +236,18 @@ class Replica:
     async def close(self) -> None:
         """Closes all connections, which fails the open requests."""
         await self._session.close()
+
+    def distrust(self, detail: str) -> None:
+        """Gives the replica no new requests until it has been prepared again, because it may lack something."""
+        if self.state is ReplicaState.READY:
+            self._set_state(ReplicaState.NOT_READY, detail)
+
+    async def _become_ready(self, detail: str) -> None:
+        try:
+            async with self._preparing(self):
+                self._set_state(ReplicaState.READY, detail)
+        except ReplicaLost as lost:
+            self._set_state(ReplicaState.NOT_READY, str(lost))
 
     def _note_unanswered(self, what: str) -> None:
         self.num_unanswered += 1

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol, Self
 
 from server.protocol.errors import ApiError, unavailable
 from server.router.policies import PrefixAffinity, RoutingPolicy
-from server.router.replica import Replica, ReplicaState
+from server.router.replica import Preparing, Replica, ReplicaState, unprepared
 from server.startup.logs import log
 
 CHECK_S = 0.5  # between two health checks of a replica
@@ -65,6 +66,7 @@ class Replicas:
         self._checks: dict[str, asyncio.Task[None]] = {}
         self._removals: set[asyncio.Task[None]] = set()
         self._has_begun = False
+        self.preparing: Preparing = unprepared  # in which a replica becomes ready
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,7 +88,7 @@ class Replicas:
         """Adds a replica, which gets requests once it is ready; raises ValueError for a known name or bad address."""
         if name in self._replicas:
             raise ValueError(f"there is a replica {name} already, at {self._replicas[name].address}")
-        replica = self._replicas[name] = Replica(name, address)
+        replica = self._replicas[name] = Replica(name, address, self._prepare)
         self._checks[name] = asyncio.create_task(self._check_forever(replica))
         return replica
 
@@ -159,6 +161,9 @@ class Replicas:
                 return False
             await asyncio.sleep(POLL_S)
         return True
+
+    def _prepare(self, replica: Replica) -> AbstractAsyncContextManager[None]:
+        return self.preparing(replica)
 
     def _rename(self, replica: Replica) -> None:
         """Frees the name of a replica that leaves."""

@@ -15,12 +15,13 @@ from server.http.entry.served import read_body
 from server.http.streams.router_headers import FRONT_KEY_HEADER
 from server.protocol.errors import ApiError, unavailable
 from server.protocol.json_limits import MAX_INLINE_BYTES, parse_json
-from server.router.lru_dict import LruDict
-from server.router.prefixes import prefix_blocks
 from server.router.proxy_response import request_headers
+from server.router.records.lru_dict import LruDict
+from server.router.records.prefixes import prefix_blocks
+from server.router.records.routed_adapters import RoutedAdapters
+from server.router.records.routed_streams import RoutedStreams
 from server.router.replica import ProxyRequest
 from server.router.replicas import Replicas
-from server.router.routed_streams import RoutedStreams
 from server.startup.settings import ServerSettings
 
 MAX_OWNERS = 1 << 16
@@ -42,6 +43,7 @@ class Router:
             max_bytes=settings.resume_max_bytes,
             max_streams=settings.resume_max_streams,
         )
+        self.adapters = RoutedAdapters()
         self.owners = LruDict[str, str](MAX_OWNERS)  # the id of a response, stream or request: its replica's name
         self.num_moved = 0  # streams that went on at another replica
         self.is_draining = False

@@ -37,6 +37,7 @@ class ServedAdapter:
     name: str
     path: Path
     created: int  # seconds since 1970
+    is_given: bool = False  # by the settings; else an operator has loaded it
     place: InSlot | None = None  # None: it is read from its folder when a request comes
     num_running: int = 0  # requests that use its slot
     used_at: float = 0.0
@@ -48,7 +49,8 @@ class Adapters:
 
     def __init__(self, paths: Mapping[str, Path]) -> None:
         created = int(time.time())
-        self._by_name = {name: ServedAdapter(name, path, created) for name, path in paths.items()}
+        self._given = paths
+        self._by_name = {name: ServedAdapter(name, path, created, is_given=True) for name, path in paths.items()}
         self._engine: EngineClient | None = None
         self._free: list[int] = []
         self._lock = asyncio.Lock()  # of changes of slots
@@ -64,6 +66,21 @@ class Adapters:
             self._by_name[name].place = place
         taken = {place.slot for place in named.values()}
         self._free = [slot for slot in range(num_slots) if slot not in taken]
+
+    def keep(self, before: Adapters) -> None:
+        """Serves the adapters that were loaded at run time into the model whose place this one takes.
+
+        Where the settings name another adapter than they did before, it counts.
+        """
+        for adapter in before.loaded_later:
+            name = adapter.name
+            if self._given.get(name) == before._given.get(name):
+                self._by_name[name] = ServedAdapter(name, adapter.path, adapter.created)
+
+    @property
+    def loaded_later(self) -> Sequence[ServedAdapter]:
+        """Those that an operator has loaded at run time."""
+        return [adapter for adapter in self._by_name.values() if not adapter.is_given]
 
     @property
     def all(self) -> Sequence[ServedAdapter]:

@@ -27,7 +27,7 @@ _OF_MODEL = frozenset(
     {
         "models", "task", "chat_template", "default_chat_template_kwargs", "mm_processor_kwargs", "sampling_defaults",
         "tool_call_parser", "reasoning_parser", "additional_properties", "max_grammar_bytes", "grammar_timeout",
-        "ignore_media", "lora", "max_loras", "max_lora_rank",
+        "ignore_media", "lora", "enable_lora", "max_loras", "max_lora_rank",
     }
 )  # fmt: skip
 # Of the engine: what belongs to the process, to its hosts, and to ports that the model of before still has.

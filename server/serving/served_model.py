@@ -19,6 +19,7 @@ from server.serving.adapters import Adapters
 from server.serving.idle_sleep import IdleSleep
 from server.serving.structured_output_manager import StructuredOutputManager
 from server.startup.adapter_settings import paths_of
+from server.startup.logs import log
 from server.startup.model_settings import name_of
 from server.startup.model_table import ModelTable, RequestDefaults
 from server.startup.settings import ServerSettings
@@ -121,6 +122,14 @@ class ServedModel:
         self._set_defaults()
         if self.idle_sleep is not None and settings.sleep_idle_seconds != before.sleep_idle_seconds:
             self.idle_sleep.set_seconds(settings.sleep_idle_seconds)
+
+    def keep_adapters(self, before: ServedModel) -> None:
+        """Takes over the adapters that were loaded at run time into the model whose place this one takes."""
+        settings = self.settings
+        if settings.enable_lora and settings.model == before.settings.model:
+            self.adapters.keep(before.adapters)
+        elif dropped := before.adapters.loaded_later:
+            log.warning("adapters_dropped", model=self.model_name, adapters=[each.name for each in dropped])
 
     def _set_defaults(self) -> None:
         if self._opened is None or self._loaded is None:

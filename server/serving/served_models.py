@@ -121,6 +121,9 @@ class ServedModels:
             if model not in known:
                 self._by_metrics[model.metrics] = model
                 self.residency.add(model)
+                for before in known:
+                    if before not in self.all and before.model_name == model.model_name:
+                        model.keep_adapters(before)
         for model in known:
             if model not in self.all:
                 del self._by_metrics[model.metrics]  # its name may be another's from now on
@@ -241,7 +244,10 @@ class ServedModels:
         if name is None:
             return self.first
         for model in self.all:
-            if name == model.model_name or name in model.further_names or name in model.adapters:
+            if name == model.model_name or name in model.further_names:
+                return model
+        for model in self.all:
+            if name in model.adapters:
                 return model
         raise model_not_found(
             name, [*self.all_names, *(each.name for model in self.all for each in model.adapters.all)]

@@ -61,7 +61,7 @@ def limits_of(settings: ServerSettings) -> AdapterLimits:
     if max_rank is None:
         max_rank = max([*ranks, *([LEAST_RANK] if settings.enable_lora or not ranks else [])])
         max_rank = min(max_rank, LARGEST_LORA_RANK)  # beyond it an adapter is refused when it is read
-    return AdapterLimits(num_slots, max_rank)
+    return AdapterLimits(num_slots, max_rank, is_required=bool(paths))
 
 
 def load_first(engine: EngineClient, paths: Mapping[str, Path], num_slots: int) -> dict[str, tuple[int, str]]:

@@ -29,7 +29,7 @@ MODEL_SETTINGS = frozenset(
         "kv_cache_dtype", "num_pages", "target_gap", "max_num_batched_tokens", "matmul_backend", "attention_backend",
         "sleep_idle_seconds", "no_prefix_caching", "max_num_queued_requests", "max_num_queued_tokens",
         "request_timeout", "queue_timeout", "stall_timeout", "additional_properties", "ignore_media",
-        "mm_processor_kwargs", "max_loras", "max_lora_rank",
+        "mm_processor_kwargs", "enable_lora", "max_loras", "max_lora_rank",
     }
 )  # fmt: skip
 # Fields of SamplingParams that a table may give a default; the others depend on the request.

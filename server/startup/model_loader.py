@@ -55,7 +55,8 @@ def load_model(settings: ServerSettings, progress: Progress) -> LoadedModel:
         check_task(settings.task, engine.model_info)
         if limits is not None:
             adapters = load_first(engine, paths_of(settings.lora), limits.num_slots)
-            loaded = loaded._replace(num_adapter_slots=limits.num_slots, adapters=adapters)
+            num_slots = limits.num_slots if engine.takes_adapters else 0
+            loaded = loaded._replace(num_adapter_slots=num_slots, adapters=adapters)
         return loaded._replace(text_model=_with_settings(loaded.text_model, settings))
     except BaseException:
         engine.shutdown()
@@ -82,7 +83,8 @@ def follow_model(settings: ServerSettings, progress: Progress, on_lost: Callable
     path = ensure_model(settings.model, progress)
     from engine.client import EngineClient
 
-    EngineClient.follow(path, settings.engine_config(), progress, on_lost)
+    limits = limits_of(settings) if settings.takes_adapters else None
+    EngineClient.follow(path, replace(settings.engine_config(), adapters=limits), progress, on_lost)
 
 
 def load_with(

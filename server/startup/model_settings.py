@@ -36,8 +36,11 @@ def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
         name = settings.served_model_name or name
         lora = _with_full_paths(paths_of(settings.lora, (name or name_of(model),)))
         return (replace(settings, models=(model,), served_model_name=name, lora=lora),)
-    if settings.takes_adapters:
-        raise SettingsError(f"lora and enable_lora are for a server with one model, and there are {len(found)}")
+    if settings.lora:
+        raise SettingsError(
+            f"lora is for a server with one model, and there are {len(found)}; in a file (--config) the table of each "
+            "names its adapters"
+        )
     _refuse_shared_encoder(settings, len(found))
     if settings.engine.num_hosts > 1:
         raise SettingsError(
@@ -63,10 +66,10 @@ def settings_of_each(settings: ServerSettings) -> tuple[ServerSettings, ...]:
 
 def _of_tables(settings: ServerSettings) -> tuple[ServerSettings, ...]:
     tables = settings.tables
-    if settings.takes_adapters:
+    if settings.lora:
         raise SettingsError(
-            f"lora and enable_lora are for a server with one model, and {settings.config} has tables of models; "
-            "the key lora of a table names the adapters of its model"
+            f"lora is for a server with one model, and {settings.config} has tables of models; the key lora of a "
+            "table names the adapters of its model"
         )
     _refuse_shared_encoder(settings, len(tables))
     several = ((settings.engine.num_hosts, "num_hosts"), (settings.data_parallel, "data_parallel"))
@@ -144,7 +147,7 @@ def settings_of_another(settings: ServerSettings, first: ServerSettings, name: s
     if first.engine.prefix_cache_listen is not None or first.engine.prefix_cache_peers:
         raise SettingsError(_ONE_MODEL)
     return replace(
-        first, models=(name,), served_model_name=name, tables=(), lora=(), enable_lora=False,
+        first, models=(name,), served_model_name=name, tables=(), lora=(),
         engine=_with_own_ports(replace(first.engine, mmproj=None), index),
     )  # fmt: skip
 

@@ -392,13 +392,6 @@ class ServerSettings:
             raise SettingsError("ssl_certfile and ssl_keyfile go together; one of them is missing")
         if self.inspect_requests and not self.admin_keys:
             raise SettingsError("inspect_requests shows requests to the administrator alone; admin_key is missing")
-        if self.takes_adapters:
-            for name in ("tensor_parallel", "num_hosts"):
-                if getattr(self.engine, name) > 1:
-                    raise SettingsError(
-                        f"{name} is {getattr(self.engine, name)}, and there are adapters (lora, enable_lora), which "
-                        "one device computes"
-                    )
         self.engine_config()
 
     @property

@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+import engine.engine
 from engine.client import EngineClient
 from engine.engine import Engine
 from engine.interface.config import TILE_SIZE, EngineConfig
 from engine.interface.types import PromptPicture, TokenEvent
-from engine.models.open_model import open_model
+from engine.models.encoders.picture_tensors import is_of_pictures
+from engine.models.open_model import OpenModel, open_model
 from sampling.host.params import SamplingParams
 from tests.golden.pictures.tiny_folder import write_tiny_folder
 from tests.golden.pictures.tiny_pictures import GRIDS, tiny_patches, tiny_picture
@@ -207,3 +210,25 @@ def test_the_model_reads_text_alone_where_the_configuration_says_so(folder: Path
 def test_settings_beside_pictures_are_refused_by_name(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"prefix_cache_dir is .* which a model that sees pictures cannot have"):
         load(folder, "xla", prefix_cache_dir=str(tmp_path))
+
+
+def test_a_folder_without_the_encoder_that_it_states_is_served_as_text(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stop(opened: OpenModel, config: EngineConfig) -> None:
+        raise ValueError("so far")  # before anything is compiled
+
+    monkeypatch.setattr(engine.engine, "refuse_unsupported", stop)
+    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        {name: array for name, array in tensors.items() if not is_of_pictures(name)}, tmp_path / "model.safetensors"
+    )
+    for path, changes, num_warnings in (
+        (folder, {}, 0),
+        (tmp_path, {"language_model_only": True}, 0),
+        (tmp_path, {}, 1),
+    ):
+        with pytest.raises(ValueError, match="so far"):
+            load(path, "xla", **changes)
+        assert caplog.text.count("the model is served as one that reads text alone") == num_warnings

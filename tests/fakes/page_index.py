@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cache.hashing import NONE_HASH, sha256_hash
+from cache.hashing import NONE_HASH, hash_of_group, sha256_hash
 from cache.page import PageEvent, PageRemoved, PageStored
 from cache.pool import PagePool
 
@@ -19,7 +19,8 @@ class PageIndex:
         match event:
             case PageStored(name, parent):
                 assert name.hash_value not in self.names
-                assert name.hash_value == sha256_hash(parent or NONE_HASH, name.token_ids, name.extra_keys)
+                of_first = sha256_hash(parent or NONE_HASH, name.token_ids, name.extra_keys)
+                assert name.hash_value == hash_of_group(of_first, name.group)
                 self.names.add(name.hash_value)
             case PageRemoved(hash_value):
                 self.names.remove(hash_value)

@@ -93,9 +93,6 @@ class Gemma3(Gemma2):
     def encoder(self) -> VisionEncoder | None:
         return self.vision
 
-    def without_encoder(self) -> Self:
-        return dataclasses.replace(self, vision=None)
-
     def leaves(self) -> tuple[Leaf, ...]:
         """As `Decoder.leaves`, by the names that the folder has for them."""
         of_vision = () if self.vision is None else self.vision.leaves()

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from engine.models.encoders.picture_tensors import prefixes_of
 from engine.models.encoders.siglip import Siglip
 from engine.models.encoders.vision_encoder import VisionEncoder
 from engine.weights.formats.model_folder import JsonFile
@@ -33,10 +34,9 @@ class Gemma3Vision(VisionEncoder):
     @classmethod
     def read(cls, config: JsonFile, tensor_names: Set[str], hidden_size: int) -> Gemma3Vision | None:
         """Reads `config.json` of a folder; None where it has no tensors of an encoder. Raises ModelError."""
-        towers = [name.removesuffix(_FIRST) for name in tensor_names if name.endswith(_FIRST)]
-        projectors = [name.removesuffix(_PROJECTION) for name in tensor_names if name.endswith(_PROJECTION)]
         vision = config.table("vision_config")
-        if vision is None or not towers or not projectors:
+        prefixes = None if vision is None else prefixes_of(config, tensor_names, (_FIRST, _PROJECTION))
+        if vision is None or prefixes is None:
             return None
         tower = Siglip.read(vision)
         num_tokens = config.integer("mm_tokens_per_image", least=1, most=1 << 16) or _NUM_TOKENS
@@ -48,7 +48,7 @@ class Gemma3Vision(VisionEncoder):
             )
         return cls(
             tower.image_size, tower.image_size, num_tokens, tower.num_layers, hidden_size, True,
-            tower, towers[0], projectors[0],
+            tower, *prefixes,
         )  # fmt: skip
 
     def inner_shape(self, bucket: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from engine.models.encoders.patch_vision import BLOCK, PREFIX, PatchVision, attend, of_layer, rotated, single_leaf
+from engine.models.encoders.picture_tensors import prefixes_of
 from engine.models.encoders.vision_encoder import MAX_SIZE
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -53,10 +54,9 @@ class Gemma4Vision(PatchVision):
     @classmethod
     def read(cls, config: JsonFile, tensor_names: Set[str], hidden_size: int) -> Gemma4Vision | None:
         """Reads `config.json` of a folder; None where it has no tensors of an encoder. Raises ModelError."""
-        prefixes = [name.removesuffix(_FIRST) for name in tensor_names if name.endswith(_FIRST)]
-        projections = [name for name in tensor_names if name.endswith(_PROJECTION)]
         vision = config.table("vision_config")
-        if vision is None or not prefixes or not projections:
+        prefixes = None if vision is None else prefixes_of(config, tensor_names, (_FIRST, _PROJECTION))
+        if vision is None or prefixes is None:
             return None
         vision = vision.with_defaults(_DEFAULTS)
         if vision.text("hidden_activation") not in (None, "gelu_pytorch_tanh"):
@@ -77,7 +77,7 @@ class Gemma4Vision(PatchVision):
             epsilon=vision.positive_number("rms_norm_eps") or 1e-6,
             is_clipped=vision.flag("use_clipped_linears") is True,
             is_standardized=vision.flag("standardize") is True,
-            projection=projections[0],
+            projection=prefixes[1] + _PROJECTION,
         )  # fmt: skip
 
     def leaves(self) -> tuple[Leaf, ...]:

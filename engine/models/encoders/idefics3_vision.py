@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from engine.models.encoders.picture_tensors import prefixes_of
 from engine.models.encoders.siglip import Siglip
 from engine.models.encoders.vision_encoder import VisionEncoder
 from engine.weights.formats.model_folder import JsonFile
@@ -15,6 +16,7 @@ from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Stored
 
 _TOWER = "model.vision_model."
+_FIRST = f"{_TOWER}embeddings.patch_embedding.weight"  # the first tensor of the tower
 _PROJECTION = "model.connector.modality_projection.proj.weight"
 _SCALE_FACTOR = 2  # where config.json says nothing; source: transformers' Idefics3Config
 # Likewise; source: transformers' Idefics3VisionConfig.
@@ -34,7 +36,7 @@ class Idefics3Vision(VisionEncoder):
     @classmethod
     def read(cls, config: JsonFile, tensor_names: Set[str], hidden_size: int) -> Idefics3Vision | None:
         """Reads `config.json` of a folder; None where it has no tensors of an encoder. Raises ModelError."""
-        if _PROJECTION not in tensor_names:
+        if prefixes_of(config, tensor_names, (_FIRST, _PROJECTION)) is None:
             return None
         tower = Siglip.read((config.table("vision_config") or JsonFile(config.path, {})).with_defaults(_DEFAULTS))
         factor = config.integer("scale_factor", least=1) or _SCALE_FACTOR

@@ -16,11 +16,11 @@ from engine.models.encoders.patch_vision import (
     PREFIX,
     attend,
     of_layer,
-    prefixes_of,
     rms_norm,
     single_leaf,
     single_leaves,
 )
+from engine.models.encoders.picture_tensors import prefixes_of
 from engine.models.encoders.siglip import ACTIVATIONS, layer_norm, read_activation
 from engine.models.encoders.vision_encoder import MAX_SIZE, VisionEncoder
 from engine.weights.formats.model_folder import JsonFile
@@ -28,6 +28,8 @@ from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Stored
 
 _FIRST = "embeddings.cls_token"  # the first tensor of the tower
+_PROJECTOR = "multi_modal_projector."
+_PROJECTION = f"{_PROJECTOR}linear_1.weight"
 _COLOURS = 255
 _QUERY_KEY_EPSILON, _PROJECTOR_EPSILON = 1e-6, 1e-5
 # Where config.json says nothing; source: transformers' InternVLVisionConfig.
@@ -60,7 +62,7 @@ class InternVLVision(VisionEncoder):
     @classmethod
     def read(cls, config: JsonFile, tensor_names: Set[str], hidden_size: int) -> InternVLVision | None:
         """Reads `config.json` of a folder; None where it has no tensors of an encoder. Raises ModelError."""
-        prefixes = prefixes_of(tensor_names, _FIRST)
+        prefixes = prefixes_of(config, tensor_names, (_FIRST, _PROJECTION))
         if prefixes is None:
             return None
         vision = (config.table("vision_config") or JsonFile(config.path, {})).with_defaults(_DEFAULTS)
@@ -87,8 +89,9 @@ class InternVLVision(VisionEncoder):
             raise config.error("downsample_ratio", f"its reciprocal must divide the {side} patches of a tile's side")
         return cls(
             height=image, width=image, num_tokens=(side // factor) ** 2, num_layers=num_layers,
-            hidden_size=hidden_size, sees_both_ways=False, tower_prefix=prefixes[0], projector_prefix=prefixes[1],
-            inner_size=inner, intermediate_size=feeding, num_heads=heads, patch_size=patch, scale_factor=factor,
+            hidden_size=hidden_size, sees_both_ways=False, tower_prefix=prefixes[0],
+            projector_prefix=prefixes[1] + _PROJECTOR, inner_size=inner, intermediate_size=feeding,
+            num_heads=heads, patch_size=patch, scale_factor=factor,
             epsilon=vision.positive_number("layer_norm_eps") or 1e-6,
             activation=read_activation(vision, "hidden_act", "gelu"),
             projector_activation=read_activation(config, "projector_hidden_act", "gelu"),

@@ -16,10 +16,10 @@ from engine.models.encoders.patch_vision import (
     PatchVision,
     attend,
     of_layer,
-    prefixes_of,
     single_leaf,
     single_leaves,
 )
+from engine.models.encoders.picture_tensors import prefixes_of
 from engine.models.encoders.siglip import ACTIVATIONS, layer_norm, read_activation
 from engine.models.encoders.vision_encoder import MAX_SIZE
 from engine.weights.formats.model_folder import JsonFile
@@ -27,6 +27,8 @@ from engine.weights.layout import Params
 from engine.weights.leaf import Leaf
 
 _FIRST = "embeddings.patch_embedding.weight"  # the first tensor of the tower
+_PROJECTOR = "multi_modal_projector."
+_PROJECTION = f"{_PROJECTOR}linear_1.weight"
 _LAYERS = "encoder.layers"
 _PIXELS = 127.5  # a colour of so much is 0, and one of 0 is -1
 _MERGE_SIZE, _PROJECTED = 2, 2560  # where config.json says nothing; source: transformers' Lfm2VlConfig
@@ -56,7 +58,7 @@ class Lfm2Vision(PatchVision):
     @classmethod
     def read(cls, config: JsonFile, tensor_names: Set[str], hidden_size: int) -> Lfm2Vision | None:
         """Reads `config.json` of a folder; None where it has no tensors of an encoder. Raises ModelError."""
-        prefixes = prefixes_of(tensor_names, _FIRST)
+        prefixes = prefixes_of(config, tensor_names, (_FIRST, _PROJECTION))
         if prefixes is None:
             return None
         vision = (config.table("vision_config") or JsonFile(config.path, {})).with_defaults(_DEFAULTS)
@@ -76,7 +78,7 @@ class Lfm2Vision(PatchVision):
             height=0, width=0, num_tokens=BLOCK, num_layers=num_layers, hidden_size=hidden_size, sees_both_ways=False,
             prefix=prefixes[0], inner_size=inner, intermediate_size=feeding, num_heads=heads, patch_size=patch,
             merge_size=config.integer("downsample_factor", least=1, most=MAX_SIZE) or _MERGE_SIZE,
-            projector_prefix=prefixes[1], num_places_a_side=side,
+            projector_prefix=prefixes[1] + _PROJECTOR, num_places_a_side=side,
             epsilon=vision.positive_number("layer_norm_eps") or 1e-6,
             activation=read_activation(vision, "hidden_act", "gelu_pytorch_tanh"),
             projected_size=config.integer("projector_hidden_size", least=1, most=MAX_SIZE) or _PROJECTED,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,7 +18,6 @@ PREFIX = "vision."  # of the leaves' names
 BLOCK = 64  # tokens whose embeddings lie beside each other
 _SCORES_AT_ONCE = 1 << 20  # of a head
 _UNSEEN = -1e30
-_PROJECTION = "multi_modal_projector.linear_1.weight"
 
 OfLayer = Callable[[str], jax.Array]  # from a leaf's name to its values in a layer
 
@@ -122,17 +121,6 @@ def single_leaf(leaf: str, shape: tuple[int, ...], tensor: str) -> Leaf:
 def single_leaves(leaf: str, shape: tuple[int, ...], name: str) -> tuple[Leaf, Leaf]:
     """Weights outside the layers, and their biases."""
     return single_leaf(leaf, shape, f"{name}.weight"), single_leaf(f"{leaf}_bias", shape[:1], f"{name}.bias")
-
-
-def prefixes_of(tensor_names: Set[str], first: str) -> tuple[str, str] | None:
-    """The prefixes of an encoder's and of its projector's tensors; None where a folder lacks either.
-
-    Args:
-        first: how the name of the encoder's first tensor ends.
-    """
-    towers = [name.removesuffix(first) for name in tensor_names if name.endswith(first)]
-    projectors = [name.removesuffix("linear_1.weight") for name in tensor_names if name.endswith(_PROJECTION)]
-    return (towers[0], projectors[0]) if towers and projectors else None
 
 
 def of_layer(params: Params, index: jax.Array) -> OfLayer:

@@ -17,11 +17,11 @@ from engine.models.encoders.patch_vision import (
     PatchVision,
     attend,
     of_layer,
-    prefixes_of,
     rms_norm,
     rotated,
     single_leaf,
 )
+from engine.models.encoders.picture_tensors import prefixes_of
 from engine.models.encoders.siglip import ACTIVATIONS, read_activation
 from engine.models.encoders.vision_encoder import MAX_SIZE
 from engine.weights.formats.model_folder import JsonFile
@@ -29,6 +29,8 @@ from engine.weights.layout import Params
 from engine.weights.leaf import Leaf
 
 _FIRST = "patch_conv.weight"  # the first tensor of the encoder
+_PROJECTOR = "multi_modal_projector."
+_PROJECTION = f"{_PROJECTOR}linear_1.weight"
 _LAYERS = "transformer.layers"
 _EPSILON = 1e-5
 _THETA = 10_000.0
@@ -63,7 +65,7 @@ class PixtralVision(PatchVision):
         Args:
             epsilon: of the norms of the text model.
         """
-        prefixes = prefixes_of(tensor_names, _FIRST)
+        prefixes = prefixes_of(config, tensor_names, (_FIRST, _PROJECTION))
         if prefixes is None:
             return None
         vision = (config.table("vision_config") or JsonFile(config.path, {})).with_defaults(_DEFAULTS)
@@ -85,7 +87,7 @@ class PixtralVision(PatchVision):
         return cls(
             height=0, width=0, num_tokens=BLOCK, num_layers=num_layers, hidden_size=hidden_size, sees_both_ways=False,
             prefix=prefixes[0], inner_size=inner, intermediate_size=feeding, num_heads=heads, patch_size=patch,
-            merge_size=merge, projector_prefix=prefixes[1], max_tokens=min(side**2, cls.largest[-1]),
+            merge_size=merge, projector_prefix=prefixes[1] + _PROJECTOR, max_tokens=min(side**2, cls.largest[-1]),
             theta=_read_theta(vision), activation=read_activation(vision, "hidden_act", "gelu"),
             projector_activation=read_activation(config, "projector_hidden_act", "gelu"), projector_epsilon=epsilon,
             has_projector_bias=config.flag("multimodal_projector_bias") is True,

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from engine.models.encoders.patch_vision import BLOCK, PREFIX, PatchVision, attend, rotated
+from engine.models.encoders.picture_tensors import prefixes_of
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf
@@ -40,9 +41,9 @@ class QwenVision(PatchVision):
 
         Raises ModelError.
         """
-        prefixes = [name.removesuffix(FIRST) for name in tensor_names if name.endswith(FIRST)]
         vision = config.table("vision_config")
-        if vision is None or not prefixes:
+        prefixes = None if vision is None else prefixes_of(config, tensor_names, (FIRST,))
+        if vision is None or prefixes is None:
             return None
         vision = vision.with_defaults(defaults)
         if vision.text("hidden_act") not in (None, activation):

@@ -38,10 +38,6 @@ class Model(ABC):
         """What makes embeddings of pictures; None where the model sees none."""
         return None
 
-    def without_encoder(self) -> Self:
-        """The model as it reads text alone."""
-        return self
-
     # Tensors of a folder that follow from its configuration, which old releases of transformers stored nevertheless.
     derived_tensors: ClassVar[re.Pattern[str]] = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 

@@ -30,11 +30,6 @@ def check_shared(settings: ServerSettings) -> None:
             f"data_parallel is {num_replicas} and prefix_cache_listen {engine.prefix_cache_listen!r}; "
             "the servers behind one front cannot share its port, and share their folder of pages already"
         )
-    if settings.enable_lora:
-        raise SettingsError(
-            f"data_parallel is {num_replicas} and enable_lora is set; the servers behind one front take adapters at "
-            "their start alone (lora)"
-        )
     if engine.kv_events is not None:
         raise SettingsError(
             f"data_parallel is {num_replicas} and kv_events {engine.kv_events!r}; "

@@ -19,9 +19,10 @@ from sampling.host.params import SamplingParams
 class Recorder:
     """In the place of a publisher, which needs libraries that are not always there."""
 
-    def __init__(self, *arguments: Any, has_array_events: bool) -> None:
+    def __init__(self, *arguments: Any, windows: tuple[int, ...], has_array_events: bool) -> None:
         self.endpoint, self.topic, pool, self.page_size = arguments
         self.events: list[PageEvent] = []
+        self.windows = windows
         self.has_array_events = has_array_events
         self.is_closed = False
         pool.listener = self.events.append
@@ -59,7 +60,7 @@ async def test_an_engine_tells_of_its_pages(monkeypatch: pytest.MonkeyPatch) -> 
     assert (recorder.endpoint, recorder.topic, recorder.page_size) == (KVEndpoint("*", 9), "t", 16)
     *stored, cleared = recorder.events
     tokens = [token for event in stored if isinstance(event, PageStored) for token in event.page_hash.token_ids]
-    assert not recorder.has_array_events
+    assert (recorder.windows, recorder.has_array_events) == ((0,), False)
     assert tokens == list(range(48))
     assert cleared == PagesCleared()
     assert recorder.is_closed

@@ -52,6 +52,27 @@ def test_pages_of_one_sequence_are_one_event() -> None:
     assert list(maps[2]) == ["type", "block_hashes", "medium"]
 
 
+def test_events_of_groups_have_the_same_hashes_and_say_which_group_it_is() -> None:
+    """As vLLM's: the pages of each group on its own, with what its layers see."""
+    pages, window = stored([1, 2, 3, 4]), 30
+    events: list[PageEvent] = []
+    for page in pages:
+        events += [page._replace(page_hash=page.page_hash.of_group(group)) for group in (0, 1)]
+    events += [PageRemoved(page.page_hash.of_group(1).hash_value, 1) for page in pages]
+    events.append(PageRemoved(pages[1].page_hash.hash_value))
+    of_all = ["BlockStored", hashes(pages), None, [1, 2, 3, 4], 2, None, "GPU", None, [None, None]]
+    expected = [
+        [*of_all, 0, "full_attention", None],
+        [*of_all, 1, "sliding_window", window],
+        ["BlockRemoved", hashes(pages), "GPU", 1],
+        ["BlockRemoved", hashes(pages[1:]), "GPU", 0],
+    ]
+    _, maps, _ = make_batch(events, PAGE_SIZE, 1.5, windows=(0, window))
+    assert [list(event.values()) for event in maps] == expected
+    assert list(maps[0])[-3:] == ["group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window"]
+    assert list(maps[2]) == ["type", "block_hashes", "medium", "group_idx"]
+
+
 def test_the_oldest_batches_are_dropped_and_numbers_go_on() -> None:
     kept = ReplayBuffer(max_batches=3, max_bytes=10)
     assert [kept.add(bytes([number])) for number in range(5)] == [0, 1, 2, 3, 4]

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.interface.config import TILE_SIZE, EngineConfig
-from engine.interface.types import EngineBusy
+from engine.interface.config import TILE_SIZE, AdapterLimits, EngineConfig
+from engine.interface.types import AdapterChoice, EngineBusy
 
 
 def configuration(port: int, num_hosts: int, index: int, num_devices: int) -> EngineConfig:
@@ -26,7 +26,7 @@ def configuration(port: int, num_hosts: int, index: int, num_devices: int) -> En
     } if num_hosts > 1 else {}  # fmt: skip
     return EngineConfig(
         dtype="float32", tensor_parallel=num_devices, max_num_seqs=1, max_num_batched_tokens=TILE_SIZE, num_pages=46,
-        page_size=4, max_model_len=176, **hosts,
+        page_size=4, max_model_len=176, adapters=AdapterLimits(2, 4), **hosts,
     )  # fmt: skip
 
 
@@ -65,11 +65,13 @@ async def lead(path: Path, config: EngineConfig) -> None:
     client = EngineClient.load(path, config, lambda *step: None)
     client.start(asyncio.get_running_loop())
     say(ready=True, num_pages=client.stats().num_pages)
+    adapter: AdapterChoice | None = None
 
     async def tokens(prompt: list[int], options: dict[str, Any]) -> list[int]:
         matcher = Alternating() if options.pop("alternates", False) else None
         found: list[int] = []
-        async for event in client.submit(prompt, SamplingParams(**options), matcher=matcher):
+        chosen = adapter if options.pop("adapted", False) else None
+        async for event in client.submit(prompt, SamplingParams(**options), matcher=matcher, adapter=chosen):
             if event.error:
                 say(error=event.error)
                 os._exit(1)
@@ -84,6 +86,11 @@ async def lead(path: Path, config: EngineConfig) -> None:
             case "generate":
                 streams = [tokens(prompt, dict(asked["options"])) for prompt in asked["prompts"]]
                 say(tokens=await asyncio.gather(*streams))
+            case "adapter":
+                weights = client.read_adapter(Path(asked["path"]))
+                await client.load_adapter(1, weights)
+                adapter = AdapterChoice(1, weights.digest)
+                say(loaded=True)
             case "sleep":
                 await client.lifecycle.sleep()
                 await client.lifecycle.wake()

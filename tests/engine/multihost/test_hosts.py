@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.serving.server_process import free_port
+from tests.engine.adapters.peft_adapters import ALL, merged, pairs_of, write_adapter
 from tests.engine.parallel.on_four_devices import golden_of, write_folder
 from tests.thoroughness import IS_FULL
 
@@ -115,7 +116,7 @@ def options_of_requests() -> list[dict[str, Any]]:
 
 @pytest.mark.skipif(not IS_FULL, reason="two processes compile an engine each; EAGRE_FULL=1 runs it")
 def test_hosts_give_the_right_tokens_until_one_of_them_is_killed(tmp_path: Path, start: Start) -> None:
-    """Greedy, seeded, penalised, with a grammar and after a sleep; then every stream ends with one error."""
+    """Greedy, seeded, penalised, with a grammar, an adapter, after a sleep; then every stream ends with one error."""
     hosts = start(folder_of(golden_of("llama"), tmp_path), 2, 2)
     assert hosts.hear()["ready"]
     golden = golden_of("llama")["prompts"]
@@ -128,8 +129,17 @@ def test_hosts_give_the_right_tokens_until_one_of_them_is_killed(tmp_path: Path,
         assert hosts.generate(prompts[:2], max_tokens=12, **options) == once
         if "alternates" in options:
             assert all(token % 2 == index % 2 for tokens in once for index, token in enumerate(tokens))
+    model = tmp_path / "llama"
+    pairs = pairs_of(model, ALL, 4, seed=7)
+    adapter = write_adapter(tmp_path / "adapter", pairs, {"r": 4, "lora_alpha": 6})
+    whole = start(merged(model, tmp_path / "merged", pairs, dict.fromkeys(ALL, 1.5)), 1, 2)
+    assert whole.hear()["ready"]
+    assert hosts.ask(do="adapter", path=str(adapter)) == {"loaded": True}
+    adapted = hosts.generate(prompts, **greedy, adapted=True)
+    assert adapted != first == hosts.generate(prompts, **greedy)
     assert hosts.ask(do="sleep") == {"awake": True}
-    assert hosts.generate(prompts[:1], **greedy) == first[:1]
+    assert hosts.generate(prompts, **greedy) == first
+    assert hosts.generate(prompts, **greedy, adapted=True) == adapted == whole.generate(prompts, **greedy)
     assert hosts.ask(do="refuse")["refused"] == [
         f"{what} is not possible while {len(hosts.processes)} hosts compute the model (num_hosts)"
         for what in ("a sleep that takes the weights from the devices", "a change of the weights")

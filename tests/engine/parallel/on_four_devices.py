@@ -13,12 +13,21 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from engine.adapters.adapted_products import with_adapters
+from engine.adapters.adapter_stacks import AdapterStacks
+from engine.adapters.targets import targets_of
+from engine.backends.backends import kv_dtype
 from engine.client import EngineClient
 from engine.engine import Engine
-from engine.interface.config import TILE_SIZE, EngineConfig
+from engine.interface.config import TILE_SIZE, AdapterLimits, EngineConfig
+from engine.interface.types import AdapterChoice
+from engine.models.open_model import open_model
 from engine.parallel.mesh import open_mesh
+from engine.parallel.placement import choose_devices
 from engine.step.shapes import StepShape
+from engine.weights.layout import Precision
 from sampling.host.params import SamplingParams
+from tests.engine.adapters.peft_adapters import ALL, merged, pairs_of, write_adapter
 from tests.forward_steps import QUICK_TO_COMPILE, ForwardSteps
 from tests.golden.architectures.tiny_weights import tiny_weights
 from tests.thoroughness import IS_FULL, some
@@ -79,6 +88,36 @@ def test_two_devices_give_the_logits_and_tokens_of_transformers(folders: Path, n
     assert got.argmax(axis=-1).tolist() == [prompt["output_token_ids"] for prompt in prompts]
 
 
+def test_an_adapter_over_two_devices_is_equal_to_merged_weights(folders: Path) -> None:
+    """Beside a prompt without one, with pairs of leaves whose outputs and of leaves whose inputs are split."""
+    pairs = pairs_of(folders / "llama", ALL, 4, seed=7)
+    adapter = write_adapter(folders / "adapter", pairs, {"r": 4, "lora_alpha": 6})
+    whole = merged(folders / "llama", folders / "merged", pairs, dict.fromkeys(ALL, 1.5))
+    config, opened = configuration(2), open_model(folders / "llama")
+    devices, precision = choose_devices(config, opened.model), Precision.of_engine(config)
+    stacks = AdapterStacks(targets_of(opened.model), AdapterLimits(2, 4), "float32", ("llama",), devices.pairs)
+    weights, expected_weights = (
+        open_model(path).load(devices.backends.weights, precision, silent).params for path in (folders / "llama", whole)
+    )
+    params = stacks.load(stacks.attach(weights), 1, stacks.read(adapter))
+    backends, placement = with_adapters(devices.backends), devices.place(params)
+    steps = ForwardSteps(
+        params, opened.model, backends, kv_dtype(config, backends), QUICK_TO_COMPILE, placement
+    )  # fmt: skip
+    prompts = [prompt["prompt_token_ids"] + prompt["output_token_ids"] for prompt in golden_of("llama")["prompts"][:2]]
+    options = {"num_decoded": 5, "chunk": 48, "shape": StepShape(2, 2)}
+    beside = steps.logits(prompts, adapters=[AdapterChoice(1, ""), None], **options)
+    plain = steps.logits(prompts, **options)
+    steps.params = stacks.attach(expected_weights)
+    np.testing.assert_allclose(beside[0], steps.logits(prompts, **options)[0], rtol=0, atol=1e-4)
+    assert np.abs(beside[0] - plain[0]).max() > 0.1
+    np.testing.assert_array_equal(beside[1], plain[1])
+    halves = (
+        pairs for name in ("attention_output", "gate_up") for pairs in (params[name].pairs.down, params[name].pairs.up)
+    )
+    assert [half.addressable_shards[0].data.nbytes * 2 == half.nbytes for half in halves] == [True, False, False, True]
+
+
 def test_four_devices_give_the_logits_of_one(folders: Path) -> None:
     sequence = [[int(token) for token in np.random.default_rng(1).integers(1, 250, 100)]]
     shape = StepShape(1, 2)
@@ -120,14 +159,19 @@ def test_half_a_layer_costs_one_exchange(folders: Path) -> None:
 
 
 @pytest.mark.skipif(not IS_FULL, reason="EAGRE_FULL=1 compiles an engine over two devices")
-async def test_the_engine_serves_over_two_devices(folders: Path) -> None:
-    """Cached, preempted, with every feature of sampling, asleep and awake, and with its weights read again."""
-    golden = golden_of("llama")
+@pytest.mark.parametrize(("name", "num_pages"), [("llama", 46), ("gemma3", 131)])
+async def test_the_engine_serves_over_two_devices(folders: Path, name: str, num_pages: int) -> None:
+    """Cached, preempted, with every feature of sampling, asleep and awake, and with its weights read again.
+
+    The second has windows that give pages back, and so three groups of layers with pages of their own.
+    """
+    golden = golden_of(name)
     prompts = [prompt for prompt in golden["prompts"] if len(prompt["prompt_token_ids"]) > TILE_SIZE]
     config = configuration(
-        2, max_num_seqs=2, max_num_batched_tokens=TILE_SIZE, num_pages=46, page_size=4, max_model_len=128
+        2, max_num_seqs=2, max_num_batched_tokens=TILE_SIZE, num_pages=num_pages, page_size=4, max_model_len=128
     )
-    engine = Engine.load(folders / "llama", config, silent)
+    engine = Engine.load(folders / name, config, silent)
+    assert engine.stats().num_page_groups == (1 if name == "llama" else 3)
     client = EngineClient(engine)
     client.start(asyncio.get_running_loop())
 
@@ -149,10 +193,10 @@ async def test_the_engine_serves_over_two_devices(folders: Path) -> None:
         await client.lifecycle.sleep(drop_weights=drop_weights)
         await client.lifecycle.wake()
         await check()
-    await client.lifecycle.update_weights(folders / "llama")
+    await client.lifecycle.update_weights(folders / name)
     await check()
     stats = client.stats()
-    assert stats.num_preemptions > 0
+    assert stats.num_preemptions > 0 or name == "gemma3"  # two sequences fit once their windows give back
     assert stats.prefix_cache_hits > 0
     assert stats.compiles_after_ready == 0
     client.shutdown()

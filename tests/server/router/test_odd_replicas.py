@@ -17,8 +17,8 @@ import aiohttp
 import pytest
 
 from server.router.health_routes import join_metrics
+from server.router.records.routed_streams import RECORD_BYTES, RoutedStream, RoutedStreams
 from server.router.replica import MOST_UNANSWERED, Replica, ReplicaLost, ReplicaState
-from server.router.routed_streams import RECORD_BYTES, RoutedStream, RoutedStreams
 from server.router.router import routing_fields
 from tests.patience import PATIENCE_S
 from tests.server.conftest import eventually

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server.router.policies import MOST_AHEAD, PrefixAffinity
-from server.router.prefixes import BLOCK_BYTES, MAX_BLOCKS, PrefixIndex, prefix_blocks
+from server.router.records.prefixes import BLOCK_BYTES, MAX_BLOCKS, PrefixIndex, prefix_blocks
 
 LONG = "The harbour master keeps a log of every tide. " * 40
 

@@ -97,6 +97,8 @@ async def several(
         engines.append(source.engine)
         source.engine.start(asyncio.get_running_loop())
         model.open(source.engine.client, FakeTextModel().model)
+        if model.settings.takes_adapters:
+            model.adapters.open(source.engine.client, 2, {})
 
     runner = make_runner(build_app(served, read_keys(served.settings)))
     try:

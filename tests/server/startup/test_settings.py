@@ -209,8 +209,6 @@ def test_the_help_shows_every_flag_with_its_default() -> None:
         ((), {"EAGRE_SYNCHRONOUS": "maybe"}, "EAGRE_SYNCHRONOUS is 'maybe'; it must be true or false"),
         (("--max-grammar-bytes", "0"), {}, "--max-grammar-bytes is 0; it must be from 1 to 262144"),
         (("--grammar-timeout", "0"), {}, "--grammar-timeout is 0.0; it must be above 0"),
-        (("--lora", "a=b", "--tensor-parallel", "2"), {}, "--tensor-parallel is 2, and there are adapters"),
-        (("--enable-lora", "--num-hosts", "2", "--coordinator", "a:9", "--tensor-parallel", "2"), {}, "adapters"),
         (("--max-lora-rank", "0"), {}, "--max-lora-rank is 0; it must be from 1 to 512"),
         (("--ssl-certfile", "x"), {}, "--ssl-certfile and --ssl-keyfile go together"),
         (("--metrics-port", "-1"), {}, "--metrics-port is -1; it must be from 0 to 65535"),

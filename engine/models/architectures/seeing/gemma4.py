@@ -25,9 +25,6 @@ class SeeingGemma4(Gemma4):
     def encoder(self) -> VisionEncoder | None:
         return self.vision
 
-    def without_encoder(self) -> Self:
-        return replace(self, vision=None)
-
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
         """As `Gemma4.from_folder`, with the encoder in a folder of transformers' class with pictures."""

@@ -4,6 +4,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any, Self
 
+from engine.models.architectures.llama import Llama
 from engine.models.architectures.mistral import DEFAULT_WINDOW, Ministral3, read_growing
 from engine.models.architectures.seeing.seeing_decoder import (
     SeeingDecoder,
@@ -43,3 +44,8 @@ class Mistral3(SeeingDecoder, Ministral3):
         )  # fmt: skip
         vision = PixtralVision.read(config, tensor_names, made.hidden_size, made.rms_norm_eps)
         return cls(made, text_prefix(tensor_names), vision)
+
+
+@dataclass(frozen=True)
+class Mistral3Llama(SeeingDecoder, Llama):
+    """The same with the text model that early GGUF files call Llama."""

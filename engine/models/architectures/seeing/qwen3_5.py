@@ -5,7 +5,7 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from engine.models.architectures.seeing.mrope import read_axes
+from engine.models.architectures.seeing.mrope import read_axes, read_mrope_of_gguf
 from engine.models.architectures.seeing.seeing_decoder import SeeingDecoder, text_prefix
 from engine.models.encoders.qwen3_vision import Qwen3Vision
 from engine.models.parts import folder_config
@@ -47,6 +47,7 @@ class Qwen35(SeeingDecoder, DeltaDecoder):
     def from_gguf(cls, file: GGUFTensors) -> Self:
         """As `Model.from_gguf`. The converter of the ggml project puts heads of values that share keys far apart."""
         made = read_gguf(file, is_tiled=True, has_experts=cls.has_experts)
+        made = replace(made, rotary=(read_mrope_of_gguf(file, made.rotary[0], is_interleaved=True),))
         return cls(made, joined_experts_of(file.names, "gguf"))
 
     @classmethod

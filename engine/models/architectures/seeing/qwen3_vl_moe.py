@@ -5,7 +5,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any, Self
 
-from engine.models.architectures.seeing.mrope import read_mrope
+from engine.models.architectures.seeing.mrope import read_mrope, read_mrope_of_gguf
 from engine.models.architectures.seeing.qwen3_vl import SECTIONS, THETA
 from engine.models.architectures.seeing.seeing_decoder import SeeingDecoder, text_of, text_prefix
 from engine.models.encoders.qwen3_vision import Qwen3Vision
@@ -54,7 +54,9 @@ class Qwen3VLMoe(SeeingDecoder, ExpertsDecoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        return cls(experts.read_gguf(file, normalises_shares=True))
+        made = experts.read_gguf(file, normalises_shares=True)
+        rotary = read_mrope_of_gguf(file, made.rotary[0], is_interleaved=True)
+        return cls(dataclasses.replace(made, rotary=(rotary,)))
 
     def expert_parts(self, hidden: int, inner: int) -> tuple[Part, Part, Part]:
         """As `ExpertsDecoder.expert_parts`, with the gate and the up in one tensor.

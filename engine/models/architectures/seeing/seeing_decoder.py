@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from typing import Self
 
 from engine.models.encoders.vision_encoder import VisionEncoder
 from engine.models.parts import folder_config
@@ -39,9 +37,6 @@ class SeeingDecoder(Decoder):
     @property
     def encoder(self) -> VisionEncoder | None:
         return self.vision
-
-    def without_encoder(self) -> Self:
-        return dataclasses.replace(self, vision=None)
 
     def leaves(self) -> tuple[Leaf, ...]:
         """As `Decoder.leaves`, by the names that the folder has for them."""

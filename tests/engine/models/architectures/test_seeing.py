@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import save_file
 
 from engine.interface.errors import ModelError
 from engine.models.architectures.seeing.internvl import InternVL, InternVLLlama, InternVLQwen3
 from engine.models.architectures.seeing.lfm2_vl import Lfm2VL
 from engine.models.architectures.seeing.mistral3 import Mistral3
+from engine.models.encoders.picture_tensors import is_of_pictures
+from engine.models.open_model import open_model
 from engine.models.parts.model import Model
+from engine.models.registry import ARCHITECTURES
 from engine.weights.formats.model_folder import JsonFile
+from tests.golden.architectures.tiny_weights import tiny_weights
 
 GOLDENS = Path(__file__).parents[3] / "golden" / "pictures"
 MODELS: dict[str, type[Model]] = {"mistral3": Mistral3, "internvl": InternVL, "lfm2_vl": Lfm2VL}
@@ -59,9 +65,63 @@ def test_names_of_either_layout(name: str) -> None:
         model = read(name, config, names)
         assert model.encoder is not None
         assert stored_names(model) == names
-        blind = model.without_encoder()
+        blind = read(name, config, {each for each in names if not is_of_pictures(each)})
+        assert blind.encoder is None
         assert stored_names(blind) < names
         assert all(blind.leaves_out(each) for each in names - stored_names(blind))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*MODELS, "gemma3", "gemma4", "smolvlm", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"],
+)
+def test_a_tower_without_its_first_tensor_is_no_model_of_text(name: str) -> None:
+    config, names = golden(name)
+    architecture = next(each for each in ARCHITECTURES if [each.transformers_name] == config["architectures"])
+
+    def made(names: set[str]) -> Model:
+        return architecture.model.from_folder(JsonFile(Path("folder/config.json"), config), names)
+
+    tower = {each for each in names if is_of_pictures(each)}
+    assert tower
+    whole = made(names)
+    assert whole.encoder is not None
+    refusals = []
+    for missing in tower:
+        try:
+            left = made(names - {missing})
+        except ModelError as error:
+            refusals.append(str(error))
+        else:  # it is named where the folder is opened
+            assert left.encoder is not None
+    assert refusals
+    for refusal in refusals:
+        assert refusal.startswith("folder has")
+        assert "tensors of an encoder of pictures, such as" in refusal
+        assert "and lacks the one whose name ends with" in refusal
+    assert made(names - tower).encoder is None
+
+
+def written(path: Path, left_out: Callable[[str], bool]) -> Path:
+    """The folder of a tiny InternVL without some tensors."""
+    values = json.loads((GOLDENS / "internvl.json").read_text(encoding="utf-8"))
+    (path / "config.json").write_text(json.dumps(values["config"]), encoding="utf-8")
+    tensors = tiny_weights(values["config"]["architectures"][0], values["shapes"], values["seed"])
+    save_file({each: array for each, array in tensors.items() if not left_out(each)}, path / "model.safetensors")
+    return path
+
+
+def test_folders_without_an_encoder_and_with_a_part_of_one(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"lacks the tensor 'vision_tower\.encoder\.layer\.1\.lambda_2'"):
+        open_model(written(tmp_path, lambda name: name == "vision_tower.encoder.layer.1.lambda_2"))
+    written(tmp_path, lambda name: name.startswith("vision_tower.embeddings."))
+    with pytest.raises(ModelError, match=r"lacks the one whose name ends with 'embeddings\.cls_token'"):
+        open_model(tmp_path)
+    assert not open_model(tmp_path, language_model_only=True).lacks_encoder
+    text = open_model(written(tmp_path, is_of_pictures))
+    assert text.model.encoder is None
+    assert text.lacks_encoder
+    assert not open_model(written(tmp_path, lambda name: False)).lacks_encoder
 
 
 def test_mistral_3_with_the_text_of_mistral() -> None:

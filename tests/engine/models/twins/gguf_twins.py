@@ -478,7 +478,7 @@ def llama3_factors(rotary: Mapping[str, Any], rotary_dim: int) -> np.ndarray:
 
 OF_PICTURES = (
     "vision_tower.", "multi_modal_projector.", "visual.", "model.visual.", "model.vision_model.", "model.connector.",
-    "model.vision_tower.", "model.embed_vision.",
+    "model.vision_tower.", "model.multi_modal_projector.", "model.embed_vision.",
 )  # fmt: skip
 OUTPUT = {"lm_head.weight": "output.weight"}
 LAYER_NORM_EPSILONS = ("layer_norm_eps", "norm_epsilon", "norm_eps")
@@ -549,6 +549,10 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "GPT2LMHeadModel": (MODEL_ARCH.GPT2, gpt_twins.transposed, nothing),
     "GPTNeoXForCausalLM": (MODEL_ARCH.GPTNEOX, gpt_twins.ungrouped, gpt_twins.add_parallel_residual),
     "FalconForCausalLM": (MODEL_ARCH.FALCON, gpt_twins.ungrouped, nothing),
+    "BloomForCausalLM": (MODEL_ARCH.BLOOM, gpt_twins.ungrouped, nothing),
+    "MptForCausalLM": (MODEL_ARCH.MPT, as_stored, gpt_twins.add_mpt),
+    "JAISLMHeadModel": (MODEL_ARCH.JAIS, gpt_twins.scaled_of_jais, gpt_twins.add_jais),
+    "BaichuanForCausalLM": (MODEL_ARCH.BAICHUAN, adjacent_pairs, nothing),
     "ApertusForCausalLM": (MODEL_ARCH.APERTUS, as_stored, nothing),
     "Qwen3NextForCausalLM": (MODEL_ARCH.QWEN3NEXT, norms_of_hybrids_with_one, add_delta_nets),
     "Qwen3_5ForCausalLM": (MODEL_ARCH.QWEN35, norms_of_hybrids_with_one, add_delta_nets),
@@ -567,6 +571,9 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "Gemma3ForCausalLM": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
     "Gemma3ForConditionalGeneration": (MODEL_ARCH.GEMMA3, norms_with_one, add_gemma3),
     "SmolVLMForConditionalGeneration": (MODEL_ARCH.LLAMA, adjacent_pairs, nothing),
+    "InternVLForConditionalGeneration": (MODEL_ARCH.QWEN2, as_stored, nothing),
+    "Lfm2VlForConditionalGeneration": (MODEL_ARCH.LFM2, without_an_axis, add_short_convolutions),
+    "Mistral3ForConditionalGeneration": (MODEL_ARCH.MISTRAL3, adjacent_pairs, add_growth),
     "Qwen2_5_VLForConditionalGeneration": (MODEL_ARCH.QWEN2VL, as_stored, nothing),
     "Qwen3VLForConditionalGeneration": (MODEL_ARCH.QWEN3VL, as_stored, nothing),
     "Qwen3VLMoeForConditionalGeneration": (MODEL_ARCH.QWEN3VLMOE, as_stored, add_experts),
@@ -605,6 +612,10 @@ def with_gguf_names(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
         tensors = gemma_twins.with_joined_streams(tensors)
     if config["model_type"] == "internlm2":
         tensors = gpt_twins.with_split_qkv(tensors, config)
+    if config["model_type"] == "bloom":
+        tensors = {name.removeprefix("transformer."): values for name, values in tensors.items()}
+    if config["model_type"] == "baichuan":
+        tensors = gpt_twins.with_unpacked_qkv(tensors)
     if config.get("architectures") == ["BailingMoeForCausalLM"]:
         tensors = mixture_twins.with_split_qkv(tensors, config)
     if config["model_type"] in ("plamo2", "plamo3"):
@@ -631,7 +642,7 @@ def write_gguf(
     config = plamo_twins.with_usual_names(gemma_twins.with_full_heads(mixture_twins.with_usual_names(config)))
     if "moe" in config.get("layers_block_type", ()):
         architecture = MODEL_ARCH.NEMOTRON_H_MOE
-    if config["model_type"] in ("gpt2", "gpt_bigcode", "gpt_neox", "falcon"):
+    if config["model_type"] in ("gpt2", "gpt_bigcode", "gpt_neox", "falcon", "bloom", "mpt", "jais"):
         config = gpt_twins.with_usual_names(config)
     if name == "KimiLinearForCausalLM":
         config = mixture_twins.with_usual_names_of_kimi(config)

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from server.router.lru_dict import LruDict
+from server.router.records.lru_dict import LruDict
 
 BLOCK_BYTES = 256  # of a prompt; about one page of tokens
 MAX_BLOCKS = 128  # of one prompt; what follows says little more about where it should go

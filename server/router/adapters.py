@@ -1,0 +1,135 @@
+"""Adapters that are loaded and dropped at run time: every replica gets them, also one that is started later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from typing import TypeVar
+
+import orjson
+from aiohttp import web
+from pydantic import ValidationError
+
+from server.http.entry.guard import LOAD_ADAPTER, UNLOAD_ADAPTER
+from server.protocol.admin_requests import LoadAdapterBody, UnloadAdapterBody
+from server.protocol.errors import shorten
+from server.router.forwarding import NOT_FOUND, WholeAnswer, ask, log_lost, lost_error, send_answer
+from server.router.replica import ProxyRequest, Replica, ReplicaLost
+from server.router.replicas import no_replica
+from server.router.router import ROUTER, Router
+from server.startup.logs import log
+
+RESTORE_S = 60.0  # for one adapter, which is read from a disk; a replica that is silent for longer is asked anew
+
+Body = TypeVar("Body", LoadAdapterBody, UnloadAdapterBody)
+
+
+async def load(request: web.Request) -> web.StreamResponse:
+    """POST /v1/load_lora_adapter: on all replicas, or, where one of them refuses it, on none."""
+    router = request.app[ROUTER]
+    router.check_accepting()
+    with ExitStack() as reading:
+        proxied = await router.read(request, reading)
+        async with router.adapters.lock:
+            first = await _ask_first(router, proxied)
+            body = _parsed(LoadAdapterBody, proxied)
+            if first.status != web.HTTPOk.status_code or body is None:
+                return await send_answer(request, router, first)
+            others = [replica for replica in router.replicas.usable if replica is not first.replica]
+            answers = [first, *await _ask_each(others, proxied)]
+            refused = next((answer for answer in answers if answer.status != web.HTTPOk.status_code), None)
+            if refused is None:
+                router.adapters.add(body)
+                return await send_answer(request, router, first)
+            await _undo(router, body, [answer.replica for answer in answers if answer.status == web.HTTPOk.status_code])
+            return await send_answer(request, router, refused)
+
+
+async def unload(request: web.Request) -> web.StreamResponse:
+    """POST /v1/unload_lora_adapter: on all replicas; 404 where none of them has it."""
+    router = request.app[ROUTER]
+    router.check_accepting()
+    with ExitStack() as reading:
+        proxied = await router.read(request, reading)
+        async with router.adapters.lock:
+            if not router.replicas.usable:
+                raise no_replica()
+            answers = await _ask_each(router.replicas.usable, proxied)
+            if not answers:
+                raise lost_error()
+            body = _parsed(UnloadAdapterBody, proxied)
+            if body is not None and any(answer.status == web.HTTPOk.status_code for answer in answers):
+                router.adapters.drop(body.lora_name)
+            worst = max(answers, key=lambda answer: (answer.status != NOT_FOUND, answer.status))
+            return await send_answer(request, router, worst)
+
+
+@asynccontextmanager
+async def restored(router: Router, replica: Replica) -> AsyncIterator[None]:
+    """Gives a replica that has become ready the adapters of the others; no call changes them within the context.
+
+    An adapter that it refuses, perhaps because its files are gone, is missing there, which the log says. Raises
+    ReplicaLost.
+    """
+    async with router.adapters.lock:
+        for body in router.adapters.calls():
+            answer = await ask(replica, _call(router, body), RESTORE_S)
+            if answer.status not in (web.HTTPOk.status_code, NOT_FOUND):
+                log.error(
+                    "adapter_not_restored", replica=replica.name, adapter=shorten(body.lora_name), status=answer.status,
+                    answer=shorten(answer.body.decode(errors="replace")),
+                )  # fmt: skip
+        yield
+
+
+async def _ask_first(router: Router, proxied: ProxyRequest) -> WholeAnswer:
+    """The answer of the first replica that gives one; raises ApiError."""
+    usable = router.replicas.usable
+    if not usable:
+        raise no_replica()
+    for replica in usable:
+        for answer in await _ask_each([replica], proxied):
+            return answer
+    raise lost_error()
+
+
+async def _ask_each(replicas: Sequence[Replica], proxied: ProxyRequest) -> list[WholeAnswer]:
+    """The answers of all that give one; the others are told again before they get requests."""
+
+    async def answer_of(replica: Replica) -> WholeAnswer | None:
+        try:
+            return await ask(replica, proxied)
+        except ReplicaLost as lost:
+            log_lost(replica, lost)
+            replica.distrust(str(lost))
+            return None
+
+    answers = await asyncio.gather(*map(answer_of, replicas))
+    return [answer for answer in answers if answer is not None]
+
+
+async def _undo(router: Router, body: LoadAdapterBody, replicas: Sequence[Replica]) -> None:
+    """Loads again what had the name before, as far as it is known here, or else drops the name."""
+    before = router.adapters.get(body.lora_name)
+    undone = UnloadAdapterBody(lora_name=body.lora_name) if before is None else before
+    await _ask_each(replicas, _call(router, undone))
+
+
+def _call(router: Router, body: LoadAdapterBody | UnloadAdapterBody) -> ProxyRequest:
+    """A call of the router itself, as an operator."""
+    path = LOAD_ADAPTER if isinstance(body, LoadAdapterBody) else UNLOAD_ADAPTER
+    headers = {"Content-Type": "application/json"}
+    if router.settings.admin_keys:
+        headers["Authorization"] = f"Bearer {router.settings.admin_keys[0]}"
+    content = body.model_dump(exclude_none=True)
+    if isinstance(body, LoadAdapterBody):
+        content["load_inplace"] = True
+    return ProxyRequest("POST", path, headers, orjson.dumps(content))
+
+
+def _parsed(kind: type[Body], proxied: ProxyRequest) -> Body | None:
+    try:
+        return kind.model_validate_json(proxied.body or b"{}")
+    except ValidationError:
+        return None  # the replica says what is wrong with it

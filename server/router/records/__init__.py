@@ -1,0 +1,1 @@
+"""What the router remembers: prefixes that replicas have cached, resumable streams, adapters loaded at run time."""

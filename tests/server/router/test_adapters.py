@@ -1,0 +1,98 @@
+"""Adapters behind a front: a call reaches all replicas, and one that comes later has them before it gets requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.conftest import RunningServer, StartServer, eventually
+from tests.server.router.conftest import RunningFront, StartFront
+
+ADMIN = {"Authorization": "Bearer sk-of-the-operator"}
+LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+
+
+async def start_adapted(start_server: StartServer) -> RunningServer:
+    server = await start_server(enable_lora=True, admin_keys=("sk-of-the-operator",))
+    server.served.first.adapters.open(server.engine.client, 2, {})
+    return server
+
+
+@pytest.fixture
+async def front(start_server: StartServer, start_front: StartFront) -> RunningFront:
+    servers = [await start_adapted(start_server) for _ in range(2)]
+    return await start_front(servers, admin_keys=("sk-of-the-operator",))
+
+
+async def call(front: RunningFront, path: str, **body: Any) -> tuple[int, str]:
+    async with front.http.post(front.url + path, json=body, headers=ADMIN) as response:
+        return response.status, await response.text()
+
+
+def names_of(server: RunningServer) -> list[str]:
+    return [adapter.name for adapter in server.served.first.adapters.all]
+
+
+async def test_a_call_reaches_all_replicas(front: RunningFront) -> None:
+    assert (await call(front, LOAD, lora_name="a", lora_path="/a"))[0] == 200
+    assert [names_of(server) for server in front.servers.values()] == [["a"], ["a"]]
+    async with front.http.get(front.url + "/v1/models") as response:
+        assert [entry["id"] for entry in (await response.json())["data"]] == ["fake", "a"]
+    assert (await call(front, LOAD, lora_name="a", lora_path="/a"))[0] == 400  # it is there
+    assert (await call(front, UNLOAD, lora_name="a"))[0] == 200
+    assert (await call(front, UNLOAD, lora_name="a"))[0] == 404
+    assert [names_of(server) for server in front.servers.values()] == [[], []]
+    async with front.http.post(front.url + LOAD, json={"lora_name": "a", "lora_path": "/a"}) as response:
+        assert response.status in (401, 404)
+
+
+async def test_a_replica_that_is_started_later_has_them_before_it_gets_requests(
+    front: RunningFront, start_server: StartServer
+) -> None:
+    for name in ("a", "b", "c"):
+        assert (await call(front, LOAD, lora_name=name, lora_path=f"/{name}"))[0] == 200
+    assert (await call(front, UNLOAD, lora_name="a"))[0] == 200
+    assert (await call(front, LOAD, lora_name="b", lora_path="/better", load_inplace=True))[0] == 200
+    assert (await call(front, LOAD, lora_name="a", lora_path="/a"))[0] == 200
+    later = await start_adapted(start_server)
+    await later.served.first.adapters.load("a", Path("/given at its start"))
+    replica = front.router.replicas.add("2", later.url)
+    await eventually(lambda: replica.is_usable)
+    expected = names_of(front.servers["0"])
+    assert names_of(later) == expected == ["b", "c", "a"]
+    assert [str(adapter.path) for adapter in later.served.first.adapters.all] == ["/better", "/c", "/a"]
+
+
+async def test_what_one_replica_refuses_none_has(front: RunningFront) -> None:
+    await front.servers["1"].served.first.adapters.load("a", Path("/other"))
+    status, answer = await call(front, LOAD, lora_name="a", lora_path="/a")
+    assert (status, "loaded already" in answer) == (400, True)
+    assert names_of(front.servers["0"]) == []
+    assert (await call(front, LOAD, lora_name="b", lora_path="/bad"))[0] == 400
+    assert (await call(front, LOAD, lora_name="b"))[0] == 400
+    assert list(front.router.adapters.calls()) == []
+
+
+async def test_a_replica_that_has_not_answered_is_told_again(front: RunningFront) -> None:
+    gone, replica = front.servers["1"], front.router.replicas.get("1")
+    assert replica is not None
+    await gone.cut_connections()
+    assert (await call(front, LOAD, lora_name="a", lora_path="/a"))[0] == 200
+    assert not replica.is_usable
+    assert names_of(front.servers["0"]) == ["a"]
+    assert names_of(gone) == []
+
+
+async def test_an_adapter_whose_files_are_gone_keeps_no_replica_from_requests(
+    front: RunningFront, start_server: StartServer
+) -> None:
+    assert (await call(front, LOAD, lora_name="a", lora_path="/a"))[0] == 200
+    body = front.router.adapters.get("a")
+    assert body is not None
+    front.router.adapters.add(body.model_copy(update={"lora_path": "/bad", "lora_name": "b"}))
+    later = await start_adapted(start_server)
+    replica = front.router.replicas.add("2", later.url)
+    await eventually(lambda: replica.is_usable)
+    assert names_of(later) == ["a"]
