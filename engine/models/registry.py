@@ -95,6 +95,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("ernie4_5-moe", "Ernie4_5_MoeForCausalLM", "mixtures.ernie4_5_moe:Ernie45Moe"),
     Architecture("hunyuan-moe", "HunYuanMoEV1ForCausalLM", "mixtures.hunyuan_moe:HunyuanMoe"),
     Architecture("minimax-m2", "MiniMaxM2ForCausalLM", "mixtures.minimax_m2:MiniMaxM2"),
+    Architecture("mimo2", "MiMoV2FlashForCausalLM", "mixtures.mimo2:Mimo2"),
     Architecture("exaone-moe", "ExaoneMoeForCausalLM", "mixtures.exaone_moe:ExaoneMoe"),
     Architecture("bailingmoe", "BailingMoeForCausalLM", "mixtures.bailing_moe:BailingMoe"),
     Architecture("bailingmoe2", "BailingMoeV2ForCausalLM", "mixtures.bailing_moe:BailingMoe2"),

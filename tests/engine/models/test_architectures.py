@@ -123,7 +123,7 @@ NATIVE_ALONE |= {
 }  # fmt: skip
 # Those whose scores fall with distance, which native attention does not take: XLA's serves beside native products.
 ALIBI = {"baichuan_alibi", "bloom", "falcon_alibi", "jais", "mpt"}
-NATIVE_ALONE |= ALIBI | {"baichuan"}
+NATIVE_ALONE |= ALIBI | {"baichuan", "mimo2"}
 every_golden = pytest.mark.parametrize(
     ("name", "backend"),
     [

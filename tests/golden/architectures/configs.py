@@ -609,6 +609,19 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "hunyuan_dense": ("HunYuanDenseV1ForCausalLM", {**_HUNYUAN, "tie_word_embeddings": True}),
     "hunyuan_moe": ("HunYuanMoEV1ForCausalLM", {**_HUNYUAN, "num_experts": 6, "moe_topk": 3}),
+    "mimo2": (  # twice as many heads of keys in layers with windows, and values that are narrower
+        "MiMoV2FlashForCausalLM",
+        {
+            **_ROUTED, "head_dim": 32, "v_head_dim": 16, "sliding_window": 24, "attention_value_scale": 0.707,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            "num_key_value_heads": 1, "first_k_dense_replace": None, "n_shared_experts": None,
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.334},
+                "full_attention": {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.334},
+            },
+        },
+    ),
     "minimax_m2": (
         "MiniMaxM2ForCausalLM",
         {

@@ -313,3 +313,20 @@ async def test_ollama_cuts_long_texts_unless_it_must_not(start_server: StartServ
     assert (status, answer["prompt_eval_count"]) == (200, LIMIT)
     assert (await server.post("/api/embed", {**body, "truncate": False}))[0] == 400
     assert (await server.post("/api/embeddings", {"model": "fake", "prompt": "x" * (LIMIT + 1)}))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/score", {"text_1": "", "text_2": "b"}, "text_2"),
+        ("/score", {"queries": "a", "documents": ["b", ""]}, "documents"),
+        ("/v1/rerank", {"query": "a", "documents": ["b", ""]}, "documents"),
+    ],
+)
+async def test_a_text_without_tokens_is_refused(
+    path: str, body: dict[str, Any], param: str, start_server: StartServer
+) -> None:
+    server = await start_server()  # a decoder, whose tokenizer adds nothing to a text
+    status, answer = await server.post(path, body)
+    assert (status, answer["error"]["param"]) == (400, param), answer
+    assert "a text without tokens" in answer["error"]["message"]
