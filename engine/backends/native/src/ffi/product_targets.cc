@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "ffi/adapter_rows.h"
 #include "ffi/handler.h"
 #include "ffi/stack.h"
 #include "ffi/step.h"
@@ -38,7 +39,7 @@ struct ProductCall {
   float scale = 1.0f, softcap = 0.0f;
   bool is_gated = false;
   const F32* addend = nullptr;
-  const F32* extra = nullptr;  // added to the sums; without elements: nothing
+  const F32* extra = nullptr;  // of adapters, added to the sums; null or without elements: nothing
 };
 
 ffi::Error read_norm(const F32& x, int64_t layer, const F32& weights, const F32& bias, int64_t kind, float epsilon,
@@ -110,7 +111,7 @@ ffi::Error norm_product(F32 x, S32 rows, S32 layer, F32 norm, F32 norm_bias, U8 
   if (activation < 0 || activation > static_cast<int64_t>(Finish::kReluSquared)) return invalid("unknown activation");
   call.finish = static_cast<Finish>(activation);
   call.is_gated = is_gated;
-  call.extra = &extra;
+  call.extra = has_adapters(rows) ? &extra : nullptr;
   if (ffi::Error error = read_norm(x, call.layer, norm, norm_bias, norm_kind, epsilon, call.norm); error.failure()) {
     return error;
   }
@@ -122,7 +123,7 @@ ffi::Error add_product(F32 addend, F32 x, S32 rows, S32 layer, U8 blocks, S32 pl
                        int64_t num_tiles, Tiles tiles, int64_t num_inputs, float scale) {
   ProductCall call{x, {blocks, places, tiles, num_inputs}, bias, layer.typed_data()[0]};
   call.addend = &addend;
-  call.extra = &extra;
+  call.extra = has_adapters(rows) ? &extra : nullptr;
   call.finish = scale == 1.0f ? Finish::kNone : Finish::kScaled;
   call.scale = scale;
   return multiply_step(call, rows, num_tiles, y);
