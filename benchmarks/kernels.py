@@ -143,7 +143,7 @@ class Bench:
         return Timing("attention", seconds, num_bytes * config.num_layers, num_operations * config.num_layers)
 
     def _step(self, case: Case, batch: StepBatch, kv: KVPages) -> float:
-        program = jax.jit(partial(forward, model=self.model, backends=self.backends), donate_argnums=1)
+        program = jax.jit(partial(forward, model=self.model, backends=self.backends, groups=None), donate_argnums=1)
         slots = Slots.zeros(max(1, case.num_rows))
 
         def step(kv: KVPages) -> tuple[jax.Array, KVPages]:

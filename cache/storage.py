@@ -123,6 +123,11 @@ class KVLayout:
         scale_bytes = 4 if self.dtype == "int8" else 0
         return vectors * (self.head_dim * jnp.dtype(self.dtype).itemsize + scale_bytes)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all pages and states."""
+        return self.num_pages * self.bytes_per_page + self.states.num_entries * self.states.bytes_per_entry
+
     def partition_spec(self, head: str | None = None) -> PartitionSpec:
         """How `data` is split over a mesh: the head axis over the mesh axis `head`, and no other axis."""
         return PartitionSpec(*(head if axis == "head" else None for axis in AXES))

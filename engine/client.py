@@ -18,7 +18,7 @@ from engine.embedding import embed, next_logprobs
 from engine.engine import Engine
 from engine.engine_thread import JOIN_SECONDS, EngineThread
 from engine.interface.config import EngineConfig, ModelInfo
-from engine.interface.errors import ModelError
+from engine.interface.errors import ModelError, naming
 from engine.interface.snapshot import EngineSnapshot
 from engine.interface.types import (
     AdapterChoice,
@@ -83,7 +83,8 @@ class EngineClient:
     @staticmethod
     def rank_of_adapter(path: Path) -> int:
         """The rank of an adapter; raises ModelError where it is damaged or not served."""
-        return open_adapter(path).largest_rank
+        with naming(path):
+            return open_adapter(path).largest_rank
 
     @staticmethod
     def footprint(model_path: Path, config: EngineConfig) -> ModelFootprint:

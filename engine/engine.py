@@ -50,6 +50,7 @@ from engine.timeline import Timeline
 from engine.unsupported_settings import refuse_unsupported
 from engine.weights.host_memory import give_back_freed
 from engine.weights.layout import Params, Precision
+from engine.weights.loader import bytes_in_memory
 
 _LOG = logging.getLogger(__name__)
 _NATIVE_GRAIN = 16  # tokens that native products multiply together; of a tile they compute no padding beyond these
@@ -199,7 +200,9 @@ class Engine:
             attention_backend=backends.for_attention.name,
             backend_detail=backends.detail,
             pictures=picture_input(opened.model.encoder, layout, max_model_len),
-            encoder_bytes=opened.encoder_bytes(backends.weights, Precision.of_engine(config)),
+            weight_bytes=bytes_in_memory(opened.tensors, backends.weights, precision),
+            cache_bytes=layout.num_bytes,
+            encoder_bytes=opened.encoder_bytes(backends.weights, precision),
             mmproj=None if opened.mmproj is None else str(opened.mmproj),
             is_encoder=opened.model.is_encoder,
             num_labels=opened.model.num_labels,

@@ -55,7 +55,7 @@ class ForwardSteps:
         self._kv_dtype = kv_dtype
         self._placement = placement = placement or Placement()
         program = placement.spread(
-            partial(forward, model=placement.model(model), backends=backends),
+            partial(forward, model=placement.model(model), backends=backends, groups=None),
             (Kind.PARAMS, Kind.PAGES, Kind.SAME, Kind.SAME), (Kind.SAME, Kind.PAGES),
         )  # fmt: skip
         self._forward = jax.jit(program, donate_argnums=1, compiler_options=compiler_options)

@@ -10,7 +10,16 @@ from multiprocessing import get_context
 
 import aiohttp
 
-from benchmarks.chaos.attacks import batches, operators, random_bytes, requests, sockets, stored_state, strangers
+from benchmarks.chaos.attacks import (
+    batches,
+    mutated_bodies,
+    operators,
+    random_bytes,
+    requests,
+    sockets,
+    stored_state,
+    strangers,
+)
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.pictures.attack import hostile_pictures
 from benchmarks.chaos.target import KEY, Target
@@ -32,7 +41,7 @@ _ALL: tuple[Attack, ...] = (
     stored_state.messages, stored_state.websocket_responses, stored_state.resumed_by_many, stored_state.queries,
     operators.preflights, random_bytes.fuzz, requests.hard_grammars, sockets.forbidden_frames,
     strangers.compression_bomb, strangers.unwanted_body, strangers.silent_crowd, hostile_pictures,
-    batches.batch_files, batches.batches,
+    batches.batch_files, batches.batches, mutated_bodies.mutated_bodies,
 )  # fmt: skip
 ATTACKS: dict[str, Attack] = {attack_name(attack.__name__): attack for attack in _ALL}
 # They stop all streams for a while, as operators may, or fill the queue of new connections; each runs only where it is

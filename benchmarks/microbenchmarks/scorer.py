@@ -76,6 +76,6 @@ def _score(
     params: Params, kv: KVPages, slots: Slots, batch: StepBatch, targets: jax.Array, *, model: Model, backends: Backends
 ) -> tuple[jax.Array, KVPages]:
     """Computes one step, donating `kv`, and the log probabilities of the targets instead of all logits."""
-    logits, kv = forward(params, kv, slots, batch, model=model, backends=backends)
+    logits, kv = forward(params, kv, slots, batch, model=model, backends=backends, groups=None)
     chosen = jnp.take_along_axis(logits, targets[:, None], axis=1)[:, 0]
     return chosen - jax.nn.logsumexp(logits, axis=1), kv

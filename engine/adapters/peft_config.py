@@ -35,6 +35,7 @@ _NESTED_REPEAT = re.compile(r"\)\s*[*+{?]")  # takes exponential time, perhaps
 # Each of them multiplies the time of a match, in which Python's other threads stand still.
 _BRANCH = re.compile(r"\(\??|[*+?{]")
 _MAX_BRANCHES = 3
+_MAX_PATTERNS = 4096  # each is compared with the name of each module
 
 
 class PeftConfig:
@@ -82,19 +83,21 @@ class PeftConfig:
         return alpha / math.sqrt(rank) if self._is_rank_stabilised else alpha / rank
 
 
-def _matching(patterns: Mapping[str, float], module: str, default: float) -> float:
+def _matching(patterns: Mapping[re.Pattern[str], float], module: str, default: float) -> float:
     """The value of the first pattern that is the end of a module's plain name, as PEFT compares them."""
     for pattern, value in patterns.items():
-        if re.fullmatch(rf"(?:.*\.)?(?:{pattern})", module):
+        if pattern.fullmatch(module):
             return value
     return default
 
 
-def _patterns(config: JsonFile, key: str) -> dict[str, float]:
+def _patterns(config: JsonFile, key: str) -> dict[re.Pattern[str], float]:
     table = config.table(key)
     if table is None:
         return {}
-    found: dict[str, float] = {}
+    if len(table.names) > _MAX_PATTERNS:
+        raise config.error(key, f"it has {len(table.names)} patterns; at most {_MAX_PATTERNS} are read")
+    found: dict[re.Pattern[str], float] = {}
     for pattern in table.names:
         value = table.value(pattern)
         if not _is_number(value) or value <= 0 or (key == "rank_pattern" and value != int(value)):
@@ -103,11 +106,12 @@ def _patterns(config: JsonFile, key: str) -> dict[str, float]:
             raise config.error(key, f"a pattern has at most {_MAX_PATTERN_LETTERS} letters and repeats no group")
         if len(_BRANCH.findall(pattern)) > _MAX_BRANCHES:
             raise config.error(key, f"a pattern has at most {_MAX_BRANCHES} groups and repeats")
+        plain = _MODEL.sub("", pattern, count=1)
         try:
             re.compile(pattern)
-        except re.error as error:
+            found[re.compile(rf"(?:.*\.)?(?:{plain})")] = value
+        except (re.error, OverflowError, RecursionError) as error:
             raise config.error(key, f"{pattern!r} is no regular expression: {error}") from error
-        found[_MODEL.sub("", pattern, count=1)] = value
     return found
 
 
@@ -128,4 +132,9 @@ def _number(config: JsonFile, key: str, default: float) -> float:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float holds
+        return False

@@ -311,5 +311,7 @@ class ModelInfo:
     num_labels: int = 0  # of a model that scores or classifies texts; 0: its texts become embeddings
     head_pooling: Pooling = Pooling.CLS  # of a text that its head scores
     pictures: PictureInput | None = None  # None: it reads text alone
+    weight_bytes: int = 0  # of memory, without those of adapters; 0: not known
+    cache_bytes: int = 0  # of memory, for the pages and states of sequences
     encoder_bytes: int = 0  # of the weights, those of the encoder of pictures
     mmproj: str | None = None  # the file of that encoder, where it has one of its own

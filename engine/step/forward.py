@@ -24,11 +24,14 @@ _OPERATIONS = 2048
 
 def forward(
     params: Params, kv: KVPages, slots: Slots, batch: StepBatch, *,
-    model: Model, backends: Backends, groups: PageGroups | None = None,
+    model: Model, backends: Backends, groups: PageGroups | None,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """Logits of the rows that sample, float32[num_sampled_rows, vocab_size], and `kv`, which is donated.
 
     A decode row's input token comes from `slots`, which is only read, and never from the host.
+
+    Args:
+        groups: of layers with pages of their own, those of the pages' layout; None: a page is of all layers.
     """
     hidden, kv = _hidden(params, kv, slots, batch, model, backends, groups)
     return model.logits(params, hidden, jnp.asarray(batch.sampled), backends), kv
@@ -36,7 +39,7 @@ def forward(
 
 def forward_prompt(
     params: Params, kv: KVPages, slots: Slots, batch: StepBatch, *,
-    model: Model, backends: Backends, max_num_tiles: int, groups: PageGroups | None = None,
+    model: Model, backends: Backends, max_num_tiles: int, groups: PageGroups | None,
 ) -> tuple[jax.Array, KVPages, jax.Array]:  # fmt: skip
     """As `forward`, for a step with tiles; also returns the hidden states of their tokens, padded to one size."""
     hidden, kv = _hidden(params, kv, slots, batch, model, backends, groups)
@@ -56,7 +59,7 @@ def encode(
     are float32[num_tiles, TILE_SIZE], of each token.
     """
     tokens = jnp.asarray(batch.tile_tokens).reshape(-1)
-    hidden, kv = _hidden_of(params, kv, tokens, batch, model, backends)
+    hidden, kv = _hidden_of(params, kv, tokens, batch, model, backends, groups=None)
     states = model.states(params, hidden, jnp.arange(hidden.shape[0]), backends).reshape(*shares.shape, -1)
     # Padding may be anything: 0 times a NaN is a NaN.
     weighted = jnp.where(shares[..., None] > 0, states.astype(jnp.float32) * shares[..., None], 0)
@@ -122,7 +125,7 @@ def _hidden(
 
 def _hidden_of(
     params: Params, kv: KVPages, tokens: jax.Array, batch: StepBatch,
-    model: Model, backends: Backends, groups: PageGroups | None = None,
+    model: Model, backends: Backends, groups: PageGroups | None,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """As `_hidden`, of tokens that are known: those of the decode rows, and then those of the tiles."""
     if backends.is_opaque_to_xla:
@@ -151,7 +154,7 @@ def _kept_asynchronous(tokens: jax.Array) -> jax.Array:
 
 def decode_step(
     params: Params, kv: KVPages, slots: Slots, batch: StepBatch, sampling: SamplingRows, *,
-    model: Model, backends: Backends, all_greedy: bool, groups: PageGroups | None = None,
+    model: Model, backends: Backends, all_greedy: bool, groups: PageGroups | None,
 ) -> tuple[KVPages, Slots, jax.Array]:  # fmt: skip
     """A step of decode rows and its sampling in one program, as `forward` and `sample` compute them.
 
@@ -173,7 +176,7 @@ def decode_steps(
     backends: Backends,
     num_steps: int,
     all_greedy: bool,
-    groups: PageGroups | None = None,
+    groups: PageGroups | None,
 ) -> tuple[KVPages, Slots, jax.Array]:
     """Several steps of decode rows in one program: each samples the next one's input.
 

@@ -243,6 +243,19 @@ class OnlyRow(TensorWrapper):
         return None
 
 
+@dataclass(frozen=True)
+class UnitRows(TensorWrapper):
+    """A matrix whose rows are scaled to the length 1; it is a `Transform`."""
+
+    def float32(self) -> np.ndarray:
+        matrix = self.stored.float32()
+        unit: np.ndarray = matrix / np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), np.float32(1e-12))
+        return unit
+
+    def encoded(self) -> EncodedRows | None:
+        return None
+
+
 def scaled(*parts: tuple[int, float]) -> Transform:
     """Multiplies the outputs of a tensor, so many of them by each factor."""
     return partial(_Scaled, parts=parts)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aiohttp import web
 
+from engine.interface.background import run_in_background
 from server.admission import unix_socket
 from server.admission.certificate import Certificate, CertificateError
 from server.admission.keyring import KeyFileError, KeyRing
@@ -95,14 +96,14 @@ class Listeners:
     async def reload(self) -> None:
         """Reads the file of keys and the certificate again. One that cannot be used is logged and ignored."""
         try:
-            await asyncio.to_thread(self._keys.reload)
+            await _read(self._keys.reload)
             log.info("keys_reloaded", num_keys=self._keys.num_keys)
         except KeyFileError as error:
             log.error("keys_kept", reason=str(error))
         if self._certificate is None:
             return
         try:
-            await asyncio.to_thread(self._certificate.reload)
+            await _read(self._certificate.reload)
             log.info("certificate_reloaded")
         except CertificateError as error:
             log.error("certificate_kept", reason=str(error))
@@ -126,6 +127,11 @@ class Listeners:
         return f"Eagre serves {what}{where}" + (
             "" if metrics is None else f"; metrics have port {metrics.addresses[0][1]}"
         )
+
+
+async def _read(read: Callable[[], None]) -> None:
+    """Reads files in a thread for which the end of the server does not wait: their disk may not answer."""
+    await run_in_background(read, name="eagre-reload")
 
 
 class Site(web.BaseSite):

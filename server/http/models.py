@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import orjson
 from aiohttp import web
 
 from server.api.anthropic.message_objects import ANTHROPIC_HEADER, anthropic_list, anthropic_model
@@ -25,12 +26,24 @@ async def list_models(request: web.Request) -> web.Response:
     if ANTHROPIC_HEADER in request.headers:
         names = [*served.all_names, *(each.name for model in served.all for each in model.adapters.all)]
         return json_response(anthropic_list(names, served.started_at))
-    listed = [_shape(model, served) for model in served.all]
-    listed += [_shape_of_name(name, model, served) for model in served.all for name in model.further_names]
-    listed += [_shape_of_adapter(adapter, model) for model in served.all for adapter in model.adapters.all]
+    listed = _list_served(served)
     generating = [model for model in served.all if not model.is_open or task_of(model) is Task.GENERATE]
     catalogue = [_catalogue_entry(model, place) for place, model in enumerate(generating)]
     return json_response({"object": "list", "data": listed, "models": catalogue})
+
+
+def page_state(served: ServedModels) -> str:
+    """What the page would ask for first, as JSON; empty where the server takes no requests."""
+    is_ready = served.phase is Phase.READY and served.is_alive
+    return orjson.dumps({"data": _list_served(served)}).decode() if is_ready else ""
+
+
+def _list_served(served: ServedModels) -> list[dict[str, Any]]:
+    """The model objects of OpenAI's list: models, then their further names, then adapters."""
+    listed = [_shape(model, served) for model in served.all]
+    listed += [_shape_of_name(name, model, served) for model in served.all for name in model.further_names]
+    listed += [_shape_of_adapter(adapter, model) for model in served.all for adapter in model.adapters.all]
+    return listed
 
 
 async def show_model(request: web.Request) -> web.Response:
@@ -147,6 +160,8 @@ def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
         "matmul_backend": info.matmul_backend,
         "attention_backend": info.attention_backend,
     }
+    if info.weight_bytes:
+        shape |= {"weight_bytes": info.weight_bytes, "cache_bytes": info.cache_bytes}
     pictures = model.text_model.pictures
     if pictures is not None:
         shape |= {

@@ -26,7 +26,7 @@ from server.generation.prompts import MAX_SHORT_CHARS
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, HasIgnored, decode_pictures, in_memory, read_request
 from server.http.pooling.embedding import embed
-from server.http.pooling.reranking import rerank, rerank_as_cohere
+from server.http.pooling.reranking import rerank_as_cohere, rerank_in_either_form
 from server.http.pooling.scoring import classify, score
 from server.http.transport.json_body import json_response, send_whole
 from server.media.picture import Picture
@@ -101,7 +101,7 @@ class CountedChat:
 
 Asked = TypeVar("Asked", bound=AsksModel)
 T = TypeVar("T")
-Answer = Callable[[Asked, ServedModel, ServedModels, Tenant], Awaitable[dict[str, Any]]]
+Answer = Callable[[Asked, ServedModel, ServedModels, Tenant], Awaitable[dict[str, Any] | list[dict[str, Any]]]]
 
 
 def add_routes(app: web.Application) -> None:
@@ -111,7 +111,7 @@ def add_routes(app: web.Application) -> None:
     app.router.add_post(CHAT_COMPLETIONS.path + "/input_tokens", _make_handler(CountedChat, _count_tokens))
     app.router.add_post("/v1/embeddings", _make_handler(EmbeddingsRequest, embed))
     for path in ("/v1/rerank", "/rerank"):
-        app.router.add_post(path, _make_handler(RerankRequest, rerank))
+        app.router.add_post(path, _make_handler(RerankRequest, rerank_in_either_form))
     app.router.add_post("/v2/rerank", _make_handler(RerankRequest, rerank_as_cohere))
     for path in ("/v1/score", "/score"):
         app.router.add_post(path, _make_handler(ScoreRequest, score))
@@ -126,9 +126,12 @@ def _make_handler(kind: type[Asked], answer: Answer[Asked]) -> Handler:
             model = served.find(query.model)
             async with in_memory(served, model):
                 told = await answer(query, model, served, request[TENANT])
-        is_computed = "data" in told or "results" in told  # embeddings, each of many numbers, or scores
-        is_long = is_computed or any(
-            isinstance(value, list) and len(value) > MAX_INLINE_NUMBERS for value in told.values()
+        # Embeddings, each of many numbers, or scores.
+        is_computed = isinstance(told, list) or "data" in told or "results" in told
+        is_long = (
+            isinstance(told, list)
+            or is_computed
+            or any(isinstance(value, list) and len(value) > MAX_INLINE_NUMBERS for value in told.values())
         )
         response = await served.workers.run(json_response, told) if is_long else json_response(told)
         return await send_whole(request, response, served.settings, is_owed=is_computed)

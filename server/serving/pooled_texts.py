@@ -46,10 +46,12 @@ def pooling_of(model: ServedModel) -> Pooling:
 
 
 def check_lengths(texts: Sequence[WholeText], model: ServedModel, param: str) -> None:
-    """Raises ContextOverflow where a text is too long."""
+    """Raises ContextOverflow where a text is too long, and InvalidParameter where it has no token."""
     info = model.engine.model_info
     for text in texts:
         num_tokens = len(text.token_ids)
+        if not num_tokens:
+            raise InvalidParameter(param, f"{param} has a text without tokens; each needs at least one")
         if num_tokens > most_tokens(model):
             what = f"an input has {num_tokens} tokens"
             if not info.is_encoder:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
+from engine.interface.background import run_in_background
 from engine.interface.config import EngineConfig
 from engine.interface.setting import settings_of
 from server.serving.served_model import ServedModel
@@ -55,7 +55,9 @@ class Reconfiguration:
         """
         served, old = self._served, self._served.settings
         try:
-            new = await asyncio.to_thread(self._read)
+            new = await run_in_background(
+                self._read, name="eagre-settings"
+            )  # the end of the server does not wait for it
             needing_restart = _needing_restart(old, new)
             settings = _with_old(new, old, needing_restart)
             each = list(settings_of_each(settings))

@@ -20,6 +20,7 @@ from server.startup.model_table import ModelTable, Preset, RequestDefaults
 MAX_BYTES = 1 << 20
 MAX_NAME_CHARS = 256
 MAX_SHOWN_CHARS = 100  # of a wrong value, in an error
+MAX_KEY_PARTS = 32  # between which a key has dots; tomllib takes time and memory by the square of their number
 
 # Settings of the server that the table of a model may give for that model alone.
 MODEL_SETTINGS = frozenset(
@@ -41,6 +42,8 @@ _OWN_KEYS = ("model", "aliases", "sampling", "chat_template_kwargs", "pinned", "
 _PRESET_KEYS = frozenset({"model", "aliases", "sampling", "chat_template_kwargs"})
 _VARIABLES = "default_chat_template_kwargs"  # a setting of JSON, which may be a table here
 
+_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:{_PART}\.[ \t]*+){{{MAX_KEY_PARTS}}}")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # names that TOML needs no quotes for
 
 
@@ -87,7 +90,10 @@ class _Reader:
                 text = file.read(MAX_BYTES + 1)
             if len(text) > MAX_BYTES:
                 self._fail(f"it is larger than {MAX_BYTES} bytes, the limit of such a file")
-            return tomllib.loads(text.decode("utf-8"))
+            decoded = text.decode("utf-8")
+            if _LONG_KEY.search(decoded) is not None:
+                self._fail(f"it has a key of more than {MAX_KEY_PARTS} parts")
+            return tomllib.loads(decoded)
         except ConfigError:
             raise
         except OSError as error:
@@ -255,6 +261,8 @@ def _is_wrong_list(setting: Setting, value: Any) -> bool:
 def _meant(key: str, known: Sequence[str]) -> str:
     from difflib import get_close_matches
 
+    if len(key) > MAX_SHOWN_CHARS:
+        return ""
     near = get_close_matches(key, known, n=1, cutoff=0.7)
     return f"; did you mean {_shown(near[0])}?" if near else ""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from queue import SimpleQueue
 from time import thread_time
 from typing import TYPE_CHECKING, Any
 
@@ -43,12 +45,19 @@ _NO_FORCING = '\n%llguidance {"no_forcing":true}\n'
 
 _NUM_PROBES = 8  # tokens; a grammar that is too wide for the limits fails within so many
 
+LARGE_BYTES = 1 << 20  # llguidance takes about a millisecond to free so much
+_NO_TOKEN = (1 << 32) - 1
+_unused: SimpleQueue[LLMatcher] = SimpleQueue()  # of large grammars, to be freed; `put` may be called by a `__del__`
+_freeing = threading.Lock()  # held for ever by the one who has started the thread that frees them
+
 
 class CompiledGrammar:
     """A grammar in its initial state, which makes one matcher for each output; any thread may call it."""
 
-    def __init__(self, start: LLMatcher, vocabulary: GrammarVocabulary, *, limits_digits: bool) -> None:
-        self.num_bytes = 0  # of memory that it takes, where that has been measured
+    def __init__(
+        self, start: LLMatcher, vocabulary: GrammarVocabulary, *, limits_digits: bool, num_bytes: int = 0
+    ) -> None:
+        self.num_bytes = num_bytes  # of memory that it takes, where that has been measured
         self._start = start
         self._vocabulary = vocabulary
         self._limits_digits = limits_digits
@@ -77,13 +86,22 @@ class CompiledGrammar:
             compiled._probe()
         return compiled
 
+    def __del__(self) -> None:
+        # All matchers of a grammar share its memory, and each keeps this object, so that nothing is freed before.
+        if self.num_bytes >= LARGE_BYTES and _freeing.locked():
+            _unused.put(self._start)
+
     @property
     def ends_output(self) -> bool:
         return True
 
     def matcher(self) -> GrammarMatcher:
         digits = self._vocabulary.digits if self._limits_digits else None
-        return GrammarMatcher(self._start, self._vocabulary.end_token_ids, digits)
+        return GrammarMatcher(self, self._vocabulary.end_token_ids, digits)
+
+    def deep_copy(self) -> LLMatcher:
+        """A matcher of llguidance in the initial state."""
+        return self._start.deep_copy()
 
     def after(self, token_ids: Sequence[int]) -> CompiledGrammar:
         """As `OutputGrammar.after`, without the interpreter lock."""
@@ -96,7 +114,7 @@ class CompiledGrammar:
                 raise GrammarError(f"token {token_id} is not allowed there: {first_reason(walker.get_error())}")
             if thread_time() - began > MAX_PREFIX_SECONDS:
                 raise GrammarError(f"to read them takes longer than {MAX_PREFIX_SECONDS:g} s, the limit")
-        return CompiledGrammar(walker, self._vocabulary, limits_digits=self._limits_digits)
+        return CompiledGrammar(walker, self._vocabulary, limits_digits=self._limits_digits, num_bytes=self.num_bytes)
 
     def _probe(self) -> None:
         """Matches a few tokens, so that a grammar that fails at its beginning is rejected before any request runs.
@@ -118,6 +136,34 @@ class CompiledGrammar:
                 walker = walker.deep_copy()
             if not walker.consume_token(texts[0]):
                 raise InvalidGrammar(first_reason(walker.get_error()))
+
+
+def start_freeing() -> None:
+    """Starts the thread that frees large grammars from now on, unless it runs.
+
+    llguidance frees a matcher with the interpreter lock, for most of a second where the grammar is hard. One call frees
+    it without the lock: `consume_token_par`, of a matcher that it fails, beside another one. A thread inherits the
+    priority of the one that starts it. This one must not have a low one, because it would keep all others waiting where
+    it holds the lock.
+    """
+    if _freeing.acquire(blocking=False):
+        try:
+            threading.Thread(target=_free, name="eagre-freed-grammars", daemon=True).start()
+        except RuntimeError:  # the machine starts no thread; grammars are freed where they are left
+            _freeing.release()
+
+
+def _free() -> None:
+    from llguidance import LLExecutor
+
+    executor = LLExecutor(num_threads=1)
+    beside = None
+    while True:
+        matcher = _unused.get()
+        beside = beside or matcher.deep_copy()  # the call fails it too; what has failed once is small
+        with suppress(RuntimeError):  # somebody else has it and uses it at this moment
+            executor.consume_token_par([(matcher, _NO_TOKEN), (beside, _NO_TOKEN)])
+        del matcher
 
 
 @contextmanager

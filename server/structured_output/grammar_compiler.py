@@ -20,7 +20,7 @@ from sampling.host.params import InvalidParameter
 from server.admission.keyring import caller
 from server.protocol.structured_outputs import Grammar
 from server.structured_output.compile_worker import WALL_TIME_FACTOR
-from server.structured_output.compiled_grammar import CompiledGrammar
+from server.structured_output.compiled_grammar import LARGE_BYTES, CompiledGrammar, start_freeing
 from server.structured_output.grammar_difficulty import is_simple
 from server.structured_output.grammar_limits import (
     DEFAULT_MAX_BYTES,
@@ -100,7 +100,6 @@ class GrammarCompiler:
         self._cache: OrderedDict[Grammar, Outcome] = OrderedDict()  # least recently used first
         self._expiries: dict[Grammar, float] = {}  # of those refused for a while, on the monotonic clock
         self._num_cached_bytes = 0
-        self._evicted: list[Outcome] = []  # to be freed by a thread of the usual priority
 
     def prepare(self) -> None:
         """Builds the vocabulary before the first grammar needs it.
@@ -131,7 +130,6 @@ class GrammarCompiler:
                 await asyncio.wait([_done(job)], timeout=until - time.monotonic())
             finally:
                 self._leave(grammar, job)
-                self._free_evicted()
             outcome = _outcome_of(job, grammar, param)
         return _accept(outcome, grammar, param)
 
@@ -145,7 +143,6 @@ class GrammarCompiler:
                 wait([job.future], timeout=until - time.monotonic())
             finally:
                 self._leave(grammar, job)
-                self._free_evicted()
             outcome = _outcome_of(job, grammar, param)
         return _accept(outcome, grammar, param)
 
@@ -168,6 +165,8 @@ class GrammarCompiler:
             job = self._jobs.get(grammar)
             if job is None:
                 job = self._jobs[grammar] = _Job(grammar in self._known_hard or not is_simple(grammar))
+                if job.is_hard:
+                    start_freeing()
             if owner not in job.owners and not job.future.running():
                 job.owners.add(owner)  # whoever's turn comes first
                 threads = self._hard_threads if job.is_hard else self._simple_threads
@@ -240,28 +239,9 @@ class GrammarCompiler:
         return sum(outcome.num_bytes for outcome in self._cache.values() if isinstance(outcome, CompiledGrammar))
 
     def _evict(self, grammar: Grammar) -> None:
-        self._evicted.append(self._cache.pop(grammar))
+        del self._cache[grammar]
         self._expiries.pop(grammar, None)
         self._num_cached_bytes -= _num_bytes(grammar)
-
-    def _free_evicted(self) -> None:
-        """Frees what is no longer cached, one by one.
-
-        llguidance holds the interpreter lock while it frees a grammar, for a millisecond for each of its mebibytes. A
-        thread that compiles would hold it for much longer on a busy machine, because its priority is low.
-        """
-        evicted = self._evicted
-
-        def free() -> None:
-            with suppress(IndexError):
-                while True:
-                    evicted.pop()
-
-        if evicted:
-            try:
-                threading.Thread(target=free, name="eagre-freed-grammars", daemon=True).start()
-            except RuntimeError:  # the machine starts no thread
-                free()
 
 
 def _done(job: _Job) -> asyncio.Future[Outcome | None]:
@@ -282,6 +262,8 @@ def _outcome_of(job: _Job, grammar: Grammar, param: str) -> Outcome | None:
 def _accept(outcome: Outcome, grammar: Grammar, param: str) -> CompiledGrammar:
     if isinstance(outcome, InvalidGrammar):
         raise InvalidParameter(param, f"{param}: {grammar.kind} cannot be used: {outcome}")
+    if outcome.num_bytes >= LARGE_BYTES:
+        start_freeing()
     return outcome
 
 

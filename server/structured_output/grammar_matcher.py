@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from time import thread_time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -28,6 +28,12 @@ _WRAPPING = re.compile(
 )
 
 
+class HasInitialState(Protocol):
+    """What makes matchers of llguidance in the initial state of one grammar."""
+
+    def deep_copy(self) -> LLMatcher: ...
+
+
 class GrammarMatcher:
     """The `sampling.host.grammar.TokenMatcher` of a compiled grammar; it uses llguidance's matcher.
 
@@ -35,14 +41,15 @@ class GrammarMatcher:
     GrammarError for an output that keeps taking more than TOKEN_SECONDS a token.
 
     Args:
-        start: llguidance's matcher in its initial state. It is copied at the first use and not here,
-            because a request may ask for many outputs at once.
+        start: makes llguidance's matcher at the first use and not here, because a request may ask for many outputs
+            at once. It is kept as long as this object, after that matcher.
         digits: the limit of the numbers; None where any are allowed.
     """
 
+    # Slots are cleared in the order of their names.
     __slots__ = ("_digits", "_end_token_ids", "_excess", "_is_ended", "_num_digits", "_own", "_start")
 
-    def __init__(self, start: LLMatcher, end_token_ids: frozenset[int], digits: DigitLimit | None = None) -> None:
+    def __init__(self, start: HasInitialState, end_token_ids: frozenset[int], digits: DigitLimit | None = None) -> None:
         self._start = start
         self._digits = digits
         self._num_digits = 0  # in a row, at the end of the output

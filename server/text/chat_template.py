@@ -28,7 +28,7 @@ Message = Mapping[str, Any]
 # Marks the end of the last message in the rendered text. It is a Unicode noncharacter, so no text has it.
 END_OF_CONTENT = "\ufdd0"
 
-MAX_SOURCE_CHARS = 1 << 20
+MAX_SOURCE_CHARS = 1 << 17  # compiling takes more than linear time, much of it without a pause
 MAX_REASON_CHARS = 1000  # of the reason why a template fails
 _PROBE = "Hello, template"
 

@@ -13,6 +13,10 @@ class HasTokenBytes(Protocol):
 
 
 class HasTokenTexts(HasTokenBytes, Protocol):
+    @property
+    def eos_token_ids(self) -> Sequence[int]:
+        """Any of them ends an output."""
+
     def token_text(self, token_id: int) -> str: ...
 
 
@@ -71,6 +75,10 @@ class VisibleControlTokens:
     @property
     def token_bytes(self) -> Sequence[bytes]:
         return self._token_bytes
+
+    @property
+    def eos_token_ids(self) -> Sequence[int]:
+        return self._tokenizer.eos_token_ids
 
     def token_text(self, token_id: int) -> str:
         return self._tokenizer.token_text(token_id)

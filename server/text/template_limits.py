@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError, Undefined
 
 MAX_SECONDS = 5.0
-MAX_SIZE = 4 << 20  # of one text or value, in characters; plus GROWTH times the size of the input
+MAX_SIZE = 1 << 20  # of one text or value, in characters; plus GROWTH times the size of the input
 GROWTH = 8
-MAX_TOTAL = 512 << 20  # of all texts and values that are built, likewise with TOTAL_GROWTH
+MAX_TOTAL = 224 << 20  # of all texts and values that are built, likewise with TOTAL_GROWTH
 TOTAL_GROWTH = 64
 MAX_INTEGER_BITS = 4096
 VALUE_SIZE = 8  # of a value in addition to its text, in characters
@@ -20,6 +20,11 @@ KNOWN_SIZE = 256  # of remembering the size of a list, in characters
 BITS_PER_DIGIT = 3  # at least
 MAX_WIDTH = 10_000  # of a formatted value, and the largest number that a filter takes as a width or a count
 MAX_SQUARE = 1 << 30  # of the comparisons of characters within one call
+MAX_WRAPPED = 100_000  # characters of a text that is wrapped, which takes the square of their number
+
+# Other codecs and ways to replace what cannot be encoded take far more than linear time, without a pause.
+_CODECS = frozenset({"utf-8", "utf8", "ascii", "latin-1", "latin1"})
+_CODEC_ERRORS = frozenset({"strict", "ignore", "replace"})
 
 _WIDTHS = re.compile(r"%(?:\([^()]*\))?[-#0 +]*(\*|[0-9]+)?(?:\.(\*|[0-9]+))?")
 
@@ -52,6 +57,7 @@ class TemplateBudget:
         self._end = time.monotonic() + max_seconds
         # Of containers, by id, each with the container itself, so that no id is used again.
         self._sizes: dict[int, tuple[object, int]] = {}
+        self._holders: dict[int, list[int]] = {}  # of containers within these, by id; perhaps some that are gone
         self.max_size = self._max_total = MAX_TOTAL  # until the size of what is given is known
         self._total = 0
         num_given = self.size(given)
@@ -89,10 +95,13 @@ class TemplateBudget:
                 num_chars += VALUE_SIZE + len(part)
             elif kind is dict or kind is list:
                 num_chars += VALUE_SIZE + self._size_of_collection(part)
+                self._holders.setdefault(id(part), []).append(id(value))
             elif part is None or kind is bool:
                 num_chars += 2 * VALUE_SIZE
             else:
                 num_chars += VALUE_SIZE + self.size(part)
+                if isinstance(part, Collection):
+                    self._holders.setdefault(id(part), []).append(id(value))
             if num_chars > self.max_size:
                 self.check_size(num_chars)
         self._remember(value, num_chars)
@@ -103,6 +112,25 @@ class TemplateBudget:
         if self._total > self._max_total:
             self.spend(0)
         self._sizes[id(value)] = (value, num_chars)
+
+    def appended(self, values: list[Any], part: object) -> None:
+        """Counts what was appended to a list; the sizes of all that have the list are found again when they are needed.
+
+        Raises TemplateError where the list is too large now.
+        """
+        num_chars = VALUE_SIZE + self.size(part)
+        outdated = self._holders.pop(id(values), [])
+        while outdated:
+            holder = outdated.pop()
+            self._sizes.pop(holder, None)
+            outdated += self._holders.pop(holder, ())
+        known = self._sizes.get(id(values))
+        if known is not None:
+            self.check_size(known[1] + num_chars)
+            self._sizes[id(values)] = (values, known[1] + num_chars)
+            if isinstance(part, Collection) and not isinstance(part, str | bytes):
+                self._holders.setdefault(id(part), []).append(id(values))
+        self.spend(VALUE_SIZE)
 
     def check_size(self, num_chars: float) -> None:
         """Rejects a text or value of too many characters, best before it is built."""
@@ -194,6 +222,10 @@ def check_method(
             budget.check_size(len(text) + num_found(text, args[0]) * budget.size(args[1]))
         case "translate":
             budget.check_size(len(text) * max(1, budget.size(args)))
+        case "encode" | "decode":
+            check_codec(*args, **kwargs)
+        case "striptags":  # of jinja2's Markup, as the filter
+            raise TemplateError("there is no striptags for prompts")
         case "join" if len(args) == 1:
             parts = list(args[0])
             budget.check_size(budget.size(parts) + len(parts) * len(text))
@@ -223,6 +255,13 @@ def check_percent(budget: TemplateBudget, text: Any, values: Any) -> None:
                 refuse_width()
             check_width(int(width[:9] or 0))
     budget.check_size(len(pattern) + pattern.count("%") * budget.size(values))
+
+
+def check_codec(encoding: object = "utf-8", errors: object = "strict", /, **named: object) -> None:
+    """Refuses `encode` and `decode` with what no chat template needs."""
+    encoding, errors = named.get("encoding", encoding), named.get("errors", errors)
+    if str(encoding).lower() not in _CODECS or errors not in _CODEC_ERRORS:
+        raise TemplateError(f"the codec {str(encoding)[:40]!r} with {str(errors)[:40]!r} is not there for prompts")
 
 
 def check_integers(budget: TemplateBudget, operator: str, left: int, right: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import partial, update_wrapper, wraps
 from typing import Any, cast
 
-from jinja2 import nodes, pass_context
+from jinja2 import TemplateError, nodes, pass_context
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import Namespace, _PassArg
@@ -13,6 +13,7 @@ from jinja2.visitor import NodeTransformer
 
 from server.text.template_limits import (
     MAX_WIDTH,
+    MAX_WRAPPED,
     check_integers,
     check_method,
     check_percent,
@@ -107,6 +108,8 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         elif isinstance(owner, int) or owner is int:
             check_width(*args, *kwargs.values())
         result = super().call(__context, __obj, *args, **kwargs)
+        if name == "append" and isinstance(owner, list):
+            budget.appended(owner, owner[-1])
         budget.built(result)
         return result
 
@@ -139,6 +142,10 @@ class _Guards(NodeTransformer):
 
     def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802 - jinja2 finds it by this name
         return self._literal(node)
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802 - jinja2 finds it by this name
+        self.generic_visit(node)
+        return _filtered(node, "_weigh") if isinstance(node.arg, nodes.Slice) and node.ctx == "load" else node
 
     def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802 - jinja2 finds it by this name
         return self._literal(node)
@@ -214,7 +221,13 @@ def _weigh(value: Any) -> Any:
 
 
 def _concat(parts: list[Any]) -> str:
-    return _join("", map(str, parts))
+    return _join("", map(_text_of, parts))
+
+
+def _text_of(value: Any) -> str:
+    if not isinstance(value, str):
+        current_budget().size(value)  # before it is written
+    return str(value)
 
 
 def _bounded(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -229,7 +242,7 @@ def _bounded(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         options = [*args, *kwargs.values()]
         if name not in _TAKES_ANY_NUMBER:
             check_width(*options)
-        budget.check_size(sum(map(budget.size, options)))
+        budget.check_size(budget.size(value) + sum(map(budget.size, options)))
         match name:
             case "format":
                 check_percent(budget, value, args or kwargs)
@@ -242,6 +255,8 @@ def _bounded(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
             case "indent" if isinstance(value, str):
                 widths = [option if isinstance(option, int) else budget.size(option) for option in options]
                 budget.check_size(len(value) + (value.count("\n") + 1) * max(widths, default=0))
+            case "wordwrap" if len(str(value)) > MAX_WRAPPED:
+                raise TemplateError(f"this is too much work: wordwrap is given more than {MAX_WRAPPED} characters")
             case "wordwrap" if isinstance(value, str):
                 budget.check_size(len(value) * (1 + max(map(budget.size, options), default=0)))
             case "sum" if any(isinstance(option, list | tuple) for option in options):

@@ -35,7 +35,7 @@ import { Sidebar } from "./panels/sidebar.js";
 import { conversationOf } from "./store/adopted.js";
 import { IndexedDatabase, MemoryDatabase } from "./store/database.js";
 import { Drafts } from "./store/drafts.js";
-import { FORMATS } from "./store/files.js";
+import { FORMATS } from "./store/formats.js";
 import { Library, makeId } from "./store/library.js";
 import { ApiKey } from "./transport/api_key.js";
 import { ConnectionLost, ServerError } from "./transport/errors.js";
@@ -59,6 +59,13 @@ function chosenLanguage() {
   }
 }
 
+/** The server's models as they came with the page; null where it has brought none, or lay in the browser's cache. */
+function toldWithPage() {
+  const { content } = byId("state");
+  const isFresh = performance.getEntriesByType("navigation")[0]?.transferSize > 0;
+  return content !== "" && isFresh ? JSON.parse(content) : null;
+}
+
 function start(language) {
   document.documentElement.lang = language;
   fillIn(document);
@@ -68,7 +75,9 @@ function start(language) {
   const own = new Server(new URL(".", location.href).href.replace(/\/$/, ""), tabStorage, "eagre.api-key");
   const { fetch: keyedFetch, transports } = own;
   const peers = new Map(byId("peers").content.split(" ").filter((url) => url !== "").map((url) => [url, new Server(url, tabStorage)]));
-  const server = new ServerState(() => showState(), { fetch: keyedFetch, chosen: controls.settings.model, hasKey: () => own.key.value !== "" });
+  const server = new ServerState(() => showState(), {
+    fetch: keyedFetch, chosen: controls.settings.model, told: toldWithPage(), hasKey: () => own.key.value !== "",
+  });
   const router = new Router((route) => show(route));
 
   /** The chosen transport, or SSE for what the Responses API has no words for, or a socket where SSE would take every connection. */
@@ -162,6 +171,7 @@ function start(language) {
     fetch: keyedFetch, onChange: () => showHolds(), reveal: () => layout.open("settings"),
   });
   const panels = { chat, tokens: null, engine: null }; // the other two are loaded with their first visit
+  let picker = null; // of models; it is loaded when it is first opened
   const parts = {
     tokens: async () => {
       const { Workbench } = await import("./views/workbench.js");
@@ -227,6 +237,19 @@ function start(language) {
     const isShown = document.body.dataset.mode === name;
     byId(name).hidden = !isShown;
     if (name === "engine") panels.engine.isShown = isShown;
+  }
+
+  async function openPicker() {
+    const part = picker ?? (await import("./engine/model_picker.js").catch(() => null));
+    if (part === null) {
+      toast.show(words.engine.loadFailed);
+      return;
+    }
+    picker ??= new part.ModelPicker({
+      fetch: engineFetch, adminKey, chosen: () => server.model?.id, choose: chooseModel, onState: () => server.check(),
+      onKey: () => panels.engine?.takeKey(),
+    });
+    picker.open();
   }
 
   async function showConversation({ id, kind }) {
@@ -297,7 +320,7 @@ function start(language) {
     byId(`${id}-open`).addEventListener("click", () => dialog.showModal());
     dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
   }
-  byId("model").addEventListener("change", () => chooseModel(byId("model").value));
+  byId("models-open").addEventListener("click", openPicker);
   byId("theme").value = theme.value;
   byId("theme").addEventListener("change", () => (theme.value = byId("theme").value));
   byId("export-format").append(...Object.entries(FORMATS).map(([value, name]) => new Option(name, value)));
@@ -353,6 +376,7 @@ function start(language) {
       run: () => (byId("theme").value = theme.value = value),
     })),
     { name: palette.toModels, run: () => router.go("#/models") },
+    { name: palette.chooseModel, run: openPicker },
     { name: palette.tools, run: () => byId("chat-tools").click(), isOffered: isWithTools },
     { name: palette.toolDefinitions, run: () => byId("tools-dialog").showModal(), isOffered: isWithTools },
     { name: palette.schema, run: () => byId("schema-dialog").showModal() },
@@ -369,7 +393,7 @@ function start(language) {
   });
 
   showState();
-  server.check();
+  server.start();
   chat.answers.resumeAll().then(() => router.follow());
 }
 

@@ -27,7 +27,7 @@ from static.packages import fetch
 ROOT = Path(__file__).parent.parent.parent
 DIST = ROOT / "dist"
 CROSS_COMPILERS = {"x86_64": "x86_64-linux-gnu-g++", "aarch64": "aarch64-linux-gnu-g++"}
-LIBRARIES = {"x86_64": {"amx", "avx512_bf16", "avx512_vnni", "avx2"}, "aarch64": {"neon", "plain"}}
+LIBRARIES = {"x86_64": {"amx", "avx512_bf16", "avx512_vnni", "avx_vnni", "avx2"}, "aarch64": {"neon", "plain"}}
 ELF_MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine in the header of the System V ABI
 HERE = platform.machine()
 NOT_COPIED = (".*", "build", "dist", "*.egg-info", "libeagre_*", "__pycache__", "shared")

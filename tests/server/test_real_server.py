@@ -357,6 +357,8 @@ async def test_health_and_models_tell_of_the_real_engine(server: RealServer) -> 
     _, model = await server.get(f"/v1/models/{MODEL}")
     assert (model["architecture"], model["max_model_len"], model["dtype"]) == ("llama", 1024, "int4+int8")
     assert model["num_parameters"] == 134_515_008
+    assert 0.5 * model["num_parameters"] < model["weight_bytes"] < 1.5 * model["num_parameters"]
+    assert model["cache_bytes"] == 600 * 16 * 30 * 2 * 3 * 64 * 4  # pages, layers, keys and values in float32
 
 
 @pytest.mark.parametrize("seed", [None, 7])

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from tests.fakes.engine_client import FakeEngineClient
+from tests.fakes.text_model import EOS
 from tests.server.conftest import eventually, server_starter
 from tests.static.conversation.test_chat_page import LAST, answer, ask, open_chat, reload
 from tests.static.support.devtools import Browser
@@ -53,4 +54,28 @@ async def test_a_reload_keeps_what_was_measured_and_makes_up_nothing(browser: Br
         assert "first token" in latency
         assert "tokens/s" not in latency
         assert page.complaints() == []
+        await page.close()
+
+
+async def test_the_figures_of_a_continued_answer_are_those_of_the_whole(browser: Browser) -> None:
+    async with server_starter() as start:
+        text = [*b"the tide is in", EOS]
+        server = await start(FakeEngineClient(respond=lambda *_: text, max_model_len=2048, is_manual=True))
+        page = await open_chat(browser, server.url)
+        await ask(page, "tide?")
+        await eventually(lambda: len(server.engine.running) == 1)
+        for _ in range(5):
+            server.engine.step()
+        await page.wait_for(f"{LAST}?.querySelector('.content').textContent.length === 5")
+        await page.press("Escape")
+        await page.wait_for(f"{LAST}.dataset.finish === 'abort'")
+        first = (await page.evaluate(FIGURES))[0]
+        await page.click(".message.assistant [data-action=continue]")
+        await eventually(lambda: len(server.engine.running) == 1)
+        while server.engine.running:
+            server.engine.step()
+            await asyncio.sleep(0)
+        await page.wait_for(f"{LAST}.dataset.finish === 'stop'")
+        figures = await page.evaluate(FIGURES)
+        assert (figures[0], figures[-2:]) == (first, [f"{5 + len(text)} tokens", "complete"])
         await page.close()

@@ -1,12 +1,15 @@
-"""Two models in one server, as the page offers them: chosen for an answer, and one for each column."""
+"""Several models in one server, as the page offers them: chosen, compared, loaded and put to sleep."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from tests.server.serving.conftest import several
+from tests.static.conversation.test_chat_page import READY
 from tests.static.support.devtools import Browser
-from tests.static.test_tokens_page import open_tokens, run, set_value, shown
+from tests.static.test_tokens_page import choose_model, open_tokens, run, set_value, shown
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -15,7 +18,7 @@ async def test_a_model_is_chosen_and_two_are_compared(browser: Browser) -> None:
     async with several("tide ebb") as server:
         page = await open_tokens(browser, server.url)
         assert "".join(await run(page)).startswith("tide:")
-        await set_value(page, "#model", "ebb")
+        await choose_model(page, "ebb")
         assert "".join(await run(page)).startswith("ebb:")
         await set_value(page, "#tokens-columns", "2")
         await set_value(page, ".column:nth-child(2) [data-name=model]", "tide")
@@ -31,5 +34,75 @@ async def test_a_model_is_chosen_and_two_are_compared(browser: Browser) -> None:
         await page.press("Enter")
         await page.wait_for("document.querySelector('.message.assistant')?.dataset.finish !== undefined")
         assert (await page.text(".message.assistant .content")).startswith("ebb:")
+        assert page.complaints() == []
+        await page.close()
+
+
+# What the page has asked for by the time when it is ready.
+ASKED = """
+new MutationObserver((_, observer) => {
+  if (document.querySelector("#server")?.dataset.state !== "ready") return;
+  window.asked = performance.getEntriesByType("resource").map(({ name }) => name).join();
+  observer.disconnect();
+}).observe(document, { subtree: true, childList: true, attributes: true, attributeFilter: ["data-state"] });
+"""
+
+
+async def test_the_page_of_a_server_that_is_ready_brings_the_models(browser: Browser) -> None:
+    async with several("tide ebb") as server:
+        page = await browser.open("about:blank")
+        await page.send("Page.addScriptToEvaluateOnNewDocument", {"source": ASKED})
+        for _ in range(2):  # the second time from what the browser has kept, after a 304
+            await page.send("Page.navigate", {"url": server.url + "/"})
+            asked = await page.wait_for("window.asked")
+            assert "readiness" not in asked
+            assert "v1/models" not in asked
+            assert await page.text("#server-model") == "tide"
+            await page.send("Page.navigate", {"url": "about:blank"})
+            await page.wait_for("location.href === 'about:blank'")
+        await page.close()
+
+
+ROWS = (
+    "[...document.querySelectorAll('#picker-models tr')].map((row) =>"
+    " [...row.children].slice(0, 3).map((cell) => cell.textContent).join(' / ')).join()"
+)
+BUTTONS = (
+    "[...document.querySelectorAll('#picker-models .actions-column button')]"
+    ".map((button) => button.getAttribute('aria-label')).join()"
+)
+
+
+async def test_the_list_in_the_header_tells_states_and_memory_and_lets_who_may_load_and_put_to_sleep(
+    browser: Browser,
+) -> None:
+    async with several("tide ebb", loads_at_once=False, admin_keys=("admin-secret",), models_max=1) as server:
+        for name, weights in (("tide", 120), ("ebb", 1200)):
+            engine = server.engine(name)
+            engine.model_info = replace(engine.model_info, weight_bytes=weights * 1_000_000, cache_bytes=80_000_000)
+        server.sources["tide"].may_load.set()
+        await server.reach(tide="ready")
+        page = await browser.open(server.url + "/")
+        await page.wait_for(READY)
+        await page.click("#models-open")
+        await page.wait_for(f"{ROWS} === 'tide / in memory / 200 MB,ebb / not loaded / '")
+        assert await page.evaluate(BUTTONS) == "Load ebb"  # a request would load it too
+        await page.click("#picker-models [aria-label='Load ebb']")
+        await server.reach(ebb="loading")
+        model = next(model for model in server.served.all if model.model_name == "ebb")
+        model.loading_stage = "compile, 3 of 12"
+        await page.wait_for(f"{ROWS}.includes('ebb / loading: compile, 3 of 12')")
+        assert await page.evaluate("document.querySelector('#picker-models progress').value") == 3
+        server.sources["ebb"].may_load.set()
+        await page.wait_for(f"{ROWS} === 'tide / sleeping / 200 MB,ebb / in memory / 1.3 GB'")
+        await set_value(page, "#picker-key", "admin-secret")
+        await page.click("#picker-models [aria-label='Sleep ebb']")
+        await server.reach(ebb="asleep")
+        await page.wait_for(f"{ROWS}.endsWith('ebb / sleeping / 1.3 GB') && {BUTTONS} === 'Wake tide,Wake ebb'")
+        await page.wait_for("document.querySelectorAll('#picker-available tr').length > 0")  # those that can be fetched
+        await page.click("#picker-models [data-call=choose][data-model=ebb]")
+        await page.wait_for("!document.querySelector('#models-dialog').open")
+        await page.wait_for("document.querySelector('#server-model').textContent === 'ebb'")
+        await page.wait_for("document.querySelector('#server-state').textContent === 'sleeping'")
         assert page.complaints() == []
         await page.close()

@@ -76,7 +76,8 @@ async def test_who_has_no_key_sees_the_models_and_changes_nothing(browser: Brows
     async with several("tide ebb", admin_keys=(ADMIN,)) as server:
         page = await browser.open(server.url + "/")
         await page.wait_for(READY)
-        await page.click("#more-models")  # beside the choice of models
+        await page.click("#models-open")
+        await page.click("#models-dialog a")
         await page.wait_for(f"{MODELS}.join() === 'in memory,in memory'")
         field = "document.querySelector('#engine-key')"
         assert await page.evaluate(
@@ -184,7 +185,8 @@ async def test_a_model_is_fetched_used_and_deleted_by_the_operators_hand(
         await page.click(f"[aria-label='Use {NAME}']")
         await page.wait_for(f"{MODELS}.join() === 'sleeping,in memory'")
         await page.wait_for(
-            f"[...document.querySelector('#model').options].map(({{ value }}) => value).join() === 'tide,{NAME}'"
+            f"[...document.querySelectorAll('#engine-models th[scope=row]')].map((cell) => cell.textContent).join()"
+            f" === 'tide,{NAME}'"
         )
         assert (await server.complete(NAME))[1]["choices"][0]["text"] == "qwen:ab"
         await page.wait_for(f"{ROW}.innerText.includes('in use')")

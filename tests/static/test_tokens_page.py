@@ -62,6 +62,13 @@ async def set_value(page: Page, selector: str, value: str) -> None:
     )
 
 
+async def choose_model(page: Page, name: str) -> None:
+    """Chooses the model that answers, in the list behind the name in the header."""
+    await page.click("#models-open")
+    await page.click(f"#picker-models [data-call=choose][data-model='{name}']")
+    await page.wait_for(f"document.querySelector('#server-model').textContent === {name!r}")
+
+
 async def run(page: Page) -> list[str]:
     await page.click("#tokens-run")
     await page.wait_for(IS_DONE)

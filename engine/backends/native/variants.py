@@ -18,10 +18,12 @@ class Variant(NamedTuple):
 
 EMULATION = "amx_emulated"  # AMX's tile instructions in plain C++, which runs on every processor
 
+_AVX2 = frozenset({"avx2", "fma", "f16c"})
 _AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"})
 _BF16 = _AVX512 | {"avx512_bf16"}
 _AMX = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
-_AVX512_FLAGS = "-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
+_AVX2_FLAGS = "-mavx2 -mfma -mf16c"
+_AVX512_FLAGS = f"{_AVX2_FLAGS} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
 _BF16_FLAGS = f"{_AVX512_FLAGS} -mavx512bf16"
 _NOTHING: frozenset[str] = frozenset()
 _EMULATED = Variant(_NOTHING, "", "plain", "-DEAGRE_EMULATES_TILE_REGISTERS", is_for_tests=True)
@@ -35,7 +37,8 @@ MACHINES = {
         ),
         "avx512_bf16": Variant(_AVX512 | {"avx512_bf16"}, _BF16_FLAGS),
         "avx512_vnni": Variant(_AVX512, _AVX512_FLAGS),
-        "avx2": Variant(frozenset({"avx2", "fma", "f16c"}), "-mavx2 -mfma -mf16c"),
+        "avx_vnni": Variant(_AVX2 | {"avx_vnni"}, f"{_AVX2_FLAGS} -mavxvnni"),
+        "avx2": Variant(_AVX2, _AVX2_FLAGS),
         "plain": Variant(_NOTHING, "-O1", is_for_tests=True),
         EMULATION: _EMULATED,
     },

@@ -225,6 +225,7 @@ class Decoder(Model):
             softcap=config.attention_softcap,
             is_causal=not self.is_encoder,
             sinks=params.get("sinks"),
+            distance_slopes=np.array(config.distance_slopes, np.float32) if config.distance_slopes else None,
             q_norm=self.norm(params, "q_norm"),
             k_norm=self.norm(params, "k_norm"),
         )

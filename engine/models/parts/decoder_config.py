@@ -27,6 +27,12 @@ class DecoderConfig(ModelConfig):
     logit_scale: float = 1.0
     attention_softcap: float = 0.0  # above 0, scores become softcap * tanh(scores / softcap)
     logit_softcap: float = 0.0  # the same of logits
+    # Of each head, what a position between two tokens takes from their score (ALiBi); nothing where it takes none.
+    distance_slopes: tuple[float, ...] = ()
+
+    @property
+    def has_distance_biases(self) -> bool:
+        return bool(self.distance_slopes)
 
     @property
     def page_windows(self) -> tuple[int, ...]:

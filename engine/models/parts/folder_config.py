@@ -10,7 +10,8 @@ from engine.models.parts.rotary_config import read_rotary, read_rotary_dim, rope
 from engine.weights.formats.model_folder import JsonFile
 
 OUTPUT = "lm_head.weight"
-MAX_NUM_LAYERS = 10_000  # so that a damaged configuration cannot ask for a huge list of tensor names
+# So that a damaged configuration cannot ask for a huge list of tensors, or of parts of them.
+MAX_NUM_LAYERS, MAX_NUM_HEADS = 10_000, 1 << 14
 
 
 class Sizes(TypedDict):
@@ -29,7 +30,7 @@ class Sizes(TypedDict):
 def read_sizes(config: JsonFile) -> Sizes:
     """The sizes, by the names that most architectures give them; raises ModelError."""
     hidden_size = config.required_integer("hidden_size", least=1)
-    num_heads = config.required_integer("num_attention_heads", least=1)
+    num_heads = config.required_integer("num_attention_heads", least=1, most=MAX_NUM_HEADS)
     num_kv_heads = config.integer("num_key_value_heads", least=1) or num_heads
     if num_heads % num_kv_heads:
         raise config.error("num_key_value_heads", f"it must divide num_attention_heads ({num_heads})")

@@ -4,7 +4,7 @@ import numpy as np
 
 from engine.interface.errors import ModelError
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.folder_config import Sizes
+from engine.models.parts.folder_config import MAX_NUM_HEADS, Sizes
 from engine.models.parts.rotary import MAX_HEAD_DIM, Rotary
 from engine.models.parts.rotary_config import read_rotary_dim_of_gguf, read_rotary_of_gguf
 from engine.weights.formats.fields import MAX_INTEGER
@@ -33,6 +33,8 @@ def read_sizes_of(file: GGUFTensors, *, num_kv_heads: int | None, intermediate_s
     num_heads = read_of_layers(file, "attention.head_count")
     if num_heads is None:
         raise fields.missing("attention.head_count")
+    if num_heads > MAX_NUM_HEADS:
+        raise fields.error("attention.head_count", f"it must be at most {MAX_NUM_HEADS}")
     num_kv_heads = num_kv_heads or num_heads
     if num_heads % num_kv_heads:
         raise ModelError(f"{num_heads} heads cannot share {num_kv_heads} heads of keys evenly")

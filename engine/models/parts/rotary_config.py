@@ -82,7 +82,7 @@ def read_rotary_dim(config: JsonFile, head_dim: int) -> int:
     for table in (*rope_tables(config), config):
         factor = table.positive_number("partial_rotary_factor")
         if factor is not None:
-            rotary_dim = int(head_dim * factor)
+            rotary_dim = int(head_dim * min(factor, 2.0))  # above 1 it is refused, however large
             if factor > 1 or rotary_dim % 2 or rotary_dim == 0:
                 raise table.error("partial_rotary_factor", f"it must make an even part of {head_dim} features")
             return rotary_dim

@@ -117,7 +117,10 @@ class LlamaCompletionWriter(AnswerWriter):
 
     def _ending(self) -> _Ending:
         generation = self._generation
-        biases = [{"token": token_id, "bias": bias} for token_id, bias in generation.prompts[0].params[0].logit_bias]
+        params = generation.prompts[0].params[0]
+        biases: list[dict[str, Any]] = [{"token": token_id, "bias": bias} for token_id, bias in params.logit_bias]
+        if params.ignore_eos:  # minus infinity is null in llama.cpp's answers
+            biases += [{"token": token_id, "bias": None} for token_id in self._context.tokenizer.eos_token_ids]
         return _Ending(
             generation.stop_strings, generation.usage.num_cached_tokens, self._timings(),
             orjson.Fragment(orjson.dumps(biases)),

@@ -194,6 +194,8 @@ class ModelCard(BaseModel):
     loading_stage: str | None = None
     max_model_len: int | None = None
     dtype: str | None = None
+    weight_bytes: int | None = None  # of memory
+    cache_bytes: int | None = None  # of memory, at most, for the keys and values of requests
     sampling_defaults: dict[str, float] | None = None
     task: Literal["embed", "rerank", "classify"] | None = None  # of a model that generates no text
 

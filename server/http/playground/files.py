@@ -29,11 +29,14 @@ _TYPES = {  # whatever the machine's table says; modules are refused under any o
 }
 _COMPRESSED = (".png", ".woff2", ".bcmap")
 _PEERS = 'id="peers" content=""'  # of the page, where the servers stand that it may ask beside its own
+_STATE = 'id="state" content=""'  # and where the state of its own stands
+_MAX_STATE = 32_768  # characters; a page with many models asks for them by itself
 _STYLES = re.compile(r'(?:<link rel="stylesheet" href="static/[^"]+">\s*)+')
 _STYLE = re.compile(r'href="static/([^"]+)"')
 _SCRIPT = re.compile(r'<script type="module" src="static/([^"]+)"></script>')
 # What a page asks for before its script runs; without a key it would be refused, and the page take the refusal.
 _KEYED = re.compile(r'<link rel="preload" href="v1/models"[^>]*>\s*')
+_ASKED = re.compile(r'<link rel="preload" href="(?:readiness|v1/models)"[^>]*>\s*')
 _NAMED = re.compile(r'\b(href|src)="static/([^"?]+)"')
 
 
@@ -55,15 +58,33 @@ class Playground:
         self.paths = dict(_walk(files("static"), ""))
         self.loaded: dict[str, StaticFile] = {}
         self._pages = dict[tuple[str, bool, bool], StaticFile]()
+        self._texts = dict[tuple[str, bool], str]()
+        self._told = dict[
+            tuple[str, bool], tuple[str, StaticFile]
+        ]()  # the last state of each page, and the page with it
         for path, name in PAGES.items():
             plain = self._text(path).replace(_PEERS, _PEERS.replace('""', f'"{html.escape(" ".join(peers))}"'))
             for text, is_plain in ((plain, True), (self._bundled(plain, name), False)):
+                self._texts[path, is_plain] = text
                 self._pages[path, is_plain, True] = _make(text.encode(), "text/html")
                 self._pages[path, is_plain, False] = _make(_KEYED.sub("", text).encode(), "text/html")
 
-    def page(self, path: str, *, is_plain: bool, is_open: bool) -> StaticFile:
-        """A page of `PAGES`; a plain one loads every module by itself, and one of an open server asks ahead."""
-        return self._pages[path, is_plain, is_open]
+    def page(self, path: str, *, is_plain: bool, is_open: bool, state: str = "") -> StaticFile:
+        """A page of `PAGES`.
+
+        Args:
+            is_plain: it loads every module by itself.
+            is_open: its server wants no keys, so that it may ask ahead.
+            state: what it would ask for, as JSON: it comes with the page of an open server that is ready.
+        """
+        if not state or not is_open or len(state) > _MAX_STATE or _STATE not in self._texts[path, is_plain]:
+            return self._pages[path, is_plain, is_open]
+        told = self._told.get((path, is_plain))
+        if told is None or told[0] != state:
+            text = _ASKED.sub("", self._texts[path, is_plain])
+            text = text.replace(_STATE, _STATE.replace('""', f'"{html.escape(state)}"'))
+            told = self._told[path, is_plain] = (state, _make(text.encode(), "text/html"))
+        return told[1]
 
     def load(self, path: str) -> StaticFile:
         """Reads a file of `paths`."""

@@ -1,7 +1,7 @@
 """The routes of the playground: its pages and its files."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp import ETag, web
 
@@ -10,13 +10,26 @@ from server.http.entry.served import SERVED
 from server.http.playground.files import Playground, StaticFile
 
 _NONE = re.compile(r"\s*q\s*=\s*0(\.0*)?\s*")  # the weight of an encoding that a client does not take
+_SHARED = {"Vary": "Accept-Encoding", "X-Content-Type-Options": "nosniff"}
+# The frame in which HTML of an answer is shown: its styles count, its scripts do not, and it can reach nothing.
+_PREVIEW = "preview/"
+_PREVIEW_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:; font-src data:; media-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'; sandbox allow-scripts"
+)
 _ASK = "no-cache"  # a browser asks each time, and mostly gets a 304
 _KEEP = "public, max-age=31536000, immutable"
 
 
-def add_routes(app: web.Application, peers: Sequence[str] = ()) -> None:
-    """GET /, GET /docs and GET /static/…; the pages with `?modules` load every module by itself, for development."""
-    headers = _headers(peers)
+def add_routes(app: web.Application, state: Callable[[], str], peers: Sequence[str] = ()) -> None:
+    """GET /, GET /docs and GET /static/…; the pages with `?modules` load every module by itself, for development.
+
+    Args:
+        state: what a page would ask for first, as JSON, which comes with it where no key is wanted; an empty text where
+            the server is not ready.
+        peers: origins of other servers.
+    """
+    headers, preview_headers = _headers(peers), _SHARED | {"Content-Security-Policy": _PREVIEW_POLICY}
     playground: Playground | None = None
 
     async def load(request: web.Request) -> Playground:
@@ -27,8 +40,9 @@ def add_routes(app: web.Application, peers: Sequence[str] = ()) -> None:
 
     async def show_page(request: web.Request, path: str) -> web.StreamResponse:
         keys = request.app[GUARD].keys
+        is_open = keys is None or keys.is_open
         page = (await load(request)).page(
-            path, is_plain="modules" in request.query, is_open=keys is None or keys.is_open
+            path, is_plain="modules" in request.query, is_open=is_open, state=state() if is_open else ""
         )
         return _respond(request, page, headers)
 
@@ -44,7 +58,7 @@ def add_routes(app: web.Application, peers: Sequence[str] = ()) -> None:
         file = loaded.loaded.get(path)
         if file is None and path in loaded.paths:
             file = await request.app[SERVED].workers.run(loaded.load, path)
-        return _respond(request, file, headers)
+        return _respond(request, file, preview_headers if path.startswith(_PREVIEW) else headers)
 
     app.router.add_get("/", index)
     app.router.add_get("/docs", docs)
@@ -53,13 +67,11 @@ def add_routes(app: web.Application, peers: Sequence[str] = ()) -> None:
 
 def _headers(peers: Sequence[str]) -> dict[str, str]:
     connect = " ".join(["'self'", "ws:", "wss:", *peers])
-    return {
-        "Vary": "Accept-Encoding",
+    return _SHARED | {
         "Content-Security-Policy": (
             f"default-src 'self'; connect-src {connect}; img-src 'self' data:; "
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         ),
-        "X-Content-Type-Options": "nosniff",
     }
 
 

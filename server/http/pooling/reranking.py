@@ -18,6 +18,20 @@ async def rerank(query: RerankRequest, model: ServedModel, served: ServedModels,
     return await _rerank(query, model, served, tenant, shows_documents=query.return_documents is not False)
 
 
+async def rerank_in_either_form(
+    query: RerankRequest, model: ServedModel, served: ServedModels, tenant: Tenant
+) -> dict[str, Any] | list[dict[str, Any]]:
+    """Jina's answer, or for the form of Text Embeddings Inference the results alone, with its names."""
+    ranking = await rerank(query, model, served, tenant)
+    if not query.is_listed:
+        return ranking
+    return [
+        {"index": result["index"], "score": result["relevance_score"]}
+        | ({"text": result["document"]["text"]} if "document" in result else {})
+        for result in ranking["results"]
+    ]
+
+
 async def rerank_as_cohere(
     query: RerankRequest, model: ServedModel, served: ServedModels, tenant: Tenant
 ) -> dict[str, Any]:

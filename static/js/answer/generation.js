@@ -11,7 +11,8 @@ const MOST_AT_ONCE = 8; // milliseconds of work without a rest: one read may bri
 const REST = 2; // milliseconds between two chunks in which the page had time for a frame
 
 /**
- * @typedef {{finish: string, error: Error|null, figures: string[], numTokens: number}} Outcome
+ * @typedef {{finish: string, error: Error|null, figures: string[], numTokens: number,
+ *   measured: import("./recorder.js").Measured}} Outcome
  */
 export class Generation {
   #abort = new AbortController();
@@ -62,7 +63,7 @@ export class Generation {
         }
         if (chunk.progress !== null) waiting.tell(chunk.progress);
         else if (hasText || numTokens > 0 || chunk.toolCalls !== null) waiting.stop();
-        onChunk(chunk, this.#before === null ? now - start : NaN);
+        onChunk(chunk, this.#before?.isResumed ? NaN : now - start);
         if (numTokens > 0) meter.add(numTokens, now);
         if (chunk.usage?.completion_tokens !== undefined) meter.correct(chunk.usage.completion_tokens);
         if (chunk.finish !== null) finish = chunk.finish;
@@ -85,6 +86,6 @@ export class Generation {
     text.flush();
     const figures = describe(meter, finish);
     onFigures(figures);
-    return { finish, error, figures, numTokens: meter.numTokens };
+    return { finish, error, figures, numTokens: meter.numTokens, measured: meter.measured };
   }
 }

@@ -36,22 +36,42 @@ function addPiece(calls, piece) {
 }
 
 /**
- * What was measured of an answer before its page was loaded anew; null for an answer that has no stream yet.
+ * What requests for an answer have brought, and how long that took; `milliseconds` is null where nobody knows.
  *
- * @returns {{timeToFirstToken: number|null, numTokens: number}|null}
+ * @typedef {{numTokens: number, numTimed: number, milliseconds: number|null}} Measured `numTimed` are the tokens after
+ *   the first chunk of each request, and `milliseconds` the time in which they came
+ * @typedef {{timeToFirstToken: number|null, numTokens: number, isResumed: boolean, earlier: Measured|null}} Before
+ *   `earlier` is of requests that had ended before the one that is running now
  */
-export function measuredOf({ stream, events }) {
-  if (stream === null) return null;
+
+/**
+ * What was measured of an answer that is gone on with: after a reload, or by another request for its continuation.
+ *
+ * @returns {Before|null} null for an answer that nobody has begun
+ */
+export function measuredOf({ stream, events, measured = null }) {
+  if (stream === null && measured === null) return null;
+  const numRecorded = events.reduce((sum, { ids, text, reasoning }) => sum + (ids?.length ?? (text + reasoning === "" ? 0 : 1)), 0);
   return {
     timeToFirstToken: events[0]?.at ?? null,
-    numTokens: events.reduce((sum, { ids, text, reasoning }) => sum + (ids?.length ?? (text + reasoning === "" ? 0 : 1)), 0),
+    numTokens: stream === null ? measured.numTokens : numRecorded,
+    isResumed: stream !== null,
+    earlier: measured,
   };
 }
 
-/** Ends the node, whose stream nobody needs to go on with. */
-export function end(node, { finish, error, figures }) {
+/** What an answer has that another request continues; of one that an older page has kept, the tokens alone are known. */
+export function continuedFrom(node) {
+  if (node.measured != null) return node.measured;
+  const { numTokens } = measuredOf({ ...node, stream: {} });
+  return { numTokens: node.usage?.completion_tokens ?? numTokens, numTimed: 0, milliseconds: null };
+}
+
+/** Ends the node, whose stream nobody needs to go on with; `measured` is kept for a continuation. */
+export function end(node, { finish, error, figures, measured = null }) {
   node.finish = finish;
   node.error = error === null ? null : error.message;
   node.figures = figures;
   node.stream = null;
+  node.measured = measured;
 }

@@ -64,15 +64,14 @@ export class EngineView {
       onTrouble: (error) => this.#tell(error.message, true, "stream"),
       model,
     });
-    byId("engine-key").value = admin.key.value;
     byId("engine-key").addEventListener("change", () => {
       admin.key.value = byId("engine-key").value;
-      this.reopen(); // an administrator sees the ids of all requests
-      for (const list of this.#lists) list.follow();
+      this.takeKey();
     });
     for (const button of document.querySelectorAll("#engine-actions [data-call]")) {
       button.addEventListener("click", () => this.#call(button.dataset.call, button.textContent));
     }
+    byId("engine-key").value = admin.key.value;
     byId("engine-trace").addEventListener("click", () => this.#saveTrace());
     byId("engine-hold").addEventListener("click", () => {
       this.#isHeld = !this.#isHeld;
@@ -88,6 +87,13 @@ export class EngineView {
   set isShown(isShown) {
     this.#isShown = isShown;
     this.#follow();
+  }
+
+  /** The administrator's key is another one. */
+  takeKey() {
+    byId("engine-key").value = this.#admin.key.value;
+    this.reopen(); // an administrator sees the ids of all requests
+    for (const list of this.#lists) list.follow();
   }
 
   /** Follows anew: another model is shown, or another reader looks. */

@@ -4,6 +4,7 @@
  */
 
 import { make } from "../page/dom.js";
+import { bytes } from "../transport/server_state.js";
 import { words } from "../words/words.js";
 import { titledTable } from "./titled_table.js";
 
@@ -26,14 +27,15 @@ export class ModelFetcher {
   /**
    * @param {{admin: import("./admin.js").Admin, tell: (text: string, isTrouble?: boolean) => void,
    *   onServe: (model: string) => void}} deps `onServe` hears of a model that is served from now on
+   * @param {string} place the beginning of ids
    */
-  constructor({ admin, tell, onServe }) {
+  constructor({ admin, tell, onServe }, place = "engine") {
     this.#admin = admin;
     this.#tell = tell;
     this.#onServe = onServe;
     const columns = [["model", ""], ["size", "number"], ["memory", "number wide-cell"], ["actions", "actions-column"]]
       .map(([name, className]) => ({ word: words.fetcher.columns[name], className }));
-    this.element.append(...titledTable("available", words.fetcher.title, columns, this.#body), this.#makeForm());
+    this.element.append(...titledTable("available", words.fetcher.title, columns, this.#body, place), this.#makeForm(place));
     this.element.hidden = true;
   }
 
@@ -61,10 +63,10 @@ export class ModelFetcher {
     if (isFetching && this.#isShown) this.#timer = setTimeout(() => this.#ask(), INTERVAL);
   }
 
-  #makeForm() {
+  #makeForm(place) {
     const form = make("form", "fetch-other chips");
     const label = make("label", "", words.fetcher.other);
-    Object.assign(this.#field, { id: "fetch-name", placeholder: "owner/name", autocomplete: "off", spellcheck: false, required: true });
+    Object.assign(this.#field, { id: `${place}-fetch-name`, placeholder: "owner/name", autocomplete: "off", spellcheck: false, required: true });
     label.htmlFor = this.#field.id;
     const button = make("button", "", words.fetcher.calls.fetch);
     button.type = "submit";
@@ -78,7 +80,7 @@ export class ModelFetcher {
 
   #show() {
     this.element.hidden = this.#admin.key.value === "" || this.#entries.length === 0;
-    const { model: focused, call } = document.activeElement?.closest?.("#engine-available button")?.dataset ?? {};
+    const { model: focused, call } = (this.#body.contains(document.activeElement) ? document.activeElement : this.#body).dataset;
     const others = [...this.#fetched.keys()].filter((model) => this.#entries.every(({ id }) => id !== model));
     const entries = [...this.#entries, ...others.map((id) => ({ id, pull: null }))]; // of the Hub, on their way
     this.#body.replaceChildren(...entries.map((entry) => this.#row(entry)));
@@ -107,6 +109,7 @@ export class ModelFetcher {
     if (!isHere) return [this.#button(id, "fetch", words.fetcher.calls[received > 0 ? "resume" : "fetch"], () => this.#fetch(id))];
     if (this.#deleting !== id) {
       return [
+        make("span", "note", words.fetcher.onDisk),
         this.#button(id, "use", words.fetcher.calls.use, () => this.#use(id)),
         this.#button(id, "delete", words.common.delete, () => this.#ponder(id)),
       ];
@@ -179,10 +182,4 @@ function progressOf({ stage, completed, total }, model) {
   const [, part, parts] = PART.exec(stage) ?? [];
   const text = total > 0 ? words.fetcher.progress(bytes(completed), bytes(total), part, parts) : words.fetcher.waiting;
   return [bar, make("span", "note", text)];
-}
-
-/** A size as it is read; empty where it is not known. */
-function bytes(count) {
-  if (count === null || count === undefined) return "";
-  return count >= 1e9 ? `${(count / 1e9).toFixed(1)} GB` : `${Math.round(count / 1e6)} MB`;
 }

@@ -1,4 +1,4 @@
-/** A table of the operator's page with its title. */
+/** A table of models, keys or the like with its title. */
 
 import { make } from "../page/dom.js";
 
@@ -7,11 +7,12 @@ import { make } from "../page/dom.js";
  * @param {string} title
  * @param {{word: string, className: string}[]} columns
  * @param {HTMLElement} body
+ * @param {string} place the beginning of these ids
  * @returns {HTMLElement[]}
  */
-export function titledTable(kind, title, columns, body) {
+export function titledTable(kind, title, columns, body, place = "engine") {
   const heading = make("h2", "", title);
-  heading.id = `engine-${kind}-title`;
+  heading.id = `${place}-${kind}-title`;
   const table = make("table", `slots ${kind}`);
   table.setAttribute("aria-labelledby", heading.id);
   const row = make("tr");
@@ -22,7 +23,7 @@ export function titledTable(kind, title, columns, body) {
   }
   const head = make("thead");
   head.append(row);
-  body.id = `engine-${kind}`;
+  body.id = `${place}-${kind}`;
   table.append(head, body);
   return [heading, table];
 }

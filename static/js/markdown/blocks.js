@@ -17,6 +17,7 @@ const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])(?:( {1,4})(?! )|( +)|$)/;
 const DELIMITER_CELL = /^:?-+:?$/;
+const DRAWN = ["html", "htm", "xhtml", "svg"]; // languages of code that can be shown as it looks
 const MAX_DEPTH = 12; // of lists and quotes within each other; deeper ones are text
 
 /** @param {string[]} lines @returns {object[]} */
@@ -74,8 +75,10 @@ function codeAt(lines, at, [, marks, info]) {
 }
 
 function codeBlock(language, code) {
+  const preview = element("button", [words.chat.preview], { type: "button", class: "preview" });
   const head = element("div", [
     element("span", language === "" ? [] : [language]),
+    ...(DRAWN.includes(language.toLowerCase()) ? [preview] : []),
     element("button", [words.common.copy], { type: "button", class: "copy" }),
   ], { class: "code-head" });
   const text = { ...element("code", code === "" ? [] : [code]), language: language.toLowerCase() };

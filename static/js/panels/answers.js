@@ -99,7 +99,7 @@ export class Answers {
         await this.#run(conversation, node, (signal) => transport.resume(stream, { signal }));
         continue;
       }
-      const outcome = { finish: "cut", error: new Error(words.chat.cut), figures: node.figures };
+      const outcome = { finish: "cut", error: new Error(words.chat.cut), figures: node.figures, measured: node.measured };
       end(node, outcome);
       this.#watch.ended(conversation, node, outcome);
       await new AnswerSaver(this.#library, conversation, node).save();

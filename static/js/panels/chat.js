@@ -6,20 +6,20 @@
 import { Narrator } from "../answer/narrator.js";
 import { announce, byId, swapButtons } from "../page/dom.js";
 import { NEW, addressOf } from "../page/route.js";
-import { makeId, titleOf } from "../store/library.js";
-import { picturesOf, sentOf, shorterFrom, textOf } from "../store/messages.js";
-import { makeAnswer } from "../store/tree.js";
+import { titleOf } from "../store/library.js";
+import { picturesOf, sentOf, shorterFrom } from "../store/messages.js";
 import { seesPictures } from "../transport/server_state.js";
 import { words } from "../words/words.js";
 import { Answers } from "./answers.js";
 import { Composer } from "./chat_composer.js";
 import { ChatLog } from "./chat_log.js";
 import { Completion } from "./completion.js";
-import { ConversationTools } from "./conversation_tools.js";
+import { ConversationTools } from "./calls/conversation_tools.js";
 import { Edits } from "./edits.js";
 import { Tasks } from "./tasks.js";
-import { ToolCalls } from "./tool_calls.js";
-import { ToolPicker } from "./tool_picker.js";
+import { ToolCalls } from "./calls/tool_calls.js";
+import { ToolPicker } from "./calls/tool_picker.js";
+import { Turns } from "./turns.js";
 
 export class Chat {
   answers;
@@ -34,12 +34,13 @@ export class Chat {
   #library;
   #log;
   #isReady;
-  #refused = new WeakMap(); // conversation -> the question that is back in the field, and goes when another one is asked
   #narrator = new Narrator();
   #picker;
   #tasks;
   #tools;
   #ticket = 0; // of the conversation that was asked for last
+  #turns;
+  #urgent = new WeakSet(); // conversations whose answer is interrupted by the next message
 
   /**
    * @param {{transport: (task: object) => object, transportOf: (name: string) => object, parameters: () => object,
@@ -70,7 +71,7 @@ export class Chat {
       isBusy: () => this.isBusy,
       render: () => this.#render(),
       save: (conversation, nodes) => this.#save(conversation, nodes),
-      ask: (node) => this.#ask(node),
+      ask: (node) => this.#turns.ask(node),
       recount: () => this.#composer.recount(),
       changed: deps.changed,
       toast: deps.toast,
@@ -82,13 +83,32 @@ export class Chat {
         this.#save(conversation, nodes);
       },
       offered: (node) => this.#log.viewOf(node)?.finish(),
-      answer: (conversation, parent) => this.#answer(conversation, parent),
+      answer: (conversation, parent) => this.#turns.answer(conversation, parent),
       save: (conversation) => this.#save(conversation),
       toast: deps.toast,
     });
-    this.#picker = new ToolPicker(this.#tools, (conversation) => {
-      this.#save(conversation);
-      this.#composer.recount();
+    this.#turns = new Turns(this.answers, this.#tasks, this.#calls, {
+      ...deps,
+      library,
+      shown: () => this.#conversation,
+      composer: () => this.#composer,
+      completion: () => this.#completion,
+      log: () => this.#log,
+      render: (conversation) => this.#renderOf(conversation),
+      save: (conversation, nodes) => this.#save(conversation, nodes),
+      drop: (id) => this.#edits.drop(id),
+    });
+    this.#picker = new ToolPicker(this.#tools, {
+      changed: (conversation) => {
+        this.#save(conversation);
+        this.#composer.recount();
+      },
+      lost: () => this.#lost(),
+      attach: (files) => this.#composer.attach(files),
+      insert: (messages, files) => {
+        this.#composer.insert(this.#turns.insert(this.#conversation, messages));
+        this.#composer.attach(files);
+      },
     });
     this.#log = new ChatLog(this.#messageActions(), (text) => {
       this.#composer.text = text;
@@ -96,6 +116,7 @@ export class Chat {
     });
     this.#composer = new Composer({
       submit: () => this.submit(),
+      interrupt: () => this.#interrupt(),
       editLast: () => this.editLast(),
       count: (content, attachments) => this.#count(content, attachments),
       drafts: deps.drafts,
@@ -107,8 +128,8 @@ export class Chat {
     });
     this.#completion = new Completion({
       drafts: deps.drafts,
-      submit: (text) => this.#complete(text),
-      regenerate: (node) => this.#regenerate(node),
+      submit: (text) => this.ready.then(() => this.#turns.complete(this.#conversation, text)),
+      regenerate: (node) => this.#turns.regenerate(node),
       takeBack: (node) => this.#edits.takeBack(node),
       show: (id) => this.#edits.showBranch(id),
       inspect: (node) => deps.inspect(node, true),
@@ -193,10 +214,7 @@ export class Chat {
     const conversation = this.#conversation;
     if (this.#composer.isEmpty || this.#composer.isFull || this.problem !== null) return;
     this.#composer.setNext(conversation, this.isBusy);
-    if (!this.#canBegin) return;
-    const refused = this.#refused.get(conversation);
-    if (refused !== undefined && conversation.tree.get(refused) !== null) this.#edits.drop(refused);
-    await this.#ask(this.#makeQuestion(conversation, this.#composer.take()));
+    if (this.#turns.canBegin(conversation)) await this.#turns.submit();
   }
 
   editSystem() {
@@ -211,7 +229,7 @@ export class Chat {
   /** Another answer instead of the last one. */
   regenerateLast() {
     const last = this.#conversation?.tree.path().at(-1);
-    if (last?.role === "assistant") this.#regenerate(last);
+    if (last?.role === "assistant") this.#turns.regenerate(last);
   }
 
   /** The last answer that is shown, or null. */
@@ -264,10 +282,6 @@ export class Chat {
 
   get #isCompletion() {
     return this.#conversation?.kind === "completion";
-  }
-
-  get #canBegin() {
-    return !this.isBusy && this.#deps.canGenerate(!this.#isCompletion);
   }
 
   /** The conversation in memory: the one that is shown, or one that is being written to. */
@@ -330,6 +344,7 @@ export class Chat {
       else swapButtons(byId(stop), byId(go));
     }
     this.#log.isBusy = isBusy;
+    this.#composer.isBusy = isBusy;
     this.#completion.isBusy = isBusy;
   }
 
@@ -341,91 +356,16 @@ export class Chat {
         this.#log.viewOf(this.#conversation.tree.get(id))?.element.querySelector(".branches button:enabled")?.focus();
       },
       edit: (node, text) => this.#edits.edit(node, text),
-      regenerate: (node) => this.#regenerate(node),
-      continue: (node) => this.#continue(node),
+      regenerate: (node) => this.#turns.regenerate(node),
+      continue: (node) => this.#turns.continue(node),
       remove: (node) => this.#edits.remove(node),
       inspect: (node) => this.#deps.inspect(node, true),
+      fork: (node) => this.#fork(node),
       shorten: () => this.shorten(),
       create: () => this.#deps.router.go(NEW.chat),
+      lost: () => this.#lost(),
       ...this.#calls.actions,
     };
-  }
-
-  #regenerate(node) {
-    const parent = this.#conversation.tree.get(node.parent);
-    if (parent !== null) this.#answer(this.#conversation, parent);
-  }
-
-  #continue(node) {
-    if (!this.#canBegin) return;
-    const conversation = this.#conversation;
-    const task = this.#tasks.continuing(conversation, node);
-    Object.assign(node, { finish: null, error: null, transport: this.#deps.transport(task).name });
-    this.#log.viewOf(node)?.reopen();
-    this.answers.ask(conversation, node, task);
-  }
-
-  async #ask(node, conversation = this.#conversation) {
-    this.#begin(conversation, node);
-    const { answer, outcome } = (await this.#answer(conversation, node)) ?? {};
-    if (outcome?.error == null || answer.events.length > 0) return;
-    // Nothing typed is lost: the question is back in its field, or a draft of its conversation.
-    if (conversation !== this.#conversation) this.#deps.drafts.set(conversation.id, node);
-    else if (this.#composer.isEmpty) this.#composer.put(node);
-    else return;
-    this.#refused.set(conversation, node.id);
-  }
-
-  /** Adds what the reader wrote; the first message gives the conversation its address. */
-  #begin(conversation, node) {
-    const isFirst = conversation.tree.size === 0;
-    conversation.tree.add(node);
-    this.#renderOf(conversation);
-    const saved = this.#save(conversation, [node]);
-    if (!isFirst) return;
-    this.#deps.router.rename(addressOf(conversation.id));
-    this.#composer.open(conversation);
-    saved.then(() => this.#deps.changed());
-  }
-
-  /** Goes on with a text; what stands before the end may have been changed, which begins a branch. */
-  async #complete(text) {
-    await this.ready;
-    const conversation = this.#conversation;
-    if (!this.#canBegin || text.trim() === "") return;
-    this.#completion.forgetDraft();
-    const path = conversation.tree.path();
-    const written = textOf(path);
-    let parent = path.at(-1) ?? null;
-    if (parent === null || !text.startsWith(written) || text.length > written.length) {
-      const isMore = parent !== null && text.startsWith(written);
-      const content = isMore ? text.slice(written.length) : text;
-      const node = { id: makeId(), parent: isMore ? parent.id : null, role: "user", content, created: Date.now(), attachments: [] };
-      this.#begin(conversation, node);
-      parent = node;
-    }
-    await this.#answer(conversation, parent);
-  }
-
-  /** Asks for an answer to the path that ends with `parent`. */
-  async #answer(conversation, parent) {
-    if (this.answers.isBusy(conversation.id) || !this.#deps.canGenerate(conversation.kind === "chat")) return null;
-    const task = this.#tasks.of(conversation, parent);
-    const { messages: _, prompt: __, ...parameters } = task;
-    const answer = makeAnswer({
-      id: makeId(), parent: parent.id, model: parameters.model, parameters, transport: this.#deps.transport(task).name,
-      created: Date.now(),
-    });
-    conversation.tree.add(answer);
-    this.#renderOf(conversation);
-    if (conversation === this.#conversation) this.#log.scrollToEnd();
-    const outcome = await this.answers.ask(conversation, answer, task, (own) => this.#calls.addTo(own, conversation, answer));
-    if (conversation.kind === "completion" && outcome.error !== null && answer.content === "") {
-      conversation.tree.remove(answer.id); // there is nothing to take back
-      (await this.#library).removeNodes(conversation, [answer]);
-      if (conversation === this.#conversation) this.#completion.fail(outcome.error.message);
-    }
-    return { answer, outcome };
   }
 
   #began(conversation) {
@@ -465,21 +405,32 @@ export class Chat {
     if (!isSeen) conversation.state = outcome.error === null ? "new" : "failed";
     this.#deps.changed();
     if (node.finish === "tool_calls") this.#calls.run(conversation, node);
-    else if (this.#composer.setNext(conversation, false) && outcome.error === null && outcome.finish !== "abort") this.#sendNext(conversation);
+    else this.#sendNext(conversation, outcome);
   }
 
-  /** Sends the message that has waited for an answer to end; that of a conversation which is not shown is its draft. */
-  async #sendNext(conversation) {
-    if (conversation === this.#conversation) return this.submit();
-    const draft = this.#deps.drafts.get(conversation.id);
-    if (draft === null || conversation.isGone || !this.#deps.canGenerate(true)) return;
-    this.#deps.drafts.set(conversation.id, null);
-    await this.#ask(this.#makeQuestion(conversation, { ...draft, content: draft.content.trim() }), conversation);
+  /** Begins another conversation with what leads to a message. */
+  async #fork(node) {
+    const copy = await (await this.#library).copy(this.#conversation, node.id);
+    this.#deps.router.go(addressOf(copy.id));
   }
 
-  #makeQuestion(conversation, { content, attachments }) {
-    const parent = conversation.tree.path().at(-1)?.id ?? null;
-    return { id: makeId(), parent, role: "user", content, created: Date.now(), attachments };
+  #lost() {
+    this.#deps.toast.show(words.engine.loadFailed);
+  }
+
+  /** Sends the message that has waited for an answer to end: not after an error, nor where the reader only stopped it. */
+  #sendNext(conversation, { error, finish }) {
+    const isUrgent = this.#urgent.delete(conversation);
+    if (!this.#composer.setNext(conversation, false) || (!isUrgent && (error !== null || finish === "abort"))) return;
+    if (conversation === this.#conversation) this.submit();
+    else this.#turns.submitDraft(conversation);
+  }
+
+  /** Ends the answer that is being written, and sends the message that waits for its end. */
+  #interrupt() {
+    if (!this.isBusy) return;
+    this.#urgent.add(this.#conversation);
+    this.stop();
   }
 
   #showUsage({ usage }) {

@@ -20,6 +20,7 @@ export class Composer {
     this.#deps.filesChanged();
   }, () => this.#deps.seesPictures());
   #conversation = null;
+  #isBusy = false;
   #isFull = false;
   #next = new WeakSet(); // conversations whose message is sent when the answer has ended
   #timer = null;
@@ -27,7 +28,7 @@ export class Composer {
   #deps;
 
   /**
-   * @param {{submit: () => void, editLast: () => void, drafts: import("../store/drafts.js").Drafts,
+   * @param {{submit: () => void, interrupt: () => void, editLast: () => void, drafts: import("../store/drafts.js").Drafts,
    *   seesPictures: () => boolean, filesChanged: () => void, shorten: () => void, create: () => void, place: () => Promise<void>,
    *   count: (content: string, attachments: object[]) => Promise<{used: number, limit: number}|null>}} deps
    */
@@ -38,6 +39,14 @@ export class Composer {
       this.#submit();
     });
     onEnter(this.#input, () => this.#submit());
+    byId("chat-queue").addEventListener("click", () => {
+      this.#submit();
+      this.focus();
+    });
+    byId("chat-next-now").addEventListener("click", () => {
+      deps.interrupt();
+      this.focus();
+    });
     this.#input.addEventListener("input", () => {
       this.setNext(this.#conversation, false);
       this.recount();
@@ -92,12 +101,27 @@ export class Composer {
   setNext(conversation, isNext) {
     const wasNext = this.#next.delete(conversation);
     if (isNext) this.#next.add(conversation);
-    if (conversation === this.#conversation) byId("chat-next").hidden = !isNext;
+    if (conversation === this.#conversation) this.#showNext();
     return wasNext;
+  }
+
+  /** Whether an answer is being written in the conversation that is shown: a message waits for its end. */
+  set isBusy(isBusy) {
+    this.#isBusy = isBusy;
+    this.#showNext();
   }
 
   set text(text) {
     this.#input.value = text;
+    this.#showNext();
+  }
+
+  /** Adds a text to what is written. */
+  insert(text) {
+    const { value } = this.#input;
+    this.#input.value = [value.trim(), text].filter((part) => part !== "").join("\n\n");
+    this.#input.dispatchEvent(new Event("input"));
+    this.focus();
   }
 
   /** Another conversation is shown, or a new one has its address now: its draft stands in the fields. */
@@ -107,7 +131,7 @@ export class Composer {
     const isEarly = this.#conversation === null && !(this.isEmpty && this.#attachments.reading.length === 0);
     if (this.#conversation !== null && !isSame) this.#keepDraft();
     this.#conversation = conversation;
-    byId("chat-next").hidden = !this.#next.has(conversation);
+    this.#showNext();
     this.#showFull(false);
     if (!isSame && !isEarly) this.put(this.#deps.drafts.get(this.#draftId) ?? { content: "", attachments: [] });
   }
@@ -125,6 +149,7 @@ export class Composer {
     this.#attachments.files = attachments;
     this.#deps.filesChanged();
     this.#showError("");
+    this.#showNext();
     this.#keepDraft();
     this.recount();
   }
@@ -138,6 +163,13 @@ export class Composer {
     this.#showError(problems.join(" "));
     if (problems.length < files.length) announce(words.attachments.attached(files.length - problems.length));
     this.#keepDraft();
+  }
+
+  /** A phone has no key that sends, and Stop is in the place of Send: a button of its own lets the message wait. */
+  #showNext() {
+    const isNext = this.#next.has(this.#conversation);
+    byId("chat-next").hidden = !isNext;
+    byId("chat-queue").hidden = isNext || !this.#isBusy || this.isEmpty;
   }
 
   /** A message waits for the files that go with it. */

@@ -2,7 +2,7 @@
 
 import { Follower, byId, make } from "../page/dom.js";
 import { words } from "../words/words.js";
-import { MessageView, copyCodeOnClick } from "./chat_message.js";
+import { MessageView, actOnCode } from "./chat_message.js";
 
 const AT_ONCE = 24; // messages that are made before the first frame, and then in each turn of the page
 
@@ -21,7 +21,7 @@ export class ChatLog {
   /** @param {object} actions of each message, as of `MessageView` @param {(text: string) => void} onExample */
   constructor(actions, onExample) {
     this.#actions = actions;
-    copyCodeOnClick(this.#element);
+    actOnCode(this.#element, actions.lost);
     for (const example of this.#welcome.querySelectorAll("button")) {
       example.addEventListener("click", () => onExample(example.textContent));
     }

@@ -5,7 +5,7 @@ import { copyText } from "../page/clipboard.js";
 import { make, showFigures } from "../page/dom.js";
 import { showPicture } from "../page/picture_dialog.js";
 import { words } from "../words/words.js";
-import { ToolCards } from "./chat_tools.js";
+import { ToolCards } from "./calls/tool_cards.js";
 
 const OPEN_ENDS = ["length", "abort", "timeout", "cut", "error", "edited"];
 
@@ -25,9 +25,10 @@ export class MessageView {
    * @param {object} node see `store/tree.js`
    * @param {{siblings: (node: object) => object[], show: (id: string) => void, edit: (node: object, text: string) => void,
    *   regenerate: (node: object) => void, continue: (node: object) => void, remove: (node: object) => void,
-   *   inspect: (node: object) => void, shorten: () => void, create: () => void,
+   *   inspect: (node: object) => void, fork: (node: object) => void, shorten: () => void, create: () => void,
    *   answerCalls: (node: object, results: object) => void, resultsOf: (node: object) => object[],
-   *   runnerOf: Function, isAllowed: Function, allow: Function, run: Function}} actions the last four take a call, see `ToolCards`
+   *   runnerOf: Function, isAllowed: Function, allow: Function, run: Function, isRunning: Function}} actions the last five
+   *   take a call, see `ToolCards`
    */
   constructor(node, actions) {
     this.node = node;
@@ -162,6 +163,7 @@ export class MessageView {
       add("source", this.#isSource ? chat.formatted : chat.source, () => this.#toggleSource(), chat.sourceTitle);
       add("tokens", chat.inspect, () => this.#actions.inspect(node), chat.inspectTitle);
     }
+    if (node.finish !== null) add("fork", chat.fork, () => this.#actions.fork(node), chat.forkTitle);
     add("remove", common.delete, () => this.#actions.remove(node), chat.deleteTitle);
     foot.replaceChildren(...buttons);
     if (hadFocus) foot.querySelector(`[data-action="${hadFocus}"]`)?.focus();
@@ -230,6 +232,7 @@ export class MessageView {
         isAllowed: this.#actions.isAllowed,
         allow: this.#actions.allow,
         run: this.#actions.run,
+        isRunning: this.#actions.isRunning,
       });
       this.element.insertBefore(this.#tools.element, this.element.querySelector(":scope > .figures"));
     }
@@ -313,11 +316,14 @@ function pictureOf(attachment) {
   return button;
 }
 
-/** Copies a block of code where its button is pressed; for the element that holds all messages. */
-export function copyCodeOnClick(log) {
-  log.addEventListener("click", (event) => {
-    const button = event.target.closest("button.copy");
-    if (button !== null) copyText(button.closest(".code").querySelector("pre").textContent, button);
+/** Copies a block of code, or shows how it looks, where its button is pressed; for the element that holds all messages. */
+export function actOnCode(log, onLost) {
+  log.addEventListener("click", async (event) => {
+    const button = event.target.closest(".code-head button");
+    if (button === null) return;
+    const text = button.closest(".code").querySelector("pre").textContent;
+    if (button.classList.contains("copy")) copyText(text, button);
+    else await import("../page/html_preview.js").then(({ showPreview }) => showPreview(text), onLost);
   });
 }
 

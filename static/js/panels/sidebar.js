@@ -4,7 +4,7 @@ import { download } from "../page/clipboard.js";
 import { announce, byId, make } from "../page/dom.js";
 import { addressOf } from "../page/route.js";
 import { byDay } from "../store/days.js";
-import { suffixOf } from "../store/files.js";
+import { suffixOf } from "../store/formats.js";
 import { words } from "../words/words.js";
 
 const SEARCH_DELAY = 120; // milliseconds
@@ -138,6 +138,7 @@ export class Sidebar {
       buttons.append(button);
     };
     add(words.sidebar.rename, "✎", () => this.#rename(entry, summary));
+    add(words.sidebar.copy, "⧉", () => this.#copy(summary));
     add(words.sidebar.exportOne, "⤓", () => this.#export([summary.id], summary.title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40)));
     add(words.common.delete, "×", () => this.#remove(summary));
     entry.append(open, buttons);
@@ -173,6 +174,14 @@ export class Sidebar {
     });
     entry.replaceChildren(form);
     field.select();
+  }
+
+  async #copy({ id }) {
+    const conversation = await this.#deps.load(id);
+    if (conversation === null) return;
+    const copy = await (await this.#library).copy(conversation);
+    await this.update();
+    location.hash = addressOf(copy.id);
   }
 
   /** Deletes at once, and offers to take it back. */

@@ -13,12 +13,7 @@ import { MAX_NODES, Tree, readNode } from "./tree.js";
 const FORMAT = "eagre.conversations";
 const ROOT = "root"; // llama.cpp has a node of this type above the first message
 
-export const FORMATS = { eagre: "Eagre", llama: "llama.cpp", openwebui: "Open WebUI", markdown: "Markdown" };
-
-/** How the name of a file of a format ends. @param {keyof FORMATS} format */
-export const suffixOf = (format) => (format === "markdown" ? "md" : "json");
-
-/** The text of a file. @param {object[]} conversations @param {keyof FORMATS} format */
+/** The text of a file. @param {object[]} conversations @param {keyof import("./formats.js").FORMATS} format */
 export function toFile(conversations, format) {
   if (format === "markdown") return conversations.map(toMarkdown).join("\n\n---\n\n");
   const own = () => ({ format: FORMAT, version: 1, conversations: conversations.map(toOwn) });

@@ -9,7 +9,6 @@
  */
 
 import { words } from "../words/words.js";
-import { fromFile, toFile } from "./files.js";
 import { Tree } from "./tree.js";
 
 const MAX_TITLE = 60;
@@ -91,6 +90,23 @@ export class Library {
     if (summary !== undefined && (summary.state ?? "") !== state) await this.#database.put({ ...summary, state }, []);
   }
 
+  /**
+   * Keeps a copy of a conversation: all of it, or what leads to a message. An answer that is being written ends there, and
+   * tools ask again.
+   */
+  async copy(conversation, upTo = null) {
+    const { tree, ...rest } = conversation;
+    const nodes = structuredClone(upTo === null ? tree.nodes() : tree.pathTo(upTo));
+    for (const node of nodes) if (node.finish === null) Object.assign(node, { finish: "cut", stream: null });
+    const now = this.#now();
+    const copy = {
+      ...rest, id: makeId(), title: cut(words.sidebar.copyOf(titleOf(conversation))), created: now, updated: now, state: "",
+      allowedTools: [], tree: new Tree(nodes, upTo === null ? tree.chosen() : {}),
+    };
+    await this.#keep(copy, copy.tree.nodes(), true);
+    return copy;
+  }
+
   /** The text of a file with these conversations, in this page's own form or in another one (see `files.js`). */
   async export(ids, format = "eagre") {
     const conversations = [];
@@ -98,6 +114,7 @@ export class Library {
       const conversation = await this.load(id);
       if (conversation !== null) conversations.push(conversation);
     }
+    const { toFile } = await import("./files.js");
     return toFile(conversations.map((conversation) => ({ ...conversation, title: titleOf(conversation) })), format);
   }
 
@@ -107,6 +124,7 @@ export class Library {
    * @throws {Error} with a sentence that says what is wrong with the file; nothing is added then
    */
   async import(text) {
+    const { fromFile } = await import("./files.js");
     const conversations = fromFile(text).map((read) => ({ ...read, id: makeId(), title: cut(read.title) }));
     for (const conversation of conversations) {
       await this.#keep(conversation, conversation.tree.nodes(), true);

@@ -26,6 +26,7 @@
  *   finish          null while it is being written, else the reason; "cut" where the stream was lost for good
  *   error           the server's sentence, or null
  *   stream          {id, place} of a resumable stream that has not ended, or null
+ *   measured        {numTokens, numTimed, milliseconds} of the requests for it that have ended (see `answer/recorder.js`), or null
  */
 
 import { isPictureUrl } from "../attachments/picture.js";
@@ -197,6 +198,7 @@ export function readNode(raw) {
     finish: typeof raw.finish === "string" ? raw.finish : "cut",
     error: typeof raw.error === "string" ? raw.error : null,
     stream: null, // a stream belongs to the page that began it
+    measured: isMeasured(raw.measured) ? raw.measured : null,
   };
 }
 
@@ -217,4 +219,7 @@ const isObject = (value) => value !== null && typeof value === "object" && !Arra
 export const isAttachment = (value) => isObject(value) && typeof value.name === "string" && (value.url === undefined ? typeof value.text === "string" : isPictureUrl(value.url));
 const isCall = (value) => isObject(value) && ["id", "name", "arguments"].every((key) => typeof value[key] === "string");
 const isEvent = (value) => isObject(value) && (value.at === null || Number.isFinite(value.at)) && typeof value.text === "string";
+const isMeasured = (value) =>
+  isObject(value) && [value.numTokens, value.numTimed].every(Number.isSafeInteger) &&
+  (value.milliseconds === null || Number.isFinite(value.milliseconds));
 const listOf = (value, isEntry) => (Array.isArray(value) ? value.filter(isEntry) : []);

@@ -8,7 +8,7 @@ import { SseParser } from "../transport/sse.js";
 import { words } from "../words/words.js";
 
 const PROTOCOL = "2025-06-18";
-const MOST_PAGES = 20; // of a list of tools
+const MOST_PAGES = 20; // of a list
 const MOST_TEXT = 1 << 18; // characters of a result that the model gets
 const NOT_FOUND = 404; // the session has ended
 const ACCEPTED = 202;
@@ -23,6 +23,7 @@ export class McpClient {
   #fetch;
   #session = null;
   #protocol = null; // what the server has chosen; null before the first message
+  #capabilities = {};
   #nextId = 1;
 
   /** @param {{name: string, fetch: typeof fetch}} options `fetch` of paths of this page's server, with its key */
@@ -33,19 +34,44 @@ export class McpClient {
 
   /** @returns {Promise<{name: string, description: string, inputSchema: object}[]>} */
   async listTools({ signal } = {}) {
-    const tools = [];
-    let cursor;
-    for (let page = 0; page < MOST_PAGES; page += 1) {
-      const result = await this.#request("tools/list", cursor === undefined ? {} : { cursor }, signal);
-      for (const tool of Array.isArray(result.tools) ? result.tools : []) {
-        if (typeof tool?.name === "string") {
-          tools.push({ name: tool.name, description: tool.description ?? tool.title ?? "", inputSchema: untitled(tool.inputSchema ?? { type: "object" }) });
-        }
-      }
-      cursor = result.nextCursor;
-      if (typeof cursor !== "string") break;
-    }
-    return tools;
+    const tools = await this.#list("tools", "tools/list", signal);
+    return tools.filter(({ name }) => typeof name === "string").map(({ name, description, title, inputSchema }) => (
+      { name, description: description ?? title ?? "", inputSchema: untitled(inputSchema ?? { type: "object" }) }
+    ));
+  }
+
+  /**
+   * What the server has beside tools; of what it has not, nothing is asked.
+   *
+   * @returns {Promise<{prompts: object[], resources: object[], templates: object[]}>} as the protocol has them
+   */
+  async listOffers({ signal } = {}) {
+    if (this.#protocol === null) await this.#initialize(signal);
+    const has = (name) => this.#capabilities?.[name] !== undefined;
+    const list = (capability, key, method) => (has(capability) ? this.#list(key, method, signal) : []);
+    const [prompts, resources, templates] = await Promise.all([
+      list("prompts", "prompts", "prompts/list"),
+      list("resources", "resources", "resources/list"),
+      list("resources", "resourceTemplates", "resources/templates/list"),
+    ]);
+    return {
+      prompts: prompts.filter(({ name }) => typeof name === "string"),
+      resources: resources.filter(({ uri }) => typeof uri === "string"),
+      templates: templates.filter(({ uriTemplate }) => typeof uriTemplate === "string"),
+    };
+  }
+
+  /** @param {Object<string, string>} args @returns {Promise<{role: string, content: object[]}[]>} the messages of a prompt */
+  async getPrompt(name, args, { signal } = {}) {
+    const { messages } = await this.#request("prompts/get", { name, arguments: args }, signal);
+    const given = (Array.isArray(messages) ? messages : []).filter((message) => message?.content !== undefined);
+    return given.map(({ role, content }) => ({ role: role === "assistant" ? role : "user", content: [content].flat() }));
+  }
+
+  /** @returns {Promise<object[]>} the contents of a resource: `{uri, mimeType, text}` or `{uri, mimeType, blob}` */
+  async readResource(uri, { signal } = {}) {
+    const { contents } = await this.#request("resources/read", { uri }, signal);
+    return Array.isArray(contents) ? contents : [];
   }
 
   /** @returns {Promise<{text: string, isError: boolean}>} what the tool gave, as a text for the model */
@@ -66,6 +92,20 @@ export class McpClient {
     return `/v1/mcp/${encodeURIComponent(this.name)}`;
   }
 
+  /** The entries of a list, over all its pages. */
+  async #list(key, method, signal) {
+    const entries = [];
+    let cursor;
+    for (let page = 0; page < MOST_PAGES; page += 1) {
+      const result = await this.#request(method, cursor === undefined ? {} : { cursor }, signal);
+      const listed = Array.isArray(result[key]) ? result[key] : [];
+      entries.push(...listed.filter((entry) => entry !== null && typeof entry === "object"));
+      cursor = result.nextCursor;
+      if (typeof cursor !== "string") break;
+    }
+    return entries;
+  }
+
   /** Begins a session where there is none, or where the server has forgotten it. */
   async #request(method, params, signal) {
     for (let isSecond = false; ; isSecond = true) {
@@ -82,6 +122,7 @@ export class McpClient {
   async #initialize(signal) {
     const clientInfo = { name: "eagre-page", version: "1" };
     const result = await this.#send("initialize", { protocolVersion: PROTOCOL, capabilities: {}, clientInfo }, signal);
+    this.#capabilities = result.capabilities;
     this.#protocol = typeof result.protocolVersion === "string" ? result.protocolVersion : PROTOCOL;
     await this.#post({ jsonrpc: "2.0", method: "notifications/initialized" }, signal);
   }

@@ -23,9 +23,14 @@ export class ServerState {
   #isLocked = false;
   #hasKey;
 
-  /** @param {(state: ServerState) => void} onChange @param {{chosen?: string, hasKey?: () => boolean}} options `chosen` is the name of a model */
+  /**
+   * @param {(state: ServerState) => void} onChange
+   * @param {{chosen?: string, told?: {data: object[]}|null, hasKey?: () => boolean}} options `chosen` is the name of a model,
+   *   `told` what came with the page of a server that was ready
+   */
   constructor(onChange, {
     chosen = "",
+    told = null,
     hasKey = () => false,
     fetch = globalThis.fetch.bind(globalThis),
     setTimer = globalThis.setTimeout.bind(globalThis),
@@ -37,6 +42,16 @@ export class ServerState {
     this.#fetch = fetch;
     this.#setTimer = setTimer;
     this.#clearTimer = clearTimer;
+    if (told === null) return;
+    this.#entries = told.data;
+    this.#wasReady = true;
+    this.name = "ready";
+  }
+
+  /** Asks from now on: at once, or later where the page has brought the answer. */
+  start() {
+    if (this.name === "connecting") this.check();
+    else this.#askLater();
   }
 
   /** The entry of the chosen model, or of the first one where the server does not have it; null before it has told. */
@@ -68,10 +83,15 @@ export class ServerState {
   check() {
     this.#asking ??= this.#ask().finally(() => {
       this.#asking = null;
-      this.#clearTimer(this.#timer);
-      this.#timer = this.#setTimer(() => this.check(), this.name === "ready" || this.name === "locked" ? LATER : SOON);
+      this.#askLater();
     });
     return this.#asking;
+  }
+
+  #askLater() {
+    this.#clearTimer(this.#timer);
+    const isAwaited = this.model?.state === "loading" || (this.name !== "ready" && this.name !== "locked");
+    this.#timer = this.#setTimer(() => this.check(), isAwaited ? SOON : LATER);
   }
 
   /** What was learned with an old key no longer holds. */
@@ -133,6 +153,17 @@ export class ServerState {
 /** Whether a model sees pictures; of one that has never been loaded, the server does not know yet. */
 export function seesPictures(model) {
   return model?.modalities?.includes("image") ?? true;
+}
+
+/** The memory that a model takes, as it is read; empty where that is not known. */
+export function memoryOf({ weight_bytes: weights, cache_bytes: cache = 0 }) {
+  return Number.isFinite(weights) ? bytes(weights + cache) : "";
+}
+
+/** A size as it is read; empty where it is not known. */
+export function bytes(count) {
+  if (count === null || count === undefined) return "";
+  return count >= 1e9 ? `${(count / 1e9).toFixed(1)} GB` : `${Math.round(count / 1e6)} MB`;
 }
 
 async function bodyOf(response) {

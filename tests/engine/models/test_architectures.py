@@ -61,6 +61,7 @@ NOT_IN_GGUF = {
 # Nor what bounds time steps, or that norms come before gates.
 NOT_IN_GGUF |= {"granite_hybrid_dense", "falcon_h1_norm_first"}
 NOT_IN_GGUF.add("granite_hybrid_attention")  # it is a file of Granite
+NOT_IN_GGUF |= {"falcon_alibi", "baichuan_alibi"}  # files of Baichuan mean it by 40 layers
 NOT_IN_GGUF |= {"olmo_hybrid", "olmo_hybrid_rotary"}  # no files of the architecture are known
 # What GGUF files do not say, because it is the same in all published models.
 PUBLISHED: dict[str, dict[str, Any]] = {
@@ -73,8 +74,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "plamo2": {"full_attention_idx": list(range(6))},  # files say nothing of windows
 }
 # GGUF files of Qwen3.5 hold the heads of delta-nets in another order, which changes the order of sums.
-# Those of Falcon-H1 hold weights that are multiplied.
+# Those of Falcon-H1 and Jais hold weights that are multiplied.
 REORDERED_IN_GGUF = {
+    "jais",
     "falcon_h1",
     "falcon_h1_norm",
     "qwen3_5",
@@ -119,6 +121,9 @@ NATIVE_ALONE |= {
     "bailing_moe", "deepseek_v32", "gpt_bigcode", "mamba", "minicpm3", "olmo", "orion", "phimoe", "plamo2", "plamo3",
     "xverse",
 }  # fmt: skip
+# Those whose scores fall with distance, which native attention does not take: XLA's serves beside native products.
+ALIBI = {"baichuan_alibi", "bloom", "falcon_alibi", "jais", "mpt"}
+NATIVE_ALONE |= ALIBI | {"baichuan", "mimo2"}
 every_golden = pytest.mark.parametrize(
     ("name", "backend"),
     [
@@ -146,8 +151,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def configuration(body_name: str, **changes: Any) -> EngineConfig:
-    return EngineConfig(dtype="float32", matmul_backend=body_name, attention_backend=body_name, **changes)
+def configuration(body_name: str, name: str = "", **changes: Any) -> EngineConfig:
+    """Of a backend, as it computes the golden of a name."""
+    attention = "xla" if name in ALIBI else body_name
+    return EngineConfig(dtype="float32", matmul_backend=body_name, attention_backend=attention, **changes)
 
 
 def test_every_architecture_has_a_golden() -> None:
@@ -158,7 +165,13 @@ def test_every_architecture_has_a_golden() -> None:
     # Those of encoders are in tests/golden/encoders, and Idefics 3 is another name of SmolVLM. The text in models with
     # pictures has a test of its own where transformers' class has parts that need other packages. Microsoft's files
     # write the name of Phi's mixtures in another way.
-    others = {"Idefics3ForConditionalGeneration", "PhiMoEForCausalLM", *OF_PICTURES.values()}
+    others = {
+        "Idefics3ForConditionalGeneration",
+        "PhiMoEForCausalLM",
+        "MPTForCausalLM",
+        "BaiChuanForCausalLM",
+        *OF_PICTURES.values(),
+    }
     assert with_golden | others == decoders
 
 
@@ -167,7 +180,7 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(folders: Path, backe
     """Chunks of prompts and decode rows side by side in each step."""
     prompts = GOLDENS[name]["prompts"]
     num_outputs = len(prompts[0]["output_token_ids"])
-    config = configuration(backend.name, max_model_len=CONTEXTS.get(name))
+    config = configuration(backend.name, name, max_model_len=CONTEXTS.get(name))
     steps = ForwardSteps.load(folders / name, config, QUICK_TO_COMPILE)
     sequences = [prompt["prompt_token_ids"] + prompt["output_token_ids"][:-1] for prompt in prompts]
     got = steps.logits(sequences, num_decoded=num_outputs - 1, chunk=CHUNK, shape=SHAPE, waits=False)
@@ -182,7 +195,7 @@ def test_a_sequence_has_the_same_bits_alone_and_in_company(folders: Path, native
     """In other chunks, and in steps of another shape."""
     prompts = GOLDENS[name]["prompts"]
     num_decoded = len(prompts[0]["output_token_ids"]) - 1
-    config = configuration("native", max_model_len=CONTEXTS.get(name))
+    config = configuration("native", name, max_model_len=CONTEXTS.get(name))
     steps = ForwardSteps.load(folders / name, config, QUICK_TO_COMPILE)
     sequences = [prompt["prompt_token_ids"] + prompt["output_token_ids"][:-1] for prompt in prompts]
     together = steps.logits(sequences, num_decoded=num_decoded, chunk=CHUNK, shape=SHAPE, waits=False)
@@ -233,7 +246,7 @@ async def test_the_engine_gives_the_same_tokens_in_chunks_cached_and_preempted(
         request.getfixturevalue("native")
     prompts = [prompt for prompt in GOLDENS[name]["prompts"] if len(prompt["prompt_token_ids"]) in CROWDED]
     config = configuration(
-        body_name, max_num_seqs=2, max_num_batched_tokens=2 + TILE_SIZE, num_pages=46, page_size=4,
+        body_name, name, max_num_seqs=2, max_num_batched_tokens=2 + TILE_SIZE, num_pages=46, page_size=4,
         max_model_len=128,
     )  # fmt: skip
     engine = Engine.load(folders / name, config, lambda stage, done, total: None)

@@ -609,6 +609,19 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "hunyuan_dense": ("HunYuanDenseV1ForCausalLM", {**_HUNYUAN, "tie_word_embeddings": True}),
     "hunyuan_moe": ("HunYuanMoEV1ForCausalLM", {**_HUNYUAN, "num_experts": 6, "moe_topk": 3}),
+    "mimo2": (  # twice as many heads of keys in layers with windows, and values that are narrower
+        "MiMoV2FlashForCausalLM",
+        {
+            **_ROUTED, "head_dim": 32, "v_head_dim": 16, "sliding_window": 24, "attention_value_scale": 0.707,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            "num_key_value_heads": 1, "first_k_dense_replace": None, "n_shared_experts": None,
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.334},
+                "full_attention": {"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.334},
+            },
+        },
+    ),
     "minimax_m2": (
         "MiniMaxM2ForCausalLM",
         {
@@ -640,6 +653,48 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon_sequential": (
         "FalconForCausalLM",
         {**_FALCON, "multi_query": False, "parallel_attn": False, "bias": True, "tie_word_embeddings": True},
+    ),
+    "falcon_alibi": (
+        "FalconForCausalLM",
+        {**_FALCON, "multi_query": False, "parallel_attn": False, "bias": True, "alibi": True},
+    ),
+    "bloom": (
+        "BloomForCausalLM",
+        {
+            "vocab_size": VOCAB_SIZE, "hidden_size": 64, "n_layer": 3, "n_head": 4, "tie_word_embeddings": False,
+            "seq_length": 512, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+        },
+    ),
+    "mpt": (  # heads of no power of two
+        "MptForCausalLM",
+        {
+            "vocab_size": VOCAB_SIZE, "d_model": 96, "n_heads": 6, "n_layers": 3, "max_seq_len": 512,
+            "attn_config": {"clip_qkv": 1.5, "alibi_bias_max": 8}, "tie_word_embeddings": False,
+            "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+        },
+    ),
+    "jais": (
+        "JAISLMHeadModel",
+        {
+            "vocab_size": VOCAB_SIZE, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 512, "n_inner": 96,
+            "activation_function": "swiglu", "position_embedding_type": "alibi", "layer_norm_epsilon": 1e-5,
+            "mup_embeddings_scale": 3.5, "mup_output_alpha": 1.5, "mup_width_scale": 0.5,
+            "mup_scale_qk_dot_by_d": True, "tie_word_embeddings": True, "bos_token_id": 1, "eos_token_id": 2,
+        },
+    ),
+    "baichuan": (
+        "BaichuanForCausalLM",
+        {
+            **{key: value for key, value in _SIZES.items() if key != "num_key_value_heads"}, "rms_norm_eps": 1e-6,
+            "hidden_act": "silu", "tie_word_embeddings": False,
+        },
+    ),
+    "baichuan_alibi": (
+        "BaichuanForCausalLM",
+        {
+            **{key: _SIZES[key] for key in _SIZES if key not in ("num_key_value_heads", "max_position_embeddings")},
+            "model_max_length": 512, "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False,
+        },
     ),
     "apertus": (
         "ApertusForCausalLM",
@@ -898,3 +953,6 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 # Where transformers chooses by the length of a sequence, all sequences are on the same side.
 PROMPT_LENGTHS_OF: dict[str, tuple[int, ...]] = {"phi3_long": (65, 70, 100, 90)}
+
+# Where transformers' plain attention adds biases by distance twice, another one that adds them once.
+ATTENTION_OF: dict[str, str] = {"falcon_alibi": "sdpa"}

@@ -28,7 +28,7 @@ import transformers
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from tests.golden.architectures.configs import CONFIGS, PROMPT_LENGTHS, PROMPT_LENGTHS_OF, VOCAB_SIZE
+from tests.golden.architectures.configs import ATTENTION_OF, CONFIGS, PROMPT_LENGTHS, PROMPT_LENGTHS_OF, VOCAB_SIZE
 from tests.golden.architectures.stand_ins import STAND_INS
 from tests.golden.architectures.tiny_weights import tiny_prompt, tiny_weights
 
@@ -58,7 +58,8 @@ def make(name: str) -> None:
             if stand_in is None:
                 save_file(tensors, f"{folder}/{FILE}", metadata={"format": "pt"})
                 model_class = getattr(transformers, class_name)
-                model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+                attention = ATTENTION_OF.get(name, "eager")
+                model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).eval()
             else:
                 model = stand_in.load(tensors, config, Path(folder))
             entries = [outputs(model, length) for length in PROMPT_LENGTHS_OF.get(name, PROMPT_LENGTHS)]

@@ -22,6 +22,7 @@ import transformers
 from safetensors.torch import save_file
 from torch.nn.functional import linear, relu, rms_norm
 
+from tests.golden.architectures.alibi import Baichuan, Jais, baichuan_shapes, jais_shapes
 from tests.golden.architectures.plamo import Plamo, plamo_shapes
 
 Tensors = dict[str, torch.Tensor]
@@ -304,7 +305,18 @@ class SmallThinker:
         return total
 
 
+def load_baichuan(tensors: Tensors, config: Config, folder: Path) -> Any:
+    """With a rotation as Llama; of 13B, which does not rotate, as a program of ours."""
+    if "max_position_embeddings" not in config:
+        return Baichuan(tensors, config, folder)
+    changed = _split(tensors, "self_attn.W_pack", lambda packed: torch.chunk(packed, 3))
+    same = {**config, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+    return _loaded("LlamaForCausalLM", same, changed, folder)
+
+
 STAND_INS: dict[str, StandIn] = {
+    "BaichuanForCausalLM": StandIn("baichuan", baichuan_shapes, load_baichuan),
+    "JAISLMHeadModel": StandIn("jais", jais_shapes, Jais),
     "BailingMoeForCausalLM": StandIn("bailing_moe", bailing_shapes, load_first_bailing),
     "BailingMoeV2ForCausalLM": StandIn("bailing_moe", bailing_shapes, load_bailing),
     "ExaoneForCausalLM": StandIn("exaone", exaone_shapes, load_exaone),

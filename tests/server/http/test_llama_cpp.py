@@ -10,7 +10,7 @@ import pytest
 
 from server.text.infill import Infill
 from tests.fakes.engine_client import FakeEngineClient
-from tests.fakes.text_model import FakeTextModel
+from tests.fakes.text_model import EOS, FakeTextModel
 from tests.server.conftest import RunningServer, StartServer
 from tests.server.support.sse_reader import chunks_of
 
@@ -236,6 +236,14 @@ async def test_settings_have_llama_cpps_names(server: RunningServer) -> None:
     _, props = await server.get("/props")
     known = props["default_generation_settings"]["params"]
     assert known.keys() | {"logit_bias"} == settings.keys()
+
+
+async def test_an_end_that_is_ignored_is_a_bias_of_minus_infinity(server: RunningServer) -> None:
+    body = {"prompt": "a", "n_predict": 1, "logit_bias": [[97, 1]]}
+    _, answer = await server.post("/completion", {**body, "ignore_eos": True})
+    assert answer["generation_settings"]["logit_bias"] == [{"token": 97, "bias": 1}, {"token": EOS, "bias": None}]
+    _, answer = await server.post("/completion", body)
+    assert answer["generation_settings"]["logit_bias"] == [{"token": 97, "bias": 1}]
 
 
 async def test_the_end_of_the_context_truncates(start_server: StartServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,20 @@ async def test_a_file_that_cannot_be_used_changes_nothing(start_several: StartSe
             await reconfiguration.apply()
         assert "No such file" in logged[0]["reason"]
         assert (await server.complete("gpt-4o-mini"))[0] == 200
+
+
+async def test_the_end_of_the_server_waits_for_no_file_that_is_read(start_several: StartSeveral, file: File) -> None:
+    file.write(CODER)
+    async with start_several("", whole=file.read()) as server:
+        readers: list[threading.Thread] = []
+
+        def read() -> ServerSettings:  # from a disk that may not answer
+            readers.append(threading.current_thread())
+            return file.read()
+
+        await Reconfiguration(server.served, read).apply()
+    (reader,) = readers
+    assert reader.daemon  # the interpreter, and asyncio.run, wait for all others
 
 
 async def test_settings_hold_at_once_or_are_named(start_several: StartSeveral, file: File) -> None:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
 
 from server.api.openai.completion_request import CompletionRequest
 from server.protocol.structured_outputs import Grammar, GrammarKind
-from server.structured_output.compiled_grammar import CompiledGrammar, to_lark
+from server.structured_output.compiled_grammar import LARGE_BYTES, CompiledGrammar, start_freeing, to_lark
 from server.structured_output.grammar_limits import InvalidGrammar
 from server.structured_output.grammar_vocabulary import GrammarVocabulary
 from server.text.text_model import TextModel
 from tests.fakes.grammar_walk import MergedBytes, allowed_tokens, random_text
+from tests.patience import PATIENCE_S
 from tests.server.support.structured_cases import STRUCTURED_CASES, StructuredCase
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
 VOCAB_SIZE = MergedBytes.vocab_size
 
@@ -298,3 +305,41 @@ def test_a_panic_is_a_refusal(vocabulary: GrammarVocabulary, monkeypatch: pytest
     monkeypatch.setattr("llguidance.LLMatcher", panic)
     with pytest.raises(InvalidGrammar, match="llguidance fails on it: index out of bounds"):
         CompiledGrammar.compile(Grammar(GrammarKind.REGEX, "a"), vocabulary)
+
+
+def freed(start: LLMatcher) -> bool:
+    """Whether the thread that frees grammars has taken the memory of one."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        time.sleep(0.001)
+        with suppress(RuntimeError):  # the thread uses it at this moment
+            if start.is_error():
+                return True
+    return False
+
+
+def test_a_large_grammar_is_freed_by_a_thread_after_its_last_matcher(vocabulary: GrammarVocabulary) -> None:
+    """Where it is freed instead, llguidance holds the interpreter lock, for most of a second."""
+    from llguidance import LLMatcher
+
+    start_freeing()
+    kept, large, small = (LLMatcher(vocabulary.tokens, 'start: "ab"', log_level=0) for _ in range(3))
+    matcher = CompiledGrammar(kept, vocabulary, limits_digits=False, num_bytes=LARGE_BYTES).matcher()
+    matcher.accept(ord("a"))
+    copy = matcher.copy()
+    CompiledGrammar(small, vocabulary, limits_digits=False, num_bytes=LARGE_BYTES - 1)
+    CompiledGrammar(large, vocabulary, limits_digits=False, num_bytes=LARGE_BYTES)
+    assert freed(large)
+    assert not small.is_error()  # such a one is freed at once
+    assert not kept.is_error()  # it has matchers
+    del matcher
+    copy.accept(ord("b"))
+    assert copy.is_stopped
+    del copy
+    assert freed(kept)
+
+
+def test_what_follows_a_prefix_is_as_large_as_the_grammar(vocabulary: GrammarVocabulary) -> None:
+    compiled = CompiledGrammar.compile(Grammar(GrammarKind.REGEX, "ab"), vocabulary)
+    compiled.num_bytes = 5
+    assert compiled.after([ord("a")]).num_bytes == 5

@@ -5,7 +5,6 @@ import gc
 import json
 import threading
 import time
-import weakref
 from collections import Counter
 from collections.abc import Callable
 
@@ -326,26 +325,6 @@ async def test_kept_grammars_are_bounded_in_memory(monkeypatch: pytest.MonkeyPat
     for pattern in "ababcccadd":
         await grammars.compile(regex(pattern), "structured_outputs")
     assert "".join(calls) == "abcadd"
-
-
-async def test_grammars_are_freed_by_a_thread_of_the_usual_priority(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Freeing holds the interpreter lock, and a compiling thread holds it for long where others want the processor."""
-    monkeypatch.setattr(grammar_compiler, "MAX_CACHED", 1)
-    monkeypatch.setattr(grammar_compiler, "NUM_THREADS", 1)  # which has left a grammar before it compiles the next
-    freed: list[str] = []
-
-    def compile_grammar(grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
-        compiled = CompiledGrammar.compile(grammar, vocabulary)
-        weakref.finalize(compiled, lambda: freed.append(threading.current_thread().name))
-        return compiled
-
-    grammars = compiler(compile_grammar=compile_grammar)
-    for pattern in "abc":
-        await grammars.compile(regex(pattern), "structured_outputs")
-    async with asyncio.timeout(PATIENCE_S):
-        while len(freed) < 2:
-            await asyncio.sleep(0.01)
-    assert freed == ["eagre-freed-grammars"] * 2
 
 
 def chain_of_rules(length: int) -> str:

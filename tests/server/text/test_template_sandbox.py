@@ -18,6 +18,8 @@ DOUBLED = (
     "{% set n = namespace(x='ab' * 50) %}{% for i in range(40) %}{% set n.x = BODY %}{% endfor %}{{ n.x | length }}"
 )
 
+APPENDED = "{% set l = [] %}{% set s = 'a' * 1000000 %}{% for i in range(999) %}{% set _ = l.append(s) %}{% endfor %}"
+
 HUGE = {
     "text": "{{ 'a' * 10 ** 9 }}",
     "text from the right": "{{ 10 ** 9 * 'a' }}",
@@ -39,6 +41,7 @@ HUGE = {
     "formatted by a method": DOUBLED.replace("BODY", "'{0}{0}'.format(n.x)"),
     "translated": DOUBLED.replace("BODY", "n.x.translate({97: n.x})"),
     "wrapped": DOUBLED.replace("BODY", "n.x | wordwrap(1, wrapstring=n.x)"),
+    "blanks that are wrapped": "{{ (' ' * 900000) | wordwrap }}",
     "captured": "{% set n = namespace(x='ab') %}{% for i in range(40) %}{% set c %}{{ n.x }}{{ n.x }}{% endset %}"
     "{% set n.x = c %}{% endfor %}",
     "centred": "{{ 'a' | center(10 ** 9) }}",
@@ -67,6 +70,20 @@ HUGE = {
     "written lists": "{% set x = ['abc' * 500] * 50 %}{% for i in range(100000) %}{{ x }}{% endfor %}",
     "loops in a macro": "{% set x = 'a' * 1000000 %}{% macro f() %}{% for i in range(100000) %}{{ x }}{% endfor %}"
     "{% endmacro %}{{ f() }}",
+    "appended, written": APPENDED + "{{ l }}",
+    "appended, as JSON": APPENDED + "{{ l | tojson }}",
+    "appended, by a filter": APPENDED + "{{ l | upper }}",
+    "appended, concatenated": APPENDED + "{{ 'a' ~ l }}",
+    "appended to what was written": "{% set l = [] %}{{ l }}" + APPENDED.removeprefix("{% set l = [] %}") + "{{ l }}",
+    "appended to what is in a list": "{% set l = [] %}{% set k = [[l]] %}{{ k }}"
+    + APPENDED.removeprefix("{% set l = [] %}")
+    + "{{ k }}",
+    "appended twice": DOUBLED.replace("BODY", "twice").replace(
+        "{% set n.x = twice %}",
+        "{% set m = [] %}{% set _ = m.append(n.x) %}{% set _ = m.append(n.x) %}{% set n.x = m %}",
+    ),
+    "appended parts": "{% set l = [] %}{% set s = 'a' * 1000000 %}{% for i in range(9999) %}"
+    "{% set _ = l.append(s[1:]) %}{% endfor %}",
     "summed lists": "{{ ([[1, 2]] * 9000) | sum(start=[]) | length }}",
     "found backwards": "{{ ('a' * 4000000).rfind('b' + 'a' * 2000000) }}",
     "stripped": "{{ ('a' * 4000000).strip('b' * 2000000 + 'a') }}",
@@ -127,8 +144,25 @@ def test_a_template_is_not_slow_because_its_thread_has_waited(monkeypatch: pytes
     assert not template.is_slow
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "('é' * 900000).encode('ascii', 'xmlcharrefreplace')",
+        "('é' * 900000).encode(errors='namereplace', encoding='ascii')",
+        "('é' * 900000).encode('punycode')",
+        "('a' * 900000).encode().decode('idna')",
+        "(('<!---->' * 100000) | safe).striptags()",
+    ],
+)
+def test_methods_that_take_long_without_a_pause_are_refused(expression: str) -> None:
+    began = time.process_time()
+    with pytest.raises(ChatTemplateError, match="for prompts"):
+        ChatTemplate("{{ " + expression + " }}").render([USER])
+    assert time.process_time() - began < 1.0
+
+
 def test_a_source_has_a_longest_length() -> None:
-    with pytest.raises(ChatTemplateError, match="the limit is 1048576"):
+    with pytest.raises(ChatTemplateError, match="the limit is 131072"):
         ChatTemplate("a" * (MAX_SOURCE_CHARS + 1))
 
 
@@ -173,6 +207,11 @@ def test_long_conversations_are_no_attack() -> None:
         ("{{ 'a\nb' | indent(2, first=true) }}", "  a\n  b"),
         ("{{ {'a': [1]} | tojson(indent=1) }}", '{\n "a": [\n  1\n ]\n}'),
         ("{{ 'text' | truncate(50000) }}", "text"),
+        ("{{ 'a b' | wordwrap(1) }}{{ 'é'.encode().decode('utf-8') }}{{ 'abc'[1:] }}{{ [1, 2][:1] }}", "a\nbébc[1]"),
+        (
+            "{% set l = [] %}{% for m in messages %}{% set _ = l.append(m.role) %}{{ l }}{% endfor %}{{ l | join }}",
+            "['user']user",
+        ),
         ("{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{% endfor %}{% for x in missing %}no{% endfor %}", "a1"),
         ("{% for x in [1, [2, [3]]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}", "123"),
         ("{% filter upper %}a{% endfilter %}{{ none }}{{ 7 // 2 }}{{ 2 ** 10 }}{{ 'ab' * 2 }}", "ANone31024abab"),

@@ -116,6 +116,22 @@ async def test_conversations_are_found_renamed_taken_away_and_brought_back(page:
     assert await page.text("#chat-title") in ("Colours of the air", "A loop in Python")
 
 
+async def test_a_conversation_is_copied_whole_and_up_to_a_message(page: Page) -> None:
+    for number, question in enumerate(("one", "two"), start=1):
+        await ask(page, question)
+        await page.wait_for(f"{ANSWERS} === {number}")
+    await page.click(".message.assistant [data-action=fork]")
+    await page.wait_for(f"{ENTRIES}.join() === 'one (copy),one'")
+    await page.wait_for(f"{ANSWERS} === 1")
+    assert await page.text("#chat-title") == "one (copy)"
+    await page.click("[aria-label='Duplicate one']")
+    await page.wait_for(f"{ENTRIES}.length === 3 && {ANSWERS} === 2")
+    await ask(page, "three")
+    await page.wait_for(f"{ANSWERS} === 3")
+    await page.evaluate("[...document.querySelectorAll('#conversations .title')].at(-1).click()")
+    await page.wait_for(f"document.querySelector('#chat-title').textContent === 'one' && {ANSWERS} === 2")
+
+
 async def test_presets_tools_and_a_schema_made_by_forms_are_sent(page: Page, server: StubServer) -> None:
     await set_value(page, "#preset", "Inventive")
     await set_value(page, "#preset-name", "Mine")

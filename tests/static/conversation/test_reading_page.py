@@ -192,6 +192,33 @@ async def test_on_a_phone_enter_starts_a_line_and_the_button_sends(browser: Brow
     await page.close()
 
 
+async def test_on_a_phone_a_message_waits_for_the_answer_and_may_interrupt_it(
+    browser: Browser, server: StubServer
+) -> None:
+    page = await open_phone(browser, server)
+    queue = "document.querySelector('#chat-queue')"
+    await page.evaluate("document.querySelector('#chat-input').focus()")
+    await page.type("endless")
+    await page.click("#chat-send")
+    await page.wait_for(f"{LAST}?.querySelector('.content').textContent.length > 10")
+    assert await page.evaluate(f"{queue}.hidden")
+    await page.type("and then?")
+    assert await page.evaluate(
+        f"[{queue}, document.querySelector('#chat-stop')].every((button) => button.checkVisibility() &&"
+        " button.getBoundingClientRect().right <= innerWidth && button.getBoundingClientRect().bottom <= innerHeight)"
+    )
+    await page.click("#chat-queue")
+    assert await page.evaluate(f"{queue}.hidden && !document.querySelector('#chat-next').hidden")
+    assert len(server.requests) == 1
+    await page.click("#chat-next-now")
+    await page.wait_for(f"{ANSWERS} === 2 && {LAST}.dataset.finish === 'stop'")
+    assert server.aborted.is_set()
+    assert server.requests[1]["messages"][-1]["content"] == "and then?"
+    assert await page.evaluate("document.querySelector('#chat-next').hidden")
+    assert page.complaints() == []
+    await page.close()
+
+
 @pytest.mark.parametrize(("width", "height"), [(390, 360), (740, 320)])
 async def test_with_a_keyboard_or_on_its_side_a_phone_shows_the_answer(
     browser: Browser, server: StubServer, width: int, height: int

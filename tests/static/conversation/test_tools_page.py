@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -13,7 +15,7 @@ from aiohttp import web
 from sampling.host.params import SamplingParams
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS
-from tests.server.conftest import RunningServer, quiet_logs, server_starter
+from tests.server.conftest import RunningServer, eventually, quiet_logs, server_starter
 from tests.static.conversation.test_chat_page import ANSWERS, ask, open_chat, reload, shown
 from tests.static.support.devtools import Browser, Page
 
@@ -38,11 +40,29 @@ def answer(prompt_token_ids: Sequence[int], _: SamplingParams) -> Sequence[int]:
     return [*text.encode(), EOS]
 
 
+OFFERS: dict[str, Any] = {
+    "prompts/list": {"prompts": [{"name": "harbour", "arguments": [{"name": "port", "required": True}]}]},
+    "prompts/get": {
+        "messages": [
+            {"role": "user", "content": {"type": "text", "text": "Who are you?"}},
+            {"role": "assistant", "content": {"type": "text", "text": "The harbour master."}},
+            {"role": "user", "content": {"type": "text", "text": "say: welcome"}},
+        ]
+    },
+    "resources/list": {"resources": [{"uri": "sea:/tables/brest.txt", "name": "brest.txt"}]},
+    "resources/templates/list": {"resourceTemplates": [{"uriTemplate": "sea:/tables/{port}", "name": "table"}]},
+    "resources/read": {"contents": [{"uri": "sea:/tables/brest.txt", "mimeType": "text/plain", "text": "noon"}]},
+}
+
+
 class Tides:
-    """An MCP server with one tool."""
+    """An MCP server with one tool, which answers when it may, a prompt, and resources."""
 
     def __init__(self) -> None:
+        self.asked: list[tuple[str, object]] = []
         self.calls: list[object] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if request.method == "DELETE":
@@ -51,12 +71,17 @@ class Tides:
         if "id" not in message:
             return web.Response(status=202)
         if message["method"] == "initialize":
-            result: object = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "t"}}
+            can: dict[str, object] = {"tools": {}, "prompts": {}, "resources": {}}
+            result: object = {"protocolVersion": "2025-06-18", "capabilities": can, "serverInfo": {"name": "t"}}
+        elif message["method"] in OFFERS:
+            self.asked.append((message["method"], message.get("params")))
+            result = OFFERS[message["method"]]
         elif message["method"] == "tools/list":
             schema = {"type": "object", "properties": {"port": {"type": "string"}}}
             result = {"tools": [{"name": "tide", "description": "When the tide is high", "inputSchema": schema}]}
         else:
             self.calls.append(message["params"])
+            await self.may_answer.wait()
             result = {"content": [{"type": "text", "text": "high at noon"}]}
         body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result})
         return web.Response(text=f"data: {body}\n\n", content_type="text/event-stream", headers={"Mcp-Session-Id": "s"})
@@ -139,6 +164,33 @@ async def test_a_tool_that_is_allowed_runs_alone_until_it_is_asked_for_again(
     await page.close()
 
 
+async def test_an_allowed_call_that_runs_is_not_offered_and_runs_once(
+    browser: Browser, tides: tuple[Tides, RunningServer]
+) -> None:
+    mcp, server = tides
+    page = await open_chat(browser, server.url)
+    await choose(page, "sea")
+    await ask(page, "the tide")
+    await page.click(".call .actions button:nth-child(2)")
+    await page.wait_for(f"{ANSWERS} === 2")
+    mcp.may_answer.clear()
+    await ask(page, "again the tide")
+    await page.wait_for("[...document.querySelectorAll('.call')].at(-1).textContent.includes('Running…')")
+    await eventually(lambda: len(mcp.calls) == 2)
+    assert await page.evaluate(f"{OFFERED} === 0")
+    await page.press("Escape")  # the reader stops it, and is asked again
+    await page.wait_for(f"{OFFERED} === 2")
+    await page.evaluate(
+        "for (const button of [...document.querySelectorAll('.call')].at(-1).querySelectorAll('button')) button.click()"
+    )
+    mcp.may_answer.set()
+    await page.wait_for(f"{ANSWERS} === 4")
+    assert len(mcp.calls) == 3
+    assert (await shown(page))[-1] == "high at noon"
+    assert page.complaints() == []
+    await page.close()
+
+
 async def test_calls_that_wait_can_be_run_after_a_reload(browser: Browser, tides: tuple[Tides, RunningServer]) -> None:
     page = await open_chat(browser, tides[1].url)
     await choose(page, "page")
@@ -149,6 +201,42 @@ async def test_calls_that_wait_can_be_run_after_a_reload(browser: Browser, tides
     await page.click(".call .actions button")
     await page.wait_for(f"{ANSWERS} === 2")
     assert (await shown(page))[-1] == "42"
+    await page.close()
+
+
+async def test_prompts_of_a_server_are_written_and_its_resources_attached(
+    browser: Browser, tides: tuple[Tides, RunningServer]
+) -> None:
+    mcp, server = tides
+
+    async def open_offers() -> None:
+        await page.wait_for("!document.querySelector('#chat-tools').disabled")
+        await page.click("#chat-tools")
+        await page.wait_for("document.querySelector('#running-tools').open")
+        await page.click("#tool-sources summary")
+        await page.wait_for("document.querySelectorAll('.offers button').length === 3")
+
+    page = await open_chat(browser, server.url)
+    await open_offers()
+    await page.evaluate("document.querySelector('.offers input[name=port]').value = 'Brest'")
+    await page.click(".offers button")
+    await page.wait_for("document.querySelector('#chat-input').value === 'say: welcome'")
+    assert ("prompts/get", {"name": "harbour", "arguments": {"port": "Brest"}}) in mcp.asked
+    assert await shown(page) == ["Who are you?", "The harbour master."]
+    await open_offers()
+    await page.click("[aria-label='Attach files brest.txt']")
+    await page.wait_for("document.querySelector('#chat-files')?.textContent.includes('brest.txt')")
+    await open_offers()
+    await page.evaluate("[...document.querySelectorAll('.offers input')].at(-1).value = 'le havre'")
+    await page.click("[aria-label='Attach files table']")
+    await page.wait_for("document.querySelectorAll('#chat-files .chip').length === 2")
+    assert mcp.asked[-1] == ("resources/read", {"uri": "sea:/tables/le%20havre"})
+    await page.evaluate("document.querySelector('#chat-input').focus()")
+    await page.press("Enter")
+    await page.wait_for(f"{ANSWERS} === 2")
+    prompt = bytes(server.engine.submitted[-1].prompt_token_ids).decode()
+    assert prompt.index("The harbour master.") < prompt.index("noon") < prompt.index("say: welcome")
+    assert page.complaints() == []
     await page.close()
 
 

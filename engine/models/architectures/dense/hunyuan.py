@@ -68,5 +68,9 @@ def _read_stretched(config: JsonFile, head_dim: int) -> Rotary | None:
     for table in tables:
         alpha = table.positive_number("alpha")
         if kind_of(table) == "dynamic" and alpha is not None and head_dim > 2:
-            return plain(head_dim, read_theta(config, tables) * alpha ** (head_dim / (head_dim - 2)))
+            try:
+                stretched = read_theta(config, tables) * alpha ** (head_dim / (head_dim - 2))
+            except OverflowError as error:
+                raise table.error("alpha", "it is too large") from error
+            return plain(head_dim, stretched)
     return None

@@ -9,8 +9,10 @@ from typing import Any, ClassVar, Self
 from engine.backends.base.operands import Activation, NormKind
 from engine.models.architectures.gpt.joined_qkv import JoinedQkvDecoder
 from engine.models.parts import folder_config, gguf_config
+from engine.models.parts.alibi import with_alibi
 from engine.models.parts.decoder import Names
 from engine.models.parts.decoder_config import DecoderConfig
+from engine.models.parts.rotary import Rotary
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 
@@ -21,6 +23,7 @@ _FOLDER_NAMES = {
     "model.ln_f.": "transformer.ln_f.",
 }  # fmt: skip
 
+_UNUSED = Rotary(())  # in place of a rotary embedding
 _ONE_NORM = {"attention_norm": ("input_layernorm", "attn_norm")}
 _TWO_NORMS = {"attention_norm": ("ln_attn", "attn_norm_2"), "mlp_norm": ("ln_mlp", "attn_norm")}
 
@@ -34,7 +37,7 @@ class FalconConfig(DecoderConfig):
 
 @dataclass(frozen=True)
 class Falcon(JoinedQkvDecoder):
-    """LayerNorms, blocks side by side in most models, GELU without gates; few heads of keys."""
+    """LayerNorms, blocks side by side in most models, GELU without gates; few heads of keys; ALiBi in some models."""
 
     config: FalconConfig
 
@@ -50,9 +53,8 @@ class Falcon(JoinedQkvDecoder):
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
-        if config.flag("alibi"):
-            raise config.error("alibi", "biases of scores by distance are not served")
         config = config.with_defaults(_DEFAULTS)
+        has_alibi = folder_config.read_flag(config, "alibi", False)
         is_new = folder_config.read_flag(config, "new_decoder_architecture", False)
         is_parallel = is_new or folder_config.read_flag(config, "parallel_attn", True)
         num_norms = config.integer("num_ln_in_parallel_attn", least=1, most=2) or (2 if is_new else 1)
@@ -69,8 +71,10 @@ class Falcon(JoinedQkvDecoder):
         )  # fmt: skip
         usual = folder_config.read_decoder(
             config, tensor_names, "falcon", is_tied=True, hidden_act="gelu", epsilon_key="layer_norm_epsilon",
-            default_epsilon=1e-5,
+            default_epsilon=1e-5, rotary=_UNUSED if has_alibi else None,
         )  # fmt: skip
+        if has_alibi:  # the biases are scaled as the scores are
+            usual = with_alibi(usual, scale=usual.attention_scale)
         has_bias = folder_config.read_flag(config, "bias", False)
         usual = dataclasses.replace(
             usual, has_qkv_bias=has_bias, has_attention_output_bias=has_bias, has_mlp_bias=has_bias,

@@ -15,6 +15,7 @@ from engine.backends.base.backend import Backends
 from engine.backends.base.operands import AttentionConstants, Norm, NormKind
 from engine.backends.base.token_layout import SECOND, TokenLayout
 from engine.interface.types import Pooling
+from engine.models.parts.alibi import distance_slopes
 from engine.models.parts.encoders.encoder_config import EncoderConfig
 from engine.models.parts.model import Carry, Model, run_layers
 from engine.models.parts.rotary import rotation_tables
@@ -23,14 +24,6 @@ from engine.weights.leaf import Leaf, LeafKind, Part, Stored
 
 # Of a tensor: its name in a folder and in a GGUF file, without ".weight".
 Names = tuple[str, str]
-
-
-def distance_slopes(num_heads: int) -> np.ndarray:
-    """What the distance of two tokens takes from their scores (Press et al., "Train short, test long", 2021)."""
-    power = 1 << (num_heads.bit_length() - 1)  # of two, at most the number of heads
-    first = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
-    others = [2.0 ** (-4 * (2 * head + 1) / power) for head in range(num_heads - power)]
-    return np.array(first + others, np.float32)
 
 
 @dataclass(frozen=True)
@@ -106,7 +99,7 @@ class Encoder(Model):
             tables=np.array(config.tables or (-1,) * of_layers, np.int32),
             windows=np.array(config.windows or (0,) * of_layers, np.int32),
             is_causal=False,
-            distance_slopes=distance_slopes(config.num_heads) if config.has_alibi else None,
+            distance_slopes=np.array(distance_slopes(config.num_heads), np.float32) if config.has_alibi else None,
         )
 
     def _embedded(self, params: Params, tokens: jax.Array, layout: TokenLayout, backends: Backends) -> jax.Array:

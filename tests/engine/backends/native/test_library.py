@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from engine.backends.base.operands import Activation, NormKind
-from engine.backends.native import library
+from engine.backends.native import library, variants
 from engine.backends.native.library import NativeUnavailable
 from engine.backends.native.products import norm_product
 from engine.backends.native.sources import digest
-from engine.backends.native.variants import EMULATION
+from engine.backends.native.variants import EMULATION, variants_of
 from engine.weights.packing import Format
 from tests.engine.backends.native.support.attention_cases import Shape, angles, fill, make_pages, make_table, run
 from tests.engine.backends.native.support.matrices import make_matrix
@@ -56,6 +56,21 @@ def test_the_best_that_runs_here_is_chosen(folder):
     assert list(library.built_variants()) == ["avx512_bf16", "avx2", "plain"]
     with pytest.raises(NativeUnavailable, match=r"could not be loaded: .*libeagre_avx2\.so"):
         library.load()
+
+
+@pytest.mark.parametrize(
+    ("flags", "choices"),
+    [
+        ({"avx2", "fma", "f16c"}, ["avx2"]),
+        ({"avx2", "fma", "f16c", "avx_vnni"}, ["avx_vnni", "avx2"]),  # Intel's client processors
+        (
+            variants_of("x86_64")["avx512_bf16"].needs | {"avx2", "fma", "f16c", "avx_vnni"},  # Zen 5
+            ["avx512_bf16", "avx512_vnni", "avx_vnni", "avx2"],
+        ),
+    ],
+)
+def test_what_a_processor_may_be_given(flags, choices):
+    assert variants.choices(flags, "x86_64") == choices
 
 
 def test_nothing_built_runs_here(folder):

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from engine.interface.errors import ModelError
 from engine.interface.types import Pooling
 from engine.models.open_model import open_model
-from engine.models.parts.encoders.encoder import distance_slopes
+from engine.models.parts.alibi import distance_slopes
 from tests.engine.models.test_encoders import assert_same_weights, embed_all, engine_of
 from tests.golden.architectures.tiny_weights import tiny_weights
 
@@ -133,8 +133,8 @@ def test_a_gguf_file_is_the_same_model(tmp_path: Path) -> None:
 
 
 def test_slopes_of_heads() -> None:
-    assert distance_slopes(4).tolist() == [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]
-    assert distance_slopes(6)[4:].tolist() == [2.0**-1, 2.0**-3]
+    assert distance_slopes(4) == (2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8)
+    assert distance_slopes(6)[4:] == (2.0**-1, 2.0**-3)
 
 
 @pytest.mark.parametrize("field", ["position_embedding_type", "feed_forward_type"])

@@ -298,6 +298,8 @@ def of_attending_layers(config: Mapping[str, Any], size: int) -> int | list[int]
     """A size, or where few layers attend, 0 for those that do not; of Gemma 4 the heads of keys."""
     if config["model_type"] == "gemma4_text":
         return gemma_twins.kv_heads(config)
+    if config["model_type"] == "mimo_v2_flash":
+        return mixture_twins.kv_heads_of_mimo2(config)
     if config["model_type"] == "plamo2":
         return plamo_twins.kv_heads(config, size)
     if config["model_type"] == "kimi_linear":
@@ -480,6 +482,9 @@ OF_PICTURES = (
     "vision_tower.", "multi_modal_projector.", "visual.", "model.visual.", "model.vision_model.", "model.connector.",
     "model.vision_tower.", "model.multi_modal_projector.", "model.embed_vision.",
 )  # fmt: skip
+WITHOUT_SUFFIX = (  # in folders, of weights
+    ".experts.gate_up_proj", ".experts.down_proj", "layer_scalar", "_output_scale", "attention_sink_bias",
+)  # fmt: skip
 OUTPUT = {"lm_head.weight": "output.weight"}
 LAYER_NORM_EPSILONS = ("layer_norm_eps", "norm_epsilon", "norm_eps")
 
@@ -540,6 +545,7 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "HunYuanDenseV1ForCausalLM": (MODEL_ARCH.HUNYUAN_DENSE, as_stored, nothing),
     "HunYuanMoEV1ForCausalLM": (MODEL_ARCH.HUNYUAN_MOE, as_stored, mixture_twins.add_routing),
     "MiniMaxM2ForCausalLM": (MODEL_ARCH.MINIMAXM2, as_stored, mixture_twins.add_routing),
+    "MiMoV2FlashForCausalLM": (MODEL_ARCH.MIMO2, as_stored, mixture_twins.add_mimo2),
     "ExaoneMoeForCausalLM": (MODEL_ARCH.EXAONE_MOE, as_stored, mixture_twins.add_exaone_moe),
     "DeepseekV2ForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
     "DeepseekV3ForCausalLM": (MODEL_ARCH.DEEPSEEK2, as_stored, mixture_twins.add_latents),
@@ -549,6 +555,10 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "GPT2LMHeadModel": (MODEL_ARCH.GPT2, gpt_twins.transposed, nothing),
     "GPTNeoXForCausalLM": (MODEL_ARCH.GPTNEOX, gpt_twins.ungrouped, gpt_twins.add_parallel_residual),
     "FalconForCausalLM": (MODEL_ARCH.FALCON, gpt_twins.ungrouped, nothing),
+    "BloomForCausalLM": (MODEL_ARCH.BLOOM, gpt_twins.ungrouped, nothing),
+    "MptForCausalLM": (MODEL_ARCH.MPT, as_stored, gpt_twins.add_mpt),
+    "JAISLMHeadModel": (MODEL_ARCH.JAIS, gpt_twins.scaled_of_jais, gpt_twins.add_jais),
+    "BaichuanForCausalLM": (MODEL_ARCH.BAICHUAN, adjacent_pairs, nothing),
     "ApertusForCausalLM": (MODEL_ARCH.APERTUS, as_stored, nothing),
     "Qwen3NextForCausalLM": (MODEL_ARCH.QWEN3NEXT, norms_of_hybrids_with_one, add_delta_nets),
     "Qwen3_5ForCausalLM": (MODEL_ARCH.QWEN35, norms_of_hybrids_with_one, add_delta_nets),
@@ -608,6 +618,10 @@ def with_gguf_names(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]
         tensors = gemma_twins.with_joined_streams(tensors)
     if config["model_type"] == "internlm2":
         tensors = gpt_twins.with_split_qkv(tensors, config)
+    if config["model_type"] == "bloom":
+        tensors = {name.removeprefix("transformer."): values for name, values in tensors.items()}
+    if config["model_type"] == "baichuan":
+        tensors = gpt_twins.with_unpacked_qkv(tensors)
     if config.get("architectures") == ["BailingMoeForCausalLM"]:
         tensors = mixture_twins.with_split_qkv(tensors, config)
     if config["model_type"] in ("plamo2", "plamo3"):
@@ -634,14 +648,14 @@ def write_gguf(
     config = plamo_twins.with_usual_names(gemma_twins.with_full_heads(mixture_twins.with_usual_names(config)))
     if "moe" in config.get("layers_block_type", ()):
         architecture = MODEL_ARCH.NEMOTRON_H_MOE
-    if config["model_type"] in ("gpt2", "gpt_bigcode", "gpt_neox", "falcon"):
+    if config["model_type"] in ("gpt2", "gpt_bigcode", "gpt_neox", "falcon", "bloom", "mpt", "jais"):
         config = gpt_twins.with_usual_names(config)
     if name == "KimiLinearForCausalLM":
         config = mixture_twins.with_usual_names_of_kimi(config)
         tensors = mixture_twins.with_delta_attention(tensors)
     if name in mixture_twins.LATENT:
         tensors = mixture_twins.with_latent_heads(tensors, config)
-    num_ahead = name == "Glm4MoeForCausalLM"
+    num_ahead = name in ("Glm4MoeForCausalLM", "MiMoV2FlashForCausalLM")
     # The gguf package does not know this architecture yet, whose tensors have the names of another one's.
     stated = "deepseek32" if name == "DeepseekV32ForCausalLM" else MODEL_ARCH_NAMES[architecture]
     writer = GGUFWriter(path, stated)
@@ -666,7 +680,7 @@ def write_gguf(
         writer.add_layer_norm_eps(next(config[key] for key in LAYER_NORM_EPSILONS if key in config))
     if "head_dim" in config and "num_attention_heads" in config and not is_latent:
         writer.add_key_length(config["head_dim"])
-        writer.add_value_length(config["head_dim"])
+        writer.add_value_length(config.get("v_head_dim", config["head_dim"]))
     add_rotary_of(writer, config)
     extra(writer, config)
     add_more(writer)
@@ -679,11 +693,7 @@ def write_gguf(
         of_text = name.replace("language_model.", "").replace("text_model.", "")
         of_text = of_text.replace("e_score_correction_bias", "e_score_correction.bias")
         of_text = of_text.replace(".expert_bias", ".expert_bias.bias")
-        of_text = (
-            f"{of_text}.weight"
-            if of_text.endswith((".experts.gate_up_proj", ".experts.down_proj", "layer_scalar", "_output_scale"))
-            else of_text
-        )
+        of_text = f"{of_text}.weight" if of_text.endswith(WITHOUT_SUFFIX) else of_text
         # The table of names leaves out the output matrix of architectures that are published without one.
         stored = names.get_name(of_text, try_suffixes=(".weight", ".bias")) or OUTPUT.get(of_text)
         stored = name if name.startswith("blk.") else stored

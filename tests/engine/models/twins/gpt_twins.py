@@ -11,7 +11,8 @@ from gguf import GGUFWriter
 _USUAL_NAMES = {
     "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
     "n_positions": "max_position_embeddings", "n_inner": "intermediate_size", "layer_norm_epsilon": "layer_norm_eps",
-    "num_kv_heads": "num_key_value_heads", "ffn_hidden_size": "intermediate_size",
+    "num_kv_heads": "num_key_value_heads", "ffn_hidden_size": "intermediate_size", "d_model": "hidden_size",
+    "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads", "max_seq_len": "max_position_embeddings",
 }  # fmt: skip
 
 
@@ -21,6 +22,10 @@ def with_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
     if config["model_type"] == "falcon" and config["multi_query"] and not config["new_decoder_architecture"]:
         usual["num_key_value_heads"] = 1
     usual.setdefault("num_key_value_heads", usual["num_attention_heads"])
+    if config["model_type"] in ("bloom", "mpt"):
+        usual["intermediate_size"] = 4 * usual["hidden_size"]
+    if config["model_type"] == "bloom":
+        usual["max_position_embeddings"] = config.get("seq_length", usual["hidden_size"])
     return usual
 
 
@@ -39,6 +44,37 @@ def ungrouped(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.nd
     groups = values.reshape(num_groups, num_heads // num_groups + 2, head_dim, *values.shape[1:])
     parts = np.split(groups, [num_heads // num_groups, num_heads // num_groups + 1], axis=1)
     return np.concatenate([part.reshape(-1, *values.shape[1:]) for part in parts])
+
+
+def scaled_of_jais(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
+    """Matrices as [outputs, inputs], and those of embeddings and logits times the scales, which files do not have."""
+    if name.endswith("wte.weight"):
+        return values * np.float32(config["mup_embeddings_scale"])
+    if name == "lm_head.weight":
+        return values * np.float32(config["mup_output_alpha"] * config["mup_width_scale"])
+    return transposed(name, values, config)
+
+
+def add_mpt(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_clamp_kqv(config["attn_config"]["clip_qkv"])
+    writer.add_max_alibi_bias(config["attn_config"]["alibi_bias_max"])
+
+
+def add_jais(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    writer.add_max_alibi_bias(8.0)
+
+
+def with_unpacked_qkv(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Of Baichuan: queries, keys and values by themselves."""
+    changed: dict[str, np.ndarray] = {}
+    for name, values in tensors.items():
+        if ".W_pack." not in name:
+            changed[name] = values
+            continue
+        changed |= {
+            name.replace("W_pack", f"{kind}_proj"): part for kind, part in zip("qkv", np.split(values, 3), strict=True)
+        }
+    return changed
 
 
 def with_split_qkv(tensors: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:

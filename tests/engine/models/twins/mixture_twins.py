@@ -65,6 +65,25 @@ def add_glm4_moe(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_tensor(f"blk.{config['num_hidden_layers']}.nextn.eh_proj.weight", np.zeros((size, 2 * size), np.float32))
 
 
+def add_mimo2(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Which layers have no experts is seen from the tensors. The last layer predicts several tokens at once."""
+    add_routing(writer, {key: value for key, value in config.items() if key != "mlp_layer_types"})
+    writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID)
+    writer.add_nextn_predict_layers(1)
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern([*(kind == "sliding_attention" for kind in config["layer_types"]), True])
+    writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
+    writer.add_float32("mimo2.attention.value_scale", config["attention_value_scale"])
+    size = config["hidden_size"]
+    writer.add_tensor(f"blk.{config['num_hidden_layers']}.nextn.eh_proj.weight", np.zeros((size, 2 * size), np.float32))
+
+
+def kv_heads_of_mimo2(config: Mapping[str, Any]) -> list[int]:
+    """Of each layer, and of the one behind them: twice as many where there is a window."""
+    size = config["num_key_value_heads"]
+    return [*(2 * size if kind == "sliding_attention" else size for kind in config["layer_types"]), 2 * size]
+
+
 def add_exaone_moe(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     add_routing(writer, config)
     writer.add_sliding_window(config["sliding_window"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from importlib.resources import files
 
@@ -64,14 +66,28 @@ async def test_a_page_names_one_script_and_one_style_sheet_that_may_be_kept(serv
 
 
 @pytest.mark.parametrize("path", ["/", "/?modules"])
-async def test_what_the_script_asks_first_is_asked_with_the_page_where_no_key_is_needed(
+async def test_what_the_script_wants_first_comes_with_the_page_or_is_asked_beside_it(
     start_server: StartServer, path: str
 ) -> None:
-    for keys, asked in (((), ["readiness", "v1/models"]), (("sk-client-1",), ["readiness"])):
-        server = await start_server(api_keys=keys)
+    async def page_of(server: RunningServer) -> tuple[list[str], str, str]:
         async with server.http.get(server.url + path) as response:
-            page = await response.text()
-        assert re.findall(r'<link rel="preload" href="([^"]+)" as="fetch" crossorigin>', page) == asked
+            page, etag = await response.text(), response.headers["ETag"]
+        (state,) = re.findall(r'<meta id="state" content="([^"]*)">', page)
+        asked = re.findall(r'<link rel="preload" href="([^"]+)" as="fetch" crossorigin>', page)
+        return asked, html.unescape(state), etag
+
+    server = await start_server()
+    asked, state, etag = await page_of(server)
+    assert (asked, json.loads(state)["data"]) == ([], (await server.get("/v1/models"))[1]["data"])
+    assert (await page_of(server))[2] == etag
+    await server.engine.client.lifecycle.pause()
+    assert json.loads((await page_of(server))[1])["data"][0]["state"] == "paused"  # what is told is never old
+    assert (await page_of(await start_server(api_keys=("sk-client-1",))))[:2] == (["readiness"], "")
+
+
+def test_a_page_of_a_server_that_is_not_ready_asks_for_its_state() -> None:
+    page = Playground().page("index.html", is_plain=False, is_open=True)
+    assert re.findall(rb'rel="preload" href="([^"]+)"', page.body) == [b"readiness", b"v1/models"]
 
 
 async def test_a_name_without_its_digest_is_asked_for_each_time(server: RunningServer) -> None:
@@ -174,6 +190,15 @@ async def test_only_our_own_scripts_run_in_the_page(server: RunningServer, path:
     ]
     async with server.http.get(server.url + path, headers={"If-None-Match": etag}) as response:
         assert response.headers["Content-Security-Policy"].split("; ") == directives
+
+
+async def test_the_frame_of_a_preview_can_reach_nothing(server: RunningServer) -> None:
+    for name in ("index.html", "preview.js"):
+        async with server.http.get(f"{server.url}/static/preview/{name}") as response:
+            directives = response.headers["Content-Security-Policy"].split("; ")
+        assert directives[0] == "default-src 'none'"
+        assert "script-src 'self'" in directives
+        assert "sandbox allow-scripts" in directives  # also where somebody opens it by itself
 
 
 def test_the_page_has_nothing_inline() -> None:

@@ -156,6 +156,22 @@ async def test_raw_scores_and_documents_on_demand(reranker: RunningServer) -> No
     assert answer["results"][0]["document"] == {"text": "dddd"}
 
 
+async def test_texts_are_ranked_in_the_form_of_text_embeddings_inference(reranker: RunningServer) -> None:
+    texts = {"query": "q", "texts": ["b", "dddd", "ccc"]}
+    for path in ("/rerank", "/v1/rerank"):
+        status, answer = await reranker.post(path, texts)
+        assert (status, answer) == (200, [{"index": i, "score": sigmoid(s)} for i, s in ((1, 1), (2, 0), (0, -2))])
+    _, answer = await reranker.post("/rerank", {**texts, "raw_scores": True, "return_text": True, "top_n": 1})
+    assert answer == [{"index": 1, "score": 1.0, "text": "dddd"}]
+    long = {"query": "q", "texts": ["d" * 10_000]}
+    assert (await reranker.post("/rerank", long))[0] == 400
+    status, answer = await reranker.post("/rerank", {**long, "truncate": True})
+    assert (status, len(answer)) == (200, 1)
+    for body, param in (({"query": "q", "texts": []}, "texts"), ({**texts, "return_text": 1}, "return_text")):
+        status, answer = await reranker.post("/rerank", body)
+        assert (status, answer["error"]["param"]) == (400, param)
+
+
 @pytest.mark.parametrize(
     ("more", "num_tokens"),
     [({"truncate_prompt_tokens": 9}, 9), ({"max_tokens_per_doc": 4}, 6), ({"truncate_prompt_tokens": -1}, LIMIT)],
@@ -297,3 +313,20 @@ async def test_ollama_cuts_long_texts_unless_it_must_not(start_server: StartServ
     assert (status, answer["prompt_eval_count"]) == (200, LIMIT)
     assert (await server.post("/api/embed", {**body, "truncate": False}))[0] == 400
     assert (await server.post("/api/embeddings", {"model": "fake", "prompt": "x" * (LIMIT + 1)}))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/score", {"text_1": "", "text_2": "b"}, "text_2"),
+        ("/score", {"queries": "a", "documents": ["b", ""]}, "documents"),
+        ("/v1/rerank", {"query": "a", "documents": ["b", ""]}, "documents"),
+    ],
+)
+async def test_a_text_without_tokens_is_refused(
+    path: str, body: dict[str, Any], param: str, start_server: StartServer
+) -> None:
+    server = await start_server()  # a decoder, whose tokenizer adds nothing to a text
+    status, answer = await server.post(path, body)
+    assert (status, answer["error"]["param"]) == (400, param), answer
+    assert "a text without tokens" in answer["error"]["message"]

@@ -28,13 +28,13 @@ test("the figures in words", () => {
 });
 
 test("of an answer that is gone on with, what was measured stays and nothing is made up", () => {
-  const meter = new Meter(5000, { timeToFirstToken: 477, numTokens: 12 });
+  const meter = new Meter(5000, { timeToFirstToken: 477, numTokens: 12, isResumed: true, earlier: null });
   assert.deepEqual(describe(meter), ["first token 477 ms", "12 tokens"]);
   meter.add(30, 5040); // what came while the page was loaded
   meter.add(1, 5300);
   meter.correct(43);
   assert.deepEqual(describe(meter, "stop"), ["first token 477 ms", "43 tokens", "complete"]);
-  const unknown = new Meter(5000, { timeToFirstToken: null, numTokens: 0 });
+  const unknown = new Meter(5000, { timeToFirstToken: null, numTokens: 0, isResumed: true, earlier: null });
   unknown.add(1, 5010);
   assert.deepEqual(describe(unknown), ["1 token"]);
 });
@@ -50,4 +50,22 @@ test("a connection that was lost leaves no rate, and no time to a first token th
   early.interrupt();
   early.add(5, 1000);
   assert.equal(early.timeToFirstToken, null);
+});
+
+test("of an answer that another request continues, the figures are those of the whole", () => {
+  const first = new Meter(0);
+  first.add(1, 100);
+  first.add(9, 1100);
+  assert.deepEqual(first.measured, { numTokens: 10, numTimed: 9, milliseconds: 1000 });
+  const second = new Meter(60_000, { timeToFirstToken: 100, numTokens: 10, isResumed: false, earlier: first.measured });
+  assert.deepEqual(describe(second), ["first token 100 ms", "9.0 tokens/s", "10 tokens"]);
+  second.add(2, 60_400);
+  second.add(12, 61_400);
+  second.correct(14);
+  assert.deepEqual(describe(second, "stop"), ["first token 100 ms", "11 tokens/s", "24 tokens", "complete"]);
+  const unknown = { numTokens: 24, numTimed: 0, milliseconds: null };
+  const third = new Meter(0, { timeToFirstToken: 100, numTokens: 24, isResumed: false, earlier: unknown });
+  third.add(1, 10);
+  third.add(99, 1000);
+  assert.deepEqual(describe(third, "stop"), ["first token 100 ms", "124 tokens", "complete"]);
 });

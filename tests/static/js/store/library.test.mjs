@@ -115,3 +115,19 @@ test("a conversation that begins with a file alone is called after it", async ()
   conversation.tree.add(readNode({ id: "q", role: "user", content: "", attachments }));
   assert.equal(titleOf(conversation), "tide.png");
 });
+
+test("a copy has all of a conversation, or what leads to a message, and lives for itself", async () => {
+  const { library, made: [sky] } = await setUp();
+  const question = sky.tree.path()[0];
+  const written = makeAnswer({ id: "a", parent: question.id, model: "m", parameters: {}, transport: "sse", created: 3 });
+  Object.assign(written, { content: "Scatt", stream: { id: "s", place: "1" }, events: [event(1)] });
+  for (const node of [written, readNode({ id: "b", parent: "a", role: "user", content: "More?", created: 4 })]) sky.tree.add(node);
+  sky.allowedTools.push("time");
+  const whole = await library.load((await library.copy(sky)).id);
+  assert.deepEqual(whole.tree.path().map(({ content }) => content), ["Why is the sky blue?", "Scatt", "More?"]);
+  assert.deepEqual([whole.title, whole.allowedTools], ["Why is the sky blue? (copy)", []]);
+  const part = await library.load((await library.copy(sky, "a")).id);
+  assert.deepEqual(part.tree.path().map(({ id }) => id), [question.id, "a"]);
+  assert.deepEqual([part.tree.get("a").finish, part.tree.get("a").stream, part.tree.get("a").events.length], ["cut", null, 1]);
+  assert.deepEqual([written.finish, written.stream.id], [null, "s"]);
+});

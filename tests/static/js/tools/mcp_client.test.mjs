@@ -4,12 +4,13 @@ import test from "node:test";
 import { McpClient } from "../../../../static/js/tools/mcp_client.js";
 
 /** A server of the protocol behind `fetch`; `tools` are listed two on a page. */
-function stubServer({ tools = [], call = () => ({ content: [] }), events = false } = {}) {
+function stubServer({ tools = [], call = () => ({ content: [] }), events = false, capabilities = {}, offers = {} } = {}) {
   const seen = [];
   let session = "s-1";
   const answer = (message) => {
     const { id, method, params } = message;
-    if (method === "initialize") return { jsonrpc: "2.0", id, result: { protocolVersion: "2025-03-26", capabilities: {} } };
+    if (method === "initialize") return { jsonrpc: "2.0", id, result: { protocolVersion: "2025-03-26", capabilities } };
+    if (method in offers) return { jsonrpc: "2.0", id, result: offers[method](params) };
     if (method === "tools/list") {
       const begin = Number(params.cursor ?? 0);
       const nextCursor = begin + 2 < tools.length ? String(begin + 2) : undefined;
@@ -59,6 +60,31 @@ test("titles of a schema, which generators write, are not for the model; a prope
   const client = new McpClient({ name: "s", fetch: stubServer({ tools: [{ name: "find", inputSchema }] }).fetch });
   const [tool] = await client.listTools();
   assert.deepEqual(tool.inputSchema, { type: "object", properties: { title: { type: "string" } }, required: ["title"] });
+});
+
+test("prompts and resources are asked for where the server has them", async () => {
+  const offers = {
+    "prompts/list": ({ cursor }) => (cursor === undefined ? { prompts: [{ name: "greet" }, null], nextCursor: "2" } : { prompts: [{ name: "sum" }, {}] }),
+    "prompts/get": ({ name, arguments: args }) => ({ messages: [{ role: "assistant", content: { type: "text", text: `${name} ${args.who}` } }, { role: "x", content: [] }] }),
+  };
+  const server = stubServer({ capabilities: { prompts: {} }, offers });
+  const client = new McpClient({ name: "s", fetch: server.fetch });
+  assert.deepEqual(await client.listOffers(), { prompts: [{ name: "greet" }, { name: "sum" }], resources: [], templates: [] });
+  assert.ok(!server.seen.some(({ message }) => message.method.startsWith("resources")));
+  assert.deepEqual(await client.getPrompt("greet", { who: "you" }), [
+    { role: "assistant", content: [{ type: "text", text: "greet you" }] }, { role: "user", content: [] },
+  ]);
+  const readable = stubServer({
+    capabilities: { resources: {} },
+    offers: {
+      "resources/list": () => ({ resources: [{ uri: "a:/b", name: "b" }, {}] }),
+      "resources/templates/list": () => ({ resourceTemplates: [{ uriTemplate: "a:/{x}" }] }),
+      "resources/read": ({ uri }) => ({ contents: [{ uri, text: "t" }] }),
+    },
+  });
+  const other = new McpClient({ name: "s", fetch: readable.fetch });
+  assert.deepEqual(await other.listOffers(), { prompts: [], resources: [{ uri: "a:/b", name: "b" }], templates: [{ uriTemplate: "a:/{x}" }] });
+  assert.deepEqual(await other.readResource("a:/b"), [{ uri: "a:/b", text: "t" }]);
 });
 
 test("a session that the server has forgotten is begun anew", async () => {

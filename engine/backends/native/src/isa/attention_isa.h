@@ -101,7 +101,11 @@ inline PairLanes load_byte_pairs(const uint16_t* p) {
 }
 inline PairLanes broadcast_pair(const std::byte* p) { return broadcast_half_word(p); }
 inline PairLanes add_products(PairLanes sum, PairLanes a, PairLanes b) {
+#ifdef __AVXVNNI__
+  return _mm256_dpwssd_avx_epi32(sum, a, b);
+#else
   return add_half_ints(sum, _mm256_madd_epi16(a, b));
+#endif
 }
 // A sum stands in its register here: GCC would add up in another order, for which it has too few registers.
 inline void settle(PairLanes& sum) { asm volatile("" : "+x"(sum)); }

@@ -1,4 +1,5 @@
-// Sixteen lanes as two vectors of eight, on AVX2 with FMA and F16C (Haswell, Zen and later).
+// Sixteen lanes as two vectors of eight, on AVX2 with FMA and F16C (Haswell, Zen and later), and AVX-VNNI where it is there
+// (Alder Lake, Zen 5 and later).
 #pragma once
 
 #include <immintrin.h>
@@ -207,6 +208,9 @@ inline int32_t word_at(const void* p) {
 template <bool kSmall>  // the unsigned bytes are below 128
 inline Ints dot4(Ints a, Words bytes, const void* b) {
   const __m256i other = _mm256_set1_epi32(word_at(b));
+#ifdef __AVXVNNI__
+  return {_mm256_dpbusd_avx_epi32(a.low, bytes.low, other), _mm256_dpbusd_avx_epi32(a.high, bytes.high, other)};
+#else
   const auto dot = [&](__m256i x) {
     if constexpr (kSmall) {  // a sum of two products fits into 16 bits
       return _mm256_madd_epi16(_mm256_maddubs_epi16(x, other), _mm256_set1_epi16(1));
@@ -218,6 +222,7 @@ inline Ints dot4(Ints a, Words bytes, const void* b) {
     }
   };
   return {_mm256_add_epi32(a.low, dot(bytes.low)), _mm256_add_epi32(a.high, dot(bytes.high))};
+#endif
 }
 
 // Eight lanes, for loops that need more registers than there are of sixteen.
@@ -236,6 +241,13 @@ inline HalfWords high_lanes(Words x) { return x.high; }
 inline HalfWords load_half_words(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 inline HalfWords broadcast_half_int(int32_t x) { return _mm256_set1_epi32(x); }
 inline HalfWords broadcast_half_word(const void* p) { return _mm256_set1_epi32(word_at(p)); }
+#ifdef __AVXVNNI__
+// Four products a lane, of unsigned bytes with int8, added to `a`.
+#define EAGRE_HAS_HALF_DOTS
+inline HalfWords dot4_half(HalfWords a, HalfWords bytes, HalfWords others) {
+  return _mm256_dpbusd_avx_epi32(a, bytes, others);
+}
+#endif
 inline HalfWords magnitudes(HalfWords bytes) { return _mm256_abs_epi8(bytes); }  // of int8, as unsigned bytes
 // int8, negated where another int8 is negative, and 0 where that is 0.
 inline HalfWords with_signs(HalfWords bytes, HalfWords others) { return _mm256_sign_epi8(bytes, others); }

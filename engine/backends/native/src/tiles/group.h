@@ -64,6 +64,9 @@ struct IntegerGroup {
   [[gnu::always_inline]] void store_unpacked(UnpackedGroup& group) const {
     EAGRE_UNROLL(8)
     for (int i = 0; i < kVectorsOfBytes; ++i) store_words(group.numbers + 64 * i, numbers[i]);
+    store_factors(group);
+  }
+  [[gnu::always_inline]] void store_factors(UnpackedGroup& group) const {
     for (int part = 0; part < kParts; ++part) {
       store(group.scales[part], scales[part]);
       if constexpr (kHasMinima) store(group.minima[part], minima[part]);
@@ -99,8 +102,10 @@ class BlockReader {
       group.scales[0] = scale_;
       if constexpr (kLayout.has_minima) group.minima[0] = minimum_;
     }
-    read_numbers(block_ + numbers_offset(F) + index * group_bytes(F), group, std::make_index_sequence<kVectorsOfBytes>());
+    read_numbers(numbers(index), group, std::make_index_sequence<kVectorsOfBytes>());
   }
+
+  const std::byte* numbers(int index) const { return block_ + numbers_offset(F) + index * group_bytes(F); }
 
  private:
   template <size_t... kVectors>

@@ -21,20 +21,29 @@
 
 namespace eagre {
 
+#ifdef EAGRE_HAS_HALF_DOTS
+constexpr bool kHasHalfDots = true;
+#else
+constexpr bool kHasHalfDots = false;
+#endif
+
 // How the numbers of a part of a group are multiplied: as unsigned bytes, or, where the zero point is 128, as magnitude and
-// sign. Where 16 bits hold the sum of several products, so many are added up before they are widened.
+// sign. Where 16 bits hold the sum of several products, so many are added up before they are widened. Where one instruction
+// adds products up in 32 bits, none of this matters.
 template <Format F>
 struct QuadKind {
   static constexpr Layout kLayout = layout_of(F);
   static constexpr int kBits = bits_of_number(F);
-  static constexpr bool kIsSigned = kBits == 8 && !kLayout.has_minima && kLayout.zero_point == 128;
-  static constexpr bool kIsHere = kBits < 8 || kIsSigned;
+  static constexpr bool kIsSigned = !kHasHalfDots && kBits == 8 && !kLayout.has_minima && kLayout.zero_point == 128;
+  static constexpr bool kIsHere = kHasHalfDots || kBits < 8 || kIsSigned;
   static constexpr int kVectors = kVectorsOfBytes / kLayout.parts;  // of a part
   // A product is the sum of two, of numbers below 2^kBits and of the bytes of a row.
   static constexpr int kMostAtOnce = 32767 / (2 * static_cast<int>(kMostByte) * ((1 << kBits) - 1));
   static constexpr int kAtOnce = kMostAtOnce >= kVectors ? kVectors : kMostAtOnce >= 4 ? 4 : kMostAtOnce >= 2 ? 2 : 1;
   // Sums of 16 bits take as many registers again, where they are not those of a whole part.
-  static constexpr int kRowsAtOnce = kAtOnce == kVectors || kAtOnce == 1 ? 4 : 2;
+  static constexpr int kRowsAtOnce = kHasHalfDots || kAtOnce == kVectors || kAtOnce == 1 ? 4 : 2;
+  static constexpr bool kAddsRowSums = !kLayout.has_minima && !kIsSigned;  // they take the zero point from the products
+  static constexpr bool kIsUnpacked = kLayout.low_bits < 8 || kIsSigned;   // or the numbers are multiplied as they lie
 };
 
 // So many groups are unpacked at a time, at most: with as many groups of a block of rows they fit the first cache.
@@ -59,10 +68,24 @@ struct NumbersInRegisters {
   }
 };
 
-// The sums of the products of a part of a group with the N rows from `values` on.
+// The sums of the products of a part of a group with the N rows from `values` on, and of what is in `dots` where
+// kHasHalfDots.
 template <class Kind, int N, class Numbers>
 [[gnu::always_inline]] inline void multiply_part(const Numbers& numbers, int part, const int8_t* values,
                                                  HalfWords (&dots)[N][2]) {
+#ifdef EAGRE_HAS_HALF_DOTS
+  EAGRE_UNROLL(8)
+  for (int v = part * Kind::kVectors; v < (part + 1) * Kind::kVectors; ++v) {
+    HalfWords low, high;
+    numbers.read(v, low, high);
+    EAGRE_UNROLL(4)
+    for (int r = 0; r < N; ++r) {
+      const HalfWords word = broadcast_half_word(values + r * kGroup + 4 * v);
+      dots[r][0] = dot4_half(dots[r][0], low, word);
+      dots[r][1] = dot4_half(dots[r][1], high, word);
+    }
+  }
+#else
   constexpr int kAtOnce = Kind::kAtOnce;
   const int begin = part * Kind::kVectors, end = begin + Kind::kVectors;
   EAGRE_UNROLL(8)
@@ -95,6 +118,7 @@ template <class Kind, int N, class Numbers>
       }
     }
   }
+#endif
 }
 
 // Adds the products of a group with the N rows from `first` on to their totals.
@@ -106,7 +130,14 @@ template <class Kind, int N, class Numbers>
   constexpr int kHalfTile = kTile / 2;
   EAGRE_UNROLL(2)
   for (int part = 0; part < kLayout.parts; ++part) {
+    const int32_t* const row_sums = rows.sums + first * kLayout.parts + part;  // one for each row
     HalfWords dots[N][2];
+    if constexpr (kHasHalfDots) {
+      EAGRE_UNROLL(4)
+      for (int r = 0; r < N; ++r) {
+        dots[r][0] = dots[r][1] = broadcast_half_int(Kind::kAddsRowSums ? row_sums[r * kLayout.parts] : 0);
+      }
+    }
     multiply_part<Kind>(numbers, part, rows.values + first * kGroup, dots);
     EAGRE_UNROLL(2)
     for (int half = 0; half < 2; ++half) {
@@ -115,10 +146,10 @@ template <class Kind, int N, class Numbers>
       if constexpr (kLayout.has_minima) minima = load_half(group_minima[part] + kHalfTile * half);
       EAGRE_UNROLL(4)
       for (int r = 0; r < N; ++r) {
-        const int32_t* const row_sum = rows.sums + (first + r) * kLayout.parts + part;
+        const int32_t* const row_sum = row_sums + r * kLayout.parts;
         float* const total = totals + (first + r) * kTile + kHalfTile * half;
         HalfWords dot = dots[r][half];
-        if constexpr (!kLayout.has_minima && !Kind::kIsSigned) dot = add_half_ints(dot, broadcast_half_int(*row_sum));
+        if constexpr (Kind::kAddsRowSums && !kHasHalfDots) dot = add_half_ints(dot, broadcast_half_int(*row_sum));
         HalfFloats sum = fma_half(to_half_floats(dot), mul_half(scales, rows.scales[first + r]), load_half(total));
         if constexpr (kLayout.has_minima) {
           float of_row;
@@ -132,12 +163,13 @@ template <class Kind, int N, class Numbers>
 }
 
 template <class Kind, int R>
-[[gnu::always_inline]] inline void add_in_quads(const UnpackedGroup& group, const RowGroups& rows, float* totals) {
+[[gnu::always_inline]] inline void add_in_quads(const NumbersInMemory& numbers, const UnpackedGroup& group,
+                                                const RowGroups& rows, float* totals) {
   constexpr int kRowsAtOnce = R < Kind::kRowsAtOnce ? R : Kind::kRowsAtOnce;
   static_assert(R % kRowsAtOnce == 0);
   EAGRE_NO_UNROLL
   for (int first = 0; first < R; first += kRowsAtOnce) {
-    add_to_rows<Kind, kRowsAtOnce>(NumbersInMemory{group.numbers}, group.scales, group.minima, rows, first, totals);
+    add_to_rows<Kind, kRowsAtOnce>(numbers, group.scales, group.minima, rows, first, totals);
   }
 }
 
@@ -171,14 +203,17 @@ template <Format F, int R>
       if constexpr (R == 1) {
         typename BlockReader<F>::Group group;
         read_group(reader, i, group);
-        for (int part = 0; part < layout_of(F).parts; ++part) {
-          store(unpacked.scales[part], group.scales[part]);
-          if constexpr (layout_of(F).has_minima) store(unpacked.minima[part], group.minima[part]);
-        }
+        group.store_factors(unpacked);
         add_to_rows<QuadKind<F>, 1>(NumbersInRegisters{group.numbers}, unpacked.scales, unpacked.minima, rows, 0, totals);
-      } else {
+      } else if constexpr (QuadKind<F>::kIsUnpacked) {
         unpack_group(reader, i, unpacked);
-        add_in_quads<QuadKind<F>, R>(unpacked, rows, totals);
+        add_in_quads<QuadKind<F>, R>({unpacked.numbers}, unpacked, rows, totals);
+      } else {
+        typename BlockReader<F>::Group group;
+        reader.read(i, group);
+        group.store_factors(unpacked);
+        const NumbersInMemory numbers{reinterpret_cast<const uint8_t*>(reader.numbers(i))};
+        add_in_quads<QuadKind<F>, R>(numbers, unpacked, rows, totals);
       }
       rows.advance<R, layout_of(F).parts>();
     }
@@ -192,7 +227,7 @@ template <class Kind, int R>
                                                     float* totals, const std::byte* ahead, size_t ahead_bytes) {
   for (int g = 0; g < num_groups; ++g, ahead += ahead_bytes) {
     for (size_t line = 0; line < ahead_bytes; line += 64) prefetch_later(ahead + line);
-    add_in_quads<Kind, R>(groups[g], rows, totals);
+    add_in_quads<Kind, R>({groups[g].numbers}, groups[g], rows, totals);
     rows.advance<R, Kind::kLayout.parts>();
   }
 }

@@ -1,7 +1,7 @@
 /** The calls of answers: which tool runs them, with or without a question, and what it gives back. */
 
-import { makeId } from "../store/library.js";
-import { words } from "../words/words.js";
+import { makeId } from "../../store/library.js";
+import { words } from "../../words/words.js";
 
 export class ToolCalls {
   #deps;
@@ -11,7 +11,7 @@ export class ToolCalls {
    * @param {import("./conversation_tools.js").ConversationTools} tools
    * @param {{shown: () => object, added: (conversation: object, nodes: object[]) => void, offered: (node: object) => void,
    *   answer: (conversation: object, parent: object) => Promise<unknown>, save: (conversation: object) => void,
-   *   toast: import("../page/toast.js").Toast}} deps `shown` is the conversation that is shown, `added` hears of results,
+   *   toast: import("../../page/toast.js").Toast}} deps `shown` is the conversation that is shown, `added` hears of results,
    *   `offered` of calls that can be run from now on, or have their results, and `answer` asks for the answer to results
    */
   constructor(tools, deps) {
@@ -28,6 +28,7 @@ export class ToolCalls {
       isAllowed: (call) => this.#tools.isAllowed(shown(), call),
       allow: (call) => this.#allow(shown(), call),
       run: (call) => this.#tools.run(shown(), call),
+      isRunning: (call) => this.#tools.isRunning(call),
       resultsOf: (node) => shown().tree.childrenOf(node.id).filter(({ role }) => role === "tool"),
     };
   }
@@ -46,21 +47,24 @@ export class ToolCalls {
     const last = conversation.tree.path().at(-1);
     if (last?.role !== "assistant" || last.finish !== "tool_calls" || conversation.toolSources.length === 0) return;
     await this.#tools.addTo({}, conversation);
-    if (conversation === this.#deps.shown()) this.#deps.offered(last);
+    this.#show(conversation, last);
   }
 
   /** Runs the calls of an answer, where the reader has allowed all of these tools. */
   async run(conversation, node) {
     if (!this.#tools.knows(conversation)) await this.offer(conversation); // the answer began before a reload
     if (!this.#tools.runsAlone(conversation, conversation.tree.pathTo(node.id))) return;
+    const running = Promise.all(node.toolCalls.map(async (call) => {
+      const { text } = await this.#tools.run(conversation, call);
+      return { id: call.id, content: text };
+    }));
+    this.#show(conversation, node); // calls that run are not offered
     let results;
     try {
-      results = await Promise.all(node.toolCalls.map(async (call) => {
-        const { text } = await this.#tools.run(conversation, call);
-        return { id: call.id, content: text };
-      }));
+      results = await running;
     } catch {
-      return; // the reader has stopped them
+      this.#show(conversation, node); // the reader has stopped them, and may run them again
+      return;
     }
     const isLast = conversation.tree.path().at(-1) === node; // or the conversation has gone on meanwhile
     if (isLast && !conversation.isGone) await this.#answer(conversation, node, results);
@@ -75,8 +79,12 @@ export class ToolCalls {
       return conversation.tree.add(tool);
     });
     this.#deps.added(conversation, nodes);
-    if (conversation === this.#deps.shown()) this.#deps.offered(node); // calls that ran by themselves ask for nothing any more
+    this.#show(conversation, node); // calls that ran by themselves ask for nothing any more
     await this.#deps.answer(conversation, nodes.at(-1));
+  }
+
+  #show(conversation, node) {
+    if (conversation === this.#deps.shown()) this.#deps.offered(node);
   }
 
   #allow(conversation, { name }) {

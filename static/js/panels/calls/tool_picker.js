@@ -1,27 +1,32 @@
 /** The dialog in which a reader chooses where the tools of a conversation come from. */
 
-import { byId, make } from "../page/dom.js";
-import { words } from "../words/words.js";
+import { byId, make } from "../../page/dom.js";
+import { words } from "../../words/words.js";
 
 export class ToolPicker {
   #button = byId("chat-tools");
-  #changed;
   #conversation = null;
+  #deps;
   #dialog = byId("running-tools");
   #list = byId("tool-sources");
   #tools;
 
-  /** @param {import("./conversation_tools.js").ConversationTools} tools @param {(conversation: object) => void} changed */
-  constructor(tools, changed) {
+  /**
+   * @param {import("./conversation_tools.js").ConversationTools} tools
+   * @param {{changed: (conversation: object) => void, lost: () => void, attach: (files: File[]) => void,
+   *   insert: (messages: {role: string, text: string}[], files: File[]) => void}} deps `lost` hears that a part of the page
+   *   cannot be loaded
+   */
+  constructor(tools, deps) {
     this.#tools = tools;
-    this.#changed = changed;
+    this.#deps = deps;
     this.#button.disabled = true; // until there is a conversation
     this.#button.addEventListener("click", () => this.#open());
     this.#dialog.querySelector("[data-close]").addEventListener("click", () => this.#dialog.close());
     byId("tools-ask-again").addEventListener("click", () => {
       this.#conversation.allowedTools = [];
       this.#showAllowed();
-      changed(this.#conversation);
+      deps.changed(this.#conversation);
       this.#dialog.querySelector("[data-close]").focus();
     });
   }
@@ -36,13 +41,14 @@ export class ToolPicker {
 
   async #open() {
     const sources = await this.#tools.sources();
-    this.#list.replaceChildren(...sources.map(({ name }) => this.#item(name)));
+    this.#list.replaceChildren(...sources.map((source) => this.#item(source)));
     byId("tool-sources-none").hidden = sources.length > 1;
     this.#showAllowed();
     this.#dialog.showModal();
   }
 
-  #item(name) {
+  #item(source) {
+    const { name } = source;
     const item = make("li");
     const label = make("label");
     const box = make("input");
@@ -53,7 +59,24 @@ export class ToolPicker {
     const isOwn = name === "page";
     label.append(box, make("span", "", isOwn ? words.tools.page : name), make("span", "note", isOwn ? words.tools.pageNote : words.tools.server));
     item.append(label);
+    if (!isOwn) item.append(this.#offersOf(source));
     return item;
+  }
+
+  /** The prompts and resources of a server, which is asked for them when somebody looks. */
+  #offersOf(source) {
+    const part = make("details");
+    const list = make("div");
+    part.append(make("summary", "note", words.tools.offers), list);
+    const close = (use) => (...given) => {
+      this.#dialog.close();
+      use(...given);
+    };
+    const deps = { insert: close(this.#deps.insert), attach: close(this.#deps.attach) };
+    part.addEventListener("toggle", () => {
+      if (part.open) import("./server_offers.js").then(({ showOffers }) => showOffers(list, source, deps), this.#deps.lost);
+    });
+    return part;
   }
 
   #choose(name, isChosen) {
@@ -61,7 +84,7 @@ export class ToolPicker {
     conversation.toolSources = conversation.toolSources.filter((other) => other !== name);
     if (isChosen) conversation.toolSources.push(name);
     this.show(conversation);
-    this.#changed(conversation);
+    this.#deps.changed(conversation);
   }
 
   #showAllowed() {

@@ -3,20 +3,21 @@
  * field for what the tool gives back.
  */
 
-import { make } from "../page/dom.js";
-import { words } from "../words/words.js";
+import { make } from "../../page/dom.js";
+import { words } from "../../words/words.js";
 
 export class ToolCards {
   element = make("div", "calls");
   #node;
   #deps;
-  #cards = []; // {name, body, field, label, choice}
+  #cards = []; // {name, body, field, label, choice, isOurs, isRunning, isRun}: whether the reader runs it here, or it runs by itself
   #send = null;
 
   /**
    * @param {object} node
    * @param {{results: () => object[], send: (results: {id: string, content: string}[]) => void,
    *   runner: (call: object) => {source: string, tool: string}|null, isAllowed: (call: object) => boolean,
+   *   isRunning: (call: object) => boolean,
    *   allow: (call: object) => void, run: (call: object) => Promise<{text: string, isError: boolean}>}} deps
    */
   constructor(node, deps) {
@@ -54,9 +55,19 @@ export class ToolCards {
       this.#send.addEventListener("click", () => this.#sendAll());
       this.element.append(this.#send);
     }
-    for (const [index, call] of this.#node.toolCalls.entries()) {
-      if (this.#cards[index].choice === null && this.#deps.runner(call) !== null) this.#offer(this.#cards[index], call);
-    }
+    for (const [index, call] of this.#node.toolCalls.entries()) this.#showChoice(this.#cards[index], call);
+  }
+
+  /** A call that runs by itself says so; another one that the page can run is offered. */
+  #showChoice(card, call) {
+    if (card.isOurs || this.#deps.runner(call) === null) return;
+    const isRunning = this.#deps.isRunning(call);
+    if (card.choice !== null && isRunning === card.isRunning) return;
+    card.choice?.remove();
+    card.isRunning = isRunning;
+    this.#send.className = "quiet"; // the other way to go on
+    if (isRunning) card.label.before((card.choice = runningLine()));
+    else this.#offer(card, call);
   }
 
   #sendAll() {
@@ -83,16 +94,15 @@ export class ToolCards {
     });
     card.choice.append(run, always, make("span", "note", words.tools.from(this.#deps.runner(call).source)));
     card.label.before(card.choice);
-    this.#send.className = "quiet"; // the other way to go on
     if (this.#deps.isAllowed(call) && this.#node.toolCalls.length > 1) this.#run(card, call); // the others are asked for
   }
 
   /** Runs a call; the results go to the model when the last one is there, unless one was written by hand. */
   async #run(card, call) {
-    const line = make("p", "note", words.tools.running);
-    line.setAttribute("role", "status");
+    const line = runningLine();
     card.choice.replaceWith(line);
     card.choice = line;
+    card.isOurs = true;
     const { text, isError } = await this.#deps.run(call).catch((error) => ({ text: error.message, isError: true }));
     line.textContent = isError ? words.tools.failed : "";
     card.field.value = text;
@@ -116,8 +126,14 @@ export class ToolCards {
     label.hidden = field.hidden = true;
     card.append(head, body, label, field);
     this.element.append(card);
-    return { name, body, field, label, choice: null, isRun: false };
+    return { name, body, field, label, choice: null, isOurs: false, isRunning: false, isRun: false };
   }
+}
+
+function runningLine() {
+  const line = make("p", "note", words.tools.running);
+  line.setAttribute("role", "status");
+  return line;
 }
 
 function pretty(text) {

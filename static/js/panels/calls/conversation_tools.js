@@ -1,8 +1,6 @@
 /** The tools of conversations: which sources there are, what each conversation uses, and which tools run without a question. */
 
-import { BuiltinTools } from "../tools/builtin.js";
-import { McpClient } from "../tools/mcp_client.js";
-import { ToolBox } from "../tools/tool_box.js";
+import { ToolBox } from "../../tools/tool_box.js";
 
 const MOST_ROUNDS = 8; // of calls that run by themselves after one question
 
@@ -11,6 +9,7 @@ export class ConversationTools {
   #sources = null; // a promise of them
   #boxes = new WeakMap(); // conversation -> ToolBox
   #running = new WeakMap(); // conversation -> AbortController
+  #results = new WeakMap(); // call -> the promise of its result, while it runs
 
   /** @param {typeof fetch} fetch of paths of this page's server, with its key */
   constructor(fetch) {
@@ -57,8 +56,17 @@ export class ConversationTools {
     return roundsOf(path) <= MOST_ROUNDS;
   }
 
-  /** @returns {Promise<{text: string, isError: boolean}>} */
-  async run(conversation, call) {
+  /** Runs a call; whoever asks for one that runs already gets the same result. @returns {Promise<{text: string, isError: boolean}>} */
+  run(conversation, call) {
+    if (!this.#results.has(call)) this.#results.set(call, this.#run(conversation, call).finally(() => this.#results.delete(call)));
+    return this.#results.get(call);
+  }
+
+  isRunning(call) {
+    return this.#results.has(call);
+  }
+
+  async #run(conversation, call) {
     const control = this.#running.get(conversation) ?? new AbortController();
     this.#running.set(conversation, control);
     return (await this.#box(conversation)).run(call, { signal: control.signal });
@@ -71,6 +79,11 @@ export class ConversationTools {
   }
 
   async #list() {
+    const { BuiltinTools, McpClient } = await import("../../tools/sources.js").catch(() => ({}));
+    if (BuiltinTools === undefined) {
+      this.#sources = null; // the next one may have a server that is back
+      return [];
+    }
     const own = new BuiltinTools();
     try {
       const response = await this.#fetch("/v1/mcp");

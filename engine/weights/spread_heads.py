@@ -1,0 +1,80 @@
+"""Transforms of tensors that make all heads of a model equally many and equally wide."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from engine.weights.encodings import EncodedRows
+from engine.weights.tensors import TensorWrapper, Transform
+
+
+def spread_outputs(num_heads: int, width: int, wider: int, *, scale: float = 1.0) -> Transform:
+    """Makes `num_heads` heads of outputs of some that stand for several each, with zeros behind each up to `wider`."""
+    return partial(_SpreadOutputs, num_heads=num_heads, width=width, wider=wider, scale=scale)
+
+
+def spread_inputs(num_heads: int, width: int, wider: int) -> Transform:
+    """Puts zeros behind the inputs of each head of a matrix, up to `wider`."""
+    return partial(_SpreadInputs, num_heads=num_heads, width=width, wider=wider)
+
+
+@dataclass(frozen=True)
+class _SpreadOutputs(TensorWrapper):
+    num_heads: int
+    width: int
+    wider: int
+    scale: float
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A tensor of another number of rows keeps its shape, so that a check of shapes reports it."""
+        whole, count = self.stored.shape, self._num_stored
+        return (self.num_heads * self.wider, *whole[1:]) if count else whole
+
+    @property
+    def num_bytes(self) -> int:
+        return self.stored.num_bytes * self.shape[0] // max(1, self.stored.shape[0])
+
+    @property
+    def _num_stored(self) -> int:
+        """Heads of the tensor itself; 0 where it has another shape."""
+        count, rest = divmod(self.stored.shape[0], self.width) if self.stored.shape else (0, 1)
+        return 0 if rest or not count or self.num_heads % count else count
+
+    def float32(self) -> np.ndarray:
+        heads = self.stored.float32().reshape(self._num_stored, self.width, -1) * np.float32(self.scale)
+        wide = np.pad(heads, ((0, 0), (0, self.wider - self.width), (0, 0)))
+        return np.repeat(wide, self.num_heads // self._num_stored, axis=0).reshape(self.shape)
+
+    def encoded(self) -> EncodedRows | None:
+        encoded = self.stored.encoded() if self.wider == self.width and self.scale == 1.0 else None
+        if encoded is None or not self._num_stored:
+            return None
+        heads = np.repeat(np.arange(self._num_stored), self.num_heads // self._num_stored)
+        return encoded.taken((heads[:, None] * self.width + np.arange(self.width)).ravel())
+
+
+@dataclass(frozen=True)
+class _SpreadInputs(TensorWrapper):
+    num_heads: int
+    width: int
+    wider: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """A tensor of another number of columns keeps its shape, so that a check of shapes reports it."""
+        whole = self.stored.shape
+        is_fitting = len(whole) == 2 and whole[1] == self.num_heads * self.width
+        return (whole[0], self.num_heads * self.wider) if is_fitting else whole
+
+    @property
+    def num_bytes(self) -> int:
+        return self.stored.num_bytes * self.wider // self.width
+
+    def float32(self) -> np.ndarray:
+        heads = self.stored.float32().reshape(self.stored.shape[0], self.num_heads, self.width)
+        return np.pad(heads, ((0, 0), (0, 0), (0, self.wider - self.width))).reshape(self.shape)
+
+    def encoded(self) -> EncodedRows | None:
+        return self.stored.encoded() if self.wider == self.width else None
