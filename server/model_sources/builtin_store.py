@@ -162,7 +162,7 @@ def stamp_of_folder(folder: Path) -> Path:
 
 
 def _has_files(folder: Path, model: BuiltinModel) -> bool:
-    """Whether a folder has all files of the model. They are read once; a stamp beside the folder says that they were."""
+    """Whether a folder has all files of the model. They are read once, as a stamp beside the folder then says."""
     stamp_file = stamp_of_folder(folder)
     try:
         if not has_sizes(folder, model):
