@@ -54,6 +54,9 @@ from engine.weights.loader import bytes_in_memory
 
 _LOG = logging.getLogger(__name__)
 _NATIVE_GRAIN = 16  # tokens that native products multiply together; of a tile they compute no padding beyond these
+# How long a start waits for the folder of pages, so that the first requests find theirs. Of a large model that is read
+# for the first time, the digest takes longer, and it opens later.
+_MOST_OPENING_SECONDS = 5.0
 
 
 class Engine:
@@ -226,6 +229,7 @@ class Engine:
             parts = page_parts(opened, config, backends, layout)
             engine._kv_offload = KVOffload(config, engine.pool, engine.runner.pages, files, parts)
             engine.scheduler.requests.prefixes.transfers = engine._kv_offload.transfers
+            engine._kv_offload.transfers.wait_until_open(_MOST_OPENING_SECONDS)
         return engine
 
     def make_loop(

@@ -67,7 +67,7 @@ async def attack(target: Target, attacks: dict[str, Attack], num_attackers: int,
                     await attacks[name](target)
             except TimeoutError:
                 target.ledger.fail(f"{name} was left hanging for {ATTACK_TIMEOUT:g} s")
-            except (aiohttp.ClientError, ConnectionError) as error:
+            except (aiohttp.ClientError, OSError) as error:  # a ConnectionError, or a socket not connected any more
                 target.ledger.note(name, type(error).__name__)
 
     await asyncio.gather(*(attacker() for _ in range(num_attackers)))

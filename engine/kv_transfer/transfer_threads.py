@@ -73,6 +73,12 @@ class TransferThreads:
 
         self.submit(task)
 
+    def wait_for_tasks(self, seconds: float) -> None:
+        """Waits at most so long until the tasks that were submitted are done."""
+        are_done = threading.Event()
+        self.submit(are_done.set)
+        are_done.wait(seconds)
+
     def request_load(self, job: PrefetchJob, index: int) -> None:
         """Has a page of a job loaded."""
         self._load_requests.put((job, index))

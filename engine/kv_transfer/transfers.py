@@ -92,6 +92,11 @@ class PageTransfers:
         if self._threads is not None:
             self._threads.open(make)
 
+    def wait_until_open(self, seconds: float) -> None:
+        """Waits at most so long until the connector is open, or cannot be opened."""
+        if self._threads is not None:
+            self._threads.wait_for_tasks(seconds)
+
     @property
     def connector(self) -> KVConnector | None:
         """None while there is none, or it is not open yet. May be read by any thread."""

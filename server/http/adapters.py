@@ -1,6 +1,7 @@
 """The routes that load and drop low-rank adapters at run time, as vLLM has them; they want an administrator's key."""
 
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -9,7 +10,9 @@ from server.http.admin import read_admin_body
 from server.http.entry.guard import LOAD_ADAPTER, UNLOAD_ADAPTER
 from server.http.entry.served import SERVED, in_memory
 from server.protocol.admin_requests import LoadAdapterBody, UnloadAdapterBody
-from server.protocol.errors import ApiError, invalid_value, shorten
+from server.protocol.errors import ApiError, invalid_value, shorten, unavailable
+from server.serving.served_model import ServedModel
+from server.serving.served_models import ServedModels
 from server.startup.logs import log
 
 MAX_NAME = 200  # characters
@@ -35,17 +38,12 @@ async def _load(request: web.Request) -> web.Response:
         raise invalid_value(
             f"lora_name is {shorten(name)}; it must have 1 to {MAX_NAME} visible characters", "lora_name"
         )
-    if any(name in each.own_names for each in served.all):
-        raise invalid_value(f"lora_name is {shorten(name)}, which is the name of a model", "lora_name")
-    other = next((each for each in served.all if each is not model and name in each.adapters), None)
-    if other is not None:
-        raise invalid_value(
-            f"lora_name is {shorten(name)}, which is the name of an adapter of {other.model_name}", "lora_name"
-        )
     if not body.lora_path:
         raise invalid_value('lora_path is ""; it must be a folder or file on the server\'s machine', "lora_path")
+    check = partial(_check_name, name, model, served)
+    check()
     async with nullcontext() if model.is_open else in_memory(served, model):
-        await model.adapters.load(name, Path(body.lora_path), in_place=body.load_inplace)
+        await model.adapters.load(name, Path(body.lora_path), in_place=body.load_inplace, check=check)
     log.info("admin", action="load_lora_adapter", adapter=shorten(name))
     return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
 
@@ -54,9 +52,23 @@ async def _unload(request: web.Request) -> web.Response:
     """POST /v1/unload_lora_adapter: serves an adapter no longer; requests that run keep it."""
     body = await read_admin_body(request, UnloadAdapterBody)
     served = request.app[SERVED]
-    model = next((each for each in served.all if body.lora_name in each.adapters), served.first)
+    taking = [each for each in served.all if each.settings.enable_lora]
+    model = next((each for each in served.all if body.lora_name in each.adapters), *(taking[:1] or [served.first]))
     if not model.settings.enable_lora:
         raise ApiError(f"the model {model.model_name} drops no adapters at run time", code="lora_disabled")
     model.adapters.remove(body.lora_name)
     log.info("admin", action="unload_lora_adapter", adapter=shorten(body.lora_name))
     return web.Response(text=f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
+
+
+def _check_name(name: str, model: ServedModel, served: ServedModels) -> None:
+    """Raises ApiError where a model is served no more, or cannot have an adapter of this name because of the others."""
+    if model not in served.all:
+        raise unavailable(f"the model {model.model_name} was just replaced or removed; try again", "not_loaded")
+    if any(name in each.own_names for each in served.all):
+        raise invalid_value(f"lora_name is {shorten(name)}, which is the name of a model", "lora_name")
+    other = next((each for each in served.all if each is not model and name in each.adapters), None)
+    if other is not None:
+        raise invalid_value(
+            f"lora_name is {shorten(name)}, which is the name of an adapter of {other.model_name}", "lora_name"
+        )

@@ -24,7 +24,7 @@ from server.http.pooling.embedding import embed
 from server.http.transport.json_body import json_response, send_whole
 from server.protocol.errors import unavailable
 from server.serving.served_model import ServedModel
-from server.startup.version import eagre_version
+from server.startup.version import system_fingerprint
 
 EMBEDDING, EMBEDDINGS, APPLY_TEMPLATE = "/embedding", "/embeddings", "/apply-template"
 UNLOAD = "/models/unload"
@@ -88,9 +88,12 @@ async def _show_properties(request: web.Request) -> web.Response:
         "chat_template": "",
         "bos_token": "",
         "eos_token": "",
-        "build_info": f"eagre {eagre_version()}",
+        "build_info": system_fingerprint(),
         "is_sleeping": model.is_open and model.engine_state is EngineState.ASLEEP,
     }
+    if name is None and len(served.all) > 1:
+        most = served.settings.models_max
+        body |= {"role": "router", "max_instances": len(served.all) if most is None else most, "models_autoload": True}
     if model.is_open and model.text_model.chat_template is not None:
         body["chat_template"] = model.text_model.chat_template.source
     return json_response(body)

@@ -12,7 +12,7 @@ from server.http.transport.json_body import json_response
 from server.media.picture import MAX_PICTURES
 from server.protocol.errors import without_folders
 from server.serving.adapters import ServedAdapter
-from server.serving.served_model import ServedModel
+from server.serving.served_model import ModelState, ServedModel
 from server.serving.served_models import Phase, ServedModels
 from server.serving.tasks import task_of
 from server.startup.model_task import Task
@@ -143,6 +143,7 @@ def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
         "created": served.started_at,
         "owned_by": "eagre",
         "state": model.state,
+        "status": _llama_cpp_status(model),
     }
     if model.loading_stage is not None:
         shape["loading_stage"] = model.loading_stage
@@ -177,6 +178,21 @@ def _shape(model: ServedModel, served: ServedModels) -> dict[str, Any]:
     if model.sampling_defaults:
         shape["sampling_defaults"] = dict(model.sampling_defaults)
     return shape
+
+
+def _llama_cpp_status(model: ServedModel) -> dict[str, Any]:
+    """The state in llama.cpp's words, by which its page and its clients load and unload models."""
+    match model.state:
+        case ModelState.READY | ModelState.PAUSED:
+            return {"value": "loaded"}
+        case ModelState.LOADING:
+            return {"value": "loading"}
+        case ModelState.ASLEEP if model.is_in_memory:
+            return {"value": "sleeping"}
+        case ModelState.FAILED:
+            return {"value": "unloaded", "failed": True}
+        case _:
+            return {"value": "unloaded"}
 
 
 def _shape_of_name(name: str, model: ServedModel, served: ServedModels) -> dict[str, Any]:

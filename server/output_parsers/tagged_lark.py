@@ -9,7 +9,15 @@ import orjson
 
 from server.output_parsers.families.glm import GLM
 from server.output_parsers.families.json_formats import QWEN_CODER
-from server.output_parsers.families.tagged_calls import DEEPSEEK_TAGS, DEEPSEEK_V32, MINIMAX, MINIMAX_TAGS, QWEN, Tags
+from server.output_parsers.families.tagged_calls import (
+    DEEPSEEK_TAGS,
+    DEEPSEEK_V32,
+    MINIMAX,
+    MINIMAX_TAGS,
+    QWEN,
+    SEED_OSS,
+    Tags,
+)
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 from server.output_parsers.reading.argument_types import ArgumentType, argument_type
 from server.protocol.tools import StrictCalls
@@ -18,6 +26,7 @@ Part: TypeAlias = str | dict[str, Any]  # text in Lark, or a JSON schema
 _GLM_TAGS = Tags("", "</tool_call>", "<arg_key>", "</arg_value>")
 _SHAPES: Mapping[str, tuple[Tags, str, str]] = {  # with what stands between a name and what follows it
     QWEN_CODER.name: (QWEN, ">", ">"),
+    SEED_OSS.name: (QWEN, ">", ">"),
     MINIMAX.name: (MINIMAX_TAGS, '">', '">'),
     DEEPSEEK_V32.name: (DEEPSEEK_TAGS, '">', '" string="{}">'),
     GLM.name: (_GLM_TAGS, "\n", "</arg_key>\n<arg_value>"),

@@ -16,6 +16,7 @@ from server.output_parsers.families.json_formats import (
     FUNCTIONARY,
     GRANITE,
     HERMES,
+    HUNYUAN,
     LLAMA,
     MISTRAL,
     NEMOTRON,
@@ -25,7 +26,7 @@ from server.output_parsers.families.json_formats import (
 from server.output_parsers.families.kimi import KIMI
 from server.output_parsers.families.lfm2 import LFM2
 from server.output_parsers.families.pythonic_calls import PYTHONIC
-from server.output_parsers.families.tagged_calls import DEEPSEEK_V32, MINIMAX
+from server.output_parsers.families.tagged_calls import DEEPSEEK_V32, MINIMAX, SEED_OSS
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 
 if TYPE_CHECKING:  # the settings know the names here, and `eagre serve --help` shall not wait for templates
@@ -40,6 +41,7 @@ TOOL_CALL_SYNTAXES: tuple[ToolCallSyntax, ...] = (
     DEEPSEEK,
     KIMI,
     MINIMAX,
+    SEED_OSS,
     GLM,
     GEMMA4,
     QWEN_CODER,
@@ -51,6 +53,7 @@ TOOL_CALL_SYNTAXES: tuple[ToolCallSyntax, ...] = (
     COHERE,
     APERTUS,
     LFM2,
+    HUNYUAN,
     HERMES,
     MISTRAL,
     LLAMA,

@@ -20,6 +20,8 @@ from server.router.replicas import no_replica
 from server.router.router import ROUTER, Router
 from server.startup.logs import log
 
+# For a call at one replica, whose disk may not answer: meanwhile no replica becomes ready.
+CALL_S = 600.0
 RESTORE_S = 60.0  # for one adapter, which is read from a disk; a replica that is silent for longer is asked anew
 
 Body = TypeVar("Body", LoadAdapterBody, UnloadAdapterBody)
@@ -99,7 +101,7 @@ async def _ask_each(replicas: Sequence[Replica], proxied: ProxyRequest) -> list[
 
     async def answer_of(replica: Replica) -> WholeAnswer | None:
         try:
-            return await ask(replica, proxied)
+            return await ask(replica, proxied, CALL_S)
         except ReplicaLost as lost:
             log_lost(replica, lost)
             replica.distrust(str(lost))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -145,11 +145,14 @@ class Adapters:
             adapter.used_at = time.monotonic()
             self._release(adapter)
 
-    async def load(self, name: str, path: Path, *, in_place: bool = False) -> None:
+    async def load(
+        self, name: str, path: Path, *, in_place: bool = False, check: Callable[[], None] = lambda: None
+    ) -> None:
         """Serves one more adapter, from a folder or file on the server's machine.
 
         Args:
             in_place: it may replace one of this name; requests that run keep that.
+            check: raises ApiError where the adapter cannot be served; it is called before and after the files are read.
 
         Raises:
             ApiError: the name is taken, the folder is no adapter of this model, or the server takes none.
@@ -157,12 +160,14 @@ class Adapters:
         engine = self._engine
         if engine is None:
             raise ApiError("the model is not loaded, so that it takes no adapters yet", status=503, code="not_loaded")
+        check()
         self._check_free(name, in_place=in_place)
         try:
             weights = await _read(engine, path)
         except ModelError as error:
             raise ApiError(f"the adapter cannot be used: {error}", param="lora_path", code="invalid_adapter") from error
-        self._check_free(name, in_place=in_place)  # another call may have taken the name meanwhile
+        check()  # another call may have taken the name meanwhile
+        self._check_free(name, in_place=in_place)
         old = self._by_name.get(name)
         adapter = self._by_name[name] = ServedAdapter(name, path, int(time.time()))
         if old is not None:

@@ -55,9 +55,8 @@ class Reconfiguration:
         """
         served, old = self._served, self._served.settings
         try:
-            new = await run_in_background(
-                self._read, name="eagre-settings"
-            )  # the end of the server does not wait for it
+            # The end of the server does not wait for it.
+            new = await run_in_background(self._read, name="eagre-settings")
             needing_restart = _needing_restart(old, new)
             settings = _with_old(new, old, needing_restart)
             each = list(settings_of_each(settings))

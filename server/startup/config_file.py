@@ -43,7 +43,8 @@ _PRESET_KEYS = frozenset({"model", "aliases", "sampling", "chat_template_kwargs"
 _VARIABLES = "default_chat_template_kwargs"  # a setting of JSON, which may be a table here
 
 _PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""
-_LONG_KEY = re.compile(rf"(?<![\w-])(?:{_PART}\.[ \t]*+){{{MAX_KEY_PARTS}}}")
+# A quote behind a backslash begins no part: a text full of them would be read from each of them to its end.
+_LONG_KEY = re.compile(rf"(?<![\w\\-])(?:{_PART}\.[ \t]*+){{{MAX_KEY_PARTS}}}")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")  # names that TOML needs no quotes for
 
 

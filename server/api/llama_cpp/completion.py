@@ -131,7 +131,7 @@ class LlamaCompletionWriter(AnswerWriter):
         if self._fields.is_prompt_only:
             reason, length = FinishReason.LENGTH, 0
         else:
-            length = -1 if request.max_tokens is None else request.max_tokens
+            length = -1 if request.default_max_tokens is None else request.default_max_tokens
         settings = settings_object(
             prompt.params[0], num_predicted=length, stops=request.stops, is_streamed=self._call.is_streamed
         )
@@ -146,7 +146,8 @@ class LlamaCompletionWriter(AnswerWriter):
             "tokens_evaluated": len(prompt.token_ids),
             "generation_settings": {**settings, "logit_bias": ending.biases, "lora": self._adapters},
             "has_new_line": "\n" in text,
-            "truncated": reason is FinishReason.LENGTH and length == -1,  # by the end of the context
+            # By the end of the context.
+            "truncated": reason is FinishReason.LENGTH and not 0 <= length <= self._num_predicted[index],
             "stop_type": _stop_type(reason, stop),
             "stopping_word": stop or "",
             "tokens_cached": ending.num_cached,
@@ -189,7 +190,10 @@ class LlamaCompletionCall(BodyCall):
     def __init__(self, body: LlamaCompletionRequest, prompts: Sequence[PromptSource]) -> None:
         self.fields = body
         adapters = tuple((each.id, each.scale) for each in body.lora or () if each.scale)
-        request = to_request(body, prompts, text_biases=body.text_biases, adapters=adapters)
+        length: dict[str, Any] = {}
+        if body.max_tokens is not None and body.max_tokens >= 1:  # at most as many as the context has room for
+            length = {"max_tokens": None, "default_max_tokens": body.max_tokens}
+        request = to_request(body, prompts, text_biases=body.text_biases, adapters=adapters, **length)
         super().__init__(request, body.request_id, body.ignored, body.stream is True)
 
     @classmethod

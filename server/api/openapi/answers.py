@@ -191,6 +191,7 @@ class ModelCard(BaseModel):
     owned_by: str
     root: str | None = None  # the model's own name, where `id` is an alias or a preset
     state: str
+    status: dict[str, Any]  # the state as llama.cpp names it, in `value`
     loading_stage: str | None = None
     max_model_len: int | None = None
     dtype: str | None = None

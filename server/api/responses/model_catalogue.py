@@ -51,4 +51,5 @@ def catalogue_entry(name: str, place: int, max_model_len: int | None, *, reasons
         "effective_context_window_percent": 95,
         "experimental_supported_tools": [],
         "input_modalities": ["text", "image"] if sees else ["text"],
+        "capabilities": ["completion", "multimodal"] if sees else ["completion"],  # llama.cpp's word
     }

@@ -59,9 +59,8 @@ class Playground:
         self.loaded: dict[str, StaticFile] = {}
         self._pages = dict[tuple[str, bool, bool], StaticFile]()
         self._texts = dict[tuple[str, bool], str]()
-        self._told = dict[
-            tuple[str, bool], tuple[str, StaticFile]
-        ]()  # the last state of each page, and the page with it
+        # The last state of each page, and the page with it.
+        self._told = dict[tuple[str, bool], tuple[str, StaticFile]]()
         for path, name in PAGES.items():
             plain = self._text(path).replace(_PEERS, _PEERS.replace('""', f'"{html.escape(" ".join(peers))}"'))
             for text, is_plain in ((plain, True), (self._bundled(plain, name), False)):

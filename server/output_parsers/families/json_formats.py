@@ -67,6 +67,11 @@ def nemotron(text: ToolCallReader) -> CharCoroutine:
     return (yield from text.literal("</TOOLCALL>", (yield from text.skip_space())))
 
 
+def hunyuan(text: ToolCallReader) -> CharCoroutine:
+    yield from text.call_objects((yield from text.skip_space()))
+    return (yield from text.literal("</tool_calls>", (yield from text.skip_space())))
+
+
 def cohere(text: ToolCallReader) -> CharCoroutine:
     """An array of objects with `tool_call_id`, `tool_name` and `parameters`."""
     yield from text.call_objects((yield from text.skip_space()))
@@ -117,6 +122,11 @@ PHI = ToolCallSyntax("phi4_mini_json", ("functools", "<|tool_call|>"), phi, temp
 NEMOTRON = ToolCallSyntax(
     "nemotron_json", ("<TOOLCALL>",), nemotron,
     template_marks=("<TOOLCALL>",), other_markers=("</TOOLCALL>",), strays=("</TOOLCALL>",),
+)  # fmt: skip
+_HUNYUAN = ("</tool_calls>", "<answer>", "</answer>")
+HUNYUAN = ToolCallSyntax(
+    "hunyuan_a13b", ("<tool_calls>",), hunyuan,
+    template_marks=("<tool_calls>",), other_markers=_HUNYUAN, strays=_HUNYUAN, frames_text=True,
 )  # fmt: skip
 _COHERE = ("<|END_ACTION|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>")
 COHERE = ToolCallSyntax(

@@ -40,6 +40,10 @@ def minimax(text: ToolCallReader) -> CharCoroutine:
     return (yield from _block(text, MINIMAX_TAGS, "</minimax:tool_call>"))
 
 
+def seed_oss(text: ToolCallReader) -> CharCoroutine:
+    return (yield from _block(text, QWEN, "</seed:tool_call>"))
+
+
 def deepseek_v32(text: ToolCallReader) -> CharCoroutine:
     return (yield from _block(text, DEEPSEEK_TAGS, text.begin.replace("<", "</")))
 
@@ -113,6 +117,10 @@ def tagged_value(text: ToolCallReader, kind: ArgumentType, end: str, *, is_padde
 MINIMAX = ToolCallSyntax(
     "minimax_m2", ("<minimax:tool_call>",), minimax,
     template_marks=("<minimax:tool_call>",), other_markers=("</minimax:tool_call>",), strays=("</minimax:tool_call>",),
+)  # fmt: skip
+SEED_OSS = ToolCallSyntax(
+    "seed_oss", ("<seed:tool_call>",), seed_oss,
+    template_marks=("<seed:tool_call>",), other_markers=("</seed:tool_call>",), strays=("</seed:tool_call>",),
 )  # fmt: skip
 _BLOCKS = tuple(f"<{_DSML}{name}>" for name in ("function_calls", "tool_calls"))
 _BLOCK_ENDS = tuple(block.replace("<", "</") for block in _BLOCKS)

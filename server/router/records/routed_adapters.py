@@ -14,7 +14,8 @@ class RoutedAdapters:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()  # of calls about adapters, and of replicas that become ready
         self._loaded: dict[str, LoadAdapterBody] = {}  # by name, in the order in which clients see them
-        self._dropped: dict[str, None] = {}  # names, in order; some of them were given at the start
+        self._new: set[str] = set()  # those of them whose names the replicas did not have before
+        self._dropped: dict[str, None] = {}  # other names, in order; some of them were given at the start
 
     def get(self, name: str) -> LoadAdapterBody | None:
         """The call that has loaded the adapter of this name."""
@@ -22,15 +23,21 @@ class RoutedAdapters:
 
     def add(self, body: LoadAdapterBody) -> None:
         """Notes that the replicas have loaded an adapter."""
-        self._loaded[body.lora_name] = body
+        name = body.lora_name
+        if name not in self._loaded and not body.load_inplace:
+            self._new.add(name)
+        self._loaded[name] = body
 
     def drop(self, name: str) -> None:
-        """Notes that the replicas serve an adapter no longer."""
+        """Notes that the replicas serve an adapter no longer; of a name that came while they ran nothing is left."""
         self._loaded.pop(name, None)
-        self._dropped[name] = None
+        if name in self._new:
+            self._new.discard(name)
+        else:
+            self._dropped[name] = None
 
     def calls(self) -> Iterator[LoadAdapterBody | UnloadAdapterBody]:
         """What a replica is told: first to drop, so that the order of the adapters is that of other replicas."""
-        for name in self._dropped:
+        for name in (*self._dropped, *(name for name in self._loaded if name in self._new)):
             yield UnloadAdapterBody(lora_name=name)
         yield from self._loaded.values()

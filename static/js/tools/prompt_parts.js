@@ -33,7 +33,16 @@ export function filledIn(template, values) {
 const NAMED = /\{(\+?)(\w+)\*?\}/g; // of RFC 6570 what servers use
 
 function nameOf(uri) {
-  return decodeURIComponent(uri.replace(/%(?![0-9a-f]{2})/gi, "%25")).split(/[/\\]/).findLast((part) => part !== "") ?? "resource";
+  return decoded(String(uri)).split(/[/\\]/).findLast((part) => part !== "") ?? "resource";
+}
+
+/** Without percent signs, where they stand for a text. */
+function decoded(uri) {
+  try {
+    return decodeURIComponent(uri);
+  } catch {
+    return uri;
+  }
 }
 
 function bytesOf(text) {

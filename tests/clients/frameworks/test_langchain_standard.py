@@ -38,6 +38,7 @@ class Served:
             "model": os.environ["EAGRE_TOOL_MODEL"],
             "max_tokens": 128,
             "temperature": 0,
+            "extra_body": {"repetition_penalty": 1.1},  # without it, small models repeat a sentence without end
             "stream_usage": True,
             "http_async_client": httpx.AsyncClient(),  # the shared one belongs to the loop of another test
         }

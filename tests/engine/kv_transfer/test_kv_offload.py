@@ -41,7 +41,9 @@ def engine(tmp_path_factory, folder):
         max_num_seqs=1, max_num_batched_tokens=64, max_model_len=256, page_size=PAGE_SIZE, num_pages=40, seed=0,
         prefix_cache_dir=str(folder), compilation_cache=str(cache_folder() / "compiled"),
     )  # fmt: skip
-    return Engine.load(path, config, silent)
+    loaded = Engine.load(path, config, silent)
+    assert loaded._kv_offload.transfers.connector is not None, "the first request would find no pages"
+    return loaded
 
 
 @dataclasses.dataclass

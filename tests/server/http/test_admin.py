@@ -20,6 +20,15 @@ async def post(server: RunningServer, name: str, body: Any = None) -> tuple[int,
         return response.status, await response.json()
 
 
+async def test_a_model_that_sleeps_is_listed_in_llama_cpps_words(start_server: StartServer) -> None:
+    engine = FakeEngineClient()
+    server = await start_server(engine, admin_keys=(ADMIN,))
+    assert await post(server, "sleep") == (200, {"state": "asleep"})
+    for has_weights, value in ((True, "sleeping"), (False, "unloaded")):
+        engine.lifecycle.has_weights = has_weights
+        assert (await server.get("/v1/models"))[1]["data"][0]["status"] == {"value": value}
+
+
 async def test_the_lifecycle(start_server: StartServer) -> None:
     engine = FakeEngineClient()
     server = await start_server(engine, admin_keys=(ADMIN,))

@@ -252,6 +252,12 @@ async def test_the_end_of_the_context_truncates(start_server: StartServer) -> No
     assert (answer["truncated"], answer["stop_type"]) == (True, "limit")
     _, answer = await server.post("/completion", {"prompt": "ab", "n_predict": 3})
     assert (answer["truncated"], answer["stop_type"]) == (False, "limit")
+    for length in ({"n_predict": 5000}, {"max_tokens": 511}):
+        status, answer = await server.post("/completion", {"prompt": "ab", **length})
+        assert (status, answer["truncated"], answer["tokens_predicted"]) == (200, True, 510)
+        assert [answer["generation_settings"]["n_predict"]] == [*length.values()]
+    _, answer = await server.post("/completion", {"prompt": "ab", "n_predict": 510})
+    assert (answer["truncated"], answer["tokens_predicted"]) == (False, 510)
 
 
 async def test_rates_leave_out_the_first_token(server: RunningServer) -> None:

@@ -17,6 +17,7 @@ async def test_models(server: RunningServer) -> None:
         "object": "model",
         "owned_by": "eagre",
         "state": "ready",
+        "status": {"value": "loaded"},
         "architecture": "fake",
         "num_parameters": 0,
         "max_model_len": 512,

@@ -22,6 +22,7 @@ from server.output_parsers.families.json_formats import (
     FUNCTIONARY,
     GRANITE,
     HERMES,
+    HUNYUAN,
     LLAMA,
     MISTRAL,
     NEMOTRON,
@@ -31,7 +32,7 @@ from server.output_parsers.families.json_formats import (
 from server.output_parsers.families.kimi import KIMI
 from server.output_parsers.families.lfm2 import LFM2
 from server.output_parsers.families.pythonic_calls import PYTHONIC
-from server.output_parsers.families.tagged_calls import DEEPSEEK_V32, MINIMAX
+from server.output_parsers.families.tagged_calls import DEEPSEEK_V32, MINIMAX, SEED_OSS
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 from server.output_parsers.reading.parser_events import (
     ContentDelta,
@@ -147,6 +148,11 @@ CASES: list[tuple[ToolCallSyntax, str, list[ToolEvent]]] = [
     (MINIMAX, '<minimax:tool_call>\n<invoke name="w">\n<parameter name="city">if a < b:\n</parameter>\n'
      '<parameter name="n">null</parameter>\n</invoke>\n<invoke name="v"></invoke>\n</minimax:tool_call>\n',
      [*call("w", '{"city": "if a < b:\\n", "n": null}'), *call("v", "{}")]),
+    (SEED_OSS, 'Well. <seed:tool_call>\n<function=w>\n<parameter=city>\na < b\n</parameter>\n'
+     '<parameter=n>5</parameter>\n</function>\n<function=v>\n</function>\n</seed:tool_call>\n',
+     [ContentDelta("Well. "), *call("w", '{"city": "a < b", "n": 5}'), *call("v", "{}")]),
+    (HUNYUAN, f'<tool_calls>[{{"name": "w", "arguments": {ONE}}}, {{"name": "v", "arguments": {TWO}}}]\n</tool_calls>',
+     [*call("w", ONE), *call("v", TWO)]),
     (DEEPSEEK_V32, f'So.\n\n<{DSML}function_calls>\n<{DSML}invoke name="w">\n'
      f'<{DSML}parameter name="city" string="true">12</{DSML}parameter>\n'
      f'<{DSML}parameter name="other" string="false">[1, {{"a": true}}]</{DSML}parameter>\n'

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from server.router import adapters
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.router.conftest import RunningFront, StartFront
 
@@ -83,6 +85,34 @@ async def test_a_replica_that_has_not_answered_is_told_again(front: RunningFront
     assert not replica.is_usable
     assert names_of(front.servers["0"]) == ["a"]
     assert names_of(gone) == []
+
+
+async def test_a_replica_whose_disk_does_not_answer_does_not_hold_the_others_up(
+    front: RunningFront, start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapters, "CALL_S", 0.2)
+    goes_on = threading.Event()
+    stuck = front.servers["1"].engine.client
+    monkeypatch.setattr(stuck, "read_adapter", lambda _: goes_on.wait(10) and None)
+    try:
+        assert (await call(front, LOAD, lora_name="a", lora_path="/a"))[0] == 200
+        later = await start_adapted(start_server)
+        replica = front.router.replicas.add("2", later.url)
+        await eventually(lambda: replica.is_usable)
+        assert names_of(later) == ["a"]
+    finally:
+        goes_on.set()
+
+
+async def test_names_that_came_and_went_are_forgotten(front: RunningFront) -> None:
+    """A front that runs for months is told of many; those that replicas may have from their start are kept."""
+    for name in ("step-1", "step-2"):
+        assert (await call(front, LOAD, lora_name=name, lora_path="/a"))[0] == 200
+        assert (await call(front, UNLOAD, lora_name=name))[0] == 200
+    for server in front.servers.values():
+        await server.served.first.adapters.load("given", Path("/given"))
+    assert (await call(front, UNLOAD, lora_name="given"))[0] == 200
+    assert [body.lora_name for body in front.router.adapters.calls()] == ["given"]
 
 
 async def test_an_adapter_whose_files_are_gone_keeps_no_replica_from_requests(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from server.serving import residency
 from server.serving.reconfiguration import Reconfiguration
 from server.startup.model_settings import settings_of_each
 from server.startup.settings import ServerSettings, SettingsError
+from tests.server.conftest import eventually
 from tests.server.serving.conftest import SeveralServer, StartSeveral
 
 ADMIN = {"Authorization": "Bearer operator-key-1"}
@@ -101,6 +104,41 @@ async def test_adapters_stay_when_the_file_is_read_again(start_several: StartSev
         assert server.engine("coder").adapters[-1].digest == "new"
         assert await reload(CODER.replace("coder.gguf", "next.gguf") + lora + OTHER) == [["kept", "new"]]
         assert paths() == {"file": str(given[0]), "kept": str(given[0])}
+
+
+async def test_what_changes_while_an_adapter_is_read_counts(start_several: StartSeveral, tmp_path: Path) -> None:
+    """Another model may get an adapter of its name, and its own model may be replaced."""
+    path, started, goes_on = tmp_path / "eagre.toml", threading.Event(), threading.Event()
+    path.write_text(HEAD + PLAIN + CODER + OTHER)
+    async with start_several("", whole=read(path)) as server:
+        assert (await call(server, "load", lora_name="first", lora_path="/a", base_model_name="coder"))[0] == 200
+        engine = server.engine("coder")
+        usual = engine.read_adapter
+
+        def slow(folder: Path) -> Any:
+            started.set()
+            goes_on.wait(5)
+            return usual(folder)
+
+        engine.read_adapter = slow  # type: ignore[method-assign]
+        slow_call = asyncio.create_task(call(server, "load", lora_name="a", lora_path="/a", base_model_name="coder"))
+        await eventually(started.is_set)
+        assert (await call(server, "load", lora_name="a", lora_path="/a", base_model_name="other"))[0] == 200
+        goes_on.set()
+        status, text = await slow_call
+        assert (status, "the name of an adapter of other" in text) == (400, True)
+
+        started.clear()
+        goes_on.clear()
+        slow_call = asyncio.create_task(call(server, "load", lora_name="b", lora_path="/b", base_model_name="coder"))
+        await eventually(started.is_set)
+        path.write_text(HEAD + PLAIN + CODER + "max-model-len = 64\n" + OTHER)
+        await Reconfiguration(server.served, lambda: read(path)).apply()
+        goes_on.set()
+        status, text = await slow_call
+        assert (status, "coder was just replaced" in text) == (503, True)
+        assert await adapters(server) == {"first": "coder", "a": "other"}
+        assert (await call(server, "unload", lora_name="b"))[0] == 404
 
 
 def test_adapters_by_a_flag_are_for_one_model(tmp_path: Path) -> None:

@@ -59,6 +59,10 @@ async def test_all_models_are_listed_with_their_states(start_several: StartSever
         assert [(entry["id"], entry["state"]) for entry in body["data"]] == [
             ("one", "ready"), ("two", "ready"), ("three", "unloaded"),
         ]  # fmt: skip
+        assert [entry["status"] for entry in body["data"]] == [{"value": v} for v in ("loaded", "loaded", "unloaded")]
+        _, props = await server.get("/props")
+        assert (props["role"], props["max_instances"], props["models_autoload"]) == ("router", 2, True)
+        assert "role" not in (await server.get("/props?model=two"))[1]
         assert [entry.get("max_model_len") for entry in body["data"]] == [512, 512, None]
         assert (await server.get("/v1/models/two"))[1]["id"] == "two"
         _, health = await server.get("/health")
@@ -77,6 +81,7 @@ async def test_a_model_that_is_being_loaded_is_listed_with_what_is_being_done(st
         await server.reach(one="ready", two="loading")
         _, body = await server.get("/v1/models")
         assert [entry.get("loading_stage") for entry in body["data"]] == [None, "starting"]
+        assert body["data"][1]["status"] == {"value": "loading"}
         server.sources["two"].may_load.set()
         await server.reach(two="ready")
         assert "loading_stage" not in (await server.get("/v1/models/two"))[1]

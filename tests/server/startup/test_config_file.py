@@ -176,6 +176,7 @@ CODER = '[models.coder]\nmodel = "x"\n'
         ("a" * 90_000 + " = 1", "FILE: there is no key '" + "a" * 98 + "…"),
         ('x = { "\\"" ' + ". 'b'" * 40 + " = 1 }", "FILE: it has a key of more than 32 parts"),
         ("[models." + ".".join(["a"] * 40) + "]", "FILE: it has a key of more than 32 parts"),
+        ('x = "' + '\\"' * 100_000 + '"', "FILE: there is no key 'x'"),  # at once, and not by the square of its quotes
         ('model = "x"\n' + CODER, "FILE: it has the key model and tables of models; give each model its table"),
         ("models = 3", 'FILE: models is no table of tables; a model is written [models.NAME], with a key model = "…"'),
         ("[models]", "FILE: the table models is empty"),

@@ -9,7 +9,7 @@ import pytest
 from sampling.host.grammar import GrammarError
 from server.output_parsers.families.glm import GLM
 from server.output_parsers.families.json_formats import QWEN_CODER
-from server.output_parsers.families.tagged_calls import DEEPSEEK_V32, MINIMAX
+from server.output_parsers.families.tagged_calls import DEEPSEEK_V32, MINIMAX, SEED_OSS
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 from server.output_parsers.reading.parser_events import ToolCallArguments, ToolCallStart, merged
 from server.output_parsers.tool_call_lark import LarkMarkers, tool_call_lark
@@ -49,6 +49,9 @@ def written(syntax: ToolCallSyntax, name: str, values: dict[str, str]) -> str:
         case "qwen3_coder":
             parameters = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
             return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
+        case "seed_oss":
+            parameters = "".join(f"<parameter={key}>{value}</parameter>\n" for key, value in values.items())
+            return f"<seed:tool_call>\n<function={name}>\n{parameters}</function>\n</seed:tool_call>"
         case "glm45":
             return f"<tool_call>{name}\n" + "".join(
                 f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in values.items()
@@ -73,7 +76,7 @@ def grammar(syntax: ToolCallSyntax) -> ToolCallGrammar:
     return ToolCallGrammar(table, compiled, found.begins, only_first=False, is_single=False)
 
 
-SYNTAXES = {syntax.name: syntax for syntax in (QWEN_CODER, GLM, MINIMAX, DEEPSEEK_V32)}
+SYNTAXES = {syntax.name: syntax for syntax in (QWEN_CODER, GLM, MINIMAX, SEED_OSS, DEEPSEEK_V32)}
 GRAMMARS = {name: grammar(syntax) for name, syntax in SYNTAXES.items()}
 
 
@@ -125,7 +128,7 @@ def test_a_wrong_call_is_impossible(name: str, tool: str, values: dict[str, str]
     assert not is_allowed(name, written(SYNTAXES[name], tool, values))
 
 
-@pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "minimax_m2"])
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm45", "minimax_m2", "seed_oss"])
 def test_a_tool_that_is_not_strict_takes_any_arguments(name: str) -> None:
     assert is_allowed(name, written(SYNTAXES[name], "free", {"any": "thing", "n": "x"}))
 

@@ -102,8 +102,12 @@ class Mimo2(RoutedDecoder):
     def from_gguf(cls, file: GGUFTensors) -> Self:
         fields = file.fields
         kv_heads = fields.value("attention.head_count_kv")
-        if not isinstance(kv_heads, list) or not kv_heads or any(not isinstance(each, int) for each in kv_heads):
-            raise fields.error("attention.head_count_kv", "it must list the heads of all layers")
+        if (
+            not isinstance(kv_heads, list)
+            or not kv_heads
+            or any(not isinstance(each, int) or each < 1 for each in kv_heads)
+        ):
+            raise fields.error("attention.head_count_kv", "it must list the heads of all layers, each at least 1")
         inner = fields.required_integer("feed_forward_length", least=1)
         sizes = gguf_config.read_sizes_of(file, num_kv_heads=max(kv_heads), intermediate_size=inner)
         num_layers, head_dim = sizes["num_layers"], sizes["head_dim"]

@@ -22,6 +22,7 @@ test("the content of a resource, also without a name", async () => {
   assert.deepEqual([file.name, file.type, file.size], ["x", "application/pdf", 5]);
   assert.equal(fileOf({ uri: "100%", text: "" }, "mine").name, "mine");
   assert.equal(fileOf({ uri: "100%", text: "" }).name, "100%");
+  assert.equal(fileOf({ uri: "file:///caf%E9.txt", text: "" }).name, "caf%E9.txt"); // no UTF-8
 });
 
 test("addresses with names in them", () => {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from engine.interface.errors import ModelError
 from engine.models.architectures.mixtures.mimo2 import Mimo2
+from engine.weights.formats.gguf_fields import GGUFFields
 from engine.weights.formats.model_folder import JsonFile
 
 SIZES = {
@@ -77,3 +79,11 @@ def test_sinks_may_have_the_name_of_transformers() -> None:
 def test_what_is_not_served_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         opened({**PUBLISHED, **changes})
+
+
+@pytest.mark.parametrize("heads", [4, [], [4, 0], [-2, -2], [4, "x"]])
+def test_a_gguf_file_lists_heads_of_keys(heads: Any) -> None:
+    stated = {"mimo2.attention.head_count_kv": heads}
+    file: Any = SimpleNamespace(fields=GGUFFields(SimpleNamespace(value=stated.get), "mimo2"))  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="it must list the heads of all layers, each at least 1"):
+        Mimo2.from_gguf(file)
