@@ -4,10 +4,10 @@
 #include <cstring>
 #include <vector>
 
-#include "ffi/adapter_rows.h"
 #include "ffi/handler.h"
 #include "ffi/step.h"
 #include "products/low_rank.h"
+#include "runtime/adapter_rows.h"
 
 namespace eagre {
 namespace {
@@ -68,9 +68,9 @@ ffi::Error multiply(const S32& rows, const S32& layer, const ffi::AnyBuffer& dow
   for (int64_t slot = 0; slot < shape[0]; ++slot) {
     if (pairs.ranks[slot] < 0 || pairs.ranks[slot] > pairs.rank) return invalid("an adapter has another rank");
   }
-  if (!has_adapters(rows)) return ffi::Error::Success();
   StepCall step;
   if (ffi::Error error = step.read(rows, num_tiles, x_shape[0]); error.failure()) return error;
+  if (!has_adapters(rows.typed_data(), rows.dimensions()[0], rows.dimensions()[1])) return ffi::Error::Success();
   static std::vector<AdaptedToken>& tokens = *new std::vector<AdaptedToken>;  // the caller holds the pool
   if (ffi::Error error = read_adapters(rows, step.rows(), shape[0], tokens); error.failure()) return error;
   multiply_low_rank(step.pool(), tokens, pairs, x.typed_data(), y->typed_data());

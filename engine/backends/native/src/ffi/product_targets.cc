@@ -6,7 +6,6 @@
 #include <cstring>
 #include <vector>
 
-#include "ffi/adapter_rows.h"
 #include "ffi/handler.h"
 #include "ffi/stack.h"
 #include "ffi/step.h"
@@ -14,6 +13,7 @@
 #include "layout/packed_rows.h"
 #include "products/embedding.h"
 #include "products/product.h"
+#include "runtime/adapter_rows.h"
 
 namespace eagre {
 namespace {
@@ -93,12 +93,13 @@ ffi::Error multiply_rows(const StepCall& step, const ProductCall& call, const st
   return ffi::Error::Success();
 }
 
-ffi::Error multiply_step(const ProductCall& call, const S32& rows, int64_t num_tiles, F32Result& y) {
+ffi::Error multiply_step(ProductCall call, const S32& rows, int64_t num_tiles, F32Result& y) {
   if (call.x.dimensions().size() != 2 || y->dimensions().size() != 2 || call.x.dimensions()[0] != y->dimensions()[0]) {
     return invalid("x and y differ in rows");
   }
   StepCall step;
   if (ffi::Error error = step.read(rows, num_tiles, call.x.dimensions()[0]); error.failure()) return error;
+  if (!has_adapters(rows.typed_data(), rows.dimensions()[0], rows.dimensions()[1])) call.extra = nullptr;
   return multiply_rows(step, call, step.rows().tokens(), step.rows().tokens(), y);
 }
 
@@ -111,7 +112,7 @@ ffi::Error norm_product(F32 x, S32 rows, S32 layer, F32 norm, F32 norm_bias, U8 
   if (activation < 0 || activation > static_cast<int64_t>(Finish::kReluSquared)) return invalid("unknown activation");
   call.finish = static_cast<Finish>(activation);
   call.is_gated = is_gated;
-  call.extra = has_adapters(rows) ? &extra : nullptr;
+  call.extra = &extra;
   if (ffi::Error error = read_norm(x, call.layer, norm, norm_bias, norm_kind, epsilon, call.norm); error.failure()) {
     return error;
   }
@@ -123,7 +124,7 @@ ffi::Error add_product(F32 addend, F32 x, S32 rows, S32 layer, U8 blocks, S32 pl
                        int64_t num_tiles, Tiles tiles, int64_t num_inputs, float scale) {
   ProductCall call{x, {blocks, places, tiles, num_inputs}, bias, layer.typed_data()[0]};
   call.addend = &addend;
-  call.extra = has_adapters(rows) ? &extra : nullptr;
+  call.extra = &extra;
   call.finish = scale == 1.0f ? Finish::kNone : Finish::kScaled;
   call.scale = scale;
   return multiply_step(call, rows, num_tiles, y);
