@@ -29,6 +29,7 @@ class Certificate:
     def _load(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION  # each would cost a signature
         for what, path in (("certificate", self._chain), ("key", self._key)):
             try:
                 open_regular(path).close()  # OpenSSL would wait for what comes out of a named pipe

@@ -10,6 +10,7 @@ is freed later. A name that `PRIVATE_NAMES` calls needed must be replaced before
 """
 
 import asyncio
+from asyncio.sslproto import SSLProtocol
 from typing import Any
 
 from aiohttp import web
@@ -36,10 +37,22 @@ PRIVATE_NAMES: dict[tuple[str, str], str] = {
     ("asyncio.selector_events:_SelectorSocketTransport", "_read_ready_cb"): "drop untie_transport if it is freed",
     ("asyncio.sslproto:_SSLProtocolTransport", "_ssl_protocol"): "drop bare_transport if TLS leaves no cycle",
     ("asyncio.sslproto:SSLProtocol", "_transport"): "drop bare_transport if TLS leaves no cycle",
+    ("asyncio.sslproto:SSLProtocol", "max_size"): "drop limit_tls_buffers if a handshake takes less memory without it",
 }
+
+TLS_BUFFER_BYTES = 32 << 10  # two of the longest records
 
 # Methods of a socket's transport that it keeps itself; the second one is there from Python 3.12 on.
 _OWN_METHODS = ("_read_ready_cb", "_write_ready")
+
+
+def limit_tls_buffers() -> None:
+    """Has each TLS connection of this process, from now on, read into a buffer of TLS_BUFFER_BYTES.
+
+    Each has one of its own, all of which takes memory from the first message of its handshake on. With asyncio's of
+    256 KiB, a crowd that begins handshakes took a gigabyte.
+    """
+    SSLProtocol.max_size = TLS_BUFFER_BYTES
 
 
 def bare_transport(transport: asyncio.BaseTransport) -> asyncio.BaseTransport:

@@ -11,7 +11,12 @@ import ssl
 from collections.abc import Callable
 
 from server.admission.loop_throttle import LoopThrottle
-from server.http.transport.aiohttp_internals import untie_error, untie_transport
+from server.http.transport.aiohttp_internals import (
+    TLS_BUFFER_BYTES,
+    limit_tls_buffers,
+    untie_error,
+    untie_transport,
+)
 
 HANDSHAKE_S = 10.0  # that a handshake may take
 COMPUTED_AT_ONCE = 2  # messages of clients, in one turn of the loop: one takes about a millisecond, for a signature
@@ -21,6 +26,7 @@ class Handshakes:
     """The handshakes of one server that have begun and not ended."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
+        limit_tls_buffers()
         self._context = context
         self._turns = LoopThrottle(COMPUTED_AT_ONCE)
         self._running: set[asyncio.Task[None]] = set()
@@ -91,7 +97,7 @@ def _end(transport: asyncio.Transport) -> None:
     untie_transport(transport)
 
 
-class _InTurn(asyncio.Protocol):
+class _InTurn(asyncio.BufferedProtocol):
     """Stands before the protocol of a handshake, which computes each message of the client in its turn of the loop.
 
     A crowd that opens its connections first, and sends all its messages at once, would else hold up the loop for as
@@ -103,6 +109,7 @@ class _InTurn(asyncio.Protocol):
         self._turns = turns
         self._owner = owner
         self._tls: asyncio.BufferedProtocol | None = None
+        self._buffer = bytearray()
         self._data = b""  # that waits for its turn, while nothing is read
         self._waiting: asyncio.Task[None] | None = None
 
@@ -121,9 +128,13 @@ class _InTurn(asyncio.Protocol):
             self._pass_on(tls)
         self._stop_waiting()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> bytearray:
+        self._buffer = bytearray(TLS_BUFFER_BYTES)
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         self._transport.pause_reading()
-        self._data = data
+        self._data, self._buffer = bytes(self._buffer[:nbytes]), bytearray()
         self._waiting = asyncio.create_task(self._wait())
 
     def eof_received(self) -> bool | None:

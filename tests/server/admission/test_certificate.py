@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import ssl
 import subprocess
 from pathlib import Path
 
@@ -22,6 +23,12 @@ def make_certificate(folder: Path, name: str, *options: str) -> tuple[Path, Path
     made = [*command, *subject, "-keyout", str(key), "-out", str(chain), *(options or ("-nodes",))]
     subprocess.run(made, check=True, capture_output=True)
     return chain, key
+
+
+@needs_openssl
+def test_clients_cannot_renegotiate(tmp_path: Path) -> None:
+    certificate = Certificate(*make_certificate(tmp_path, "served"))
+    assert certificate.context.options & ssl.OP_NO_RENEGOTIATION
 
 
 def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:

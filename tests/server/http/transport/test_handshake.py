@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import tracemalloc
 from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -103,6 +104,32 @@ async def test_a_client_that_leaves_in_its_handshake_makes_room(
         async with asyncio.timeout(PATIENCE_S):
             while not (await ask(port)).endswith(b"here https"):
                 await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00", b"\x16\x03\x01\x02\x00" + bytes(200_000)])
+async def test_handshakes_that_do_not_go_on_take_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(handshake, "COMPUTED_AT_ONCE", 0 if len(sent) > 1000 else 2)  # their turn does not come
+    count = 40
+    async with guarded(tmp_path) as port:
+        tracemalloc.start()
+        try:
+            clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+            for client in clients:
+                client.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    client.send(sent)
+            most, _ = tracemalloc.get_traced_memory()
+            for _ in range(60):  # turns of the loop, in which the server reads
+                await asyncio.sleep(0.005)
+                most = max(most, tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
+        for client in clients:
+            client.close()
+    assert count * 10_000 < most < count * 100_000
 
 
 async def test_what_comes_with_the_end_of_a_handshake_is_not_lost(tmp_path: Path) -> None:
