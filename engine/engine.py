@@ -187,7 +187,7 @@ class Engine:
         targets = targets_of(opened.model)
         if config.adapters is not None and targets:
             adapters = AdapterStacks(
-                targets, config.adapters, backends.weights.vector_dtype(precision),
+                targets, config.adapters, backends.weights.pair_dtype(precision),
                 names_in_gguf(opened.architecture), devices.pairs,
             )  # fmt: skip
             params, backends = adapters.attach(params), with_adapters(backends)
