@@ -129,11 +129,13 @@ class PictureLoader:
             raise _refused(picture, "is a file, and this server reads none; --allowed-media-path names a folder")
         unfound = _refused(picture, "is no file that can be read in the folder of --allowed-media-path")
         try:
-            parts = urlsplit(picture.url)
-            if parts.netloc not in ("", "localhost"):
-                raise unfound
-            path = (self._folder / unquote(parts.path)).resolve()
-            if not path.is_relative_to(self._folder.resolve()):
+            parts, folder = urlsplit(picture.url), self._folder.resolve()
+            # llama.cpp's clients name a file of the folder by its relative path, whose first part stands as a host.
+            name = unquote(parts.path if parts.netloc == "localhost" else parts.netloc + parts.path)
+            path = (folder / name).resolve()
+            if not path.is_relative_to(folder):
+                path = (folder / name.lstrip("/")).resolve()
+            if not path.is_relative_to(folder):
                 raise unfound
             with open_regular(path) as file:
                 content: bytes = file.read(MAX_BYTES + 1)
