@@ -247,7 +247,7 @@ class Decoder(Model):
         if kv.pictures is None or self.encoder is None:
             return self.embed(params, tokens, layout, products), layout, None
         pictures = PictureTokens(tokens, self.config.vocab_size)
-        layout = pictures.layout(layout, self.encoder)
+        layout = pictures.layout(layout, self.encoder, kv.pictures)
         x = pictures.embedded(self.embed(params, pictures.text, layout, products), kv.pictures)
         return x, layout, pictures
 
