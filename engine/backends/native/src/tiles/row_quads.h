@@ -199,7 +199,7 @@ template <Format F, int R>
   for (int g = 0; g < num_groups; g += kBlockGroups, block += block_bytes(F)) {
     const BlockReader<F> reader(block);
     for (int i = 0; i < kBlockGroups; ++i) {
-      prefetch_behind<block_bytes(F), kBlockGroups, R>(block, i);
+      prefetch_far_behind<block_bytes(F), kBlockGroups>(block, i);
       if constexpr (R == 1) {
         typename BlockReader<F>::Group group;
         read_group(reader, i, group);
