@@ -47,7 +47,9 @@ void with_rows(int rows, const Body& body) {
     case 1: return body(std::integral_constant<int, 1>());
     case 2: return body(std::integral_constant<int, 2>());
     case 4: return body(std::integral_constant<int, 4>());
+    case 6: return body(std::integral_constant<int, 6>());
     case 8: return body(std::integral_constant<int, 8>());
+    case 10: return body(std::integral_constant<int, 10>());
     case 12: return body(std::integral_constant<int, 12>());
     default: return body(std::integral_constant<int, kBlockRows>());
   }
