@@ -47,7 +47,7 @@ class PictureLoader:
         loaded: dict[Picture, DecodedPicture] = {}
         # The same picture may stand in several messages.
         decoded: dict[tuple[str, Sizing] | Picture, DecodedPicture] = {}
-        tiles: dict[bytes, PictureTile] = {}  # equal ones are held once, however often a request has them
+        tiles: dict[bytes, PictureTile] = {}  # pixels of equal ones are held once, however often a request has them
         forms = {switches: _switched(form, switches) for switches in {picture.switches for picture in pictures}}
         for picture in pictures:
             own = forms[picture.switches]
@@ -55,7 +55,7 @@ class PictureLoader:
             key = (picture.url, own.sizing_of(picture.detail)) if video is None else picture
             if key not in decoded:
                 found = await (self._load(picture, own) if video is None else self._load_video(video, own))
-                shared = tuple(tiles.setdefault(tile.digest, tile) for tile in found.tiles)
+                shared = tuple(replace(tile, pixels=tiles.setdefault(tile.digest, tile).pixels) for tile in found.tiles)
                 decoded[key] = replace(found, tiles=shared)
             if sum(map(form.num_blocks, tiles.values())) > form.most:
                 num_tokens = form.most * form.num_tokens
@@ -129,11 +129,13 @@ class PictureLoader:
             raise _refused(picture, "is a file, and this server reads none; --allowed-media-path names a folder")
         unfound = _refused(picture, "is no file that can be read in the folder of --allowed-media-path")
         try:
-            parts = urlsplit(picture.url)
-            if parts.netloc not in ("", "localhost"):
-                raise unfound
-            path = (self._folder / unquote(parts.path)).resolve()
-            if not path.is_relative_to(self._folder.resolve()):
+            parts, folder = urlsplit(picture.url), self._folder.resolve()
+            # llama.cpp's clients name a file of the folder by its relative path, whose first part stands as a host.
+            name = unquote(parts.path if parts.netloc == "localhost" else parts.netloc + parts.path)
+            path = (folder / name).resolve()
+            if not path.is_relative_to(folder):
+                path = (folder / name.lstrip("/")).resolve()
+            if not path.is_relative_to(folder):
                 raise unfound
             with open_regular(path) as file:
                 content: bytes = file.read(MAX_BYTES + 1)

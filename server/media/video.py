@@ -10,7 +10,7 @@ from server.protocol.errors import ApiError
 
 MAX_FRAMES = 128  # of all videos of a request
 MAX_SECONDS = 1e6
-MAX_FRAMES_A_SECOND = 1000.0
+MIN_FRAMES_A_SECOND, MAX_FRAMES_A_SECOND = 1e-6, 1000.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,8 @@ class AttentionConstants:
     sinks: jax.Array | None = None
     # float32[num_heads]: what each position between a query and a key takes from their score, behind soft caps.
     distance_slopes: np.ndarray | None = None
+    # Whether keys add slope times position instead, rounded to bfloat16 and scaled as the scores are.
+    rounds_biases: bool = False
     # RMS norms of queries and keys before they are rotated: [num_layers, head_dim], each head by itself,
     # or [num_layers, num_heads * head_dim], over all heads at once.
     q_norm: Norm | None = None

@@ -226,6 +226,7 @@ class Decoder(Model):
             is_causal=not self.is_encoder,
             sinks=params.get("sinks"),
             distance_slopes=np.array(config.distance_slopes, np.float32) if config.distance_slopes else None,
+            rounds_biases=config.rounds_biases,
             q_norm=self.norm(params, "q_norm"),
             k_norm=self.norm(params, "k_norm"),
         )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from server.media.picture import Picture
-from server.media.video import MAX_FRAMES, MAX_FRAMES_A_SECOND, MAX_SECONDS, Video
+from server.media.video import MAX_FRAMES, MAX_FRAMES_A_SECOND, MAX_SECONDS, MIN_FRAMES_A_SECOND, Video
 from server.protocol.base_models import StrictModel
 from server.protocol.errors import shorten
 
@@ -98,9 +97,10 @@ def _video(part: Mapping[str, Any], path: str, kind: str, frames: list[str], rat
     if len(frames) > MAX_FRAMES:
         raise ValueError(f"{path}.{kind} has more than {MAX_FRAMES} frames, the limit of a request")
     rate = next((each for each in [part.get(_RATE), *rates] if each is not None), None)
-    if rate is not None and not _is_number(rate, MAX_FRAMES_A_SECOND, least=1 / MAX_SECONDS):
+    if rate is not None and not _is_number(rate, MAX_FRAMES_A_SECOND, least=MIN_FRAMES_A_SECOND):
         raise ValueError(
-            f"{path}.{_RATE} is {shorten(rate)}; it must be a number above 0, up to {MAX_FRAMES_A_SECOND:g}"
+            f"{path}.{_RATE} is {shorten(rate)}; it must be a number from {MIN_FRAMES_A_SECOND:g} to "
+            f"{MAX_FRAMES_A_SECOND:g}"
         )
     times = part.get(_TIMES)
     if times is None:
@@ -124,8 +124,7 @@ def _address(given: Any, path: str) -> tuple[str, Any]:
 
 
 def _is_number(value: Any, most: float, *, least: float = 0.0) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and least <= value <= most
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
 
 
 _READERS: Mapping[str, Callable[[dict[str, Any], str], Picture]] = {

@@ -25,7 +25,7 @@ from server.media.picture_format import (
     switch_table,
 )
 from server.media.tiling import FrameSize, NativeSize, Sizing
-from server.media.video import MAX_FRAMES_A_SECOND, Video
+from server.media.video import MAX_FRAMES_A_SECOND, MIN_FRAMES_A_SECOND, Video
 from server.protocol.errors import shorten
 
 _BICUBIC = 3  # Pillow's number of the filter
@@ -37,6 +37,7 @@ _RATE = "fps"  # in `mm_processor_kwargs`
 _FRAMES_A_SECOND = 2.0  # of a video that does not say it; source: Qwen's processors sample so many
 _TOKENS_A_SECOND, _MOST_RATE = 4, 1000  # likewise of `tokens_per_second`; source: transformers' Qwen2_5_VLVisionConfig
 _VIDEO_PIXELS = (1 << 12, 24 << 20)  # of a whole video; source: the video_preprocessor_config.json of Qwen3-VL
+_MOST_TIME = 1 << 30  # rotary positions, which are int32
 _VIDEO_SHARE = 0.75  # of a prompt's positions
 _VIDEO_FILE, _PROCESSORS_FILE = "video_preprocessor_config.json", "processor_config.json"
 _START, _END = "<|vision_start|>", "<|vision_end|>"
@@ -114,7 +115,7 @@ class QwenPictures(PatchPictures):
             pixels = np.stack(patches[first : first + width], axis=1)
             digest = sha256(pixels.data)
             digest.update(f"{rows} × {columns} in frames".encode())
-            time = int(np.float32(moment) * interval) if moment and self.tokens_a_second else None
+            time = min(int(np.float32(moment) * interval), _MOST_TIME) if moment and self.tokens_a_second else None
             tiles.append(PictureTile(pixels, digest.digest(), rows * columns, (rows, columns), time))
             text = self.video_token * (rows * columns)
             if not self.tokens_a_second:
@@ -139,9 +140,11 @@ class QwenPictures(PatchPictures):
                 "the first must not be above the second"
             )
         rate = switches.get(_RATE, self.frames_a_second)
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= MAX_FRAMES_A_SECOND:
+        is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
+        if not is_number or not MIN_FRAMES_A_SECOND <= rate <= MAX_FRAMES_A_SECOND:
             raise ValueError(
-                f"{SWITCHES}.{_RATE} is {shorten(rate)}; it must be a number above 0, up to {MAX_FRAMES_A_SECOND:g}"
+                f"{SWITCHES}.{_RATE} is {shorten(rate)}; it must be a number from {MIN_FRAMES_A_SECOND:g} to "
+                f"{MAX_FRAMES_A_SECOND:g}"
             )
         sizing = size._replace(min_pixels=least_pixels, max_pixels=most_pixels)
         return replace(self, sizing=sizing, frames_a_second=float(rate))

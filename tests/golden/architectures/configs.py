@@ -671,9 +671,12 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "FalconForCausalLM",
         {**_FALCON, "multi_query": False, "parallel_attn": False, "bias": True, "tie_word_embeddings": True},
     ),
-    "falcon_alibi": (
+    "falcon_alibi": (  # slopes and positions that bfloat16 rounds
         "FalconForCausalLM",
-        {**_FALCON, "multi_query": False, "parallel_attn": False, "bias": True, "alibi": True},
+        {
+            **_FALCON, "hidden_size": 96, "num_attention_heads": 12, "multi_query": False, "parallel_attn": False,
+            "bias": True, "alibi": True,
+        },
     ),
     "bloom": (
         "BloomForCausalLM",
@@ -969,7 +972,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 # Where transformers chooses by the length of a sequence, all sequences are on the same side.
-PROMPT_LENGTHS_OF: dict[str, tuple[int, ...]] = {"phi3_long": (65, 70, 100, 90)}
+PROMPT_LENGTHS_OF: dict[str, tuple[int, ...]] = {"phi3_long": (65, 70, 100, 90), "falcon_alibi": (3, 70, 100, 300)}
 
 # Where transformers' plain attention adds biases by distance twice, another one that adds them once.
 ATTENTION_OF: dict[str, str] = {"falcon_alibi": "sdpa"}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from server.api.openai.media_parts import reader_of
 from server.media.families.qwen_pictures import QwenPictures
 from server.media.tiling import NativeSize
 from server.media.video import MAX_FRAMES
@@ -83,6 +84,35 @@ async def test_a_rate_of_the_whole_request(start_server: StartServer) -> None:
     part = {"type": "video", "video": [*map(data_url, (RED, BLUE, LIME))]}
     status, _ = await server.post("/v1/chat/completions", {**body(part), "mm_processor_kwargs": {"fps": 1}})
     assert (status, server.engine.pictures[1].time) == (200, 8)
+
+
+async def test_a_video_in_which_nothing_moves_goes_on_in_time(start_server: StartServer) -> None:
+    server = await start_server(text_model=WatchingTextModel())
+    status, _ = await server.post("/v1/chat/completions", body({"type": "video", "video": [data_url(RED)] * 6}))
+    assert (status, [each.time for each in server.engine.pictures]) == (200, [None, 4, 8])
+    assert len({id(each.pixels) for each in server.engine.pictures}) == 1
+
+
+async def test_a_rate_beyond_which_positions_have_no_numbers_is_refused(start_server: StartServer) -> None:
+    """The engine would fail over them, with all its streams."""
+    server = await start_server(text_model=WatchingTextModel())
+    part = {"type": "video", "video": [data_url(RED)] * 3}
+    for rate in (1e-300, 1e-9, 0, True):
+        status, answer = await server.post("/v1/chat/completions", {**body(part), "mm_processor_kwargs": {"fps": rate}})
+        assert (status, "fps" in answer["error"]["message"]) == (400, True)
+        status, answer = await server.post("/v1/chat/completions", body({**part, "fps": rate}))
+        assert (status, "fps" in answer["error"]["message"]) == (400, True)
+    status, _ = await server.post("/v1/chat/completions", {**body(part), "mm_processor_kwargs": {"fps": 1e-6}})
+    assert (status, server.engine.pictures[1].time) == (200, 8_000_000)
+
+
+@pytest.mark.parametrize("values", [{"fps": 10**400}, {"timestamps": [10**400]}])
+def test_numbers_that_no_float_holds_are_refused(values: dict[str, Any]) -> None:
+    part = {"type": "video", "video": [data_url(RED)], **values}
+    read = reader_of(part)
+    assert read is not None
+    with pytest.raises(ValueError, match=next(iter(values))):
+        read(part, "content[1]")
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,8 @@ def test_moments_of_the_early_model_are_apart_by_their_time(tmp_path: Path) -> N
     times = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0)
     assert [tile.time for tile in form.decoded_video(of_six, video(6, times=times)).tiles] == [None, 8, 16]
     assert form.with_switches({"fps": 1}).decoded_video(of_six, video(6)).tiles[1].time == 8
+    fine = read(tmp_path, "qwen2_5_vl", rate=1000).with_switches({"fps": 1e-6}).decoded_video(of_six, video(6))
+    assert fine.tiles[-1].time == 1 << 30  # positions are int32
 
 
 def test_times_stand_before_the_moments_of_the_later_models(tmp_path: Path) -> None:
