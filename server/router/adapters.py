@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 from aiohttp import web
@@ -29,42 +29,56 @@ Body = TypeVar("Body", LoadAdapterBody, UnloadAdapterBody)
 
 async def load(request: web.Request) -> web.StreamResponse:
     """POST /v1/load_lora_adapter: on all replicas, or, where one of them refuses it, on none."""
-    router = request.app[ROUTER]
-    router.check_accepting()
-    with ExitStack() as reading:
-        proxied = await router.read(request, reading)
-        async with router.adapters.lock:
-            first = await _ask_first(router, proxied)
-            body = _parsed(LoadAdapterBody, proxied)
-            if first.status != web.HTTPOk.status_code or body is None:
-                return await send_answer(request, router, first)
-            others = [replica for replica in router.replicas.usable if replica is not first.replica]
-            answers = [first, *await _ask_each(others, proxied)]
-            refused = next((answer for answer in answers if answer.status != web.HTTPOk.status_code), None)
-            if refused is None:
-                router.adapters.add(body)
-                return await send_answer(request, router, first)
-            await _undo(router, body, [answer.replica for answer in answers if answer.status == web.HTTPOk.status_code])
-            return await send_answer(request, router, refused)
+    return await _call_all(request, _load)
 
 
 async def unload(request: web.Request) -> web.StreamResponse:
     """POST /v1/unload_lora_adapter: on all replicas; 404 where none of them has it."""
+    return await _call_all(request, _unload)
+
+
+async def _call_all(
+    request: web.Request, call: Callable[[Router, ProxyRequest], Coroutine[Any, Any, WholeAnswer]]
+) -> web.StreamResponse:
+    """The answer to a call, which goes on where its client leaves: else the replicas would have different adapters."""
     router = request.app[ROUTER]
     router.check_accepting()
     with ExitStack() as reading:
         proxied = await router.read(request, reading)
-        async with router.adapters.lock:
-            if not router.replicas.usable:
-                raise no_replica()
-            answers = await _ask_each(router.replicas.usable, proxied)
-            if not answers:
-                raise lost_error()
-            if any(answer.status == web.HTTPOk.status_code for answer in answers):
-                body = _parsed(UnloadAdapterBody, proxied)
-                if body is not None:
-                    router.adapters.drop(body.lora_name)
-            return await send_answer(request, router, worst_of(answers))
+        task = asyncio.create_task(call(router, proxied))
+        router.adapters.tasks.add(task)
+        task.add_done_callback(router.adapters.tasks.discard)
+        return await send_answer(request, router, await asyncio.shield(task))
+
+
+async def _load(router: Router, proxied: ProxyRequest) -> WholeAnswer:
+    async with router.adapters.lock:
+        first = await _ask_first(router, proxied)
+        body = _parsed(LoadAdapterBody, proxied)
+        if first.status != web.HTTPOk.status_code or body is None:
+            return first
+        others = [replica for replica in router.replicas.usable if replica is not first.replica]
+        answers = [first, *await _ask_each(others, proxied)]
+        refused = next((answer for answer in answers if answer.status != web.HTTPOk.status_code), None)
+        if refused is None:
+            router.adapters.add(body)
+            return first
+        await _undo(router, body, answers)
+        return refused
+
+
+async def _unload(router: Router, proxied: ProxyRequest) -> WholeAnswer:
+    async with router.adapters.lock:
+        if not router.replicas.usable:
+            raise no_replica()
+        answers = await _ask_each(router.replicas.usable, proxied)
+        if not answers:
+            raise lost_error()
+        if any(answer.status == web.HTTPOk.status_code for answer in answers):
+            body = _parsed(UnloadAdapterBody, proxied)
+            if body is not None:
+                router.adapters.drop(body.lora_name, is_everywhere=_are_of_all(router, answers))
+        return worst_of(answers)
 
 
 @asynccontextmanager
@@ -83,6 +97,8 @@ async def restored(router: Router, replica: Replica) -> AsyncIterator[None]:
                     answer=shorten(answer.body.decode(errors="replace")),
                 )  # fmt: skip
         yield
+        if all(each.is_usable for each in router.replicas if not each.is_leaving):
+            router.adapters.forget_lingering()
 
 
 async def _ask_first(router: Router, proxied: ProxyRequest) -> WholeAnswer:
@@ -111,11 +127,20 @@ async def _ask_each(replicas: Sequence[Replica], proxied: ProxyRequest) -> list[
     return [answer for answer in answers if answer is not None]
 
 
-async def _undo(router: Router, body: LoadAdapterBody, replicas: Sequence[Replica]) -> None:
+async def _undo(router: Router, body: LoadAdapterBody, answers: Sequence[WholeAnswer]) -> None:
     """Loads again what had the name before, as far as it is known here, or else drops the name."""
     before = router.adapters.get(body.lora_name)
     undone = UnloadAdapterBody(lora_name=body.lora_name) if before is None else before
-    await _ask_each(replicas, _call(router, undone))
+    loaded = [answer.replica for answer in answers if answer.status == web.HTTPOk.status_code]
+    undoing = await _ask_each(loaded, _call(router, undone))
+    is_everywhere = _are_of_all(router, answers) and len(undoing) == len(loaded)
+    if before is None and not body.load_inplace and not is_everywhere:
+        router.adapters.linger(body.lora_name)
+
+
+def _are_of_all(router: Router, answers: Sequence[WholeAnswer]) -> bool:
+    """Whether no replica is left that has not answered, and that may have something still."""
+    return {replica.name for replica in router.replicas} <= {answer.replica.name for answer in answers}
 
 
 def _call(router: Router, body: LoadAdapterBody | UnloadAdapterBody) -> ProxyRequest:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.adapters.adapter_weights import AdapterWeights
 from server.router import adapters
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.router.conftest import RunningFront, StartFront
@@ -113,6 +115,40 @@ async def test_names_that_came_and_went_are_forgotten(front: RunningFront) -> No
         await server.served.first.adapters.load("given", Path("/given"))
     assert (await call(front, UNLOAD, lora_name="given"))[0] == 200
     assert [body.lora_name for body in front.router.adapters.calls()] == ["given"]
+
+
+async def test_a_replica_that_was_silent_at_the_end_of_an_adapter_drops_it_too(front: RunningFront) -> None:
+    replica, silent = front.router.replicas.get("1"), front.servers["1"]
+    assert replica is not None
+    assert (await call(front, LOAD, lora_name="a", lora_path="/a"))[0] == 200
+    replica.distrust("it has just not answered")
+    assert (await call(front, UNLOAD, lora_name="a"))[0] == 200
+    await eventually(lambda: replica.is_usable)
+    assert [names_of(front.servers["0"]), names_of(silent)] == [[], []]
+    assert list(front.router.adapters.calls()) == []  # all have been told
+
+
+async def test_a_call_goes_on_whose_client_leaves(front: RunningFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on, has_begun = threading.Event(), threading.Event()
+    slow = front.servers["1"].engine.client
+    read = slow.read_adapter
+
+    def read_slowly(path: Path) -> AdapterWeights:
+        has_begun.set()
+        goes_on.wait(10)
+        return read(path)
+
+    monkeypatch.setattr(slow, "read_adapter", read_slowly)
+    try:
+        calling = asyncio.create_task(call(front, LOAD, lora_name="a", lora_path="/a"))
+        await eventually(has_begun.is_set)
+        calling.cancel()
+        await asyncio.gather(calling, return_exceptions=True)
+        await asyncio.sleep(0.1)  # the front notes that the client has left
+    finally:
+        goes_on.set()
+    await eventually(lambda: [body.lora_name for body in front.router.adapters.calls()] == ["a", "a"])
+    assert [names_of(server) for server in front.servers.values()] == [["a"], ["a"]]
 
 
 async def test_an_adapter_whose_files_are_gone_keeps_no_replica_from_requests(
