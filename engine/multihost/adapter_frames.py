@@ -51,11 +51,15 @@ class AdapterFrames:
         if pair is None:
             down = np.zeros((num_layers, rows, inputs), np.float32)
             pair = self._pairs[name] = LeafPair(down, np.zeros((num_layers, padded_rank, outputs), np.float32), rank)
+        if (pair.down.shape, pair.up.shape) != ((num_layers, rows, inputs), (num_layers, padded_rank, outputs)):
+            raise ValueError("a layer of an adapter has other sizes than the one before it")
         pair.down[layer] = numbers[: rows * inputs].reshape(rows, inputs)
         pair.up[layer] = numbers[rows * inputs :].reshape(padded_rank, outputs)
 
     def finish(self, content: bytes) -> tuple[int, AdapterWeights]:
-        """The slot, and the adapter whose layers have come."""
+        """The slot, and the adapter whose layers have come; raises ValueError if the message is cut off."""
+        if len(content) < _SLOT.size:
+            raise ValueError("the slot of an adapter is cut off")
         (slot,) = _SLOT.unpack_from(content)
         pairs, self._pairs = self._pairs, {}
         return slot, AdapterWeights(pairs, content[_SLOT.size :].decode())

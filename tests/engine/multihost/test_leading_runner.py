@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -101,6 +102,15 @@ def test_followers_get_the_adapters_of_the_leader(hosts: tuple[LeadingDevice, De
 def test_a_layer_of_other_sizes_than_it_says_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match="a layer of an adapter"):
         AdapterFrames().add_layer(content)
+
+
+def test_layers_that_do_not_fit_each_other_and_a_slot_that_is_cut_off_are_refused() -> None:
+    frames = AdapterFrames()
+    frames.add_layer(struct.pack("<8I", 1, 1, 0, 1, 1, 1, 1, 1) + b"q" + bytes(8))
+    with pytest.raises(ValueError, match="other sizes than the one before it"):
+        frames.add_layer(struct.pack("<8I", 1, 3, 2, 1, 1, 1, 1, 1) + b"q" + bytes(8))
+    with pytest.raises(ValueError, match="cut off"):
+        frames.finish(b"\1")
 
 
 def wait_for(is_done: Callable[[], bool]) -> None:
