@@ -207,7 +207,11 @@ class EngineClient:
         for picture in pictures:
             if picture.num_tokens > most:
                 raise InvalidParameter("pictures", f"a picture has {picture.num_tokens} tokens; the limit is {most}")
-            if shape and picture.pixels.shape != (picture.num_tokens * shape[0] // most, *shape[1:]):
+            num_patches = picture.num_tokens * shape[0] // most if shape else 0
+            allowed = [(num_patches, *shape[1:])]
+            if taken is not None and taken.num_frames:
+                allowed.append((num_patches, *shape[2:]))
+            if shape and picture.pixels.shape not in allowed:
                 raise InvalidParameter("pictures", f"the encoder takes no pixels of shape {picture.pixels.shape}")
 
     async def embed(

@@ -187,7 +187,7 @@ class Engine:
         targets = targets_of(opened.model)
         if config.adapters is not None and targets:
             adapters = AdapterStacks(
-                targets, config.adapters, backends.weights.vector_dtype(precision),
+                targets, config.adapters, backends.weights.pair_dtype(precision),
                 names_in_gguf(opened.architecture), devices.pairs,
             )  # fmt: skip
             params, backends = adapters.attach(params), with_adapters(backends)
@@ -202,7 +202,7 @@ class Engine:
             matmul_backend=backends.for_products.name,
             attention_backend=backends.for_attention.name,
             backend_detail=backends.detail,
-            pictures=picture_input(opened.model.encoder, layout, max_model_len),
+            pictures=picture_input(opened.model.encoder, layout, max_model_len, config.max_num_batched_tokens),
             weight_bytes=bytes_in_memory(opened.tensors, backends.weights, precision),
             cache_bytes=layout.num_bytes,
             encoder_bytes=opened.encoder_bytes(backends.weights, precision),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from engine.client import EngineClient, TokenStream
 from engine.engine import Engine
-from engine.interface.types import FinishReason
+from engine.interface.types import AdapterChoice, FinishReason
 from engine.schedule.request import Request
 from engine.schedule.step_plan import StepPlan, StepResult
 from engine.step.inputs import StepInputs
@@ -30,6 +30,7 @@ class Decoded:
 
     tokens_per_s: float  # in the time in which all of them decoded
     token_ids: list[list[int]]  # the output of each prompt
+    tokens_per_cpu_s: float = 0.0  # the same, of the processor time of the process; 0: it was not measured
 
 
 class BuiltStep(NamedTuple):
@@ -46,14 +47,27 @@ def greedy(num_output_tokens: int) -> SamplingParams:
     return SamplingParams(temperature=0.0, max_tokens=num_output_tokens, ignore_eos=True, seed=SEED)
 
 
-def run_steps(engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens: int) -> Decoded:
+def run_steps(
+    engine: Engine, prompts: Sequence[Sequence[int]], num_output_tokens: int, *,
+    adapters: Sequence[AdapterChoice | None] | None = None,
+) -> Decoded:  # fmt: skip
     """Decodes the prompts greedily without the loop of the engine, which must be idle or not running.
+
+    Args:
+        adapters: of the prompts; None: none has one.
 
     Raises ValueError: the engine has too few slots or pages to decode all prompts at once.
     """
     params = greedy(num_output_tokens)
     requests = [
-        Request(f"steps-{index}", list(prompt), params, SEED, max_length=len(prompt) + num_output_tokens)
+        Request(
+            f"steps-{index}",
+            list(prompt),
+            params,
+            SEED,
+            max_length=len(prompt) + num_output_tokens,
+            adapter=None if adapters is None else adapters[index],
+        )
         for index, prompt in enumerate(prompts)
     ]
     steps = _build_all(engine, requests)
@@ -63,15 +77,16 @@ def run_steps(engine: Engine, prompts: Sequence[Sequence[int]], num_output_token
 
     first, end = full[0], full[-1] + 1
     results = _compute(engine, steps[:first])
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), time.process_time()
     results += _compute(engine, steps[first:end])
-    seconds = time.perf_counter() - start
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     results += _compute(engine, steps[end:])
     # The commits leave the engine as it was, with nothing in flight and all pages released.
     for step, result in zip(steps, results, strict=True):
         engine.scheduler.commit(step.plan, result)
     outputs = [request.token_ids[request.num_prompt_tokens :] for request in requests]
-    return Decoded(len(requests) * len(full) / seconds, outputs)
+    num_tokens = len(requests) * len(full)
+    return Decoded(num_tokens / seconds, outputs, num_tokens / cpu_seconds)
 
 
 def _build_all(engine: Engine, requests: Sequence[Request]) -> list[BuiltStep]:

@@ -20,5 +20,5 @@ def with_adapter_bytes(alone: ModelFootprint, opened: OpenModel, config: EngineC
     precision, weights = Precision.of_engine(config), choose_backends(config, opened.config).weights
     sizes = [len(t.layers) * (len(t.parts) * t.num_inputs + t.ends[-1]) for t in targets_of(opened.model)]
     numbers = config.adapters.num_slots * padded_rank(config.adapters.max_rank) * sum(sizes)
-    num_bytes = numbers * jnp.dtype(weights.vector_dtype(precision)).itemsize
+    num_bytes = numbers * jnp.dtype(weights.pair_dtype(precision)).itemsize
     return replace(alone, weight_bytes=alone.weight_bytes + num_bytes)

@@ -24,7 +24,7 @@ from engine.interface.config import AdapterLimits
 from engine.interface.errors import ModelError, naming
 from engine.weights.layout import Params
 
-_RANK_MULTIPLE = 8  # to which ranks are filled up, for the kernels
+_RANK_MULTIPLE = 16  # to which ranks are filled up, for the kernels
 
 Write = Callable[[LowRankPairs, np.int32, np.ndarray, np.ndarray, np.int32], LowRankPairs]
 
@@ -95,7 +95,8 @@ class AdapterStacks:
             if not isinstance(stack, jax.Array):  # its shape, or a copy in the memory of the host
                 return params
             pair = weights.pairs.get(target.name) or self._nothing(target)
-            halves = (half.astype(self._dtype, copy=False) for half in pair[:2])
+            # In the stacks the numbers that a kernel adds up at once are neighbours.
+            halves = (half.astype(self._dtype, copy=False) for half in (pair.down.swapaxes(1, 2), pair.up))
             down, up = self._placement.halves(target, *halves)
             pairs = self._writes[target.name](matrix.pairs, np.int32(slot), down, up, np.int32(pair.rank))
             written[target.name] = AdaptedMatrix(matrix.base, pairs)
@@ -105,13 +106,13 @@ class AdapterStacks:
         """The pair of an adapter that does not change a leaf."""
         shapes = self._shapes[target.name]
         down, up = (np.zeros(stack.shape[1:], self._dtype) for stack in (shapes.down, shapes.up))
-        return LeafPair(down, up, 0)
+        return LeafPair(down.swapaxes(1, 2), up, 0)
 
     def _shapes_of(self, target: AdapterTarget) -> LowRankPairs:
         slots, layers = self._limits.num_slots, len(target.layers)
 
         def make() -> LowRankPairs:
-            down = jnp.zeros((slots, layers, len(target.parts) * self._rank, target.num_inputs), self._dtype)
+            down = jnp.zeros((slots, layers, target.num_inputs, len(target.parts) * self._rank), self._dtype)
             up = jnp.zeros((slots, layers, self._rank, target.ends[-1]), self._dtype)
             return LowRankPairs(down, up, jnp.zeros(slots, jnp.int32), target.ends)
 

@@ -102,6 +102,9 @@ class PictureInput(NamedTuple):
     max_tokens: int  # positions of the largest picture
     uses_mrope: bool = False  # whether its tokens are rotated by their rows and columns
     pixels_shape: tuple[int, ...] = ()  # of the largest picture; empty: any
+    num_frames: int = (
+        0  # of a video that each patch covers, in the second axis of the shape, or a still picture without it
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,9 +114,14 @@ class PromptPicture:
     start: int  # the first position
     num_tokens: int
     digest: bytes  # of its pixels; equal digests mean equal pixels
-    pixels: np.ndarray  # uint8, of the shape that the model's encoder takes, in which the number of patches may vary
+    # uint8, of the shape that the model's encoder takes, in which the number of patches may vary; a still picture may
+    # lack the axis of frames.
+    pixels: np.ndarray
     grid: tuple[int, int] = (0, 0)  # rows and columns of its positions, where pictures have any size
     has_row_ends: bool = False  # whether a token of text stands behind each row
+    # Of a later moment of the video that a picture before it begins, and behind whose positions its own stand at once:
+    # the distance in time from that one, in rotary positions.
+    time: int | None = None
 
     @property
     def end(self) -> int:

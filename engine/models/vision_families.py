@@ -168,12 +168,15 @@ def _sees(file: GGUFTensors, text: ModelConfig) -> str:
 
 
 def _gemma4_sees(file: GGUFTensors, text: ModelConfig) -> str:
-    assert isinstance(text, Gemma4Config)
-    if not text.layer_size:  # as 26B-A4B and 31B, of which no field says it
-        return "the tokens of its pictures see each other in both directions, which is not served"
     if file.value("tokenizer.ggml.padding_token_id") not in (None, 0):
         return "its tokenizer.ggml.padding_token_id must be 0"
     return ""
+
+
+def _read_gemma4(config: JsonFile, names: Set[str], text: ModelConfig) -> VisionEncoder | None:
+    """No field says whether pictures see both ways; those without embeddings by layer do (26B-A4B and 31B)."""
+    assert isinstance(text, Gemma4Config)
+    return Gemma4Vision.read(config, names, text.hidden_size, sees_both_ways=not text.layer_size)
 
 
 class Family(NamedTuple):
@@ -212,7 +215,7 @@ FAMILIES: Mapping[str, Family] = {
         },
     ),
     "gemma4v": Family(
-        _of_size(Gemma4Vision.read),
+        _read_gemma4,
         ("patch_embedder.input_proj.weight", "embed_vision.embedding_projection.weight"),
         "",
         _GEMMA4,

@@ -18,6 +18,8 @@ from engine.backends.base.operands import LowRankPairs
 from engine.parallel.mesh import AXIS
 from engine.weights.leaf import Split
 
+_INPUTS, _OUTPUTS = 2, 3  # axes of `down` and of `up`
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -37,16 +39,16 @@ class SplitPlacement(PairPlacement):
         split, count = target.leaf.split, self._mesh.size
         of_inputs, of_outputs = split is Split.INPUTS, _has_split_outputs(split)
 
-        def on_mesh(array: jax.Array, *, is_split: bool) -> jax.ShapeDtypeStruct:
-            spec = (*(None,) * (len(array.shape) - 1), AXIS) if is_split else ()
+        def on_mesh(array: jax.Array, axis: int | None) -> jax.ShapeDtypeStruct:
+            spec = () if axis is None else (*(None,) * axis, AXIS)
             return jax.ShapeDtypeStruct(
                 array.shape, array.dtype, sharding=NamedSharding(self._mesh, PartitionSpec(*spec))
             )
 
         return SplitPairs(
-            on_mesh(shapes.down, is_split=of_inputs),  # type: ignore[arg-type]  # abstract arrays
-            on_mesh(shapes.up, is_split=of_outputs),  # type: ignore[arg-type]
-            on_mesh(shapes.ranks, is_split=False),  # type: ignore[arg-type]
+            on_mesh(shapes.down, _INPUTS if of_inputs else None),  # type: ignore[arg-type]  # abstract arrays
+            on_mesh(shapes.up, _OUTPUTS if of_outputs else None),  # type: ignore[arg-type]
+            on_mesh(shapes.ranks, None),  # type: ignore[arg-type]
             tuple(end // count for end in shapes.ends) if of_outputs else shapes.ends,
             split,
         )

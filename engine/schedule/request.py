@@ -150,7 +150,14 @@ class Request:
     @property
     def picture_spans(self) -> list[NamedSpan]:
         """The positions of pictures, with names that are different for different pictures."""
-        return [NamedSpan(each.start, each.end, f"picture {each.digest.hex()}") for each in self.pictures]
+        return [
+            NamedSpan(
+                each.start,
+                each.end,
+                f"picture {each.digest.hex()}" + ("" if each.time is None else f" {each.time} later"),
+            )
+            for each in self.pictures
+        ]
 
     def before_picture(self, end: int) -> int:
         """The largest position up to `end` at which no picture is cut."""

@@ -98,13 +98,18 @@ class SequenceBuffer:
 def _rope_positions(pictures: Sequence[PromptPicture], length: int) -> np.ndarray:
     """int32[length, NUM_ROPE_AXES], as in transformers' Qwen2_5_VLModel.get_rope_index.
 
-    A picture takes as many positions as its longer side has tokens; what follows goes on behind them.
+    A picture takes as many positions as its longer side has tokens; what follows goes on behind them. All moments of a
+    video take those of its first one.
     """
+    first = np.int32(0)
     positions = np.repeat(np.arange(length, dtype=np.int32)[:, None], NUM_ROPE_AXES, axis=1)
     for picture in pictures:
         num_rows, num_columns = picture.grid
-        first = positions[picture.start, 0]
+        is_first = picture.time is None
+        if is_first:
+            first = positions[picture.start, 0]
         row, column = np.divmod(np.arange(picture.num_tokens, dtype=np.int32), num_columns)
-        positions[picture.start : picture.end] = first + np.stack([np.zeros_like(row), row, column], axis=1)
-        positions[picture.end :] -= picture.num_tokens - max(num_rows, num_columns)
+        time = np.full_like(row, picture.time or 0)
+        positions[picture.start : picture.end] = first + np.stack([time, row, column], axis=1)
+        positions[picture.end :] -= picture.num_tokens - (max(num_rows, num_columns) if is_first else 0)
     return positions

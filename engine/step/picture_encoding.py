@@ -12,7 +12,7 @@ import numpy as np
 
 from cache.storage import KVLayout, KVPages
 from engine.interface.types import PictureInput
-from engine.models.encoders.vision_encoder import VisionEncoder
+from engine.models.encoders.vision_encoder import END_BASE, VisionEncoder
 from engine.schedule.picture_cache import EncodeJob, PictureCache
 from engine.step.compiled import CompiledPrograms
 from engine.weights.layout import Params
@@ -32,7 +32,13 @@ def store(params: Params, kv: KVPages, x: jax.Array, positions: jax.Array, *, en
     `positions` are int32[bucket], beyond the last one where the picture has no token.
     """
     assert kv.pictures is not None
-    embeddings = encoder.end(params, x).astype(kv.pictures.dtype)
+    embeddings = encoder.end(params, x)
+    if encoder.stores_ends:
+        num_tokens = jnp.sum(positions < len(kv.pictures))
+        num_behind = jnp.maximum(num_tokens - 1 - jnp.arange(len(positions)), 0)
+        digits = jnp.stack(jnp.divmod(num_behind, END_BASE), axis=1)
+        embeddings = jnp.concatenate([embeddings, digits.astype(embeddings.dtype)], axis=1)
+    embeddings = embeddings.astype(kv.pictures.dtype)
     return kv._replace(pictures=kv.pictures.at[positions].set(embeddings, mode="drop"))
 
 
@@ -106,9 +112,11 @@ class PictureEncoding:
 
 
 def _padded(pixels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The colours of a picture with patches of zeros behind them."""
+    """The colours of a picture with patches of zeros behind them; a still one is taken for a video of equal frames."""
     if pixels.shape == shape:
         return pixels
+    if pixels.ndim + 1 == len(shape):
+        pixels = pixels[:, None]
     padded = np.zeros(shape, np.uint8)
     padded[: len(pixels)] = pixels
     return padded
@@ -127,12 +135,16 @@ def picture_positions(encoder: VisionEncoder | None, max_model_len: int) -> tupl
     return _num_pictures(encoder, max_model_len) * encoder.num_tokens, encoder.num_features
 
 
-def picture_input(encoder: VisionEncoder | None, layout: KVLayout, max_model_len: int) -> PictureInput | None:
+def picture_input(
+    encoder: VisionEncoder | None, layout: KVLayout, max_model_len: int, max_num_batched_tokens: int
+) -> PictureInput | None:
     """What the server has to know of the model's pictures."""
     if encoder is None or layout.pictures is None:
         return None
     num_kept = layout.pictures[0] // encoder.num_tokens
     max_tokens = encoder.buckets(max_model_len)[-1]
+    if encoder.stores_ends:  # all tokens of a picture are computed in one step, perhaps behind one of text
+        max_tokens = min(max_tokens, max_num_batched_tokens - 2)
     return PictureInput(
         encoder.height,
         encoder.width,
@@ -141,4 +153,5 @@ def picture_input(encoder: VisionEncoder | None, layout: KVLayout, max_model_len
         max_tokens,
         uses_mrope=encoder.uses_mrope,
         pixels_shape=encoder.pixels_shape(max_tokens),
+        num_frames=encoder.num_frames_a_patch,
     )

@@ -53,6 +53,9 @@ class WeightsLayout(Protocol):
     def vector_dtype(self, precision: Precision) -> str:
         """The type of norms and biases."""
 
+    def pair_dtype(self, precision: Precision) -> str:
+        """The type of the pairs of adapters."""
+
     def vector(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> jax.Array:
         """[num_layers, size], each layer's tensors joined."""
 

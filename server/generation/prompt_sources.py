@@ -401,15 +401,15 @@ class Conversation(NamedTuple):
         pictures = self.pictures if form is not None else ()
         if form is None or not pictures:
             return text
-        num_places = text.count(form.marker)
-        if num_places != len(pictures):
+        places = form.marker_pattern.findall(text)
+        if places != [form.marker_of(picture) for picture in pictures]:
             raise ApiError(
-                f"the prompt has {len(pictures)} pictures and {num_places} places for them: the chat template leaves "
+                f"the prompt has {len(pictures)} pictures and {len(places)} places for them: the chat template leaves "
                 f"some out, or parse_special lets a message write {form.marker}",
                 param=pictures[0].path,
                 code="invalid_messages",
             )
-        pieces = text.split(form.marker)
+        pieces = form.marker_pattern.split(text)
         texts = [self.decoded_pictures[picture].text for picture in pictures]
         return pieces[0] + "".join([text + piece for text, piece in zip(texts, pieces[1:], strict=True)])
 

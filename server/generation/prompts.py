@@ -132,10 +132,11 @@ def _pictures_in(
 
     Raises InvalidParameter where tokens of pictures stand alone.
     """
-    if form is None or form.token_id not in token_ids:
+    if form is None:
         return ()
     placed: list[PromptPicture] = []
-    places = [at for at, token_id in enumerate(token_ids) if token_id == form.token_id]
+    of_pictures = form.token_ids
+    places = [at for at, token_id in enumerate(token_ids) if token_id in of_pictures]
     end = len(places)
     for tile in reversed([tile for picture in source.decoded for tile in picture.tiles]):
         if not end:
@@ -144,7 +145,7 @@ def _pictures_in(
         if first < 0:
             break
         picture = PromptPicture(
-            places[first], tile.num_tokens, tile.digest, tile.pixels, tile.grid, form.has_row_ends
+            places[first], tile.num_tokens, tile.digest, tile.pixels, tile.grid, form.has_row_ends, tile.time
         )  # fmt: skip
         if list(picture.positions) != places[first:end]:
             break
@@ -153,7 +154,8 @@ def _pictures_in(
     if end:
         raise InvalidParameter(
             parameter,
-            f"the prompt has the token {form.token_id}, which stands for a part of a picture, without its picture",
+            f"the prompt has the token {token_ids[places[end - 1]]}, which stands for a part of a picture, without its "
+            "picture",
         )
     return tuple(reversed(placed))
 

@@ -15,6 +15,7 @@ class PictureTile:
     digest: bytes  # of the pixels, and of their shape
     num_tokens: int  # positions of a prompt that it fills
     grid: tuple[int, int] = (0, 0)  # rows and columns of these positions, where pictures have any size
+    time: int | None = None  # as `PromptPicture.time`
 
 
 @dataclass(frozen=True, slots=True, eq=False)

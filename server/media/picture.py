@@ -36,6 +36,11 @@ class Picture:
         path = _INDEX.sub("[]", self.path)
         return f"{path.removesuffix('[]')}.{self.kind}"
 
+    @property
+    def noun(self) -> str:
+        """What messages call it."""
+        return "picture"
+
     def within(self, path: str) -> Picture:
         """The same picture, in a part of the body with this path."""
         return replace(self, path=f"{path}.{self.path}")
@@ -127,7 +132,7 @@ def without_pictures(messages: Sequence[Message], *, ignores: bool) -> Sequence[
 
 
 def refuse_too_many(pictures: Sequence[Picture]) -> None:
-    """Raises ApiError for more than MAX_PICTURES."""
+    """Raises ApiError for more than MAX_PICTURES, videos included."""
     if len(pictures) > MAX_PICTURES:
         raise ApiError(
             f"the request has {len(pictures)} pictures; at most {MAX_PICTURES} are allowed",
@@ -146,8 +151,8 @@ def _noted(content: list[dict[str, Any]], *, ignores: bool) -> str:
     for picture in _pictures(content):
         if not ignores:
             raise ApiError(
-                f"{picture.path} is a picture, and this model reads text alone; --ignore-media of the server leaves "
-                "pictures out",
+                f"{picture.path} is a {picture.noun}, and this model reads text alone; --ignore-media of the server "
+                f"leaves {picture.noun}s out",
                 param=picture.path,
                 code="image_not_supported",
             )

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from engine.weights.formats.model_folder import JsonFile, ModelFolder
 from server.media.decoded_picture import DecodedPicture, PictureTile
+from server.media.picture import Picture
 from server.media.picture_decoder import DecodedTiles
 from server.media.tiling import Sizing
+from server.media.video import Video
 from server.protocol.errors import shorten
 
 _PROCESSOR_FILE = "preprocessor_config.json"
@@ -75,6 +80,33 @@ class PictureFormat:
         """How a picture is resized for which a client wants this detail, of `low`, `high` and `auto`."""
         return self.sizing
 
+    @property
+    def takes_videos(self) -> bool:
+        """Whether a conversation may have videos."""
+        return False
+
+    @property
+    def token_ids(self) -> Set[int]:
+        """All tokens that stand for parts of pictures."""
+        return {self.token_id}
+
+    @property
+    def marker_pattern(self) -> re.Pattern[str]:
+        """Finds what chat templates write in the places of pictures and videos."""
+        return re.compile(re.escape(self.marker))
+
+    def marker_of(self, picture: Picture) -> str:
+        """What chat templates write in the place of this one."""
+        return self.marker
+
+    def frame_sizing(self, num_frames: int) -> Sizing:
+        """How the frames of a video of so many are resized, of a model that takes videos."""
+        raise NotImplementedError
+
+    def decoded_video(self, frames: Sequence[DecodedTiles], video: Video) -> DecodedPicture:
+        """A video as such a model takes it; raises ValueError where its frames have different sizes."""
+        raise NotImplementedError
+
     def decoded(self, tiles: DecodedTiles) -> DecodedPicture:
         """The picture as the model takes it."""
         made = [PictureTile(pixels, sha256(pixels.data).digest(), self.num_tokens) for pixels in tiles.pixels]
@@ -103,13 +135,17 @@ class PatchPictures(PictureFormat):
 
     def decoded(self, tiles: DecodedTiles) -> DecodedPicture:
         """As `PictureFormat.decoded`, with the patches of each square beside each other."""
-        rows, columns, merge, patch = tiles.num_rows, tiles.num_columns, self.merge_size, self.patch_size
-        squares = tiles.pixels[0].reshape(rows, merge, patch, columns, merge, patch, 3).transpose(0, 3, 1, 4, 2, 5, 6)
-        patches = squares.reshape(-1, patch, patch, 3)
+        rows, columns, patches = tiles.num_rows, tiles.num_columns, self.patches(tiles)
         digest = sha256(patches.data)
         digest.update(f"{rows} × {columns}".encode())
         tile = PictureTile(patches, digest.digest(), rows * columns, (rows, columns))
         return DecodedPicture((tile,), self.text(rows, columns))
+
+    def patches(self, tiles: DecodedTiles) -> np.ndarray:
+        """uint8[patches, patch_size, patch_size, 3], those of each square beside each other."""
+        rows, columns, merge, patch = tiles.num_rows, tiles.num_columns, self.merge_size, self.patch_size
+        squares = tiles.pixels[0].reshape(rows, merge, patch, columns, merge, patch, 3).transpose(0, 3, 1, 4, 2, 5, 6)
+        return squares.reshape(-1, patch, patch, 3)
 
 
 def read_processor(

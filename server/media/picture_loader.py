@@ -13,10 +13,11 @@ import orjson
 from engine.interface.regular_file import open_regular
 from server.media.decoded_picture import DecodedPicture, PictureTile
 from server.media.picture import Picture
-from server.media.picture_decoder import PictureDecoder, UndecodablePicture
+from server.media.picture_decoder import DecodedTiles, PictureDecoder, UndecodablePicture
 from server.media.picture_download import DownloadRefused, download
 from server.media.picture_format import SWITCHES, PictureFormat
 from server.media.tiling import Sizing
+from server.media.video import Video
 from server.protocol.errors import RETRY_AFTER_S, SERVER_ERROR, ApiError, invalid_value, shorten
 
 MAX_BYTES = 20 << 20  # of a picture from a file or from another host
@@ -44,15 +45,17 @@ class PictureLoader:
             QueueFull: the machine is too busy.
         """
         loaded: dict[Picture, DecodedPicture] = {}
-        decoded: dict[tuple[str, Sizing], DecodedPicture] = {}  # the same picture may stand in several messages
-        tiles: dict[bytes, PictureTile] = {}  # equal ones are held once, however often a request has them
+        # The same picture may stand in several messages.
+        decoded: dict[tuple[str, Sizing] | Picture, DecodedPicture] = {}
+        tiles: dict[bytes, PictureTile] = {}  # pixels of equal ones are held once, however often a request has them
         forms = {switches: _switched(form, switches) for switches in {picture.switches for picture in pictures}}
         for picture in pictures:
             own = forms[picture.switches]
-            key = picture.url, own.sizing_of(picture.detail)
+            video = picture if isinstance(picture, Video) else None
+            key = (picture.url, own.sizing_of(picture.detail)) if video is None else picture
             if key not in decoded:
-                found = await self._load(picture, own)
-                shared = tuple(tiles.setdefault(tile.digest, tile) for tile in found.tiles)
+                found = await (self._load(picture, own) if video is None else self._load_video(video, own))
+                shared = tuple(replace(tile, pixels=tiles.setdefault(tile.digest, tile).pixels) for tile in found.tiles)
                 decoded[key] = replace(found, tiles=shared)
             if sum(map(form.num_blocks, tiles.values())) > form.most:
                 num_tokens = form.most * form.num_tokens
@@ -69,10 +72,32 @@ class PictureLoader:
         self._decoder.close()
 
     async def _load(self, picture: Picture, form: PictureFormat) -> DecodedPicture:
+        tiles = await self._tiles(picture, form.sizing_of(picture.detail))
+        try:
+            return await asyncio.to_thread(form.decoded, tiles)
+        except MemoryError:
+            raise _out_of_memory(picture) from None
+
+    async def _load_video(self, video: Video, form: PictureFormat) -> DecodedPicture:
+        if not form.takes_videos:
+            raise ApiError(
+                f"{video.path} is a video, and this model sees pictures alone",
+                param=video.path,
+                code="video_not_supported",
+            )
+        sizing = form.frame_sizing(len(video.frames))
+        frames = [await self._tiles(frame, sizing) for frame in video.pictures]
+        try:
+            return await asyncio.to_thread(form.decoded_video, frames, video)
+        except ValueError as error:
+            raise ApiError(f"the video {video.path} {error}", param=video.path, code="invalid_video") from None
+        except MemoryError:
+            raise _out_of_memory(video) from None
+
+    async def _tiles(self, picture: Picture, sizing: Sizing) -> DecodedTiles:
         try:
             content, is_base64 = await self._content(picture)
-            tiles = await self._decoder.decode(content, form.sizing_of(picture.detail), is_base64=is_base64)
-            return await asyncio.to_thread(form.decoded, tiles)
+            return await self._decoder.decode(content, sizing, is_base64=is_base64)
         except UndecodablePicture as error:
             raise _refused(picture, str(error)) from None
         except MemoryError:
@@ -104,11 +129,13 @@ class PictureLoader:
             raise _refused(picture, "is a file, and this server reads none; --allowed-media-path names a folder")
         unfound = _refused(picture, "is no file that can be read in the folder of --allowed-media-path")
         try:
-            parts = urlsplit(picture.url)
-            if parts.netloc not in ("", "localhost"):
-                raise unfound
-            path = (self._folder / unquote(parts.path)).resolve()
-            if not path.is_relative_to(self._folder.resolve()):
+            parts, folder = urlsplit(picture.url), self._folder.resolve()
+            # llama.cpp's clients name a file of the folder by its relative path, whose first part stands as a host.
+            name = unquote(parts.path if parts.netloc == "localhost" else parts.netloc + parts.path)
+            path = (folder / name).resolve()
+            if not path.is_relative_to(folder):
+                path = (folder / name.lstrip("/")).resolve()
+            if not path.is_relative_to(folder):
                 raise unfound
             with open_regular(path) as file:
                 content: bytes = file.read(MAX_BYTES + 1)

@@ -5,9 +5,21 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from PIL.Image import Image
+import numpy as np
+from PIL.Image import Image, new
 
-from server.media.tiling import FilledSize, LongestEdge, NativeSize, PanAndScan, Sizing, ThumbnailGrid, TileGrid, Tiling
+from server.media.tiling import (
+    FilledSize,
+    FrameSize,
+    LongestEdge,
+    NativeSize,
+    PaddedGrid,
+    PanAndScan,
+    Sizing,
+    ThumbnailGrid,
+    TileGrid,
+    Tiling,
+)
 
 _LEAST_EDGE = 1
 MAX_RATIO = 200  # of the sides of a picture that keeps its size; source: transformers' Qwen2VLImageProcessor
@@ -31,12 +43,16 @@ def tile(picture: Image, sizing: Sizing) -> Tiles:
         return _cut(picture, sizing)
     if isinstance(sizing, TileGrid):
         return _in_grid(picture, sizing)
+    if isinstance(sizing, PaddedGrid):
+        return _padded(picture, sizing)
     if isinstance(sizing, ThumbnailGrid):
         return _with_thumbnail(picture, sizing)
     if isinstance(sizing, PanAndScan):
         return _with_crops(picture, sizing)
     if isinstance(sizing, FilledSize):
         width, height = _filled(*picture.size, sizing)
+    elif isinstance(sizing, FrameSize):
+        width, height = _of_frames(*picture.size, sizing)
     elif isinstance(sizing, LongestEdge):
         width, height = _bounded(*picture.size, sizing)
     else:
@@ -62,6 +78,30 @@ def _native(width: int, height: int, size: NativeSize) -> tuple[int, int]:
         longest = max(factor, size.max_pixels // min(rounded) // factor * factor)
         rounded = [min(edge, longest) for edge in rounded]
     return rounded[1], rounded[0]
+
+
+def _of_frames(width: int, height: int, size: FrameSize) -> tuple[int, int]:
+    """The width and the height, as transformers' Qwen3VLVideoProcessor computes them."""
+    factor, number = size.factor, size.num_frames
+    if min(width, height) < factor:
+        grow = factor / min(width, height)
+        width, height = int(width * grow), int(height * grow)
+    if max(width, height) > MAX_RATIO * min(width, height):
+        raise SizeRefused(f"has sides of which one is more than {MAX_RATIO} times as long as the other")
+    whole = max(round(number / size.frames_a_patch), 1) * size.frames_a_patch
+    rounded = [round(edge / factor) * factor for edge in (width, height)]
+    if whole * math.prod(rounded) > size.max_pixels:
+        shrink = math.sqrt(number * width * height / size.max_pixels)
+        rounded = [max(factor, math.floor(edge / shrink / factor) * factor) for edge in (width, height)]
+    elif whole * math.prod(rounded) < size.min_pixels:
+        grow = math.sqrt(size.min_pixels / (number * width * height))
+        rounded = [math.ceil(edge * grow / factor) * factor for edge in (width, height)]
+    if math.prod(rounded) > size.most_pixels:  # what the engine takes of one moment
+        shrink = math.sqrt(width * height / size.most_pixels)
+        rounded = [max(factor, math.floor(edge / shrink / factor) * factor) for edge in (width, height)]
+        longest = max(factor, size.most_pixels // min(rounded) // factor * factor)
+        rounded = [min(edge, longest) for edge in rounded]
+    return rounded[0], rounded[1]
 
 
 def _bounded(width: int, height: int, size: LongestEdge) -> tuple[int, int]:
@@ -112,6 +152,50 @@ def _in_grid(picture: Image, sizing: TileGrid) -> Tiles:
     return Tiles(
         [*_grid_tiles(picture, num_columns, num_rows, width, height, sizing.resample), whole], num_rows, num_columns
     )
+
+
+def _padded(picture: Image, sizing: PaddedGrid) -> Tiles:
+    """The tiles and the whole picture, as transformers' Llama4ImageProcessor makes them."""
+    edge = sizing.width
+    num_columns, num_rows = canvas_of(*picture.size, edge, sizing.max_tiles, fills=sizing.fills_canvas)
+    canvas = num_columns * edge, num_rows * edge
+    most = canvas
+    if not sizing.fills_canvas:  # which would make a picture larger only up to one tile
+        most = min(max(picture.width, edge), canvas[0]), min(max(picture.height, edge), canvas[1])
+    wide, high = most[0] / picture.width, most[1] / picture.height
+    if wide < high:
+        size = most[0], min(math.floor(picture.height * wide), most[1])
+    else:
+        size = min(math.floor(picture.width * high), most[0]), most[1]
+    whole = new("RGB", canvas)
+    whole.paste(picture.resize((max(size[0], 1), max(size[1], 1)), resample=sizing.resample))
+    if num_columns * num_rows == 1:
+        return Tiles([whole])
+    corners = [(column * edge, row * edge) for row in range(num_rows) for column in range(num_columns)]
+    pieces = [whole.crop((left, top, left + edge, top + edge)) for left, top in corners]
+    return Tiles([*pieces, picture.resize((edge, edge), resample=sizing.resample)], num_rows, num_columns)
+
+
+def canvas_of(width: int, height: int, edge: int, max_tiles: int, *, fills: bool) -> tuple[int, int]:
+    """The columns and the rows of tiles on which a picture is shown with the least change of its size.
+
+    It is made larger rather than smaller; of several such, the fewest tiles.
+    """
+    by_ratio: dict[float, list[tuple[int, int]]] = {}
+    for number in range(max_tiles, 0, -1):
+        for rows in range(1, number + 1):
+            if number % rows == 0:
+                by_ratio.setdefault(rows / (number // rows), []).append((number // rows, rows))
+    grids = [grid for several in by_ratio.values() for grid in several]
+    # Numbers are compared as float32 there, in which more of them are equal.
+    edges = np.array(grids, np.float32) * np.float32(edge)
+    scales = np.min(edges / np.array([width, height], np.float32), axis=1)
+    growing = scales[scales >= 1]
+    if len(growing):
+        chosen = growing.max() if fills else growing.min()
+    else:
+        chosen = scales.max()
+    return min((grid for grid, scale in zip(grids, scales, strict=True) if scale == chosen), key=math.prod)
 
 
 def _with_thumbnail(picture: Image, sizing: ThumbnailGrid) -> Tiles:

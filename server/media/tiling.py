@@ -28,6 +28,16 @@ class TileGrid(NamedTuple):
     max_tiles: int
 
 
+class PaddedGrid(NamedTuple):
+    """The size of tiles, and of how many at most a picture is made, which keeps its shape beside black edges."""
+
+    height: int
+    width: int
+    resample: int  # Pillow's number of the filter that resizes
+    max_tiles: int
+    fills_canvas: bool = False  # whether a small picture is made as large as all tiles together allow
+
+
 class ThumbnailGrid(NamedTuple):
     """The size of a picture that keeps about its own one, behind tiles if it is large."""
 
@@ -50,6 +60,18 @@ class NativeSize(NamedTuple):
     min_pixels: int
     max_pixels: int
     resample: int  # Pillow's number of the filter that resizes
+
+
+class FrameSize(NamedTuple):
+    """The size of a video's frames, which keep about their own one, in whole squares."""
+
+    factor: int  # pixels on a side of a square
+    min_pixels: int  # of all frames together
+    max_pixels: int
+    resample: int  # Pillow's number of the filter that resizes
+    num_frames: int
+    frames_a_patch: int
+    most_pixels: int  # of a frame
 
 
 class LongestEdge(NamedTuple):
@@ -79,8 +101,12 @@ class PanAndScan(NamedTuple):
     min_ratio: float  # of the sides of a picture of which there are crops
 
 
-Sizing: TypeAlias = Tiling | TileGrid | ThumbnailGrid | NativeSize | LongestEdge | FilledSize | PanAndScan
-_KINDS: Sequence[type[Sizing]] = (Tiling, TileGrid, ThumbnailGrid, NativeSize, LongestEdge, FilledSize, PanAndScan)
+Sizing: TypeAlias = (
+    Tiling | TileGrid | PaddedGrid | ThumbnailGrid | NativeSize | FrameSize | LongestEdge | FilledSize | PanAndScan
+)
+_KINDS: Sequence[type[Sizing]] = (
+    Tiling, TileGrid, PaddedGrid, ThumbnailGrid, NativeSize, FrameSize, LongestEdge, FilledSize, PanAndScan,
+)  # fmt: skip
 _SIZINGS = {kind.__name__: kind for kind in _KINDS}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engine.weights.formats.model_folder import CONFIG
 from server.model_sources import builtin_models
-from server.model_sources.builtin_store import builtin_file, unpack
+from server.model_sources.builtin_store import builtin_file, folder_of, has_sizes, unpack
 from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.model_paths import local_model, models_in
 from server.model_sources.model_store import is_from_hub, resolve_model
@@ -49,8 +49,11 @@ def _builtin(name: str) -> AvailableModel:
     """A file of the right size is taken for the model, because hashing would read all of it."""
     path, model = builtin_file(name), builtin_models.BUILTIN_MODELS[name]
     is_here = path.is_file() and path.stat().st_size == model.size
-    if is_here and model.is_archive:
-        path = unpack(path)
+    if model.is_archive:
+        folder = folder_of(path)
+        if is_here and not has_sizes(folder, model):
+            unpack(path)
+        path, is_here = folder, has_sizes(folder, model)
     return AvailableModel(
         name, "built-in", path if is_here else None, None if is_here else model.size, model.license,
         model.summary, model.memory_bytes,

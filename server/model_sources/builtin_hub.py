@@ -7,12 +7,16 @@ variables count: HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE, and those of proxies.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from http.client import OK
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from huggingface_hub import hf_hub_url
 from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
 
+from server.model_sources.builtin_parts import FolderFile
 from server.model_sources.hub_records import HubId
 
 if TYPE_CHECKING:
@@ -62,6 +66,45 @@ def _download(hub_id: HubId, partial: PartialFile) -> bool:
         if response.status_code != (206 if start else 200):
             raise HubRefused(f"it answered with status {response.status_code}")
         return partial.extend(_Body(response.iter_bytes(1 << 20)))
+
+
+def download_files(hub_id: HubId, files: Sequence[FolderFile], folder: Path, count: Callable[[int], None]) -> None:
+    """Downloads the files of a model folder; `count` is called with the bytes that have come. It blocks.
+
+    Raises HubRefused where one of them cannot be had or is another one, and OSError where the disk is full.
+    """
+    headers = build_hf_headers(library_name="eagre") | {"Accept-Encoding": "identity"}
+    for file in files:
+        url = hf_hub_url(hub_id.repository, file.name, revision=hub_id.revision)
+        try:
+            with get_session().stream(
+                "GET", url, headers=headers, timeout=TIMEOUT_S, follow_redirects=True
+            ) as response:
+                if response.status_code != OK:
+                    raise HubRefused(f"it answered with status {response.status_code}")
+                _write_file(file, folder / file.name, response.iter_bytes(1 << 20), count)
+        except HubRefused:
+            raise
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise
+            raise HubRefused(_first_line(error)) from error
+
+
+def _write_file(file: FolderFile, path: Path, chunks: Iterator[bytes], count: Callable[[int], None]) -> None:
+    """Raises HubRefused where these are not the bytes of the file."""
+    seen, size = hashlib.sha256(), 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as target:
+        for chunk in chunks:
+            size += len(chunk)
+            if size > file.size:
+                break
+            seen.update(chunk)
+            target.write(chunk)
+            count(len(chunk))
+    if size != file.size or seen.hexdigest() != file.sha256:
+        raise HubRefused(f"its {file.name} has another SHA-256 than this release states")
 
 
 class _Body:

@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from server.model_sources.builtin_parts import GEMMA_270M, QWEN_CODER_0_5B, QWEN_CODER_1_5B, BuiltinPart
+from server.model_sources.builtin_parts import (
+    GEMMA_270M,
+    MINILM_FILES,
+    QWEN_CODER_0_5B,
+    QWEN_CODER_1_5B,
+    BuiltinPart,
+    FolderFile,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +23,9 @@ class BuiltinModel:
     license: str  # of the weights
     summary: str = ""  # what it is good for
     memory_bytes: int = 0  # about what its weights take in memory, and the cache of 1,000 tokens
-    hub: str | None = None  # owner/name:FILE of the same file on the Hub, which is asked first
-    is_archive: bool = False  # the file is a ZIP archive of a model folder; else it is a GGUF file
+    hub: str | None = None  # owner/name:FILE of the same file on the Hub, which is asked first; of a folder owner/name
+    # Of a model that is a folder: its files, which the Hub has, and which the file, a ZIP archive, holds.
+    files: tuple[FolderFile, ...] = ()
     # What the model's card recommends, by fields of SamplingParams.
     sampling: Mapping[str, int | float] = field(default_factory=dict)
 
@@ -25,6 +33,11 @@ class BuiltinModel:
     def size(self) -> int:
         """Bytes of the file."""
         return sum(part.size for part in self.parts)
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether the file is a ZIP archive of a model folder; else it is a GGUF file."""
+        return bool(self.files)
 
 
 # Of generation_config.json of Qwen's Instruct models of 0.5 and 1.5 billion parameters; the GGUF files state none.
@@ -90,7 +103,8 @@ BUILTIN_MODELS: Mapping[str, BuiltinModel] = MappingProxyType(
             license="Apache License 2.0",
             summary="embeddings of English texts of up to 256 tokens",
             memory_bytes=100_000_000,
-            is_archive=True,
+            hub="sentence-transformers/all-MiniLM-L6-v2",
+            files=MINILM_FILES,
         ),
     }
 )

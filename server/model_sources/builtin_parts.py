@@ -4,6 +4,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class FolderFile:
+    """One file of a built-in model that is a folder."""
+
+    name: str  # with its folder below the model's
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class BuiltinPart:
     """A piece of a model's GGUF file inside one wheel; the whole file where the model has one part."""
 
@@ -111,3 +120,18 @@ QWEN_CODER_1_5B = _parts(
     7e190c024384a6fbfb8d467d1e79042c9b60de050520f6661eaf283ab9a26b7a
     """,
 )  # fmt: skip
+
+# The files in the archive of the package, which the Hub has one by one.
+MINILM_FILES = (
+    FolderFile("1_Pooling/config.json", 190, "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23"),
+    FolderFile("config.json", 612, "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"),
+    FolderFile(
+        "config_sentence_transformers.json", 116, "061ca9d39661d6c6d6de5ba27f79a1cd5770ea247f8d46412a68a498dc5ac9f3"
+    ),
+    FolderFile("model.safetensors", 90_868_376, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
+    FolderFile("modules.json", 349, "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf"),
+    FolderFile("sentence_bert_config.json", 53, "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7"),
+    FolderFile("special_tokens_map.json", 112, "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3"),
+    FolderFile("tokenizer.json", 466_247, "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
+    FolderFile("tokenizer_config.json", 350, "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b"),
+)

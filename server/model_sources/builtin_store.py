@@ -3,7 +3,9 @@
 Layout of the cache folder:
 
     models/NAME.gguf            the model; it appears by an atomic rename, so it is complete or absent
-    models/NAME.zip, NAME/      the same of a model that is a folder, and its files
+    models/NAME/                the same of a model that is a folder, from the Hub, or out of
+    models/NAME.zip             the archive of a package
+    models/NAME.files.json      the stamp of the folder: SHA-256 and mtime_ns of each file
     models/NAME.verified.json   the stamp: SHA-256, size and mtime_ns of the file when it was last hashed
     models/NAME.partial         the parts of the model that have arrived, until all are there
     models/NAME.lock            held (flock) by the process that pulls NAME
@@ -54,6 +56,8 @@ def received_bytes(name: str) -> int:
 def find_builtin(name: str) -> Path | None:
     """A built-in model, or None where it is not pulled yet or has another hash."""
     path, model = builtin_file(name), builtin_models.BUILTIN_MODELS[name]
+    if model.is_archive and _has_files(folder_of(path), model):
+        return folder_of(path)
     if not _is_verified(path, model):
         return None
     return unpack(path) if model.is_archive else path
@@ -72,12 +76,17 @@ def pull_builtin(name: str, progress: Progress) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _exclusive_lock(path.with_suffix(".lock"), name, progress):
+            if model.is_archive and _has_files(folder_of(path), model):
+                return folder_of(path)
             if not _is_verified(path, model):
                 _sweep_leftovers(path.parent, name)
+                refused = _pull_folder(name, model, folder_of(path), progress) if model.is_archive else None
+                if model.is_archive and refused is None:
+                    return folder_of(path)
                 with contextlib.closing(PartialFile(path.with_suffix(".partial"), name, model, progress)) as partial:
                     partial.resume()
                     _check_free_space(path.parent, _needed_bytes(model, partial.num_parts))
-                    refusal = _download_from_hub(model, partial)
+                    refusal = refused or _download_from_hub(model, partial)
                     try:
                         _download_wheels(name, model, partial, path.parent, progress)
                     except ModelStoreError as error:
@@ -99,7 +108,7 @@ def pull_builtin(name: str, progress: Progress) -> Path:
 
 def _download_from_hub(model: BuiltinModel, partial: PartialFile) -> str | None:
     """Downloads what is missing from the Hub, if the model is there; returns why not all of it could be had."""
-    hub_id = None if model.hub is None else HubId.parse(model.hub)
+    hub_id = None if model.hub is None or model.is_archive else HubId.parse(model.hub)
     if hub_id is None or partial.is_complete:
         return None
     from server.model_sources.builtin_hub import HubRefused, download_parts  # the library takes long to import
@@ -109,6 +118,68 @@ def _download_from_hub(model: BuiltinModel, partial: PartialFile) -> str | None:
     except HubRefused as error:
         return f"{hub_id.repository} could not be fetched from the Hub: {error}"
     return None
+
+
+def _pull_folder(name: str, model: BuiltinModel, folder: Path, progress: Progress) -> str | None:
+    """Downloads the files of a model folder from the Hub; returns why they could not be had.
+
+    The folder appears by an atomic rename, so it is complete or absent.
+    """
+    hub_id = None if model.hub is None else HubId.parse(model.hub)
+    if hub_id is None:
+        return f"{name} is not on the Hub"
+    from server.model_sources.builtin_hub import HubRefused, download_files  # the library takes long to import
+
+    total, done, stage = sum(file.size for file in model.files), 0, f"download {name}"
+    _check_free_space(folder.parent, total)
+
+    def count(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        progress(stage, done, total)
+
+    own = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
+    try:
+        download_files(hub_id, model.files, own, count)
+        own.chmod(0o755)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(own, folder)
+    except HubRefused as error:
+        return f"{hub_id.repository} could not be fetched from the Hub: {error}"
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+    return None
+
+
+def has_sizes(folder: Path, model: BuiltinModel) -> bool:
+    """Whether a folder has files of the names and the sizes of the model's."""
+    return all(_has_size(folder / file.name, file.size) for file in model.files)
+
+
+def stamp_of_folder(folder: Path) -> Path:
+    """The file that says which files of a model folder were hashed, and when they were changed before."""
+    return folder.with_name(f"{folder.name}.files.json")
+
+
+def _has_files(folder: Path, model: BuiltinModel) -> bool:
+    """Whether a folder has all files of the model. They are read once, as a stamp beside the folder then says."""
+    stamp_file = stamp_of_folder(folder)
+    try:
+        if not has_sizes(folder, model):
+            return False
+        stamp = {file.name: [file.sha256, (folder / file.name).stat().st_mtime_ns] for file in model.files}
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            if json.loads(stamp_file.read_bytes()) == stamp:
+                return True
+        for file in model.files:
+            with (folder / file.name).open("rb") as content:
+                if hashlib.file_digest(content, "sha256").hexdigest() != file.sha256:
+                    return False
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    with contextlib.suppress(OSError):
+        _write_json(stamp_file, stamp)
+    return True
 
 
 def _download_wheels(name: str, model: BuiltinModel, partial: PartialFile, folder: Path, progress: Progress) -> None:
@@ -140,11 +211,14 @@ def _stamp_file(path: Path) -> Path:
 def _write_stamp(path: Path, model: BuiltinModel) -> None:
     status = path.stat()
     stamp = {"sha256": model.sha256, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
-    stamp_file = _stamp_file(path)
+    _write_json(_stamp_file(path), stamp)
+
+
+def _write_json(path: Path, content: object) -> None:
     # Each process writes to its own name first, because two may write a stamp at once.
-    partial = stamp_file.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(stamp), encoding="utf-8")
-    os.replace(partial, stamp_file)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(content), encoding="utf-8")
+    os.replace(partial, path)
 
 
 def _is_verified(path: Path, model: BuiltinModel) -> bool:

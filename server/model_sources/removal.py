@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from server.model_sources import builtin_models
-from server.model_sources.builtin_store import builtin_file, folder_of
+from server.model_sources.builtin_store import builtin_file, folder_of, stamp_of_folder
 from server.model_sources.cache_folder import ModelStoreError
 from server.model_sources.hub_records import HubId, find_record
 from server.model_sources.model_store import is_from_hub, resolve_model
@@ -23,6 +23,7 @@ def remove_model(name: str) -> int:
         path = builtin_file(name)
         found = [path, path.with_suffix(".verified.json"), path.with_suffix(".partial")]
         folder = folder_of(path)
+        found.append(stamp_of_folder(folder))
         found += [file for file in folder.rglob("*") if not file.is_dir()]
     elif is_from_hub(name):
         found = _files_of_hub(name)

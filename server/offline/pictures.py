@@ -23,7 +23,11 @@ def picture_on_the_wire(part: Any) -> Any:
 
     Raises InvalidParameter: there is no file at the path.
     """
-    if not isinstance(part, Mapping) or part.get("type") not in ("image_url", "image"):
+    if not isinstance(part, Mapping):
+        return part
+    if part.get("type") == "video" and isinstance(part.get("video"), list):  # of frames
+        return {**part, "video": [_as_url(frame) for frame in part["video"]]}
+    if part.get("type") not in ("image_url", "image"):
         return part
     given = part.get("image_url", part.get("image"))
     options = {name: value for name, value in given.items() if name != "url"} if isinstance(given, Mapping) else {}

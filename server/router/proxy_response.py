@@ -11,8 +11,9 @@ from server.api.openai.chat import CHAT_COMPLETIONS
 from server.api.responses import events
 from server.api.route import BodyRoute
 from server.http.entry.access_log import REQUEST_ID
+from server.http.entry.guard import GUARD
 from server.http.responses.routes import RESPONSES
-from server.http.streams.router_headers import FRONT_HEADERS
+from server.http.streams.router_headers import FRONT_HEADERS, KEYED_HEADER
 from server.http.table import ROUTES
 from server.http.transport.write_timeout import WriteTimeout
 from server.protocol.errors import ApiError
@@ -44,13 +45,16 @@ _NOT_RETURNED = _HOP_BY_HOP | {"date", "server"}
 
 
 def request_headers(request: web.Request) -> dict[str, str]:
-    """The headers of `request` for a replica, with the id of the request."""
+    """The headers of `request` for a replica, with the id of the request, and whether this router wants keys."""
     found = {
         name: value
         for name, value in request.headers.items()
         if (lower := name.lower()) not in _NOT_SENT and not lower.startswith("sec-fetch-")
     }
     found[REQUEST_ID_HEADER] = request[REQUEST_ID]
+    keys = request.app[GUARD].keys
+    if keys is not None and not keys.is_open:
+        found[KEYED_HEADER] = "1"
     return found
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from time import thread_time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import orjson
@@ -45,10 +46,11 @@ _NO_FORCING = '\n%llguidance {"no_forcing":true}\n'
 
 _NUM_PROBES = 8  # tokens; a grammar that is too wide for the limits fails within so many
 
+_LOG = logging.getLogger(__name__)
 LARGE_BYTES = 1 << 20  # llguidance takes about a millisecond to free so much
 _NO_TOKEN = (1 << 32) - 1
 _unused: SimpleQueue[LLMatcher] = SimpleQueue()  # of large grammars, to be freed; `put` may be called by a `__del__`
-_freeing = threading.Lock()  # held for ever by the one who has started the thread that frees them
+_freeing = threading.Lock()  # held while there is the thread that frees them
 
 
 class CompiledGrammar:
@@ -154,6 +156,15 @@ def start_freeing() -> None:
 
 
 def _free() -> None:
+    try:
+        _free_unused()
+    except BaseException:  # noqa: BLE001 - a panic of the library, or it starts no thread; the next call tries again
+        _LOG.exception("large grammars are freed where they are left, until the next one is compiled")
+    finally:
+        _freeing.release()
+
+
+def _free_unused() -> NoReturn:
     from llguidance import LLExecutor
 
     executor = LLExecutor(num_threads=1)

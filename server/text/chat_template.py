@@ -18,6 +18,7 @@ from jinja2.nodes import Node, Scope
 from jinja2.parser import Parser
 
 from server.media.picture import is_picture
+from server.media.video import Video
 from server.text.template_limits import TemplateTimeout, current_budget, running_template
 from server.text.template_sandbox import TemplateSandbox
 from server.text.tokenization.control_tokens import MARKS, ControlTokens, ShieldedText, choose_mark
@@ -276,7 +277,9 @@ def _as_parts(content: Any) -> Any:
 
 def _without_bytes(part: Any) -> dict[str, str]:
     """A part of a content with pictures, as templates know it."""
-    return {"type": "image"} if is_picture(part) else {"type": "text", "text": _text_of_part(part)}
+    if is_picture(part):
+        return {"type": "video" if isinstance(part["image"], Video) else "image"}
+    return {"type": "text", "text": _text_of_part(part)}
 
 
 def _with_thinking(message: dict[str, Any], *, refuses_both: bool) -> dict[str, Any]:

@@ -59,6 +59,16 @@ function chosenLanguage() {
   }
 }
 
+/** Shows the page in a language from now on; an empty one is the browser's. */
+function chooseLanguage(language) {
+  try {
+    storage().setItem(LANGUAGE, language);
+  } catch {
+    return; // without a storage, the language is the browser's
+  }
+  location.reload();
+}
+
 /** The server's models as they came with the page; null where it has brought none, or lay in the browser's cache. */
 function toldWithPage() {
   const { content } = byId("state");
@@ -326,14 +336,7 @@ function start(language) {
   byId("export-format").append(...Object.entries(FORMATS).map(([value, name]) => new Option(name, value)));
   byId("language").append(new Option(words.settings.languageSystem, ""), ...Object.entries(LANGUAGES).map(([value, name]) => new Option(name, value)));
   byId("language").value = chosenLanguage();
-  byId("language").addEventListener("change", () => {
-    try {
-      storage().setItem(LANGUAGE, byId("language").value);
-    } catch {
-      return; // without a storage, the language is the browser's
-    }
-    location.reload();
-  });
+  byId("language").addEventListener("change", () => chooseLanguage(byId("language").value));
 
   const { palette } = words;
   const isChat = () => document.body.dataset.mode === "chat";
@@ -375,6 +378,7 @@ function start(language) {
       name: palette.theme(byId("theme").querySelector(`[value=${value}]`).textContent),
       run: () => (byId("theme").value = theme.value = value),
     })),
+    ...Object.entries(LANGUAGES).map(([value, name]) => ({ name: palette.language(name), run: () => chooseLanguage(value) })),
     { name: palette.toModels, run: () => router.go("#/models") },
     { name: palette.chooseModel, run: openPicker },
     { name: palette.tools, run: () => byId("chat-tools").click(), isOffered: isWithTools },

@@ -252,6 +252,13 @@ async def test_the_queue_is_bounded_in_the_pixels_of_pictures(make_client, monke
     for shape in ((2, 3), (4, 2), (8, 3)):  # and not (4, 3): too few patches, larger ones, those of two tokens
         with pytest.raises(InvalidParameter, match="the encoder takes no pixels of shape"):
             client.submit([1, 2], greedy(2), pictures=[PromptPicture(0, 1, b"digest", np.zeros(shape, np.uint8))])
+    framed = shaped._replace(pixels_shape=(8, 2, 3), num_frames=2)  # a still picture lacks the axis of frames
+    client.model_info = dataclasses.replace(client.model_info, pictures=framed)
+    for shape in ((4, 1, 3), (4, 2), (8, 2, 3)):
+        with pytest.raises(InvalidParameter, match="the encoder takes no pixels of shape"):
+            client.submit([1, 2], greedy(2), pictures=[PromptPicture(0, 1, b"digest", np.zeros(shape, np.uint8))])
+    for shape in ((4, 2, 3), (4, 3)):
+        client.submit([1, 2], greedy(2), pictures=[PromptPicture(0, 1, b"digest", np.zeros(shape, np.uint8))]).abort()
     client.model_info = dataclasses.replace(client.model_info, pictures=PictureInput(1, 1, 1, 8, max_tokens=1))
     engine.gate.clear()
     streams = [client.submit([1], greedy(2)) for _ in range(2)]

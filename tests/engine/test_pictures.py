@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,20 @@ from engine.models.encoders.picture_tensors import is_of_pictures
 from engine.models.open_model import OpenModel, open_model
 from sampling.host.params import SamplingParams
 from tests.golden.pictures.tiny_folder import write_tiny_folder
-from tests.golden.pictures.tiny_pictures import GRIDS, tiny_patches, tiny_picture
+from tests.golden.pictures.tiny_pictures import GRIDS, VIDEOS, tiny_patches, tiny_picture, tiny_video
 from tests.thoroughness import IS_FULL, some
 
 FOLDER = Path(__file__).parents[1] / "golden" / "pictures"
-NUM_TOKENS = {"gemma3": 16, "smolvlm": 4, "internvl": 4}  # of a picture, or of a tile of one, where all have one size
+# Of a picture, or of a tile of one, where all have one size.
+NUM_TOKENS = {"gemma3": 16, "smolvlm": 4, "internvl": 4, "llama4": 4}
 
 
 OTHERS = ["smolvlm", "qwen2_5_vl"]  # tiles and windows; each compiles for 10 s
 if IS_FULL:
-    OTHERS += ["gemma4", "qwen3_vl", "qwen3_5", "qwen3_vl_moe", "qwen3_5_moe", "mistral3", "internvl", "lfm2_vl"]
+    OTHERS += [
+        "gemma4", "gemma4_both", "qwen3_vl", "qwen3_5", "qwen3_vl_moe", "qwen3_5_moe", "mistral3", "internvl",
+        "lfm2_vl", "llama4",
+    ]  # fmt: skip
 
 
 class Golden:
@@ -69,6 +74,19 @@ class Golden:
         digest = hashlib.sha256(pixels.data).digest()
         return PromptPicture(start, rows * columns, digest, pixels, (rows, columns), self.has_row_ends)
 
+    def moments_of(self, prompt: dict[str, Any]) -> list[PromptPicture]:
+        """The pictures and the moments of videos of a prompt."""
+        vision, made = self.config["vision_config"], []
+        for name, at, start, time in prompt["moments"]:
+            if name not in VIDEOS:
+                made.append(self._picture_of_any_size(name, start))
+                continue
+            pixels = tiny_video(name, vision["patch_size"], vision["spatial_merge_size"])[at]
+            rows, columns, _ = VIDEOS[name]
+            digest = hashlib.sha256(pixels.data).digest()
+            made.append(PromptPicture(start, rows * columns, digest, pixels, (rows, columns), time=time))
+        return made
+
 
 GEMMA = Golden("gemma3")
 
@@ -87,8 +105,14 @@ def load(folder: Path, backend: str, **changes: Any) -> Engine:
 
 
 async def ask(client: EngineClient, prompt: dict[str, Any], golden: Golden = GEMMA, **options: Any) -> list[TokenEvent]:
+    return await ask_about(client, prompt, golden.pictures_of(prompt), **options)
+
+
+async def ask_about(
+    client: EngineClient, prompt: dict[str, Any], pictures: list[PromptPicture], **options: Any
+) -> list[TokenEvent]:
     params = SamplingParams(max_tokens=len(prompt["output_token_ids"]), temperature=0.0, ignore_eos=True, logprobs=0)
-    stream = client.submit(prompt["prompt_token_ids"], params, pictures=golden.pictures_of(prompt), **options)
+    stream = client.submit(prompt["prompt_token_ids"], params, pictures=pictures, **options)
     return [event async for event in stream]
 
 
@@ -132,9 +156,31 @@ async def test_other_families(name: str, native: str, tmp_path: Path) -> None:
     client.start(asyncio.get_running_loop())
     try:
         await tokens_are_those_of_transformers(client, golden)
+        if (FOLDER / f"{name}_videos.json").exists():
+            await videos_are_those_of_transformers(client, golden, name)
         assert client.stats().compiles_after_ready == 0
     finally:
         client.shutdown()
+
+
+async def videos_are_those_of_transformers(client: EngineClient, golden: Golden, name: str) -> None:
+    """Together, and again from the prefix cache, which knows how far the moments of a video are apart."""
+    prompts = json.loads((FOLDER / f"{name}_videos.json").read_text(encoding="utf-8"))["prompts"]
+
+    async def check(prompt: dict[str, Any]) -> int:
+        events = await ask_about(client, prompt, golden.moments_of(prompt))
+        assert tokens_of(events) == prompt["output_token_ids"]
+        assert_logprobs(events, prompt)
+        return events[-1].num_cached_tokens
+
+    await asyncio.gather(*map(check, prompts))
+    for prompt in prompts:
+        assert await check(prompt) > 0
+    moments = golden.moments_of(prompts[0])
+    if moments[1].time is not None:
+        slower = [replace(each, time=None if each.time is None else each.time + 7) for each in moments]
+        events = await ask_about(client, prompts[0], slower)
+        assert events[-1].num_cached_tokens == moments[1].start // 4 * 4
 
 
 async def tokens_are_those_of_transformers(client: EngineClient, golden: Golden) -> None:

@@ -28,7 +28,7 @@ if IS_FULL:
 OTHERS = ["gemma3", "gpt_oss", "deepseek_v3"] if IS_FULL else []
 NUM_GROUPS = {"gemma3": 3, "gpt_oss": 2}  # of layers that have pages of their own
 # So many engines, each of other sizes, have so many workloads each.
-NUM_ENGINES, NUM_WORKLOADS = (5, 100) if IS_FULL else (1, 6)
+NUM_ENGINES, NUM_WORKLOADS = (10, 50) if IS_FULL else (1, 6)
 
 
 @pytest.fixture(scope="module")

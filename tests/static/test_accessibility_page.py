@@ -43,6 +43,10 @@ TEXT = """# Tides
 print("ebb")  # flow
 ```
 
+```html
+<h1>Ebb</h1>
+```
+
 > [a link](https://example.org) and **more**
 """
 DIALOGS = ("tools-dialog", "schema-dialog", "running-tools", "keys-dialog", "palette")
@@ -72,6 +76,17 @@ async def look_at_chat(page: Page, found: list[str]) -> None:
     if HAS_KATEX:
         await page.wait_for("document.querySelector('.content .katex') !== null")
     await look(page, "chat", found)
+    await page.click(".code-head .preview")
+    await page.wait_for("document.querySelector('.preview-dialog iframe') !== null")
+    await look(page, "preview", found)
+    await page.click(".preview-dialog button")
+    await page.click("#models-open")
+    await page.wait_for("document.querySelectorAll('#picker-models tr').length === 1")
+    await page.evaluate("document.querySelector('.admin-key').open = true")
+    await set_value(page, "#picker-key", ADMIN)
+    await page.wait_for("document.querySelectorAll('#picker-available tr').length > 2")
+    await look(page, "models", found)
+    await page.click("#models-dialog [data-close]")
     await page.click(".message.assistant [data-action=tokens]")
     for view in ("details", "tokens", "latency", "raw"):
         await page.click(f"#inspector [data-view={view}]")

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.fakes.engine_client import FakeEngineClient
-from tests.server.conftest import RunningServer, server_starter
+from tests.server.conftest import RunningServer, eventually, server_starter
 from tests.static.support.devtools import Browser, Page
 from tests.static.test_tokens_page import open_tokens, run, set_value
 
@@ -127,6 +127,67 @@ async def test_a_tap_on_a_phone_shows_the_card_and_leaves_the_token_in_view(
     assert not await page.evaluate("document.querySelector('#token-card').classList.contains('open')")
     assert page.complaints() == []
     await page.close()
+
+
+async def test_in_the_inspector_the_alternatives_of_a_token_are_in_sight(
+    browser: Browser, server: RunningServer
+) -> None:
+    page = await browser.open(server.url + "/", width=1200, height=700)
+    await page.wait_for("document.querySelector('#server')?.dataset.state === 'ready'")
+    await set_value(page, "#max-tokens", "300")
+    await page.evaluate("document.querySelector('#chat-input').focus()")
+    await page.type("Boats?")
+    await page.press("Enter")
+    await page.wait_for("document.querySelector('.message.assistant')?.dataset.finish === 'length'")
+    await page.click(".message.assistant [data-action=tokens]")
+    await page.click("#inspector [data-view=tokens]")
+    await page.click("#inspector-replay")
+    await page.wait_for("document.querySelectorAll('#inspector .branches button').length === 2")
+    await page.wait_for("!document.querySelector('#inspector-replay').hidden")
+    await page.wait_for("document.querySelectorAll('#inspector .tokens .token').length === 300")
+    await page.click("#inspector .tokens [data-at='3']")
+    await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    (place,) = await page.evaluate(
+        "[document.querySelector('#inspector .alternatives button:enabled').getBoundingClientRect()]"
+        ".map(({left, top, width, height}) => ({x: left + width / 2, y: top + height / 2}))"
+    )
+    assert 0 < place["y"] < 700
+    for kind in ("mousePressed", "mouseReleased"):
+        await page.send("Input.dispatchMouseEvent", {"type": kind, **place, "button": "left", "clickCount": 1})
+    await page.wait_for("document.querySelectorAll('#inspector .branches button').length === 3")
+    assert not await page.evaluate("document.querySelector('#inspector .token-card').classList.contains('open')")
+    await page.wait_for("!document.querySelector('#inspector-replay').hidden")
+    await page.click("#inspector .tokens [data-at='5']")
+    await page.click("#inspector .branches button")  # another answer is in its place
+    assert not await page.evaluate("document.querySelector('#inspector .token-card').classList.contains('open')")
+    assert page.complaints() == []
+    await page.close()
+
+
+async def test_a_token_that_is_looked_at_while_the_answer_is_written_can_begin_a_branch_when_it_has_ended(
+    browser: Browser,
+) -> None:
+    async with server_starter() as start:
+        server = await start(FakeEngineClient(respond=lambda *_: list(b"tide"), is_manual=True))
+        page = await open_tokens(browser, server.url)
+        await page.click("#tokens-run")
+        await eventually(lambda: len(server.engine.running) == 1)
+        server.engine.step()
+        server.engine.step()
+        await page.click(".tokens [data-at='1']")
+        alternatives = "document.querySelectorAll('.alternatives button:enabled').length"
+        assert await page.evaluate(alternatives) == 0
+        while server.engine.running:
+            server.engine.step()
+        await page.wait_for(f"document.querySelector('#tokens-stop').hidden && {alternatives} > 0")
+        await page.click(".alternatives button:enabled")
+        await eventually(lambda: len(server.engine.running) == 1)
+        while server.engine.running:
+            server.engine.step()
+        await page.wait_for("document.querySelectorAll('.branches button').length === 2")
+        await page.wait_for("document.querySelector('#tokens-stop').hidden")
+        assert page.complaints() == []
+        await page.close()
 
 
 async def test_columns_begin_with_different_seeds_unless_one_is_set(browser: Browser, server: RunningServer) -> None:

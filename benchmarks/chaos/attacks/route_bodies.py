@@ -73,6 +73,7 @@ ROUTE_BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/embeddings", {"input": ["a", "b"], "encoding_format": "base64", "dimensions": 2}),
     ("/v1/rerank", {"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1, "return_documents": True}),
     ("/rerank", {"query": "a", "documents": ["b"], "truncate_prompt_tokens": 3}),
+    ("/rerank", {"query": "a", "texts": ["b", "c"], "raw_scores": True, "return_text": True, "truncate": True}),
     ("/v2/rerank", {"query": "a", "documents": ["b"], "max_tokens_per_doc": 5}),
     ("/v1/score", {"text_1": "a", "text_2": ["b", "c"]}),
     ("/score", {"queries": ["a"], "documents": ["b"], "use_activation": False}),
@@ -102,7 +103,9 @@ ROUTE_BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/apply-template", {"messages": _CHAT}),
     ("/models/load", {"model": "m"}),
     ("/models/unload", {"model": "m"}),
-    ("/v1/load_lora_adapter", {"lora_name": "l", "lora_path": "/etc/passwd"}),
+    ("/v1/load_lora_adapter", {
+        "lora_name": "l", "lora_path": "/etc/passwd", "base_model_name": "m", "load_inplace": True,
+    }),
     ("/v1/unload_lora_adapter", {"lora_name": "l"}),
     ("/v1/batches", {
         "input_file_id": "file-1", "endpoint": "/v1/completions", "completion_window": "24h", "metadata": {"a": "b"},

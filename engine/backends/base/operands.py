@@ -68,11 +68,11 @@ class Picks(NamedTuple):
 class LowRankPairs:
     """The pairs of low-rank matrices that adapters add to one leaf (Hu et al., "LoRA", 2021).
 
-    The outputs of a leaf are in parts, such as queries, keys and values, each with rows of `down` of its own, from
+    The outputs of a leaf are in parts, such as queries, keys and values, each with columns of `down` of its own, from
     part * rank on. What an adapter's own rank leaves free is 0.
     """
 
-    down: jax.Array  # [num_slots, num_layers, num_parts * rank, inputs]
+    down: jax.Array  # [num_slots, num_layers, inputs, num_parts * rank]
     up: jax.Array  # [num_slots, num_layers, rank, outputs], times the adapter's own scale
     ranks: jax.Array  # int32[num_slots], of each adapter; 0: it does not change this leaf, or there is none
     ends: tuple[int, ...] = field(metadata={"static": True})  # of each part, among the outputs
@@ -106,6 +106,8 @@ class AttentionConstants:
     sinks: jax.Array | None = None
     # float32[num_heads]: what each position between a query and a key takes from their score, behind soft caps.
     distance_slopes: np.ndarray | None = None
+    # Whether keys add slope times position instead, rounded to bfloat16 and scaled as the scores are.
+    rounds_biases: bool = False
     # RMS norms of queries and keys before they are rotated: [num_layers, head_dim], each head by itself,
     # or [num_layers, num_heads * head_dim], over all heads at once.
     q_norm: Norm | None = None

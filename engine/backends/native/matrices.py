@@ -34,6 +34,10 @@ class PackedLayout:
     def vector_dtype(self, precision: Precision) -> str:
         return "float32"
 
+    def pair_dtype(self, precision: Precision) -> str:
+        # A batch of many adapters reads as much of them as of packed weights, and waits for the memory.
+        return "float32" if precision.dtype == "float32" else "bfloat16"
+
     def vector(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> jax.Array:
         return stacked_arrays(layers, self.vector_dtype(precision), count)
 

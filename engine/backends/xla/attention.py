@@ -127,7 +127,7 @@ def _attend(
             scores = constants.softcap * jnp.tanh(scores / constants.softcap)
         key_positions = index * block_size + jnp.arange(block_size)
         if slopes is not None:
-            scores -= slopes * jnp.abs(query_positions - key_positions)
+            scores += _biases(slopes, query_positions, key_positions, constants)
         # What the row does not see may be anything: 0 times a NaN that another request left is a NaN.
         is_real = key_positions <= last_positions
         if first_positions is not None:
@@ -161,6 +161,21 @@ def _attend(
         total, acc = total * kept + jnp.exp(sinks - most), acc * kept
     mixed: jax.Array = (acc / total).astype(q.dtype).reshape(num_rows, num_kv_heads, group, width, head_dim)
     return mixed.transpose(0, 3, 1, 2, 4).reshape(num_rows * width, num_heads * head_dim)
+
+
+def _biases(
+    slopes: jax.Array, query_positions: jax.Array, key_positions: jax.Array, constants: AttentionConstants
+) -> jax.Array:
+    """What scores change by with distance (Press et al., "Train Short, Test Long", 2021)."""
+    if not constants.rounds_biases:
+        return -slopes * jnp.abs(query_positions - key_positions)
+    rounded = _as_bfloat16(_as_bfloat16(slopes) * _as_bfloat16(key_positions.astype(jnp.float32)))
+    return rounded * constants.scale
+
+
+def _as_bfloat16(x: jax.Array) -> jax.Array:
+    """Rounded, which XLA may leave out where it is a conversion there and back."""
+    return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
 
 
 def _first_seen(positions: jax.Array, layer: jax.Array, constants: AttentionConstants) -> jax.Array | None:

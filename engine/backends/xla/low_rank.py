@@ -14,10 +14,10 @@ def low_rank(x: jax.Array, pairs: LowRankPairs, layer: jax.Array, layout: TokenL
     All tokens are multiplied with the pairs of all slots, and what is not of a token's own adapter becomes 0 between
     the two matrices. So there are two products whatever the adapters of a step are, and no copy of a pair by token.
     """
-    down = lax.dynamic_index_in_dim(pairs.down, layer, axis=1, keepdims=False)  # [slots, parts * rank, inputs]
+    down = lax.dynamic_index_in_dim(pairs.down, layer, axis=1, keepdims=False)  # [slots, inputs, parts * rank]
     up = lax.dynamic_index_in_dim(pairs.up, layer, axis=1, keepdims=False)  # [slots, rank, outputs]
     num_slots, rank, _ = up.shape
-    inner = jnp.einsum("ti,sri->tsr", x, down, preferred_element_type=jnp.float32)
+    inner = jnp.einsum("ti,sir->tsr", x, down, preferred_element_type=jnp.float32)
     inner = inner.reshape(len(x), num_slots, len(pairs.ends), rank)
     shares = _shares(layout, num_slots, len(x))[:, :, None, None]
     # Another request's adapter may overflow, and 0 times infinity is a NaN.

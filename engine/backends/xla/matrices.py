@@ -22,6 +22,9 @@ class ArrayLayout:
     def vector_dtype(self, precision: Precision) -> str:
         return "float32" if precision.dtype == "auto" else precision.dtype
 
+    def pair_dtype(self, precision: Precision) -> str:
+        return self.vector_dtype(precision)
+
     def vector(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> jax.Array:
         """[num_layers, size]."""
         return stacked_arrays(layers, self.vector_dtype(precision), count)

@@ -52,7 +52,9 @@ class Gemma4Vision(PatchVision):
     largest = (70, 280, 1120)
 
     @classmethod
-    def read(cls, config: JsonFile, tensor_names: Set[str], hidden_size: int) -> Gemma4Vision | None:
+    def read(
+        cls, config: JsonFile, tensor_names: Set[str], hidden_size: int, *, sees_both_ways: bool = False
+    ) -> Gemma4Vision | None:
         """Reads `config.json` of a folder; None where it has no tensors of an encoder. Raises ModelError."""
         vision = config.table("vision_config")
         prefixes = None if vision is None else prefixes_of(config, tensor_names, (_FIRST, _PROJECTION))
@@ -71,7 +73,8 @@ class Gemma4Vision(PatchVision):
         if head_dim % 4:
             raise vision.error("head_dim", "it must be a multiple of 4")
         return cls(
-            height=0, width=0, num_tokens=BLOCK, num_layers=depth, hidden_size=hidden_size, sees_both_ways=False,
+            height=0, width=0, num_tokens=BLOCK, num_layers=depth, hidden_size=hidden_size,
+            sees_both_ways=sees_both_ways,
             prefix=prefixes[0], inner_size=inner, intermediate_size=feeding, num_heads=heads, patch_size=patch,
             merge_size=merge, head_dim=head_dim, num_places=places,
             epsilon=vision.positive_number("rms_norm_eps") or 1e-6,
@@ -152,10 +155,7 @@ class Gemma4Vision(PatchVision):
             return jnp.concatenate([rotated(*each) for each in zip(halves, angles, strict=True)], axis=-1)
 
         is_real = row < grid[0] * self.merge_size
-        one_window = jnp.zeros(len(inputs), jnp.int32)
-        return attend(
-            turned(norm(q, "q_norm")), turned(norm(k, "k_norm")), _rms_norm(v, self.epsilon), is_real, one_window
-        )
+        return attend(turned(norm(q, "q_norm")), turned(norm(k, "k_norm")), _rms_norm(v, self.epsilon), is_real)
 
     def end(self, params: Params, x: jax.Array) -> jax.Array:
         means = jnp.mean(x.reshape(-1, self.merge_size**2, self.inner_size), axis=1) * self.inner_size**0.5

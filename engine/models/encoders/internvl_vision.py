@@ -159,8 +159,7 @@ class InternVLVision(VisionEncoder):
         if self.has_query_key_norm:
             q, k = (rms_norm(each, of(name), _QUERY_KEY_EPSILON) for each, name in ((q, "q_norm"), (k, "k_norm")))
         q, k, v = (each.reshape(len(x), self.num_heads, -1) for each in (q, k, v))
-        all_seen, one_window = jnp.ones(len(x), bool), jnp.zeros(len(x), jnp.int32)
-        attended = attend(q * q.shape[-1] ** -0.5, k, v, all_seen, one_window)
+        attended = attend(q * q.shape[-1] ** -0.5, k, v)
         x = x + of("scale1") * (attended @ of("out") + of("out_bias"))
         inner = ACTIVATIONS[self.activation](norm(x, "norm2") @ of("up") + of("up_bias"))
         return x + of("scale2") * (inner @ of("down") + of("down_bias"))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from engine.backends.base.token_layout import TokenLayout
-from engine.models.encoders.vision_encoder import VisionEncoder
+from engine.models.encoders.vision_encoder import END_BASE, NUM_END_FEATURES, VisionEncoder
 
 
 class PictureTokens:
@@ -15,11 +15,15 @@ class PictureTokens:
         self._index = jnp.maximum(tokens - vocab_size, 0)
         self.text = jnp.where(self._is_picture, 0, tokens)  # any token stands for those of pictures
 
-    def layout(self, layout: TokenLayout, encoder: VisionEncoder) -> TokenLayout:
+    def layout(self, layout: TokenLayout, encoder: VisionEncoder, pictures: jax.Array) -> TokenLayout:
         """The layout, in which the tokens of a picture may see all of it."""
         if not encoder.sees_both_ways:
             return layout
-        num_behind = encoder.num_tokens - 1 - self._index % encoder.num_tokens
+        if encoder.stores_ends:
+            digits = pictures[self._rows(pictures), -NUM_END_FEATURES:].astype(jnp.int32)
+            num_behind = digits[:, 0] * END_BASE + digits[:, 1]
+        else:
+            num_behind = encoder.num_tokens - 1 - self._index % encoder.num_tokens
         return layout._replace(last_seen=layout.positions + jnp.where(self._is_picture, num_behind, 0))
 
     def embedded(self, of_text: jax.Array, pictures: jax.Array) -> jax.Array:

@@ -143,10 +143,7 @@ class PixtralVision(PatchVision):
         inverse = 1.0 / self.theta ** (np.arange(0, size, 2, dtype=np.float32) / size)
         by_row, by_column = row[:, None] * inverse[::2], column[:, None] * inverse[1::2]
         angles = jnp.concatenate([by_row, by_column], axis=-1)[:, None]
-        one_window = jnp.zeros(len(qkv), jnp.int32)
-        return attend(
-            rotated(q, angles) * size**-0.5, rotated(k, angles), v, row < grid[0] * self.merge_size, one_window
-        )
+        return attend(rotated(q, angles) * size**-0.5, rotated(k, angles), v, row < grid[0] * self.merge_size)
 
     def end(self, params: Params, x: jax.Array) -> jax.Array:
         def projected(x: jax.Array, leaf: str) -> jax.Array:

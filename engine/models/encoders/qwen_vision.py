@@ -68,6 +68,14 @@ class QwenVision(PatchVision):
         }  # fmt: skip
         return vision, fields
 
+    @property
+    def num_frames_a_patch(self) -> int:
+        return self.num_frames
+
+    def pixels_shape(self, bucket: int) -> tuple[int, ...]:
+        num_patches, *rest = super().pixels_shape(bucket)
+        return num_patches, self.num_frames, *rest
+
     def patch_leaf(self) -> Leaf:
         """The matrix of patches."""
         return self.single("patch", (self.inner_size, 3, self.num_frames, self.patch_size, self.patch_size), FIRST)
@@ -87,7 +95,7 @@ class QwenVision(PatchVision):
         mean, deviation = (np.array(each, np.float32) for each in (self.colour_mean, self.colour_deviation))
         colours = ((pixels.astype(jnp.float32) / _COLOURS) - mean) / deviation
         # A leaf is the tensor [inner, colour, frame, row, column] with all axes reversed.
-        weights = jnp.sum(params[f"{PREFIX}patch"][0], axis=2).transpose(1, 0, 2, 3)
+        weights = params[f"{PREFIX}patch"][0].transpose(2, 1, 0, 3, 4)
         products: jax.Array = colours.reshape(len(pixels), -1) @ weights.reshape(-1, self.inner_size)
         return products
 
@@ -108,7 +116,7 @@ class QwenVision(PatchVision):
         inverse = 1.0 / _THETA ** (np.arange(0, size // 2, 2, dtype=np.float32) / (size // 2))
         angles = jnp.concatenate([each[:, None].astype(jnp.float32) * inverse for each in (row, column)], axis=-1)
         q, k = (rotated(qkv[:, at], angles[:, None]) for at in (0, 1))
-        window = jnp.zeros(num_patches, jnp.int32)
+        window = None
         if window_size:
             side = window_size * merge
             window = (row // side) * num_patches + column // side

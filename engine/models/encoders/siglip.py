@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from engine.models.encoders.patch_vision import attend
 from engine.models.encoders.vision_encoder import MAX_SIZE
 from engine.weights.formats.fields import Fields
 from engine.weights.layout import Params
 from engine.weights.leaf import Leaf, LeafKind, Part, Stored
 
 _PIXELS = 127.5  # a colour of so much is 0, and one of 0 is -1
-_QUERIES_AT_ONCE = 256
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu_pytorch_tanh": lambda x: jax.nn.gelu(x, approximate=True),
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
@@ -124,8 +124,9 @@ class Siglip:
             return leaf
 
         normed = layer_norm(x, of("norm1"), of("norm1_bias"), self.epsilon)
-        q, k, v = jnp.split(normed @ of("qkv") + of("qkv_bias"), 3, axis=-1)
-        x = x + self._attended(q, k, v) @ of("out") + of("out_bias")
+        qkv = (normed @ of("qkv") + of("qkv_bias")).reshape(len(x), 3, self.num_heads, -1)
+        attended = attend(qkv[:, 0] * qkv.shape[-1] ** -0.5, qkv[:, 1], qkv[:, 2])
+        x = x + attended @ of("out") + of("out_bias")
         normed = layer_norm(x, of("norm2"), of("norm2_bias"), self.epsilon)
         inner = ACTIVATIONS[self.activation](normed @ of("up") + of("up_bias"))
         return x + inner @ of("down") + of("down_bias")
@@ -133,23 +134,6 @@ class Siglip:
     def end(self, params: Params, x: jax.Array) -> jax.Array:
         """The last norm."""
         return layer_norm(x, params[f"{_LEAF}last_norm"][0], params[f"{_LEAF}last_norm_bias"][0], self.epsilon)
-
-    def _attended(self, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        """Softmax attention without a mask, some queries at a time, because the scores of all would be large."""
-        num_patches, heads = q.shape[0], self.num_heads
-        size = self.hidden_size // heads
-        keys, values = (each.reshape(num_patches, heads, size).transpose(1, 0, 2) for each in (k, v))
-        num_blocks = -(-num_patches // _QUERIES_AT_ONCE)
-        width = -(-num_patches // num_blocks)
-        padded = jnp.pad(q, ((0, num_blocks * width - num_patches), (0, 0)))
-        blocks = padded.reshape(num_blocks, width, heads, size).transpose(0, 2, 1, 3) * size**-0.5
-
-        def attend(queries: jax.Array) -> jax.Array:
-            scores = jax.nn.softmax(jnp.einsum("hqd,hkd->hqk", queries, keys), axis=-1)
-            return jnp.einsum("hqk,hkd->qhd", scores, values)
-
-        attended: jax.Array = lax.map(attend, blocks)
-        return attended.reshape(num_blocks * width, -1)[:num_patches]
 
 
 def read_activation(config: Fields, name: str, default: str) -> str:

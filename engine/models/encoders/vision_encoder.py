@@ -10,6 +10,8 @@ from engine.weights.layout import Params
 from engine.weights.leaf import Leaf
 
 MAX_SIZE = 1 << 16  # of each size that a configuration states
+NUM_END_FEATURES = 2  # a number as two digits, which are exact as bfloat16
+END_BASE = 256
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,18 @@ class VisionEncoder(ABC):
 
     @property
     def num_features(self) -> int:
-        """Of a token: its embedding, and what is added behind each of these layers."""
-        return self.hidden_size * (1 + self.num_deep)
+        """Of a token: its embedding, what is added behind each of these layers, and how far the picture's end is."""
+        return self.hidden_size * (1 + self.num_deep) + (NUM_END_FEATURES if self.stores_ends else 0)
+
+    @property
+    def stores_ends(self) -> bool:
+        """Whether beside each token's embedding stands how many tokens of its picture are behind it."""
+        return self.sees_both_ways and not self.height
+
+    @property
+    def num_frames_a_patch(self) -> int:
+        """Pictures of a video that each patch covers, in the second axis of its pixels; 0: there is no such axis."""
+        return 0
 
     def buckets(self, max_model_len: int) -> tuple[int, ...]:
         """Tokens of the largest pictures that each group of programs takes, ascending."""
@@ -65,4 +77,4 @@ class VisionEncoder(ABC):
 
     @abstractmethod
     def end(self, params: Params, x: jax.Array) -> jax.Array:
-        """Embeddings, float32[bucket, num_features]."""
+        """Embeddings, float32[bucket, num_features], without the distance to the picture's end."""

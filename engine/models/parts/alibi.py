@@ -22,7 +22,9 @@ def distance_slopes(num_heads: int, most_bias: float = MOST_BIAS) -> tuple[float
     return tuple(first + others)
 
 
-def with_alibi(usual: Config, *, most_bias: float = MOST_BIAS, scale: float = 1.0) -> Config:
-    """The configuration with biases by distance in the place of a rotary embedding; `scale` multiplies the slopes."""
-    slopes = tuple(slope * scale for slope in distance_slopes(usual.num_heads, most_bias))
-    return dataclasses.replace(usual, rotary=(), tables=(-1,) * usual.num_layers, distance_slopes=slopes)
+def with_alibi(usual: Config, *, most_bias: float = MOST_BIAS, rounds_biases: bool = False) -> Config:
+    """The configuration with biases by distance in the place of a rotary embedding."""
+    return dataclasses.replace(
+        usual, rotary=(), tables=(-1,) * usual.num_layers,
+        distance_slopes=distance_slopes(usual.num_heads, most_bias), rounds_biases=rounds_biases,
+    )  # fmt: skip

@@ -226,6 +226,7 @@ class Decoder(Model):
             is_causal=not self.is_encoder,
             sinks=params.get("sinks"),
             distance_slopes=np.array(config.distance_slopes, np.float32) if config.distance_slopes else None,
+            rounds_biases=config.rounds_biases,
             q_norm=self.norm(params, "q_norm"),
             k_norm=self.norm(params, "k_norm"),
         )
@@ -246,7 +247,7 @@ class Decoder(Model):
         if kv.pictures is None or self.encoder is None:
             return self.embed(params, tokens, layout, products), layout, None
         pictures = PictureTokens(tokens, self.config.vocab_size)
-        layout = pictures.layout(layout, self.encoder)
+        layout = pictures.layout(layout, self.encoder, kv.pictures)
         x = pictures.embedded(self.embed(params, pictures.text, layout, products), kv.pictures)
         return x, layout, pictures
 

@@ -29,6 +29,7 @@ class DecoderConfig(ModelConfig):
     logit_softcap: float = 0.0  # the same of logits
     # Of each head, what a position between two tokens takes from their score (ALiBi); nothing where it takes none.
     distance_slopes: tuple[float, ...] = ()
+    rounds_biases: bool = False  # as `AttentionConstants.rounds_biases`
 
     @property
     def has_distance_biases(self) -> bool:

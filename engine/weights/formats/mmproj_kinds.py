@@ -28,6 +28,7 @@ _MERGE_SIZE = "vision.spatial_merge_size"
 # Where the file says nothing; source: the models that were published.
 _GEMMA3_SCALE, _GEMMA4_SCALE = 4, 3
 _QWEN_MERGE_SIZE = 2
+_QWEN25_RATE = 2  # rotary positions a second of a video
 _QWEN25_WINDOW = 112  # pixels on a side
 _QWEN3_MIN_PIXELS = 1 << 16
 
@@ -221,6 +222,7 @@ def _of_qwen(file: Stated, other_activation: str) -> dict[str, Any]:
 def _read_qwen25(file: Stated) -> dict[str, Any]:
     vision, period = _of_qwen(file, "use_gelu"), file.size("vision.n_wa_pattern")  # the last of so many layers sees all
     vision["fullatt_block_indexes"] = list(range(period - 1, file.num_layers, period))
+    vision["tokens_per_second"] = _QWEN25_RATE
     vision["window_size"] = file.optional_size("vision.window_size") or _QWEN25_WINDOW
     return {"vision_config": vision}
 
@@ -299,7 +301,7 @@ PROJECTORS: Mapping[str, Projector] = {
     "qwen2.5vl_merger": Projector(
         "qwen2_5_vl",
         ("qwen2vl",),
-        {"image_token_id": ("<|image_pad|>",)},
+        {"image_token_id": ("<|image_pad|>",), "video_token_id": ("<|video_pad|>", "<|image_pad|>")},
         _read_qwen25,
         _qwen25_processor,
         mean=CLIP_MEAN,
@@ -308,7 +310,7 @@ PROJECTORS: Mapping[str, Projector] = {
     "qwen3vl_merger": Projector(
         "qwen3_vl",
         ("qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe"),
-        {"image_token_id": ("<|image_pad|>",)},
+        {"image_token_id": ("<|image_pad|>",), "video_token_id": ("<|video_pad|>", "<|image_pad|>")},
         _read_qwen3,
         _qwen3_processor,
     ),

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from sampling.host.params import MAX_LOGPROBS
-from server.media.picture import Content, Picture, as_content, within
+from server.api.openai.media_parts import ImagePart, VideoPart, VideoUrlPart, reader_of
+from server.media.picture import Content, as_content, within
 from server.protocol.base_models import StrictModel, UnknownFields, bounded
 from server.protocol.custom_tools import CustomTool
 from server.protocol.errors import invalid_value, shorten
@@ -31,8 +32,6 @@ from server.protocol.tools import (
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024  # of one message's content
-_PICTURE = "image_url"
-DETAILS = ("auto", "low", "high", "original")  # of a picture
 
 
 def _as_logprobs_switch(value: Any) -> Any:
@@ -58,40 +57,27 @@ def as_text(value: Any, text_of_part: Callable[[Any], str]) -> str:
 def _text_of_part(part: Any) -> str:
     kind = part.get("type", "text") if isinstance(part, dict) else "text"
     if kind != "text":
-        raise ValueError(f"content has a part of type {shorten(kind)}; only text and image_url are supported")
+        raise ValueError(
+            f"content has a part of type {shorten(kind)}; only text, image_url, video_url and video are supported"
+        )
     if not isinstance(part, dict) or "type" not in part or not isinstance(part.get("text"), str):
         raise ValueError(f'content has the part {shorten(part)}; it must look like {{"type":"text","text":"…"}}')
     return str(part["text"])
 
 
 def _as_content(value: Any) -> Content:
-    """As content, a string or a list of parts, some of which may be pictures; raises ValueError as `as_text`."""
-    if not isinstance(value, list) or not any(map(_is_picture, value[:MAX_PARTS])):
+    """As content, a string or a list of parts, of which some may be pictures or videos; raises as `as_text`."""
+    if not isinstance(value, list) or not any(map(reader_of, value[:MAX_PARTS])):
         return as_text(value, _text_of_part)
     if len(value) > MAX_PARTS:
         raise ValueError(f"content has {len(value)} entries; at most {MAX_PARTS} are allowed")
     return as_content(
         [
-            _read_picture(part, f"content[{place}]") if _is_picture(part) else _text_of_part(part)
+            _text_of_part(part) if read is None else read(part, f"content[{place}]")
             for place, part in enumerate(value)
+            for read in (reader_of(part),)
         ]
     )
-
-
-def _is_picture(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") == _PICTURE
-
-
-def _read_picture(part: dict[str, Any], path: str) -> Picture:
-    address = part.get(_PICTURE)
-    url, detail = (address.get("url"), address.get("detail")) if isinstance(address, dict) else (address, None)
-    if not isinstance(url, str):
-        raise ValueError(
-            f'{path}.{_PICTURE} is {shorten(address)}; it must look like {{"url":"data:image/png;base64,…"}}'
-        )
-    if detail not in (None, *DETAILS):
-        raise ValueError(f"{path} has the detail {shorten(detail)}; it must be one of {', '.join(DETAILS)}")
-    return Picture(path, _PICTURE, url, detail or "auto")
 
 
 class TextPart(StrictModel):
@@ -101,18 +87,7 @@ class TextPart(StrictModel):
     text: str
 
 
-class ImageUrl(StrictModel):
-    """The address of a picture: a data URL, or what the server's operator allows."""
-
-    url: str
-    detail: Literal["auto", "low", "high", "original"] | None = None
-
-
-class ImagePart(StrictModel):
-    """A picture in a message's content."""
-
-    type: Literal["image_url"]
-    image_url: ImageUrl | str
+AnyPart = TextPart | ImagePart | VideoUrlPart | VideoPart
 
 
 class Message(StrictModel):
@@ -121,7 +96,7 @@ class Message(StrictModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[
         str | list[dict[str, Any]],
-        BeforeValidator(_as_content, json_schema_input_type=str | list[TextPart | ImagePart]),
+        BeforeValidator(_as_content, json_schema_input_type=str | list[AnyPart]),
     ]
     name: str | None = None
     tool_call_id: str | None = None

@@ -86,8 +86,10 @@ def _ollama(method: Method, name: str, summary: str, body: type[BaseModel] | Non
     return Operation(method, f"/api/{name}", Tag.OLLAMA, summary, body, error=answers.OllamaError)
 
 
-def _llama(method: Method, path: str, summary: str, body: type[BaseModel] | None = None) -> Operation:
-    return Operation(method, path, Tag.LLAMA_CPP, summary, body, error=answers.LlamaError)
+def _llama(
+    method: Method, path: str, summary: str, body: type[BaseModel] | None = None, query: tuple[str, ...] = ()
+) -> Operation:
+    return Operation(method, path, Tag.LLAMA_CPP, summary, body, error=answers.LlamaError, query=query)
 
 
 def _page(path: str, summary: str, kind: str = "text/html") -> Operation:
@@ -129,9 +131,9 @@ OPERATIONS = (
     _llama("POST", "/embedding", "Creates the embeddings of texts", EmbeddingRequest),
     _llama("POST", "/embeddings", "The same as `/embedding`", EmbeddingRequest),
     _llama("POST", "/apply-template", "The text that the chat template makes of a conversation", ChatCompletionRequest),
-    _llama("GET", "/props", "Properties of the server and of a model"),
-    _llama("GET", "/slots", "The places of running requests"),
-    _llama("GET", "/lora-adapters", "Lists the adapters that requests may choose by `model`"),
+    _llama("GET", "/props", "Properties of the server and of a model", query=("model",)),
+    _llama("GET", "/slots", "The places of running requests", query=("model",)),
+    _llama("GET", "/lora-adapters", "Lists the adapters of a model, the first one by default", query=("model",)),
     _llama("GET", "/models", "The same as `/v1/models`"),
     _llama("POST", "/models/load", "Brings a served model into memory", LoadRequest),
     Operation(

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationInfo, model_validator
 
-from server.api.openai.chat_request import DETAILS, MAX_PARTS, as_text
+from server.api.openai.chat_request import MAX_PARTS, as_text
+from server.api.openai.media_parts import DETAILS
 from server.api.responses.client_tools import ClientTools
 from server.media.picture import NOTE
 from server.protocol.base_models import MAX_NAME_CHARS, LenientModel, StrictModel, UnknownFields, bounded

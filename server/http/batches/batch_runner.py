@@ -55,6 +55,7 @@ class BatchRunner:
         self._num_running = 0
         self._num_bytes = 0  # of the lines that run
         self._num_turns = 0
+        self._validated: dict[str, int] = {}  # the turns of owners whose batches are being validated, or wait for that
         self._swept_at = 0.0
         self._running: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[None]] = set()
@@ -117,6 +118,7 @@ class BatchRunner:
             await self._read_batches()
         for batch in tuple(self._open.values()):
             self._advance(batch, now)
+        self._begin_validation()
         await self._begin_lines()
         figures = self._served.batch_figures
         figures.num_open, figures.num_running = len(self._open), self._num_running
@@ -141,11 +143,22 @@ class BatchRunner:
         elif now >= batch.stored.expires:
             message = "This request could not be executed before the completion window expired."
             batch.work = self._spawn(self._give_up(batch, BatchStatus.EXPIRED, "batch_expired", message))
-        elif batch.stored.status == BatchStatus.VALIDATING:
-            if not any(other.is_busy for other in self._open.values()):  # one at a time
-                batch.work = self._spawn(self._validate(batch))
         elif batch.is_done:
             batch.work = self._spawn(self._complete(batch))
+
+    def _begin_validation(self) -> None:
+        """Validates one batch at a time: owners take turns, and the batches of one are validated in their order."""
+        validating = [batch for batch in self._open.values() if batch.stored.status == BatchStatus.VALIDATING]
+        if not validating or any(batch.is_busy for batch in validating):
+            return
+        waiting = {batch.stored.owner for batch in validating}
+        self._validated = {owner: turn for owner, turn in self._validated.items() if owner in waiting}
+        batch = min(
+            validating, key=lambda batch: (self._validated.get(batch.stored.owner, 0), batch.stored.number)
+        )  # fmt: skip
+        self._num_turns += 1
+        self._validated[batch.stored.owner] = self._num_turns
+        batch.work = self._spawn(self._validate(batch))
 
     def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
         async def run() -> None:

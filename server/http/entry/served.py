@@ -19,6 +19,7 @@ from server.http.transport.content_encoding import ENCODINGS, PLAIN, DecodedTooL
 from server.http.transport.http_errors import undecodable, unsupported_encoding
 from server.media.decoded_picture import DecodedPicture
 from server.media.picture import Picture, refuse_too_many
+from server.media.video import refuse_too_many_frames
 from server.protocol.errors import ApiError, body_too_large, to_api_error
 from server.protocol.json_limits import MAX_INLINE_BYTES, parse_json
 from server.serving.served_model import ServedModel
@@ -94,6 +95,7 @@ def ignored_in(asked: HasIgnored, served: ServedModels) -> Sequence[str]:
     if not isinstance(asked, HasPictures) or not pictures:
         return asked.ignored
     refuse_too_many(pictures)
+    refuse_too_many_frames(pictures)
     if served.find(asked.model_name).sees:
         return asked.ignored
     return tuple(dict.fromkeys([*asked.ignored, *(picture.name for picture in pictures)]))

@@ -8,6 +8,7 @@ from aiohttp import ETag, web
 from server.http.entry.guard import GUARD
 from server.http.entry.served import SERVED
 from server.http.playground.files import Playground, StaticFile
+from server.http.streams.router_headers import KEYED_HEADER
 
 _NONE = re.compile(r"\s*q\s*=\s*0(\.0*)?\s*")  # the weight of an encoding that a client does not take
 _SHARED = {"Vary": "Accept-Encoding", "X-Content-Type-Options": "nosniff"}
@@ -40,7 +41,7 @@ def add_routes(app: web.Application, state: Callable[[], str], peers: Sequence[s
 
     async def show_page(request: web.Request, path: str) -> web.StreamResponse:
         keys = request.app[GUARD].keys
-        is_open = keys is None or keys.is_open
+        is_open = (keys is None or keys.is_open) and KEYED_HEADER not in request.headers
         page = (await load(request)).page(
             path, is_plain="modules" in request.query, is_open=is_open, state=state() if is_open else ""
         )

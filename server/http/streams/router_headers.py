@@ -1,4 +1,4 @@
-"""Headers of resumable streams: the stream's id, and the fields that a router adds to its requests."""
+"""Headers between a router and its servers: the id of a resumable stream, and what a router adds to its requests."""
 
 import hmac
 import re
@@ -13,8 +13,9 @@ STREAM_HEADER = "X-Eagre-Stream"  # by which id a stream can be resumed
 NOT_HELD = "none"  # in place of the id: the server had no room for a resumable stream
 FRONT_KEY_HEADER = "X-Eagre-Front"
 AFTER_HEADER = "X-Eagre-After"
+KEYED_HEADER = "X-Eagre-Keyed"  # the router wants keys of its clients, whether the server wants some or not
 # In lower case. A router passes none of them on from its clients.
-FRONT_HEADERS = frozenset(name.lower() for name in (FRONT_KEY_HEADER, AFTER_HEADER, STREAM_HEADER))
+FRONT_HEADERS = frozenset(name.lower() for name in (FRONT_KEY_HEADER, AFTER_HEADER, STREAM_HEADER, KEYED_HEADER))
 
 _STREAM_ID = re.compile(r"[0-9a-f]{32}")
 

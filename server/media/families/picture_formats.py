@@ -14,6 +14,7 @@ from server.media.families.gemma4_pictures import read_gemma4_pictures
 from server.media.families.idefics3_pictures import read_idefics3_pictures
 from server.media.families.internvl_pictures import read_internvl_pictures
 from server.media.families.lfm2_pictures import read_lfm2_pictures
+from server.media.families.llama4_pictures import read_llama4_pictures
 from server.media.families.pixtral_pictures import read_pixtral_pictures
 from server.media.families.qwen_pictures import read_qwen_pictures
 from server.media.picture_format import PatchPictures, PictureFormat
@@ -26,6 +27,7 @@ _READERS: Mapping[str, _Read] = {
     "smolvlm": read_idefics3_pictures,
     "internvl": read_internvl_pictures,
     "lfm2_vl": read_lfm2_pictures,
+    "llama4": read_llama4_pictures,
     "mistral3": read_pixtral_pictures,
     "qwen2_5_vl": read_qwen_pictures,
     "qwen3_vl": read_qwen_pictures,

@@ -49,7 +49,7 @@ export class ModelList {
     this.#tell = tell;
     this.#onChange = onChange;
     this.#choice = choice;
-    const columns = [["model", ""], ["state", ""], ["memory", "number"], ["size", "wide-cell"], ["context", "wide-cell"], ["actions", "actions-column"]]
+    const columns = [["model", ""], ["state", ""], ["memory", "number wide-cell"], ["size", "wide-cell"], ["context", "wide-cell"], ["actions", "actions-column"]]
       .map(([name, className]) => ({ word: words.models.columns[name], className }));
     const place = choice === null ? "engine" : "picker";
     this.element.append(...titledTable("models", words.models.title, columns, this.#body, place), this.#keyNote);
@@ -118,7 +118,7 @@ export class ModelList {
     const shownState = make("td", error === undefined ? "" : "invalid", stage === undefined ? (words.models.states[state] ?? state) : words.models.stage(stage));
     if (error !== undefined) shownState.append(`: ${error}`);
     if (stage !== undefined) shownState.append(...progressOf(stage, id));
-    const memory = make("td", "number", memoryOf(model));
+    const memory = make("td", "number wide-cell", memoryOf(model));
     if (model.weight_bytes !== undefined) memory.title = words.models.memory(bytes(model.weight_bytes), bytes(model.cache_bytes));
     const size = count === undefined ? "" : [words.models.parameters(count), quantization ?? dtype].join(", ");
     const actions = make("td", "chips actions-column");

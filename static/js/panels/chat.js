@@ -3,7 +3,6 @@
  * Answers of conversations that are not shown go on (see `answers.js`).
  */
 
-import { Narrator } from "../answer/narrator.js";
 import { announce, byId, swapButtons } from "../page/dom.js";
 import { NEW, addressOf } from "../page/route.js";
 import { titleOf } from "../store/library.js";
@@ -16,6 +15,7 @@ import { ChatLog } from "./chat_log.js";
 import { Completion } from "./completion.js";
 import { ConversationTools } from "./calls/conversation_tools.js";
 import { Edits } from "./edits.js";
+import { ShownAnswer } from "./shown_answer.js";
 import { Tasks } from "./tasks.js";
 import { ToolCalls } from "./calls/tool_calls.js";
 import { ToolPicker } from "./calls/tool_picker.js";
@@ -24,17 +24,16 @@ import { Turns } from "./turns.js";
 export class Chat {
   answers;
   ready; // resolves with the first conversation that is shown
+  #answer;
   #calls;
   #composer;
   #completion;
   #conversation = null;
   #deps;
   #edits;
-  #frame = null;
   #library;
   #log;
   #isReady;
-  #narrator = new Narrator();
   #picker;
   #tasks;
   #tools;
@@ -59,8 +58,8 @@ export class Chat {
     this.ready = new Promise((resolve) => (this.#isReady = resolve));
     this.answers = new Answers(deps, library, storage, {
       began: (conversation, node) => this.#began(conversation, node),
-      grew: (conversation, node, chunk) => this.#grew(conversation, node, chunk),
-      waits: (conversation, node, text) => this.#waits(conversation, node, text),
+      grew: (...grown) => this.#answer.grew(...grown),
+      waits: (...waiting) => this.#answer.waits(...waiting),
       ended: (conversation, node, outcome) => this.#ended(conversation, node, outcome),
     });
     const system = (conversation) => (conversation === this.#conversation ? deps.system() : conversation.system);
@@ -87,13 +86,17 @@ export class Chat {
       save: (conversation) => this.#save(conversation),
       toast: deps.toast,
     });
-    this.#turns = new Turns(this.answers, this.#tasks, this.#calls, {
-      ...deps,
-      library,
+    const parts = {
       shown: () => this.#conversation,
       composer: () => this.#composer,
       completion: () => this.#completion,
       log: () => this.#log,
+    };
+    this.#answer = new ShownAnswer({ ...parts, model: deps.model });
+    this.#turns = new Turns(this.answers, this.#tasks, this.#calls, {
+      ...deps,
+      ...parts,
+      library,
       render: (conversation) => this.#renderOf(conversation),
       save: (conversation, nodes) => this.#save(conversation, nodes),
       drop: (id) => this.#edits.drop(id),
@@ -292,7 +295,7 @@ export class Chat {
 
   #show(conversation) {
     this.#conversation = conversation;
-    this.#narrator.forget();
+    this.#answer.forget();
     this.#deps.setSystem(conversation.system);
     byId("chat").dataset.kind = conversation.kind;
     this.#log.clear();
@@ -303,7 +306,7 @@ export class Chat {
     this.#render();
     this.#showBusy();
     const waiting = this.answers.waitingIn(conversation.id);
-    if (waiting !== "") this.#waits(conversation, conversation.tree.path().at(-1), waiting);
+    if (waiting !== "") this.#answer.waits(conversation, conversation.tree.path().at(-1), waiting);
     this.#log.scrollToEnd();
     this.#composer.recount();
     this.#see(conversation);
@@ -373,34 +376,9 @@ export class Chat {
     this.#deps.changed();
   }
 
-  #grew(conversation, node, chunk) {
-    if (conversation !== this.#conversation) return;
-    this.#narrator.tell(node, chunk.text);
-    this.#frame ??= requestAnimationFrame(() => {
-      this.#frame = null;
-      if (conversation === this.#conversation) this.#refresh(node);
-    });
-  }
-
-  #refresh(node) {
-    if (this.#isCompletion) this.#completion.grow(node);
-    else this.#log.around(() => this.#log.viewOf(node)?.refresh());
-  }
-
-  #waits(conversation, node, text) {
-    if (conversation !== this.#conversation) return;
-    if (this.#isCompletion) this.#completion.setWaiting(text);
-    else this.#log.around(() => this.#log.viewOf(node)?.setWaiting(text));
-  }
-
   #ended(conversation, node, outcome) {
-    if (conversation === this.#conversation) {
-      if (this.#isCompletion) this.#completion.end(node);
-      else this.#log.around(() => this.#log.viewOf(node)?.finish());
-      this.#showBusy();
-      this.#showUsage(node);
-      this.#narrator.end(node);
-    }
+    this.#answer.ended(conversation, node);
+    if (conversation === this.#conversation) this.#showBusy();
     const isSeen = conversation === this.#conversation && document.body.dataset.mode === "chat";
     if (!isSeen) conversation.state = outcome.error === null ? "new" : "failed";
     this.#deps.changed();
@@ -431,11 +409,6 @@ export class Chat {
     if (!this.isBusy) return;
     this.#urgent.add(this.#conversation);
     this.stop();
-  }
-
-  #showUsage({ usage }) {
-    const limit = this.#deps.model()?.max_model_len;
-    if (usage?.total_tokens && limit) this.#composer.showContext({ used: usage.total_tokens, limit });
   }
 
   async #count(content, attachments) {

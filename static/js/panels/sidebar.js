@@ -131,14 +131,15 @@ export class Sidebar {
     open.addEventListener("click", () => this.#deps.opened());
     const buttons = make("span", "tools");
     const add = (label, sign, run) => {
-      const button = make("button", "small", sign);
+      const button = make("button", "small");
+      button.append(sign);
       button.setAttribute("aria-label", `${label} ${summary.title}`);
       button.title = label;
       button.addEventListener("click", run);
       buttons.append(button);
     };
     add(words.sidebar.rename, "✎", () => this.#rename(entry, summary));
-    add(words.sidebar.copy, "⧉", () => this.#copy(summary));
+    add(words.sidebar.copy, copySign(), () => this.#copy(summary));
     add(words.sidebar.exportOne, "⤓", () => this.#export([summary.id], summary.title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40)));
     add(words.common.delete, "×", () => this.#remove(summary));
     entry.append(open, buttons);
@@ -203,6 +204,16 @@ export class Sidebar {
       location.hash = addressOf(summary.id);
     });
   }
+}
+
+/** Two sheets: few fonts have a character for them. */
+function copySign() {
+  const [sign, path] = ["svg", "path"].map((name) => document.createElementNS("http://www.w3.org/2000/svg", name));
+  sign.setAttribute("viewBox", "0 0 20 20");
+  sign.setAttribute("aria-hidden", "true");
+  path.setAttribute("d", "M7 7h9v9H7zM4 13V4h9");
+  sign.append(path);
+  return sign;
 }
 
 function describe({ updated, numMessages }) {

@@ -16,6 +16,7 @@ export class Bench {
   #deps;
   #list;
   #active = null; // the column whose token is looked at
+  #at = null; // the place of that token
   #isKept = false; // the reader has clicked on a token: pointing at others does not change it
   #card;
   #raw;
@@ -31,7 +32,7 @@ export class Bench {
     this.#root = root;
     this.#deps = deps;
     this.#list = root.querySelector(".columns");
-    this.#card = new TokenCard(root.querySelector(".token-card"), (at, alternative) => this.#branch(at, alternative));
+    this.#card = new TokenCard(root.querySelector(".token-card"), (at, alternative) => this.#branch(at, alternative), () => this.release());
     this.#raw = new RawEvents(root.querySelector(".raw"));
     for (const button of root.querySelectorAll(".views button")) button.addEventListener("click", () => this.look(button.dataset.view));
     new ResizeObserver(() => this.#changed()).observe(this.#list);
@@ -80,6 +81,7 @@ export class Bench {
 
   /** No token is looked at. */
   release() {
+    this.#at = null;
     this.#isKept = false;
     this.#card.show(null, null);
   }
@@ -97,6 +99,7 @@ export class Bench {
     const column = this.#active ?? this.columns[0];
     const answer = column?.answer ?? null;
     if (answer === null || column.isRunning) return;
+    this.release(); // the card was of the answer before
     const running = column.run(answer.task, answer.tokens.slice(0, answer.numGiven), words.tokens.again, answer.server);
     this.#deps.changed();
     const again = await running;
@@ -104,15 +107,15 @@ export class Bench {
     const isSame = at === null && answer.tokens.length === again.tokens.length;
     const from = (at ?? Math.min(answer.tokens.length, again.tokens.length)) + 1;
     again.note = isSame ? words.tokens.sameAgain(again.tokens.length) : words.tokens.differsFrom(from);
-    column.show(column.answers.indexOf(again));
+    column.tellNote();
     this.ended();
     announce(again.note);
   }
 
-  /** An answer has ended: the card tells of no token that is there no more. */
+  /** An answer has ended: from now on, the token that is looked at can begin a branch. */
   ended() {
     this.#deps.changed();
-    if (!this.isRunning && this.#active?.answer) this.#card.show(null, null);
+    if (!this.isRunning && this.#at !== null) this.#card.show(this.#active?.answer ?? null, this.#at, this.#isKept);
   }
 
   async #branch(at, alternative) {
@@ -120,8 +123,8 @@ export class Bench {
     const { answer } = column;
     const maxModelLen = this.#deps.model()?.max_model_len ?? answer.promptTokens.length + 1024;
     const task = branchTask(answer, at, alternative.id, { numAlternatives: NUM_ALTERNATIVES, maxModelLen });
+    this.release();
     const running = column.run(task, givenTokens(answer, at, alternative), `${at + 1}: ${JSON.stringify(alternative.text)}`, answer.server);
-    this.#isKept = false;
     this.#deps.changed();
     const branch = await running;
     this.ended();
@@ -129,10 +132,15 @@ export class Bench {
   }
 
   #select(column, at, isKept) {
+    if (at === null) { // another answer is shown in its place
+      if (column === this.#active) this.release();
+      return;
+    }
     if (this.#isKept && !isKept) return;
     this.#isKept = isKept;
     this.#active = column;
-    this.#card.show(column.answer, at);
+    this.#at = at;
+    this.#card.show(column.answer, at, isKept);
   }
 
   #changed() {

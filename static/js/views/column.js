@@ -207,6 +207,12 @@ export class Column {
     this.#deps.onChange();
   }
 
+  /** What is said of an answer has changed. */
+  tellNote() {
+    this.#showFigures();
+    this.#deps.onChange();
+  }
+
   #showTabs() {
     this.#tabs.hidden = this.answers.length < 2;
     this.#tabs.replaceChildren(...this.answers.map((answer, at) => {

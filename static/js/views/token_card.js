@@ -9,19 +9,25 @@ export class TokenCard {
   #element;
   #content = make("div");
   #onBranch;
+  #onClose;
 
-  /** @param {HTMLElement} element @param {(at: number, alternative: object) => void} onBranch */
-  constructor(element, onBranch) {
+  /** @param {HTMLElement} element @param {(at: number, alternative: object) => void} onBranch @param {() => void} onClose */
+  constructor(element, onBranch, onClose) {
     this.#element = element;
     this.#onBranch = onBranch;
+    this.#onClose = onClose;
     element.replaceChildren(this.#content, makeLegend());
     this.show(null, null);
   }
 
-  /** @param {import("./answer.js").Answer|null} answer @param {number|null} at */
-  show(answer, at) {
+  /**
+   * @param {import("./answer.js").Answer|null} answer @param {number|null} at
+   * @param {boolean} isKept the reader has clicked on the token: its card stays in sight
+   */
+  show(answer, at, isKept = false) {
     const token = at === null ? undefined : answer?.tokens[at];
     this.#element.classList.toggle("open", token !== undefined);
+    this.#element.classList.toggle("kept", token !== undefined && isKept);
     if (token === undefined) {
       this.#content.replaceChildren(make("p", "note", words.token.hint));
       return;
@@ -37,7 +43,7 @@ export class TokenCard {
     const head = make("p", "card-head");
     head.append(make("code", "", JSON.stringify(token.text)), make("span", "", facts.join(" · ")));
     const close = make("button", "small close", words.common.close);
-    close.addEventListener("click", () => this.show(null, null));
+    close.addEventListener("click", () => this.#onClose());
     head.append(close);
     this.#content.replaceChildren(head);
     if (token.top.length === 0) {

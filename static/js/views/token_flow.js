@@ -39,7 +39,7 @@ export class TokenFlow {
   #colouring;
   #different = null;
 
-  /** @param {HTMLElement} element @param {(at: number|null, isKept: boolean) => void} onSelect */
+  /** @param {HTMLElement} element @param {(at: number|null, isKept: boolean) => void} onSelect null: its token is not shown any more */
   constructor(element, onSelect, colouring = "probability") {
     this.#element = element;
     this.#onSelect = onSelect;
@@ -52,6 +52,7 @@ export class TokenFlow {
 
   /** Shows another answer; its tokens may still be coming. */
   show(answer) {
+    if (this.#active !== null) this.#onSelect(null, true);
     this.#answer = answer;
     this.#tokens = answer.tokens;
     this.#clear();

@@ -264,6 +264,7 @@ export default {
     system: "System-Prompt",
     transport: (name) => `Transport: ${name}`,
     theme: (name) => `Farben: ${name}`,
+    language: (name) => `Sprache (Language): ${name}`,
     tools: "Werkzeuge, die laufen",
     toolDefinitions: "Werkzeug-Definitionen",
     schema: "JSON-Schema der Antwort",

@@ -265,6 +265,7 @@ export default {
     system: "System prompt",
     transport: (name) => `Transport: ${name}`,
     theme: (name) => `Theme: ${name}`,
+    language: (name) => `Language: ${name}`,
     tools: "Tools that run",
     toolDefinitions: "Tool definitions",
     schema: "JSON schema of the answer",

@@ -124,16 +124,21 @@ def test_refused_of_other_families(name: str, changes: dict[str, Any], reason: s
         open_model(text, mmproj=mmproj)
 
 
-def test_a_gemma_4_whose_pictures_see_both_ways_reads_text_alone(tmp_path: Path) -> None:
+def test_a_gemma_4_without_embeddings_by_layer_sees_both_ways(tmp_path: Path) -> None:
     text = write_text(tmp_path / "tiny.gguf", "gemma4", golden("gemma4"))
     mmproj = write_mmproj(tmp_path / "mmproj-tiny.gguf", "gemma4", golden("gemma4"))
-    assert open_model(text).mmproj == mmproj
-    model, file = open_model(text).model, GGUFTensors(text)
-    assert isinstance(model, SeeingGemma4)
-    blind = dataclasses.replace(model, config=dataclasses.replace(model.config, layer_size=0), vision=None)
-    assert find_vision_file(text, file, blind, None) is None
-    with pytest.raises(ModelError, match="see each other in both directions"):
-        find_vision_file(text, file, blind, mmproj)
+    opened = open_model(text)
+    assert opened.mmproj == mmproj
+    assert opened.model.encoder is not None
+    assert not opened.model.encoder.sees_both_ways
+    assert isinstance(opened.model, SeeingGemma4)
+    large = dataclasses.replace(
+        opened.model, config=dataclasses.replace(opened.model.config, layer_size=0), vision=None
+    )
+    found = find_vision_file(text, GGUFTensors(text), large, None)
+    assert found is not None
+    assert found.encoder.sees_both_ways
+    assert found.encoder.num_features == opened.model.encoder.num_features + 2
 
 
 def test_an_encoder_is_no_model_and_a_model_no_encoder(tmp_path: Path) -> None:

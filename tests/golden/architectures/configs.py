@@ -326,6 +326,23 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": False, "image_token_id": 252, "image_seq_length": 4,
         },
     ),
+    "llama4_pictures": (
+        "Llama4ForConditionalGeneration",
+        {
+            "text_config": {
+                **_LLAMA, "model_type": "llama4_text", "num_hidden_layers": 4, "intermediate_size": 32,
+                "intermediate_size_mlp": 96, "num_local_experts": 4, "num_experts_per_tok": 1,
+                "interleave_moe_layer_step": 2, "floor_scale": 32, "attn_scale": 0.5, "rope_parameters": _PLAIN,
+                "tie_word_embeddings": False,
+            },
+            "vision_config": {
+                "model_type": "llama4_vision_model", "hidden_size": 32, "intermediate_size": 128,
+                "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 16, "patch_size": 4,
+                "projector_input_dim": 48, "projector_output_dim": 48, "vision_output_dim": 48,
+            },
+            "image_token_index": 252, "boi_token_index": 253, "eoi_token_index": 254,
+        },
+    ),
     "lfm2_vl": (
         "Lfm2VlForConditionalGeneration",
         {
@@ -654,9 +671,12 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "FalconForCausalLM",
         {**_FALCON, "multi_query": False, "parallel_attn": False, "bias": True, "tie_word_embeddings": True},
     ),
-    "falcon_alibi": (
+    "falcon_alibi": (  # slopes and positions that bfloat16 rounds
         "FalconForCausalLM",
-        {**_FALCON, "multi_query": False, "parallel_attn": False, "bias": True, "alibi": True},
+        {
+            **_FALCON, "hidden_size": 96, "num_attention_heads": 12, "multi_query": False, "parallel_attn": False,
+            "bias": True, "alibi": True,
+        },
     ),
     "bloom": (
         "BloomForCausalLM",
@@ -952,7 +972,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 # Where transformers chooses by the length of a sequence, all sequences are on the same side.
-PROMPT_LENGTHS_OF: dict[str, tuple[int, ...]] = {"phi3_long": (65, 70, 100, 90)}
+PROMPT_LENGTHS_OF: dict[str, tuple[int, ...]] = {"phi3_long": (65, 70, 100, 90), "falcon_alibi": (3, 70, 100, 300)}
 
 # Where transformers' plain attention adds biases by distance twice, another one that adds them once.
 ATTENTION_OF: dict[str, str] = {"falcon_alibi": "sdpa"}

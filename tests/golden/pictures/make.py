@@ -16,7 +16,9 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,15 +35,30 @@ from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImagePr
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.lfm2_vl.image_processing_lfm2_vl import Lfm2VlImageProcessor
 from transformers.models.lfm2_vl.processing_lfm2_vl import Lfm2VlProcessor
+from transformers.models.llama4.image_processing_llama4 import Llama4ImageProcessor
+from transformers.models.llama4.processing_llama4 import Llama4Processor
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
+from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from tests.golden.architectures.configs import CONFIGS
 from tests.golden.architectures.make import FILE, LEAST_DIFFERENT, LEAST_GAP, NOT_OF_THE_MODEL, write_untrained
 from tests.golden.architectures.tiny_weights import tiny_prompt, tiny_weights
-from tests.golden.pictures.tiny_pictures import GRIDS, ODD_SIZES, tiny_patches, tiny_picture, waves
+from tests.golden.pictures.tiny_folder import write_tiny_folder
+from tests.golden.pictures.tiny_pictures import (
+    FRAMES_A_SECOND,
+    GRIDS,
+    ODD_SIZES,
+    VIDEOS,
+    tiny_patches,
+    tiny_picture,
+    tiny_video,
+    waves,
+)
 
 HERE = Path(__file__).parent
 NUM_OUTPUT_TOKENS = 8
@@ -159,6 +176,12 @@ def text_with_axes(config: str, sections: list[int]) -> dict[str, Any]:
     return {**text, "rope_parameters": {**text["rope_parameters"], "mrope_section": sections}}
 
 
+def text_that_sees_both_ways(config: str) -> dict[str, Any]:
+    """The fields of a text model of configs.py without embeddings by layer, in which pictures see all of themselves."""
+    text = CONFIGS[config][1]["text_config"]
+    return {**text, "use_bidirectional_attention": "vision", "hidden_size_per_layer_input": 0}
+
+
 def squares_of(name: str) -> int:
     """Positions of a picture of any size."""
     rows, columns = GRIDS[name]
@@ -188,7 +211,17 @@ FAMILIES = {
         "gemma4_pictures", {"num_hidden_layers": 2, "use_clipped_linears": True, "standardize": True}, {}, 250,
         squares_of, inputs_of_gemma4,
     ),
+    "gemma4_both": Family(
+        "gemma4_pictures", {}, {"text_config": text_that_sees_both_ways("gemma4_pictures")}, 250, squares_of,
+        lambda model, names, ids: {
+            **inputs_of_gemma4(model, names, ids), "mm_token_type_ids": (ids == 250).int(),
+        },
+    ),
     "mistral3": Family("mistral3", {}, {}, 252, squares_of, inputs_of_pixtral, row_ends),
+    "llama4": Family(
+        "llama4_pictures", {}, {}, 252, lambda name: 4,
+        lambda model, names, ids: {"pixel_values": square_pixels(model, names)},
+    ),
     "internvl": Family("internvl", {}, {}, 252, lambda name: 4, inputs_of_internvl),
     "lfm2_vl": Family("lfm2_vl", {}, {}, 252, squares_of, inputs_of_lfm2),
     "qwen3_vl_moe": Family("qwen3_vl_moe", {}, {}, 250, squares_of, inputs_of_qwen),
@@ -263,6 +296,90 @@ def outputs(model: Any, parts: list[Any], family: Family) -> dict[str, Any]:
     return {
         "prompt_token_ids": prompt,
         "pictures": pictures,
+        "output_token_ids": made,
+        "least_gap": round(min(gaps), 5),
+        "logits": logits[:2],
+    }
+
+
+def make_videos(name: str) -> None:
+    """Makes the file of prompts with videos for a model of which there is a file with pictures."""
+    known = json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
+    class_name = known["config"]["architectures"][0]
+    with tempfile.TemporaryDirectory() as folder:
+        write_tiny_folder(Path(folder), known)
+        model_class = getattr(transformers, class_name)
+        model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        entries = []
+        for before, parts in ((7, ["v"]), (3, ["a", "w"]), (40, ["w", "b"])):
+            made = (outputs_of_video(model, before, parts, behind) for behind in range(1, NUM_SEEDS))
+            entries.append(next(entry for entry in made if entry))
+    content = {"transformers": transformers.__version__, "prompts": entries}
+    (HERE / f"{name}_videos.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
+    print(f"{name}_videos: smallest gap {min(entry['least_gap'] for entry in entries)}")
+
+
+def outputs_of_video(model: Any, before: int, parts: list[str], behind: int) -> dict[str, Any]:
+    """As `outputs`, of a text, pictures and videos with texts between them, and a text."""
+    config, vision = model.config, model.config.vision_config
+    is_early, merge = config.model_type == "qwen2_5_vl", vision.spatial_merge_size
+    prompt, placed, kinds = tiny_prompt(before, 240), [], []
+    grids: dict[str, list[list[int]]] = {"image": [], "video": []}
+    pixels: dict[str, list[np.ndarray]] = {"image": [], "video": []}
+    for name in parts:
+        kind = "video" if name in VIDEOS else "image"
+        token = config.video_token_id if kind == "video" else config.image_token_id
+        if kind == "image":
+            moments = [np.repeat(tiny_patches(name, vision.patch_size, merge)[:, None], 2, axis=1)]
+            rows, columns = GRIDS[name]
+        else:
+            moments = tiny_video(name, vision.patch_size, merge)
+            rows, columns, _ = VIDEOS[name]
+        for at, patches in enumerate(moments):
+            if at and not is_early:
+                prompt += tiny_prompt(3, 240)
+            interval = int(at * vision.tokens_per_second * 2 / FRAMES_A_SECOND) if is_early else 0
+            placed.append([name, at, len(prompt), interval if at and is_early else None])
+            prompt += [token] * (rows * columns)
+            pixels[kind].append(patches)
+        grids[kind].append([len(moments), merge * rows, merge * columns])
+        prompt += tiny_prompt(2, 240)
+    prompt += tiny_prompt(behind, 240)
+    mean, deviation = (CLIP_MEAN, CLIP_STD) if is_early else ([0.5] * 3, [0.5] * 3)
+    inputs = {}
+    for kind, name in (("image", "pixel_values"), ("video", "pixel_values_videos")):
+        if pixels[kind]:
+            values = np.concatenate(pixels[kind]).astype(np.float32) / 255
+            values = (values - np.array(mean, np.float32)) / np.array(deviation, np.float32)
+            inputs[name] = torch.from_numpy(values.transpose(0, 4, 1, 2, 3).reshape(len(values), -1))
+            inputs[f"{kind}_grid_thw"] = torch.tensor(grids[kind])
+    seconds = torch.tensor([2 / FRAMES_A_SECOND] * len(grids["video"]))
+    token_ids, logits, gaps = list(prompt), [], []
+    for _ in range(NUM_OUTPUT_TOKENS):
+        ids = torch.tensor([token_ids])
+        kinds = (ids == config.image_token_id).int() + 2 * (ids == config.video_token_id).int()
+        of_grids = {key: value for key, value in inputs.items() if key.endswith("_thw")}
+        positions, _ = model.model.get_rope_index(
+            ids, mm_token_type_ids=kinds, **of_grids, **({"second_per_grid_ts": seconds} if is_early else {})
+        )
+        with torch.inference_mode():
+            row = (
+                model(input_ids=ids, use_cache=False, **inputs, mm_token_type_ids=kinds, position_ids=positions)
+                .logits[0, -1]
+                .clone()
+            )
+        best, second = torch.topk(row, 2).values.tolist()
+        gaps.append(best - second)
+        logits.append([round(value, 5) for value in row.tolist()])
+        token_ids.append(int(row.argmax()))
+        if token_ids[-1] in (config.image_token_id, config.video_token_id):
+            return {}
+    made = token_ids[len(prompt) :]
+    if min(gaps) < LEAST_GAP or len(set(made)) < LEAST_DIFFERENT:
+        return {}
+    return {
+        "prompt_token_ids": prompt,
+        "moments": placed,
         "output_token_ids": made,
         "least_gap": round(min(gaps), 5),
         "logits": logits[:2],
@@ -415,6 +532,31 @@ def make_internvl_tiles() -> None:
     print(f"internvl_tiles: {[entry['num_tiles'] for entry in entries]}")
 
 
+def make_llama4_tiles() -> None:
+    """Makes the file of Llama 4's image processor, which resizes by torchvision: the tiles of pictures, and texts."""
+    texts = object.__new__(Llama4Processor)  # only its methods that need no tokenizer are called
+    entries = []
+    for changes in ({"max_patches": 6}, {"max_patches": 6, "resize_to_max_canvas": True}, {"max_patches": 1}):
+        processor = Llama4ImageProcessor(size={"height": 16, "width": 16}, **changes)
+        for width, height in ODD_SIZES if changes == {"max_patches": 6} else ODD_SIZES[3:6]:
+            made = processor([Image.fromarray(waves(width, height))], return_tensors="pt")
+            values = made["pixel_values"].float().numpy().transpose(0, 2, 3, 1)
+            pixels = np.rint((values + 1) * 127.5).astype(np.uint8)  # of bfloat16, so that some are off by one
+            grid = made["aspect_ratios"][0].tolist()
+            entries.append(
+                {
+                    "size": [width, height],
+                    "changes": changes,
+                    "grid": grid,
+                    "text": texts._prompt_split_image(grid, 4),
+                    "pixels": base64.b64encode(zlib.compress(pixels.tobytes(), 9)).decode(),
+                }
+            )
+    lines = ",\n".join(json.dumps(entry) for entry in entries)
+    (HERE / "llama4_tiles.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    print(f"llama4_tiles: {[entry['grid'] for entry in entries]}")
+
+
 def make_lfm2_sizes() -> None:
     """Makes the file of LFM2-VL's image processor, which resizes by torchvision: pictures and their texts."""
     # Only its methods that need no tokenizer are called.
@@ -442,10 +584,55 @@ def make_lfm2_sizes() -> None:
     print(f"lfm2_sizes: {[len(entry['tiles']) for entry in entries]}")
 
 
+def make_video_sizes() -> None:
+    """Makes the file of Qwen's processors of videos, which resize by torchvision: sizes, texts, and some pixels."""
+    processor = object.__new__(Qwen3VLProcessor)  # only its methods that need no tokenizer are called
+    processor.video_token, processor.vision_start_token, processor.vision_end_token = (
+        "#",
+        "<|vision_start|>",
+        "<|vision_end|>",
+    )
+    entries = []
+    for kind, made_by in (("qwen3_vl", Qwen3VLVideoProcessor), ("qwen2_5_vl", Qwen2VLVideoProcessor)):
+        least, most = (4 * 64, 60 * 64) if kind == "qwen3_vl" else (4 * 64, 12 * 64)
+        videos = made_by(
+            size={"shortest_edge": least, "longest_edge": most}, patch_size=4, merge_size=2, temporal_patch_size=2,
+            do_sample_frames=False,
+        )  # fmt: skip
+        processor.video_processor = videos
+        for number, (width, height) in [
+            (number, size) for number in (2, 3, 5) for size in ((30, 20), (97, 33), (5, 40))
+        ]:
+            frames = np.stack([waves(width, height) + 9 * at for at in range(number)]).transpose(0, 3, 1, 2)
+            made = videos(videos=[torch.from_numpy(frames)], return_tensors="pt", return_metadata=True)
+            moments, rows, columns = made["video_grid_thw"][0].tolist()
+            entry = {
+                "kind": kind,
+                "size": [width, height],
+                "frames": number,
+                "grid": [moments, rows // 2, columns // 2],
+            }
+            if kind == "qwen3_vl":
+                metadata = SimpleNamespace(fps=3.0, frames_indices=list(range(number)))
+                inputs = {"video_grid_thw": made["video_grid_thw"], "video_metadata": [metadata]}
+                entry["text"] = processor.replace_video_token(inputs, 0)
+            if number == 3:
+                mean, deviation = (CLIP_MEAN, CLIP_STD) if kind == "qwen2_5_vl" else ([0.5] * 3, [0.5] * 3)
+                values = made["pixel_values_videos"].numpy().reshape(-1, 3, 2, 4, 4).transpose(0, 2, 3, 4, 1)
+                pixels = np.rint((values * deviation + mean) * 255).astype(np.uint8)
+                entry["patches"] = base64.b64encode(zlib.compress(pixels.tobytes(), 9)).decode()
+            entries.append(entry)
+    lines = ",\n".join(json.dumps(entry) for entry in entries)
+    (HERE / "qwen_videos.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    print(f"qwen_videos: {[entry['grid'] for entry in entries]}")
+
+
 OTHERS = {
+    "qwen_videos": make_video_sizes,
     "smolvlm_tiles": make_tiles, "qwen_sizes": make_sizes, "gemma3_crops": make_crops,
     "gemma4_sizes": make_gemma4_sizes, "pixtral_sizes": make_pixtral_sizes, "internvl_tiles": make_internvl_tiles,
-    "lfm2_sizes": make_lfm2_sizes,
+    "lfm2_sizes": make_lfm2_sizes, "llama4_tiles": make_llama4_tiles,
+    **{f"{name}_videos": partial(make_videos, name) for name in ("qwen2_5_vl", "qwen3_vl", "qwen3_5")},
 }  # fmt: skip
 
 if __name__ == "__main__":

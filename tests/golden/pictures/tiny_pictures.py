@@ -14,6 +14,20 @@ ODD_SIZES = ((1, 1), (3, 7), (48, 48), (50, 49), (97, 33), (31, 96), (200, 1), (
 GRIDS = {"a": (2, 3), "b": (5, 1), "c": (3, 4), "d": (1, 1), "e": (4, 5)}
 
 
+# Rows and columns of squares of videos, and their frames.
+VIDEOS = {"v": (2, 3, 6), "w": (3, 2, 3)}
+FRAMES_A_SECOND = 3.0
+
+
+def tiny_video(name: str, patch_size: int, merge_size: int) -> list[np.ndarray]:
+    """For each moment uint8[patches, 2, patch_size, patch_size, 3]; the last frame of an odd number stands twice."""
+    rows, columns, num_frames = VIDEOS[name]
+    shape = rows * columns * merge_size**2, patch_size, patch_size, 3
+    frames = [((noise(1000 * at + ord(name), shape) + 1) * 127.9).astype(np.uint8) for at in range(num_frames)]
+    frames += frames[-1:] * (num_frames % 2)
+    return [np.stack(pair, axis=1) for pair in zip(frames[::2], frames[1::2], strict=True)]
+
+
 def tiny_patches(name: str, patch_size: int, merge_size: int) -> np.ndarray:
     """uint8[patches, patch_size, patch_size, 3], those of each square beside each other."""
     rows, columns = GRIDS[name]

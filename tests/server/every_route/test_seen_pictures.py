@@ -278,7 +278,12 @@ async def test_files_of_the_allowed_folder_are_read(start_server: StartServer, t
         body = {"messages": [{"role": "user", "content": parts(url)}]}
         return (await server.post("/v1/chat/completions", body))[0]
 
-    assert await status_of(f"file://{tmp_path}/in/a.png") == 200
+    (tmp_path / "in" / "sub").mkdir()
+    (tmp_path / "in" / "sub" / "b.png").write_bytes((tmp_path / "in" / "a.png").read_bytes())
+    for address in (f"{tmp_path}/in/a.png", f"localhost{tmp_path}/in/a.png", "a.png", "sub/b.png", "//sub//b.png"):
+        assert await status_of(f"file://{address}") == 200
+    for address in ("../a.png", "sub/../../a.png", "%2e%2e/a.png", "none/b.png"):
+        assert await status_of(f"file://{address}") == 400
     for path in (f"{tmp_path}/a.png", f"{tmp_path}/in/../a.png", f"{tmp_path}/in/link.png", f"{tmp_path}/in", "/none"):
         assert await status_of(f"file://{path}") == 400
     for url in (f"file://{tmp_path}/in/circle.png", "file://[/a.png", "file:///a%00.png"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 
 from sampling.host.params import InvalidParameter
+from server.offline.pictures import picture_on_the_wire
 from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.seeing_text_model import SeeingTextModel
 from tests.server.offline.conftest import MakeLLM
@@ -67,3 +69,13 @@ def test_settings_of_the_image_processor_are_checked(make_llm: MakeLLM) -> None:
         with pytest.raises(InvalidParameter, match=words) as refused:
             llm.chat(messages_of({"type": "image", "image": RED}), mm_processor_kwargs=switches)
         assert refused.value.param == "mm_processor_kwargs"
+
+
+def test_frames_of_a_video_may_be_paths_and_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"first")
+    part = {"type": "video", "video": [tmp_path / "a.png", b"second", "data:;base64,dGhpcmQ="], "fps": 2}
+    made = picture_on_the_wire(part)
+    assert made["fps"] == 2
+    assert [base64.b64decode(frame.partition(",")[2]) for frame in made["video"]] == [b"first", b"second", b"third"]
+    with pytest.raises(InvalidParameter, match="cannot be read"):
+        picture_on_the_wire({"type": "video", "video": [tmp_path / "missing.png"]})

@@ -56,6 +56,19 @@ async def test_answers_are_those_of_the_replica(pair: RunningFront) -> None:
             assert (one.status, await one.read()) == (other.status, await other.read())
 
 
+async def test_the_page_behind_a_front_with_keys_tells_nothing_without_one(
+    start_server: StartServer, start_front: StartFront
+) -> None:
+    """Its servers may want none, because only the front reaches them."""
+    server = await start_server()
+    front = await start_front([server], api_keys=(KEY,))
+    async with front.http.get(front.url + "/") as through, front.http.get(server.url + "/") as direct:
+        page, own = await through.text(), await direct.text()
+    assert '<meta id="state" content="">' in page
+    assert 'href="v1/models"' not in page
+    assert "&quot;data&quot;" in own
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "code"),
     [

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import pytest
 
 from server.api.openai.completion_request import CompletionRequest
 from server.protocol.structured_outputs import Grammar, GrammarKind
+from server.structured_output import compiled_grammar
 from server.structured_output.compiled_grammar import LARGE_BYTES, CompiledGrammar, start_freeing, to_lark
 from server.structured_output.grammar_limits import InvalidGrammar
 from server.structured_output.grammar_vocabulary import GrammarVocabulary
@@ -337,6 +340,37 @@ def test_a_large_grammar_is_freed_by_a_thread_after_its_last_matcher(vocabulary:
     assert copy.is_stopped
     del copy
     assert freed(kept)
+
+
+def test_grammars_are_freed_again_after_the_thread_has_failed(
+    vocabulary: GrammarVocabulary, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from llguidance import LLMatcher
+
+    class Panic(BaseException):
+        """As PyO3's, which is no Exception."""
+
+    def fail(num_threads: int) -> None:
+        raise Panic
+
+    monkeypatch.setattr(compiled_grammar, "_freeing", threading.Lock())
+    monkeypatch.setattr(compiled_grammar, "_unused", SimpleQueue())
+    with monkeypatch.context() as failing:
+        failing.setattr("llguidance.LLExecutor", fail)
+        start_freeing()
+        deadline = time.monotonic() + PATIENCE_S
+        while not caplog.records and time.monotonic() < deadline:
+            time.sleep(0.001)
+    assert "large grammars are freed where they are left" in caplog.text
+    large = LLMatcher(vocabulary.tokens, 'start: "ab"', log_level=0)
+    is_freed = False
+    while not is_freed and time.monotonic() < deadline:
+        start_freeing()  # as the next hard grammar does
+        CompiledGrammar(large, vocabulary, limits_digits=False, num_bytes=LARGE_BYTES)
+        time.sleep(0.001)
+        with suppress(RuntimeError):  # the thread uses it at this moment
+            is_freed = large.is_error()
+    assert is_freed
 
 
 def test_what_follows_a_prefix_is_as_large_as_the_grammar(vocabulary: GrammarVocabulary) -> None:

@@ -262,6 +262,12 @@ async def test_the_page_speaks_the_language_of_choice_and_takes_the_chosen_theme
     assert await page.evaluate("document.documentElement.lang") == "de"
     await page.wait_for(READY)
     await page.wait_for("getComputedStyle(document.body).backgroundColor === 'rgb(16, 24, 26)'")
+    key: dict[str, Any] = {"type": "keyDown", "key": "k", "code": "KeyK", "windowsVirtualKeyCode": 75, "modifiers": 2}
+    await page.send("Input.dispatchKeyEvent", key)
+    await page.wait_for("document.querySelector('#palette').open")
+    await page.type("english")
+    await page.press("Enter")
+    await page.wait_for("document.querySelector('#chat-send')?.textContent === 'Send'")
 
 
 async def test_a_key_shows_all_keys(page: Page) -> None:

@@ -30,7 +30,7 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 TOKEN_INTERVAL = 0.003  # seconds
-DROP_DELAY = 0.1  # seconds for the client to read what came; a reset connection discards what it has not
+DROP_DELAY = 0.5  # seconds for the client to read what came; a reset connection discards what it has not
 REFUSAL = {
     "message": "temperature is 9; it must be from 0 to 2",
     "type": "invalid_request_error",

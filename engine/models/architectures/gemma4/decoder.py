@@ -286,7 +286,9 @@ class Gemma4(Decoder):
             stream = stream._replace(full=made) if is_full else stream._replace(local=made)
         shared = stream.full if is_full else stream.local
         qkv = jnp.concatenate([self._widened(q).reshape(len(x), -1).astype(x.dtype), shared], axis=1)
-        attended, kv = backends.attention(qkv, kv, page, layout, constants)
+        # The tokens of a picture see those behind them only in layers with a window.
+        seen = layout._replace(last_seen=None) if is_full else layout
+        attended, kv = backends.attention(qkv, kv, page, seen, constants)
         attended = attended.reshape(len(x), config.num_heads, -1)[..., : heads.head_dim].reshape(len(x), -1)
         product = products.norm_product(attended, None, params[f"output_{name}"], place, layout)
         return stream._replace(x=self._plus_normed(x, product, "attention_output_norm", layer, step), kv=kv)

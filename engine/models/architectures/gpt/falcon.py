@@ -73,8 +73,8 @@ class Falcon(JoinedQkvDecoder):
             config, tensor_names, "falcon", is_tied=True, hidden_act="gelu", epsilon_key="layer_norm_epsilon",
             default_epsilon=1e-5, rotary=_UNUSED if has_alibi else None,
         )  # fmt: skip
-        if has_alibi:  # the biases are scaled as the scores are
-            usual = with_alibi(usual, scale=usual.attention_scale)
+        if has_alibi:  # in bfloat16, as in the makers' code, whatever the type of the model
+            usual = with_alibi(usual, rounds_biases=True)
         has_bias = folder_config.read_flag(config, "bias", False)
         usual = dataclasses.replace(
             usual, has_qkv_bias=has_bias, has_attention_output_bias=has_bias, has_mlp_bias=has_bias,

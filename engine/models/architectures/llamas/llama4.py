@@ -1,4 +1,4 @@
-"""The Llama 4 architecture (Meta, "The Llama 4 herd", 2025), text only."""
+"""The Llama 4 architecture (Meta, "The Llama 4 herd", 2025), as it reads texts."""
 
 import re
 from collections.abc import Mapping, Sequence, Set

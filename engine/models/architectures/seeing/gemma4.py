@@ -17,7 +17,7 @@ _ALL_WAYS = "vision"  # what a configuration says where the tokens of a picture 
 
 @dataclass(frozen=True)
 class SeeingGemma4(Gemma4):
-    """Gemma 4, and where the tokens of its pictures see only what is before them, an encoder."""
+    """Gemma 4, and an encoder; of some sizes the tokens of a picture see those behind them, in layers with a window."""
 
     vision: VisionEncoder | None = None
 
@@ -29,8 +29,9 @@ class SeeingGemma4(Gemma4):
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
         """As `Gemma4.from_folder`, with the encoder in a folder of transformers' class with pictures."""
         made, text = super().from_folder(config, tensor_names), config.table("text_config")
-        vision = Gemma4Vision.read(config, tensor_names, made.config.hidden_size)
-        if text is None or vision is None or text.text("use_bidirectional_attention") == _ALL_WAYS:
+        both_ways = text is not None and text.text("use_bidirectional_attention") == _ALL_WAYS
+        vision = Gemma4Vision.read(config, tensor_names, made.config.hidden_size, sees_both_ways=both_ways)
+        if text is None or vision is None:
             return made
         if text.integer("pad_token_id", least=0) not in (None, 0):
             raise text.error("pad_token_id", "with pictures it must be 0")

@@ -16,7 +16,7 @@ def test_an_adapter_that_overflows_changes_no_row_but_its_own() -> None:
     rows[:, NUM_TOKENS] = 1
     rows[:, ADAPTER] = 0, 1, 2  # none, and both slots
     rows[:, ADAPTER_SCALE] = np.float32(1).view(np.int32)
-    down = np.full((2, 1, RANK, INPUTS), 0.5, np.float32)
+    down = np.full((2, 1, INPUTS, RANK), 0.5, np.float32)
     down[1] = 1e38  # whose products with the inputs are infinite
     up = np.ones((2, 1, RANK, OUTPUTS), np.float32)
     pairs = LowRankPairs(jnp.asarray(down), jnp.asarray(up), jnp.asarray([RANK, RANK]), (OUTPUTS,))

@@ -59,6 +59,12 @@ def test_the_document_is_whole() -> None:
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.parametrize("path", ["/props", "/slots", "/lora-adapters", "/engine/events"])
+def test_where_the_address_may_name_a_model_the_document_says_so(path: str) -> None:
+    parameters = build_document("1.2.3")["paths"][path]["get"]["parameters"]
+    assert [(each["name"], each["in"]) for each in parameters] == [("model", "query")]
+
+
 def references_in(part: Any) -> list[str]:
     if isinstance(part, list):
         return [found for item in part for found in references_in(item)]

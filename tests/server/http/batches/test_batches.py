@@ -12,8 +12,9 @@ from openai import AsyncOpenAI
 from server.admission.keyring import BACKGROUND_PRIORITY
 from server.api.batches.batch_requests import ENDPOINTS
 from server.api.openapi.batch_answers import BatchList, BatchObject, FileList
-from server.http.batches import batches
+from server.http.batches import batch_runner, batches, input_validation
 from server.http.batches.line_execution import EXECUTED
+from server.storage.batch_table import StoredBatch
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.http.batches.conftest import COMPLETIONS, client_of, create, ended, line, lines_of, wait_for
@@ -227,6 +228,28 @@ async def test_a_key_has_few_open_batches_and_none_of_another(
         assert (await ended(ben, bens.id)).status == "completed"
         for batch in made:
             assert (await ended(ann, batch.id)).status == "completed"
+
+
+async def test_keys_take_turns_with_their_validations(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that hands in many batches at once lets another one wait for one of them alone."""
+    begun, may_end = list[str](), asyncio.Event()
+
+    async def validate(served: Any, batch: StoredBatch, **options: Any) -> Any:
+        begun.append(batch.fields["metadata"]["name"])
+        await may_end.wait()
+        return await input_validation.validate(served, batch, **options)
+
+    monkeypatch.setattr(batch_runner, "validate", validate)
+    server = await start_server(api_keys=("key-of-ann ann", "key-of-ben ben"))
+    async with client_of(server, "key-of-ann") as ann, client_of(server, "key-of-ben") as ben:
+        made = [(ann, await create(ann, line("a"), metadata={"name": name})) for name in "abc"]
+        made.append((ben, await create(ben, line("a"), metadata={"name": "d"})))
+        may_end.set()
+        for client, batch in made:
+            assert (await ended(client, batch.id)).status == "completed"
+    assert begun == ["a", "d", "b", "c"]
 
 
 async def test_a_request_runs_beside_clients_and_no_more(start_server: StartServer) -> None:

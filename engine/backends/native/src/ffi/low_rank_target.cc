@@ -7,11 +7,10 @@
 #include "ffi/handler.h"
 #include "ffi/step.h"
 #include "products/low_rank.h"
+#include "runtime/adapter_rows.h"
 
 namespace eagre {
 namespace {
-
-constexpr int64_t kAdapter = 9, kAdapterScale = 10;  // columns of rows, as base/token_layout.py has them
 
 // The real tokens of a step, each with the adapter of its row; 0 in that column is none.
 ffi::Error read_adapters(const S32& rows, const StepRows& step, int64_t num_slots, std::vector<AdaptedToken>& found) {
@@ -29,21 +28,23 @@ ffi::Error read_adapters(const S32& rows, const StepRows& step, int64_t num_slot
   return ffi::Error::Success();
 }
 
-// y = up(down(x)) for a step's real tokens, with the pairs of their adapters; 0 where there is none.
-ffi::Error low_rank(F32 x, S32 rows, S32 layer, F32 down, F32 up, S32 ranks, F32Result y, int64_t num_tiles,
+// The pairs of one layer; invalid where their shapes differ from those of the step.
+template <class Number>
+ffi::Error multiply(const S32& rows, const S32& layer, const ffi::AnyBuffer& down, const ffi::AnyBuffer& up,
+                    const S32& ranks, const F32& x, const F32Result& y, int64_t num_tiles,
                     ffi::Span<const int64_t> ends) {
   const auto x_shape = x.dimensions(), y_shape = y->dimensions(), shape = down.dimensions(), of_up = up.dimensions();
   if (shape.size() != 4 || of_up.size() != 4 || shape[0] != of_up[0] || shape[1] != of_up[1] ||
       static_cast<int64_t>(ranks.element_count()) != shape[0]) {
     return invalid("the pairs have other shapes");
   }
-  LowRank pairs{};
+  LowRank<Number> pairs{};
   pairs.num_parts = static_cast<int64_t>(ends.size());
   pairs.ends = ends.begin();
   pairs.rank = of_up[2];
-  pairs.num_inputs = shape[3];
+  pairs.num_inputs = shape[2];
   pairs.num_outputs = of_up[3];
-  if (pairs.rank < 1 || pairs.rank % kRankMultiple != 0 || shape[2] != pairs.num_parts * pairs.rank ||
+  if (pairs.rank < 1 || pairs.rank % kRankMultiple != 0 || shape[3] != pairs.num_parts * pairs.rank ||
       pairs.num_inputs % 16 != 0) {
     return invalid("the pairs have other shapes");
   }
@@ -59,8 +60,8 @@ ffi::Error low_rank(F32 x, S32 rows, S32 layer, F32 down, F32 up, S32 ranks, F32
   }
   const int64_t index = layer.typed_data()[0];
   if (index < 0 || index >= shape[1]) return invalid("there is no such layer");
-  pairs.down = down.typed_data() + index * shape[2] * shape[3];
-  pairs.up = up.typed_data() + index * of_up[2] * of_up[3];
+  pairs.down = static_cast<const Number*>(down.untyped_data()) + index * shape[2] * shape[3];
+  pairs.up = static_cast<const Number*>(up.untyped_data()) + index * of_up[2] * of_up[3];
   pairs.down_stride = shape[1] * shape[2] * shape[3];
   pairs.up_stride = of_up[1] * of_up[2] * of_up[3];
   pairs.ranks = ranks.typed_data();
@@ -69,10 +70,21 @@ ffi::Error low_rank(F32 x, S32 rows, S32 layer, F32 down, F32 up, S32 ranks, F32
   }
   StepCall step;
   if (ffi::Error error = step.read(rows, num_tiles, x_shape[0]); error.failure()) return error;
+  if (!has_adapters(rows.typed_data(), rows.dimensions()[0], rows.dimensions()[1])) return ffi::Error::Success();
   static std::vector<AdaptedToken>& tokens = *new std::vector<AdaptedToken>;  // the caller holds the pool
   if (ffi::Error error = read_adapters(rows, step.rows(), shape[0], tokens); error.failure()) return error;
   multiply_low_rank(step.pool(), tokens, pairs, x.typed_data(), y->typed_data());
   return ffi::Error::Success();
+}
+
+// y = up(down(x)) for a step's real tokens, with the pairs of their adapters; 0 where there is none. Of a step in which no
+// row has one, y stays as it is.
+ffi::Error low_rank(F32 x, S32 rows, S32 layer, ffi::AnyBuffer down, ffi::AnyBuffer up, S32 ranks, F32Result y,
+                    int64_t num_tiles, ffi::Span<const int64_t> ends) {
+  if (down.element_type() != up.element_type()) return invalid("the pairs have two types");
+  if (down.element_type() == ffi::F32) return multiply<float>(rows, layer, down, up, ranks, x, y, num_tiles, ends);
+  if (down.element_type() == ffi::BF16) return multiply<uint16_t>(rows, layer, down, up, ranks, x, y, num_tiles, ends);
+  return invalid("the pairs have another type");
 }
 
 }  // namespace

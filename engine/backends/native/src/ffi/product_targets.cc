@@ -13,6 +13,7 @@
 #include "layout/packed_rows.h"
 #include "products/embedding.h"
 #include "products/product.h"
+#include "runtime/adapter_rows.h"
 
 namespace eagre {
 namespace {
@@ -38,7 +39,7 @@ struct ProductCall {
   float scale = 1.0f, softcap = 0.0f;
   bool is_gated = false;
   const F32* addend = nullptr;
-  const F32* extra = nullptr;  // added to the sums; without elements: nothing
+  const F32* extra = nullptr;  // of adapters, added to the sums; null or without elements: nothing
 };
 
 ffi::Error read_norm(const F32& x, int64_t layer, const F32& weights, const F32& bias, int64_t kind, float epsilon,
@@ -92,12 +93,13 @@ ffi::Error multiply_rows(const StepCall& step, const ProductCall& call, const st
   return ffi::Error::Success();
 }
 
-ffi::Error multiply_step(const ProductCall& call, const S32& rows, int64_t num_tiles, F32Result& y) {
+ffi::Error multiply_step(ProductCall call, const S32& rows, int64_t num_tiles, F32Result& y) {
   if (call.x.dimensions().size() != 2 || y->dimensions().size() != 2 || call.x.dimensions()[0] != y->dimensions()[0]) {
     return invalid("x and y differ in rows");
   }
   StepCall step;
   if (ffi::Error error = step.read(rows, num_tiles, call.x.dimensions()[0]); error.failure()) return error;
+  if (!has_adapters(rows.typed_data(), rows.dimensions()[0], rows.dimensions()[1])) call.extra = nullptr;
   return multiply_rows(step, call, step.rows().tokens(), step.rows().tokens(), y);
 }
 

@@ -22,7 +22,7 @@ static_assert(kBlockRows % kMarkRows == 0);
 // The rows of a block are padded to one of a few counts, for each of which there is a kernel. What the rows behind the last one
 // hold is anything, and nobody reads their results.
 constexpr int padded_rows(int rows) {
-  return rows <= 2 ? rows : rows <= 4 ? 4 : rows <= 8 ? 8 : rows <= 12 ? 12 : kBlockRows;
+  return rows <= 1 ? rows : rows <= 12 ? (rows + 1) / 2 * 2 : kBlockRows;
 }
 
 // What is done to a row before it is multiplied.

@@ -15,10 +15,12 @@ struct AdaptedToken {
   float scale;
 };
 
-// The pairs of all slots, in one layer. The outputs are in parts, each with rows of `down` of its own.
+// The pairs of all slots, in one layer, of float32 or of bfloat16. The outputs are in parts, each with columns of `down`
+// of its own.
+template <class Number>
 struct LowRank {
-  const float* down;  // of the first slot: [parts * rank][inputs]
-  const float* up;    // of the first slot: [rank][outputs]
+  const Number* down;  // of the first slot: [inputs][parts * rank]
+  const Number* up;    // of the first slot: [rank][outputs]
   int64_t down_stride, up_stride;  // from slot to slot
   const int32_t* ranks;  // of each slot, at most `rank`; 0: its adapter does not change this product
   int64_t rank;          // a multiple of kRankMultiple
@@ -27,10 +29,14 @@ struct LowRank {
   int64_t num_parts;
 };
 
-constexpr int64_t kRankMultiple = 4;
+constexpr int64_t kRankMultiple = 16;
 
-// A row's result is the same bit for bit whichever rows are beside it.
-void multiply_low_rank(Pool& pool, const std::vector<AdaptedToken>& tokens, const LowRank& pairs, const float* x,
+// Sorts the tokens by their slots. A row's result is the same bit for bit whichever rows are beside it.
+template <class Number>
+void multiply_low_rank(Pool& pool, std::vector<AdaptedToken>& tokens, const LowRank<Number>& pairs, const float* x,
                        float* y);
+
+extern template void multiply_low_rank(Pool&, std::vector<AdaptedToken>&, const LowRank<float>&, const float*, float*);
+extern template void multiply_low_rank(Pool&, std::vector<AdaptedToken>&, const LowRank<uint16_t>&, const float*, float*);
 
 }  // namespace eagre

@@ -31,7 +31,12 @@ void start_totals(const PackedRows& x, const Output& y, const float* bias, const
   const int64_t stride = y.num_outputs * (y.is_gated ? 2 : 1);
   for (int row = 0; row < x.num_rows(); ++row) {
     const float* own = extra + y.index[row] * stride + first;
-    for (int64_t i = 0; i < width; ++i) totals[row * kTile + i] += own[i];
+    float* of_row = totals + row * kTile;
+    if (width == kTile) {
+      store(of_row, add(load(of_row), load(own)));
+    } else {
+      for (int64_t i = 0; i < width; ++i) of_row[i] += own[i];
+    }
   }
 }
 

@@ -95,7 +95,7 @@ void accumulate_packed(const std::byte* block, RowGroups rows, int num_groups, f
   for (int g = 0; g < num_groups; g += kBlockGroups, block += block_bytes(F)) {
     const BlockReader<F> reader(block);
     for (int i = 0; i < kBlockGroups; ++i) {
-      prefetch_behind<block_bytes(F), kBlockGroups, R>(block, i);
+      prefetch_far_behind<block_bytes(F), kBlockGroups>(block, i);
       typename BlockReader<F>::Group group;
       reader.read(i, group);
       add_group<R, kShape.parts, kShape.has_minima, kShape.is_small>(group, rows, total);

@@ -18,7 +18,7 @@ void accumulate(const std::byte* weights, const std::byte* values, int num_group
   for (int r = 0; r < R; ++r) total[r] = load(totals + r * kTile);
   for (int g = 0; g < num_groups; ++g, values += R * kBytes) {
     for (int i = 0; i < kGroup / kPerVector; ++i, weights += kVectorBytes) {
-      prefetch(weights + kBytesAheadOfMany);  // of few rows too: what is best for integers was not measured here
+      prefetch(weights + kBytesAhead);  // what is best for integers was measured for them alone
       const std::byte* x = values + i * 4;
       if constexpr (F == Format::kBfloat16) {
         const Words w = load_words(weights);

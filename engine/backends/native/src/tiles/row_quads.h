@@ -46,6 +46,12 @@ struct QuadKind {
   static constexpr bool kIsUnpacked = kLayout.low_bits < 8 || kIsSigned;   // or the numbers are multiplied as they lie
 };
 
+// The largest number up to `most` that divides a count of rows.
+constexpr int largest_divisor(int rows, int most) {
+  while (rows % most != 0) --most;
+  return most;
+}
+
 // So many groups are unpacked at a time, at most: with as many groups of a block of rows they fit the first cache.
 constexpr int kQuadGroups = 18;
 
@@ -165,8 +171,7 @@ template <class Kind, int N, class Numbers>
 template <class Kind, int R>
 [[gnu::always_inline]] inline void add_in_quads(const NumbersInMemory& numbers, const UnpackedGroup& group,
                                                 const RowGroups& rows, float* totals) {
-  constexpr int kRowsAtOnce = R < Kind::kRowsAtOnce ? R : Kind::kRowsAtOnce;
-  static_assert(R % kRowsAtOnce == 0);
+  constexpr int kRowsAtOnce = largest_divisor(R, Kind::kRowsAtOnce);
   EAGRE_NO_UNROLL
   for (int first = 0; first < R; first += kRowsAtOnce) {
     add_to_rows<Kind, kRowsAtOnce>(numbers, group.scales, group.minima, rows, first, totals);
@@ -199,7 +204,7 @@ template <Format F, int R>
   for (int g = 0; g < num_groups; g += kBlockGroups, block += block_bytes(F)) {
     const BlockReader<F> reader(block);
     for (int i = 0; i < kBlockGroups; ++i) {
-      prefetch_behind<block_bytes(F), kBlockGroups, R>(block, i);
+      prefetch_far_behind<block_bytes(F), kBlockGroups>(block, i);
       if constexpr (R == 1) {
         typename BlockReader<F>::Group group;
         read_group(reader, i, group);

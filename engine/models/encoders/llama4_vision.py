@@ -1,0 +1,179 @@
+"""The pictures of Llama 4 (Meta, "The Llama 4 herd", 2025): tiles, patches rotated by columns and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from engine.models.encoders.patch_vision import PREFIX, attend, of_layer, rotated, single_leaf
+from engine.models.encoders.picture_tensors import prefixes_of
+from engine.models.encoders.siglip import layer_norm
+from engine.models.encoders.vision_encoder import MAX_SIZE, VisionEncoder
+from engine.weights.formats.model_folder import JsonFile
+from engine.weights.layout import Params
+from engine.weights.leaf import Leaf, LeafKind, Part, Stored
+
+_FIRST = "vision_model.patch_embedding.linear.weight"  # the first tensor of the tower
+_PROJECTION = "multi_modal_projector.linear_1.weight"
+_EPSILON = 1e-5
+_PIXELS = 127.5  # a colour of so much is 0, and one of 0 is -1
+_THETA = 10_000.0
+# Where config.json says nothing; source: transformers' Llama4VisionConfig.
+_DEFAULTS: dict[str, Any] = {
+    "hidden_size": 768, "intermediate_size": 5632, "num_hidden_layers": 34, "num_attention_heads": 16,
+    "image_size": 448, "patch_size": 14, "projector_input_dim": 4096, "projector_output_dim": 4096,
+    "vision_output_dim": 7680,
+}  # fmt: skip
+_RATIO = 0.5
+_PRODUCTS = ("self_attn.o_proj", "mlp.fc1", "mlp.fc2")
+
+
+@dataclass(frozen=True)
+class Llama4Vision(VisionEncoder):
+    """Each patch attends to all and to a class token; the patches of each small square become one token."""
+
+    tower_prefix: str
+    projector_prefix: str
+    inner_size: int
+    intermediate_size: int
+    num_heads: int
+    patch_size: int
+    projected_size: int  # features of a square behind the two products of the tower
+    theta: float
+    scale_factor: int  # patches on a side of these squares
+
+    @classmethod
+    def read(cls, config: JsonFile, tensor_names: Set[str], hidden_size: int) -> Llama4Vision | None:
+        """Reads `config.json` of a folder; None where it has no tensors of an encoder. Raises ModelError."""
+        prefixes = prefixes_of(config, tensor_names, (_FIRST, _PROJECTION))
+        if prefixes is None:
+            return None
+        vision = (config.table("vision_config") or JsonFile(config.path, {})).with_defaults(_DEFAULTS)
+        inner, feeding, num_layers, heads, image, patch, projected, behind, output = (
+            vision.required_integer(name, least=1, most=MAX_SIZE) for name in _DEFAULTS
+        )
+        if vision.text("hidden_act") not in (None, "gelu"):
+            raise vision.error("hidden_act", 'of this architecture it must be "gelu"')
+        if inner % (4 * heads):
+            raise vision.error("num_attention_heads", f"hidden_size ({inner}) must be a multiple of 4 times as many")
+        if image % patch:
+            raise vision.error("image_size", f"it must be a multiple of patch_size ({patch})")
+        if vision.integer("num_channels", least=1) not in (None, 3):
+            raise vision.error("num_channels", "pictures have 3")
+        factor, side = round(1 / (vision.positive_number("pixel_shuffle_ratio") or _RATIO)), image // patch
+        if vision.positive_number("pixel_shuffle_ratio") not in (None, 1 / max(factor, 1)) or side % factor:
+            raise vision.error("pixel_shuffle_ratio", f"its reciprocal must divide the {side} patches of a tile's side")
+        if feeding != inner * factor**2:
+            raise vision.error("intermediate_size", f"it must be the features of {factor**2} patches")
+        if not projected == behind == output:
+            raise vision.error("projector_output_dim", "it must be projector_input_dim and vision_output_dim")
+        if config.text("vision_feature_select_strategy") not in (None, "default"):
+            raise config.error("vision_feature_select_strategy", 'it must be "default", the patches alone')
+        table = vision.table("rope_parameters")
+        theta = vision.positive_number("rope_theta") or (None if table is None else table.positive_number("rope_theta"))
+        return cls(
+            height=image, width=image, num_tokens=(side // factor) ** 2, num_layers=num_layers,
+            hidden_size=hidden_size, sees_both_ways=False, tower_prefix=f"{prefixes[0]}vision_model.",
+            projector_prefix=prefixes[1], inner_size=inner, intermediate_size=feeding, num_heads=heads,
+            patch_size=patch, projected_size=projected, theta=theta or _THETA, scale_factor=factor,
+        )  # fmt: skip
+
+    @property
+    def num_patches_a_side(self) -> int:
+        return self.height // self.patch_size
+
+    def inner_shape(self, bucket: int) -> tuple[int, int]:
+        """As `VisionEncoder.inner_shape`, with the class token last."""
+        return self.num_patches_a_side**2 + 1, self.inner_size
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        inner, feeding, projected, tower = (
+            self.inner_size,
+            self.intermediate_size,
+            self.projected_size,
+            self.tower_prefix,
+        )
+        num_places, adapter = self.num_patches_a_side**2 + 1, f"{tower}vision_adapter.mlp."
+        shapes = ((inner, inner), (feeding, inner), (inner, feeding))
+        of_layers = [
+            self._layered(name.rpartition(".")[2], shape, name) for name, shape in zip(_PRODUCTS, shapes, strict=True)
+        ]
+        kinds = tuple(f"self_attn.{kind}_proj" for kind in "qkv")
+        return (
+            single_leaf("patch", (inner, 3 * self.patch_size**2), f"{tower}patch_embedding.linear.weight"),
+            single_leaf("class", (inner,), f"{tower}class_embedding"),
+            single_leaf("position", (num_places, inner), f"{tower}positional_embedding_vlm"),
+            *self._norm("first_norm", "layernorm_pre"),
+            *self._layered("norm1", (inner,), "input_layernorm"),
+            *self._layered("qkv", (inner, inner), *kinds),
+            *self._layered("norm2", (inner,), "post_attention_layernorm"),
+            *(leaf for pair in of_layers for leaf in pair),
+            *self._norm("last_norm", "layernorm_post"),
+            single_leaf("adapter1", (projected, feeding), f"{adapter}fc1.weight"),
+            single_leaf("adapter2", (projected, projected), f"{adapter}fc2.weight"),
+            single_leaf("projection", (self.hidden_size, projected), self.projector_prefix + _PROJECTION),
+        )
+
+    def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
+        side, patch = self.num_patches_a_side, self.patch_size
+        colours = pixels.astype(jnp.float32) / _PIXELS - 1
+        # The features of a patch are all of one colour after the other.
+        patches = colours.reshape(side, patch, side, patch, 3).transpose(0, 2, 4, 1, 3).reshape(side * side, -1)
+        embedded = patches @ params[f"{PREFIX}patch"][0]
+        x = jnp.concatenate([embedded, params[f"{PREFIX}class"][0].reshape(1, -1)]) + params[f"{PREFIX}position"][0].T
+        return _normed(x, params, "first_norm")
+
+    def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
+        of = of_layer(params, index)
+        qkv = layer_norm(x, of("norm1"), of("norm1_bias"), _EPSILON) @ of("qkv") + of("qkv_bias")
+        q, k, v = (each.reshape(len(x), self.num_heads, -1) for each in jnp.split(qkv, 3, axis=-1))
+        # Features that are rotated together lie beside each other; queries and keys are put in another order alike.
+        q, k = (jnp.concatenate([each[..., ::2], each[..., 1::2]], axis=-1) for each in (q, k))
+        q, k = (rotated(each, self._angles(q.shape[-1])) for each in (q, k))
+        attended = attend(q * q.shape[-1] ** -0.5, k, v)
+        x = x + attended @ of("o_proj") + of("o_proj_bias")
+        inner = layer_norm(x, of("norm2"), of("norm2_bias"), _EPSILON) @ of("fc1") + of("fc1_bias")
+        return x + jax.nn.gelu(inner, approximate=False) @ of("fc2") + of("fc2_bias")
+
+    def end(self, params: Params, x: jax.Array) -> jax.Array:
+        factor, size = self.scale_factor, self.num_patches_a_side // self.scale_factor
+        patches = _normed(x, params, "last_norm")[:-1].reshape(size, factor, size, factor, -1)
+        made = patches.transpose(0, 2, 1, 3, 4).reshape(self.num_tokens, -1)
+        for leaf in ("adapter1", "adapter2"):
+            made = jax.nn.gelu(made @ params[PREFIX + leaf][0], approximate=False)
+        projected: jax.Array = made @ params[f"{PREFIX}projection"][0]
+        return projected
+
+    def _angles(self, head_dim: int) -> jax.Array:
+        """[patches and the class token, 1, head_dim / 2]: half of them by columns, half by rows, both from 1 on."""
+        side, width = self.num_patches_a_side, head_dim // 2
+        inverse = 1.0 / self.theta ** (np.arange(0, width, 2, dtype=np.float32) / width)
+        row, column = np.divmod(np.arange(side**2), side)
+        angles = np.concatenate([(column[:, None] + 1) * inverse, (row[:, None] + 1) * inverse], axis=-1)
+        return jnp.asarray(np.concatenate([angles, np.zeros((1, width))]).astype(np.float32)[:, None])
+
+    def _norm(self, leaf: str, name: str) -> tuple[Leaf, Leaf]:
+        weight, bias = (f"{self.tower_prefix}{name}.{kind}" for kind in ("weight", "bias"))
+        shape = (self.inner_size,)
+        return single_leaf(leaf, shape, weight), single_leaf(f"{leaf}_bias", shape, bias)
+
+    def _layered(self, leaf: str, shape: tuple[int, ...], *names: str) -> tuple[Leaf, Leaf]:
+        """The weights of each layer, and their biases."""
+
+        def made(leaf: str, shape: tuple[int, ...], kind: str) -> Leaf:
+            parts = tuple(
+                Part(shape, {"safetensors": Stored(f"{self.tower_prefix}model.layers.{{layer}}.{name}.{kind}")})
+                for name in names
+            )
+            return Leaf(PREFIX + leaf, LeafKind.VECTOR, parts, layers=tuple(range(self.num_layers)), is_exact=True)
+
+        return made(leaf, shape, "weight"), made(f"{leaf}_bias", shape[:1], "bias")
+
+
+def _normed(x: jax.Array, params: Params, leaf: str) -> jax.Array:
+    return layer_norm(x, params[PREFIX + leaf][0], params[f"{PREFIX}{leaf}_bias"][0], _EPSILON)

@@ -1,0 +1,134 @@
+"""Pictures and videos in the content of a chat's message: what a client sends, read and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from server.media.picture import Picture
+from server.media.video import MAX_FRAMES, MAX_FRAMES_A_SECOND, MAX_SECONDS, MIN_FRAMES_A_SECOND, Video
+from server.protocol.base_models import StrictModel
+from server.protocol.errors import shorten
+
+DETAILS = ("auto", "low", "high", "original")  # of a picture
+_PICTURE, _VIDEO_URL, _VIDEO = "image_url", "video_url", "video"
+_FRAMES_TYPE = "data:video/jpeg;base64,"  # of vLLM's form, in which the frames stand one behind the other
+_FRAME_TYPE = "data:image/jpeg;base64,"
+_RATE, _TIMES = "fps", "timestamps"
+
+
+class ImageUrl(StrictModel):
+    """The address of a picture: a data URL, or what the server's operator allows."""
+
+    url: str
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
+class ImagePart(StrictModel):
+    """A picture in a message's content."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl | str
+
+
+class VideoUrl(StrictModel):
+    """A video as a data URL of its frames: `data:video/jpeg;base64,` and JPEG files in base64 with commas between."""
+
+    url: str
+    fps: float | None = None
+
+
+class VideoUrlPart(StrictModel):
+    """A video in a message's content, in vLLM's form."""
+
+    type: Literal["video_url"]
+    video_url: VideoUrl | str
+    fps: float | None = None
+    timestamps: list[float] | None = None
+
+
+class VideoPart(StrictModel):
+    """A video in a message's content, as the list of its frames, each a data URL or what the operator allows."""
+
+    type: Literal["video"]
+    video: list[ImageUrl | str]
+    fps: float | None = None
+    timestamps: list[float] | None = None
+
+
+def reader_of(part: Any) -> Callable[[dict[str, Any], str], Picture] | None:
+    """What reads a part of a content with its path; None where it is no picture and no video."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    return _READERS.get(kind) if isinstance(kind, str) else None
+
+
+def _read_picture(part: dict[str, Any], path: str) -> Picture:
+    url, detail = _address(part.get(_PICTURE), f"{path}.{_PICTURE}")
+    if detail not in (None, *DETAILS):
+        raise ValueError(f"{path} has the detail {shorten(detail)}; it must be one of {', '.join(DETAILS)}")
+    return Picture(path, _PICTURE, url, detail or "auto")
+
+
+def _read_video_url(part: dict[str, Any], path: str) -> Video:
+    given = part.get(_VIDEO_URL)
+    url = given.get("url") if isinstance(given, dict) else given
+    if not isinstance(url, str) or not url[: len(_FRAMES_TYPE)].lower() == _FRAMES_TYPE:
+        raise ValueError(
+            f"{path}.{_VIDEO_URL} is {shorten(given)}; a video is sent as its frames, "
+            f'{{"url":"{_FRAMES_TYPE}<JPEG in base64>,<JPEG in base64>,…"}}'
+        )
+    most = MAX_FRAMES + 1  # one more is refused by its number
+    frames = url[len(_FRAMES_TYPE) :].split(",", most)[:most]
+    rates = [given.get(_RATE)] if isinstance(given, dict) else []
+    return _video(part, path, _VIDEO_URL, [_FRAME_TYPE + frame for frame in frames], rates)
+
+
+def _read_video(part: dict[str, Any], path: str) -> Video:
+    given = part.get(_VIDEO)
+    if not isinstance(given, list) or not given:
+        raise ValueError(
+            f'{path}.{_VIDEO} is {shorten(given)}; it must be the list of its frames, ["data:image/jpeg;base64,…", …]'
+        )
+    frames = [_address(frame, f"{path}.{_VIDEO}[{at}]")[0] for at, frame in enumerate(given[: MAX_FRAMES + 1])]
+    return _video(part, path, _VIDEO, frames, [])
+
+
+def _video(part: Mapping[str, Any], path: str, kind: str, frames: list[str], rates: list[Any]) -> Video:
+    if len(frames) > MAX_FRAMES:
+        raise ValueError(f"{path}.{kind} has more than {MAX_FRAMES} frames, the limit of a request")
+    rate = next((each for each in [part.get(_RATE), *rates] if each is not None), None)
+    if rate is not None and not _is_number(rate, MAX_FRAMES_A_SECOND, least=MIN_FRAMES_A_SECOND):
+        raise ValueError(
+            f"{path}.{_RATE} is {shorten(rate)}; it must be a number from {MIN_FRAMES_A_SECOND:g} to "
+            f"{MAX_FRAMES_A_SECOND:g}"
+        )
+    times = part.get(_TIMES)
+    if times is None:
+        return Video(path, kind, "", frames=tuple(frames), frames_a_second=None if rate is None else float(rate))
+    if rate is not None:
+        raise ValueError(f"{path} has both {_RATE} and {_TIMES}; give one of them")
+    are_numbers = isinstance(times, list) and all(_is_number(each, MAX_SECONDS) for each in times[: len(frames) + 1])
+    if not are_numbers or len(times) != len(frames) or sorted(times) != times:
+        raise ValueError(
+            f"{path}.{_TIMES} is {shorten(times)}; it must be the seconds of its {len(frames)} frames in their order"
+        )
+    return Video(path, kind, "", frames=tuple(frames), times=tuple(map(float, times)))
+
+
+def _address(given: Any, path: str) -> tuple[str, Any]:
+    """The URL of a picture, and its detail."""
+    url, detail = (given.get("url"), given.get("detail")) if isinstance(given, dict) else (given, None)
+    if not isinstance(url, str):
+        raise ValueError(f'{path} is {shorten(given)}; it must look like {{"url":"data:image/png;base64,…"}}')
+    return url, detail
+
+
+def _is_number(value: Any, most: float, *, least: float = 0.0) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+_READERS: Mapping[str, Callable[[dict[str, Any], str], Picture]] = {
+    _PICTURE: _read_picture,
+    _VIDEO_URL: _read_video_url,
+    _VIDEO: _read_video,
+}
