@@ -65,8 +65,9 @@ class Llama4Vision(VisionEncoder):
             raise vision.error("image_size", f"it must be a multiple of patch_size ({patch})")
         if vision.integer("num_channels", least=1) not in (None, 3):
             raise vision.error("num_channels", "pictures have 3")
-        factor, side = round(1 / (vision.positive_number("pixel_shuffle_ratio") or _RATIO)), image // patch
-        if vision.positive_number("pixel_shuffle_ratio") not in (None, 1 / max(factor, 1)) or side % factor:
+        ratio, side = vision.positive_number("pixel_shuffle_ratio") or _RATIO, image // patch
+        factor = max(1, round(1 / max(ratio, 1 / MAX_SIZE)))
+        if ratio != 1 / factor or side % factor:
             raise vision.error("pixel_shuffle_ratio", f"its reciprocal must divide the {side} patches of a tile's side")
         if feeding != inner * factor**2:
             raise vision.error("intermediate_size", f"it must be the features of {factor**2} patches")

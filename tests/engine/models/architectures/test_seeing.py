@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 from engine.interface.errors import ModelError
 from engine.models.architectures.seeing.internvl import InternVL, InternVLLlama, InternVLQwen3
 from engine.models.architectures.seeing.lfm2_vl import Lfm2VL
+from engine.models.architectures.seeing.llama4 import SeeingLlama4
 from engine.models.architectures.seeing.mistral3 import Mistral3
 from engine.models.encoders.picture_tensors import is_of_pictures
 from engine.models.open_model import open_model
@@ -32,7 +33,7 @@ def golden(name: str) -> tuple[dict[str, Any], set[str]]:
 
 
 def read(name: str, config: dict[str, Any], names: set[str]) -> Model:
-    return MODELS[name].from_folder(JsonFile(Path("config.json"), config), names)
+    return {**MODELS, "llama4": SeeingLlama4}[name].from_folder(JsonFile(Path("config.json"), config), names)
 
 
 def stored_names(model: Model) -> set[str]:
@@ -185,6 +186,13 @@ def test_internvl_with_other_texts_and_the_largest_encoder() -> None:
         ("lfm2_vl", {"downsample_factor": 0}, "downsample_factor"),
         ("lfm2_vl", {"projector_hidden_act": "tanh"}, "projector_hidden_act"),
         ("lfm2_vl", {"text_config": {"model_type": "llama"}}, "model_type"),
+        ("llama4", {"vision_config": {"pixel_shuffle_ratio": 1e-320}}, "pixel_shuffle_ratio"),
+        ("llama4", {"vision_config": {"pixel_shuffle_ratio": 0.3}}, "pixel_shuffle_ratio"),
+        ("llama4", {"vision_config": {"pixel_shuffle_ratio": 2}}, "pixel_shuffle_ratio"),
+        ("llama4", {"vision_config": {"num_attention_heads": 3}}, "num_attention_heads"),
+        ("llama4", {"vision_config": {"intermediate_size": 1}}, "intermediate_size"),
+        ("llama4", {"vision_config": {"image_size": 3}}, "image_size"),
+        ("llama4", {"vision_config": {"hidden_act": "tanh"}}, "hidden_act"),
     ],
 )
 def test_wrong_fields_are_refused_by_name(name: str, changes: dict[str, Any], words: str) -> None:
