@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from server.http.entry.guard import LOAD_ADAPTER, UNLOAD_ADAPTER
 from server.protocol.admin_requests import LoadAdapterBody, UnloadAdapterBody
 from server.protocol.errors import shorten
-from server.router.forwarding import NOT_FOUND, WholeAnswer, ask, log_lost, lost_error, send_answer
+from server.router.forwarding import NOT_FOUND, WholeAnswer, ask, log_lost, lost_error, send_answer, worst_of
 from server.router.replica import ProxyRequest, Replica, ReplicaLost
 from server.router.replicas import no_replica
 from server.router.router import ROUTER, Router
@@ -60,11 +60,11 @@ async def unload(request: web.Request) -> web.StreamResponse:
             answers = await _ask_each(router.replicas.usable, proxied)
             if not answers:
                 raise lost_error()
-            body = _parsed(UnloadAdapterBody, proxied)
-            if body is not None and any(answer.status == web.HTTPOk.status_code for answer in answers):
-                router.adapters.drop(body.lora_name)
-            worst = max(answers, key=lambda answer: (answer.status != NOT_FOUND, answer.status))
-            return await send_answer(request, router, worst)
+            if any(answer.status == web.HTTPOk.status_code for answer in answers):
+                body = _parsed(UnloadAdapterBody, proxied)
+                if body is not None:
+                    router.adapters.drop(body.lora_name)
+            return await send_answer(request, router, worst_of(answers))
 
 
 @asynccontextmanager

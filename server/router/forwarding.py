@@ -101,8 +101,12 @@ async def forward_to_all(request: web.Request) -> web.StreamResponse:
             answers = await asyncio.gather(*(ask(replica, proxied) for replica in usable))
         except ReplicaLost as lost:
             raise lost_error() from lost
-        worst = max(answers, key=lambda answer: (answer.status != NOT_FOUND, answer.status))
-        return await send_answer(request, router, worst)
+        return await send_answer(request, router, worst_of(answers))
+
+
+def worst_of(answers: Sequence[WholeAnswer]) -> WholeAnswer:
+    """The answer to a command that every replica has got: a 404 only where all are."""
+    return max(answers, key=lambda answer: (answer.status != NOT_FOUND, answer.status))
 
 
 async def ask(replica: Replica, proxied: ProxyRequest, seconds: float | None = None) -> WholeAnswer:

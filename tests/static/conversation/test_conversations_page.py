@@ -121,14 +121,16 @@ async def test_a_conversation_is_copied_whole_and_up_to_a_message(page: Page) ->
         await ask(page, question)
         await page.wait_for(f"{ANSWERS} === {number}")
     await page.click(".message.assistant [data-action=fork]")
-    await page.wait_for(f"{ENTRIES}.join() === 'one (copy),one'")
+    await page.wait_for(f"{ENTRIES}.sort().join() === 'one,one (copy)'")
     await page.wait_for(f"{ANSWERS} === 1")
     assert await page.text("#chat-title") == "one (copy)"
     await page.click("[aria-label='Duplicate one']")
     await page.wait_for(f"{ENTRIES}.length === 3 && {ANSWERS} === 2")
     await ask(page, "three")
     await page.wait_for(f"{ANSWERS} === 3")
-    await page.evaluate("[...document.querySelectorAll('#conversations .title')].at(-1).click()")
+    await page.evaluate(
+        "[...document.querySelectorAll('#conversations .title')].find((e) => e.textContent === 'one').click()"
+    )
     await page.wait_for(f"document.querySelector('#chat-title').textContent === 'one' && {ANSWERS} === 2")
 
 

@@ -229,7 +229,7 @@ async def test_prompts_of_a_server_are_written_and_its_resources_attached(
     await open_offers()
     await page.evaluate("[...document.querySelectorAll('.offers input')].at(-1).value = 'le havre'")
     await page.click("[aria-label='Attach files table']")
-    await page.wait_for("document.querySelectorAll('#chat-files .chip').length === 2")
+    await page.wait_for("document.querySelectorAll('#chat-files .chip:not(.reading)').length === 2")
     assert mcp.asked[-1] == ("resources/read", {"uri": "sea:/tables/le%20havre"})
     await page.evaluate("document.querySelector('#chat-input').focus()")
     await page.press("Enter")
