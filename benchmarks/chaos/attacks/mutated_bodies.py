@@ -11,6 +11,7 @@ from benchmarks.chaos.attacks.route_bodies import ODD_VALUES, ROUTE_BODIES
 from benchmarks.chaos.target import Target
 
 _MAX_BYTES = 1 << 20  # of a body
+_MOST_PLACES = 20  # of a list; the others are like these
 
 # A model may be unable to do what a route asks, which some APIs say with 501.
 _ANSWERS = (200, 400, 401, 403, 404, 405, 409, 413, 422, 429, 501)
@@ -46,15 +47,15 @@ def _copy(value: Any) -> Any:
 def _places(value: Any) -> list[tuple[Any, Any]]:
     """Every container within a value, with each of its keys or indices."""
     found: list[tuple[Any, Any]] = []
-    if isinstance(value, dict):
-        parts: list[tuple[Any, Any]] = list(value.items())
-    elif isinstance(value, list):
-        parts = list(enumerate(value[:20]))
-    else:
-        return found
-    for key, part in parts:
-        found.append((value, key))
-        found += _places(part)
+    left = [value]
+    while left:
+        container = left.pop()
+        if isinstance(container, dict):
+            found += [(container, key) for key in container]
+            left += container.values()
+        elif isinstance(container, list):
+            found += [(container, index) for index in range(min(len(container), _MOST_PLACES))]
+            left += container[:_MOST_PLACES]
     return found
 
 
@@ -97,7 +98,7 @@ def _repeat(draw: random.Random, body: Any) -> Any:
     lists = [container[key] for container, key in _places(body) if isinstance(container[key], list) and container[key]]
     if lists:
         chosen = draw.choice(lists)
-        chosen *= draw.choice([2, 50, 300])
+        chosen *= max(1, min(draw.choice([2, 50, 300]), _MAX_BYTES // len(json.dumps(chosen))))
     return body
 
 

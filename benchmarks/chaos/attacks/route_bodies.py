@@ -11,6 +11,7 @@ _TOOL = {
     "parameters": {"type": "object", "properties": {"a": {"type": "string"}}},
 }
 _PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+_VIDEO = {"type": "video", "video": [_PICTURE["image_url"], "data:image/png;base64,iVBORw0KGgo="], "fps": 2}
 _CALLS = [
     {"role": "assistant", "content": None,
      "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a": "b"}'}}]},
@@ -41,6 +42,10 @@ ROUTE_BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
         "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, _PICTURE]}], "max_tokens": 2,
         "mm_processor_kwargs": {"max_pixels": 9999}, "chat_template_kwargs": {"enable_thinking": False},
         "documents": [{"title": "a", "text": "b"}],
+    }),
+    ("/v1/chat/completions", {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, _VIDEO]}], "max_tokens": 2,
+        "mm_processor_kwargs": {"fps": 1},
     }),
     ("/v1/chat/completions/render", {"messages": _CHAT}),
     ("/v1/chat/completions/input_tokens", {"messages": _CHAT}),

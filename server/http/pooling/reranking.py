@@ -43,7 +43,8 @@ async def _rerank(
     query: RerankRequest, model: ServedModel, served: ServedModels, tenant: Tenant, *, shows_documents: bool
 ) -> dict[str, Any]:
     refuse_adapter(model, query.model)
-    pairs = PairsOf([query.query], query.documents, query.truncate_prompt_tokens, "documents", query.max_tokens_per_doc)
+    param = "texts" if query.is_listed else "documents"
+    pairs = PairsOf([query.query], query.documents, query.truncate_prompt_tokens, param, query.max_tokens_per_doc)
     scored = await score_pairs(
         pairs, use_activation=query.use_activation is not False, model=model, served=served, tenant=tenant
     )

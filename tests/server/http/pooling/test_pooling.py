@@ -321,6 +321,7 @@ async def test_ollama_cuts_long_texts_unless_it_must_not(start_server: StartServ
         ("/v1/score", {"text_1": "", "text_2": "b"}, "text_2"),
         ("/score", {"queries": "a", "documents": ["b", ""]}, "documents"),
         ("/v1/rerank", {"query": "a", "documents": ["b", ""]}, "documents"),
+        ("/v1/rerank", {"query": "a", "texts": ["b", ""]}, "texts"),
     ],
 )
 async def test_a_text_without_tokens_is_refused(
