@@ -62,6 +62,7 @@ async def _load(router: Router, proxied: ProxyRequest) -> WholeAnswer:
         refused = next((answer for answer in answers if answer.status != web.HTTPOk.status_code), None)
         if refused is None:
             router.adapters.add(body)
+            _distrust_leaving(router)
             return first
         await _undo(router, body, answers)
         return refused
@@ -78,6 +79,7 @@ async def _unload(router: Router, proxied: ProxyRequest) -> WholeAnswer:
             body = _parsed(UnloadAdapterBody, proxied)
             if body is not None:
                 router.adapters.drop(body.lora_name, is_everywhere=_are_of_all(router, answers))
+                _distrust_leaving(router)
         return worst_of(answers)
 
 
@@ -141,6 +143,13 @@ async def _undo(router: Router, body: LoadAdapterBody, answers: Sequence[WholeAn
 def _are_of_all(router: Router, answers: Sequence[WholeAnswer]) -> bool:
     """Whether no replica is left that has not answered, and that may have something still."""
     return {replica.name for replica in router.replicas} <= {answer.replica.name for answer in answers}
+
+
+def _distrust_leaving(router: Router) -> None:
+    """Has replicas that were not asked, because they leave, told as soon as may be: they may come back."""
+    for replica in router.replicas:
+        if replica.is_leaving:
+            replica.distrust("it leaves, and lacks a change of adapters")
 
 
 def _call(router: Router, body: LoadAdapterBody | UnloadAdapterBody) -> ProxyRequest:

@@ -128,6 +128,16 @@ async def test_a_replica_that_was_silent_at_the_end_of_an_adapter_drops_it_too(f
     assert list(front.router.adapters.calls()) == []  # all have been told
 
 
+async def test_a_replica_that_leaves_and_comes_back_has_them_too(front: RunningFront) -> None:
+    replica = front.router.replicas.get("1")
+    assert replica is not None
+    replica.is_leaving = True
+    assert (await call(front, LOAD, lora_name="a", lora_path="/a"))[0] == 200
+    replica.is_leaving = False
+    await eventually(lambda: replica.is_usable)
+    assert [names_of(server) for server in front.servers.values()] == [["a"], ["a"]]
+
+
 async def test_a_call_goes_on_whose_client_leaves(front: RunningFront, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, has_begun = threading.Event(), threading.Event()
     slow = front.servers["1"].engine.client
