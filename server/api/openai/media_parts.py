@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field
 
 from server.media.picture import Picture
 from server.media.video import MAX_FRAMES, MAX_FRAMES_A_SECOND, MAX_SECONDS, MIN_FRAMES_A_SECOND, Video
-from server.protocol.base_models import StrictModel
+from server.protocol.base_models import StrictModel, bounded
 from server.protocol.errors import shorten
 
 DETAILS = ("auto", "low", "high", "original")  # of a picture
@@ -15,6 +17,9 @@ _PICTURE, _VIDEO_URL, _VIDEO = "image_url", "video_url", "video"
 _FRAMES_TYPE = "data:video/jpeg;base64,"  # of vLLM's form, in which the frames stand one behind the other
 _FRAME_TYPE = "data:image/jpeg;base64,"
 _RATE, _TIMES = "fps", "timestamps"
+
+
+Timestamps: TypeAlias = Annotated[list[float], Field(fail_fast=True), bounded(_TIMES, MAX_FRAMES)]
 
 
 class ImageUrl(StrictModel):
@@ -44,16 +49,16 @@ class VideoUrlPart(StrictModel):
     type: Literal["video_url"]
     video_url: VideoUrl | str
     fps: float | None = None
-    timestamps: list[float] | None = None
+    timestamps: Timestamps | None = None
 
 
 class VideoPart(StrictModel):
     """A video in a message's content, as the list of its frames, each a data URL or what the operator allows."""
 
     type: Literal["video"]
-    video: list[ImageUrl | str]
+    video: Annotated[list[ImageUrl | str], Field(fail_fast=True), bounded(_VIDEO, MAX_FRAMES)]
     fps: float | None = None
-    timestamps: list[float] | None = None
+    timestamps: Timestamps | None = None
 
 
 def reader_of(part: Any) -> Callable[[dict[str, Any], str], Picture] | None:
