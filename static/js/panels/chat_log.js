@@ -77,7 +77,13 @@ export class ChatLog {
   }
 
   scrollToEnd() {
-    this.#element.scrollTop = this.#element.scrollHeight;
+    const go = () => (this.#element.scrollTop = this.#element.scrollHeight);
+    go();
+    // Messages that come into sight, or leave it, get other heights within the next two frames.
+    requestAnimationFrame(() => {
+      go();
+      requestAnimationFrame(go);
+    });
   }
 
   /** Runs what lengthens a message; a reader at the end stays there. */

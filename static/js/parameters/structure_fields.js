@@ -15,6 +15,9 @@ export class StructureFields {
     this.#onChange = onChange;
     this.#setUpText("tools", "toolsText", readTools, (value) => words.structure.numTools(value.length));
     this.#setUpText("schema", "schemaText", readSchema, () => words.structure.inUse);
+    // A schema holds for all conversations, so each one tells of it where messages are written.
+    byId("schema-text").addEventListener("input", () => (byId("chat-schema").hidden = byId("schema-text").value.trim() === ""));
+    byId("chat-schema").addEventListener("click", () => byId("schema-dialog").showModal());
     this.#setUpRows("tools");
     this.#setUpRows("schema");
     byId("tool-choice").addEventListener("change", (event) => controls.change({ toolChoice: event.target.value }));

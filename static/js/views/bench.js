@@ -163,7 +163,7 @@ export class Bench {
     if (line === null) return;
     const answers = this.columns.map(({ answer }) => answer);
     const isComparable = answers.length > 1 && answers.every((answer) => answer !== null);
-    const at = isComparable ? firstDifference(answers.map(({ tokens }) => tokens)) : null;
+    const at = isComparable ? firstDifference(answers.map(({ tokens }) => tokens), answers.map(({ task }) => task.model)) : null;
     for (const column of this.columns) column.flow.different = at;
     line.hidden = !isComparable;
     if (!isComparable) return;

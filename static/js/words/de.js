@@ -590,6 +590,7 @@ export default {
     addParameter: "Parameter hinzufügen",
     add: "Hinzufügen",
     schema: "JSON-Schema",
+    schemaTitle: "Jede Antwort gehorcht einem JSON-Schema; ansehen oder leeren",
     schemaNote: "Jede Antwort entspricht ihm. Leer: einfacher Text.",
     schemaText: "Schema",
     schemaPlaceholder: "Ein JSON-Schema einfügen oder unten eines erstellen",

@@ -592,6 +592,7 @@ export default {
     addParameter: "Add a parameter",
     add: "Add",
     schema: "JSON schema",
+    schemaTitle: "Every answer obeys a JSON schema; look at it or clear it",
     schemaNote: "Every answer matches it. Empty: plain text.",
     schemaText: "Schema",
     schemaPlaceholder: "Paste a JSON schema, or make one below",

@@ -322,3 +322,17 @@ async def test_a_frame_that_comes_late_does_not_show_what_was_taken_back(
     assert await page.evaluate("window.late.splice(0).map((draw) => draw(performance.now())).length") > 0
     assert await page.evaluate(story) == "x\na:one two\nb"
     await page.close()
+
+
+async def test_every_question_and_its_answer_are_in_sight(browser: Browser, server: RunningServer) -> None:
+    """Messages out of sight are not laid out, so the end of the log moves after it has been reached."""
+    page = await browser.open(f"{server.url}/")
+    await page.wait_for(READY)
+    log = "document.querySelector('#chat-log')"
+    gap = f"({log}.scrollHeight - {log}.scrollTop - {log}.clientHeight)"
+    for number in range(1, 7):
+        await ask(page, f"{number}: " + "Tell of bread and of the sea. " * 4)
+        await page.wait_for(f"{ANSWERS} === {number}")
+        await page.wait_for(f"{gap} < 60 && document.querySelector('#chat-end').hidden")
+    assert page.complaints() == []
+    await page.close()

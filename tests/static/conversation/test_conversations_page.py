@@ -151,6 +151,9 @@ async def test_presets_tools_and_a_schema_made_by_forms_are_sent(page: Page, ser
     await set_value(page, "#schema-rows li input", "height")
     await page.evaluate("document.querySelector('#schema-form').requestSubmit()")
     await page.click("#schema-dialog [data-close]")
+    await page.click("#chat-schema:not([hidden])")  # a message is written below the schema that it obeys
+    await page.wait_for("document.querySelector('#schema-dialog').open")
+    await page.click("#schema-dialog [data-close]")
     await ask(page, "When?")
     await page.wait_for(f"{ANSWERS} === 1")
     body = server.requests[-1]

@@ -40,3 +40,10 @@ test("answers part at the first place where one differs", () => {
   assert.equal(firstDifference([tokens(1, 2), tokens(1, 2, 3)]), null);
   assert.equal(firstDifference([tokens(1)]), null);
 });
+
+test("answers of several models part where their texts do", () => {
+  const words = (...texts) => texts.map((text, at) => ({ id: at, text }));
+  const [first, second] = [words("The", " tide"), words("The", " ebb").map((one) => ({ ...one, id: one.id + 9 }))];
+  assert.equal(firstDifference([first, second], ["small", "coder"]), 1);
+  assert.equal(firstDifference([first, second], ["small", "small"]), 0);
+});
