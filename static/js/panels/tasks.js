@@ -32,11 +32,12 @@ export class Tasks {
   /**
    * How many tokens the next request of a chat would have, by the server's own tokenizer, with what is being written.
    *
-   * @returns {Promise<{used: number, limit: number}|null>} null where it is not known
+   * @returns {Promise<{used: number, limit: number}|null>} null where it is not known, or the model is not in memory
    */
   async count(conversation, content, attachments) {
     const model = this.#deps.model();
     if (conversation.kind !== "chat" || !model?.max_model_len) return null;
+    if (!["ready", undefined].includes(model.state)) return null; // to count would wake a model, and put another one to sleep
     const path = sentOf(conversation.tree.path(), conversation.sentFrom);
     if (content !== "" || attachments.length > 0) path.push({ role: "user", content, attachments });
     // Pictures are not sent only to be counted: the server says what one costs.
