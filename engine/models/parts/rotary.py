@@ -29,6 +29,8 @@ class Rotary:
         return 2 * len(self.frequencies)
 
 
+NO_ROTARY = Rotary(())  # of models that turn nothing by its position
+
 # Of a head. A configuration keeps a number for each pair of its features, so a damaged size must not reach far.
 MAX_HEAD_DIM = 1 << 14
 

@@ -290,12 +290,19 @@ def outputs(model: Any, parts: list[Any], family: Family) -> dict[str, Any]:
         token_ids.append(int(row.argmax()))
         if token_ids[-1] == family.image_token:
             return {}
+    return case_of(prompt, {"pictures": pictures}, token_ids, gaps, logits)
+
+
+def case_of(
+    prompt: list[int], seen: dict[str, Any], token_ids: list[int], gaps: list[float], logits: list[list[float]]
+) -> dict[str, Any]:
+    """What the file has of one prompt; nothing where a token was chosen too narrowly, or they are too much alike."""
     made = token_ids[len(prompt) :]
     if min(gaps) < LEAST_GAP or len(set(made)) < LEAST_DIFFERENT:
         return {}
     return {
         "prompt_token_ids": prompt,
-        "pictures": pictures,
+        **seen,
         "output_token_ids": made,
         "least_gap": round(min(gaps), 5),
         "logits": logits[:2],
@@ -374,16 +381,7 @@ def outputs_of_video(model: Any, before: int, parts: list[str], behind: int) -> 
         token_ids.append(int(row.argmax()))
         if token_ids[-1] in (config.image_token_id, config.video_token_id):
             return {}
-    made = token_ids[len(prompt) :]
-    if min(gaps) < LEAST_GAP or len(set(made)) < LEAST_DIFFERENT:
-        return {}
-    return {
-        "prompt_token_ids": prompt,
-        "moments": placed,
-        "output_token_ids": made,
-        "least_gap": round(min(gaps), 5),
-        "logits": logits[:2],
-    }
+    return case_of(prompt, {"moments": placed}, token_ids, gaps, logits)
 
 
 def make_tiles() -> None:

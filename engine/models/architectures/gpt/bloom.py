@@ -16,7 +16,7 @@ from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.alibi import with_alibi
 from engine.models.parts.decoder import Names
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.rotary import Rotary
+from engine.models.parts.rotary import NO_ROTARY
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -29,7 +29,6 @@ _FOLDER_NAMES = {
     "model.ln_f.": "ln_f.",
 }  # fmt: skip
 _PREFIX = "transformer."
-_UNUSED = Rotary(())  # in place of a rotary embedding
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Bloom(JoinedQkvDecoder):
             "intermediate_size": 4 * config.required_integer("hidden_size", least=1),
         }
         usual = folder_config.read_decoder(
-            config.with_values(values), tensor_names, "bloom", rotary=_UNUSED, is_tied=True,
+            config.with_values(values), tensor_names, "bloom", rotary=NO_ROTARY, is_tied=True,
             epsilon_key="layer_norm_epsilon", default_epsilon=1e-5,
         )  # fmt: skip
         prefix = _PREFIX if any(name.startswith(_PREFIX) for name in tensor_names) else ""
@@ -67,7 +66,7 @@ class Bloom(JoinedQkvDecoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        usual = gguf_config.read_decoder(file, rotary=_UNUSED, epsilon_key="attention.layer_norm_epsilon")
+        usual = gguf_config.read_decoder(file, rotary=NO_ROTARY, epsilon_key="attention.layer_norm_epsilon")
         return cls(_with_biases(usual))
 
     def leaves(self) -> tuple[Leaf, ...]:

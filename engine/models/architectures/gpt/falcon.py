@@ -12,7 +12,7 @@ from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.alibi import with_alibi
 from engine.models.parts.decoder import Names
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.rotary import Rotary
+from engine.models.parts.rotary import NO_ROTARY
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 
@@ -23,7 +23,6 @@ _FOLDER_NAMES = {
     "model.ln_f.": "transformer.ln_f.",
 }  # fmt: skip
 
-_UNUSED = Rotary(())  # in place of a rotary embedding
 _ONE_NORM = {"attention_norm": ("input_layernorm", "attn_norm")}
 _TWO_NORMS = {"attention_norm": ("ln_attn", "attn_norm_2"), "mlp_norm": ("ln_mlp", "attn_norm")}
 
@@ -71,7 +70,7 @@ class Falcon(JoinedQkvDecoder):
         )  # fmt: skip
         usual = folder_config.read_decoder(
             config, tensor_names, "falcon", is_tied=True, hidden_act="gelu", epsilon_key="layer_norm_epsilon",
-            default_epsilon=1e-5, rotary=_UNUSED if has_alibi else None,
+            default_epsilon=1e-5, rotary=NO_ROTARY if has_alibi else None,
         )  # fmt: skip
         if has_alibi:  # in bfloat16, as in the makers' code, whatever the type of the model
             usual = with_alibi(usual, rounds_biases=True)

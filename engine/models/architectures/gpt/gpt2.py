@@ -16,7 +16,7 @@ from engine.models.architectures.gpt.joined_qkv import JoinedQkvDecoder
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder import Names, single
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.rotary import Rotary
+from engine.models.parts.rotary import NO_ROTARY
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -33,7 +33,6 @@ _FOLDER_NAMES = {
     "model.embed_tokens.": "wte.", "model.embed_positions.": "wpe.", "model.ln_f.": "ln_f.", "model.layers.": "h.",
 }  # fmt: skip
 _PREFIX = "transformer."
-_UNUSED = Rotary(())  # in place of a rotary embedding
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Gpt2(JoinedQkvDecoder):
         if config.value("intermediate_size") is None:
             config = config.with_values({"intermediate_size": 4 * hidden_size})
         usual = folder_config.read_decoder(
-            config, tensor_names, cls.model_type, rotary=_UNUSED, is_tied=True,
+            config, tensor_names, cls.model_type, rotary=NO_ROTARY, is_tied=True,
             hidden_act=("gelu_new", "gelu_pytorch_tanh"), epsilon_key="layer_norm_epsilon", default_epsilon=1e-5,
         )  # fmt: skip
         prefix = _PREFIX if any(name.startswith(_PREFIX) for name in tensor_names) else ""
@@ -82,7 +81,7 @@ class Gpt2(JoinedQkvDecoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        usual = gguf_config.read_decoder(file, rotary=_UNUSED, epsilon_key="attention.layer_norm_epsilon")
+        usual = gguf_config.read_decoder(file, rotary=NO_ROTARY, epsilon_key="attention.layer_norm_epsilon")
         return cls(_with_positions(usual))
 
     def leaves(self) -> tuple[Leaf, ...]:

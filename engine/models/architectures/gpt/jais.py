@@ -12,7 +12,7 @@ from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.alibi import MOST_BIAS, with_alibi
 from engine.models.parts.decoder import Decoder, Names, in_layers
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.rotary import Rotary
+from engine.models.parts.rotary import NO_ROTARY
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.leaf import Leaf, Part
@@ -27,7 +27,6 @@ _FOLDER_NAMES = {
 }  # fmt: skip
 _GATES = {"gate": ("mlp.c_fc2", "ffn_gate"), "up": ("mlp.c_fc", "ffn_up")}
 _DOWN: Names = ("mlp.c_proj", "ffn_down")
-_UNUSED = Rotary(())  # in place of a rotary embedding
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Jais(JoinedQkvDecoder):
         inner = config.integer("n_inner", least=1) or 4 * config.required_integer("n_embd", least=1)
         usual = folder_config.read_decoder(
             config.with_values({**renamed, "intermediate_size": inner}), tensor_names, "jais",
-            rotary=_UNUSED, is_tied=True, epsilon_key="layer_norm_epsilon", default_epsilon=1e-5,
+            rotary=NO_ROTARY, is_tied=True, epsilon_key="layer_norm_epsilon", default_epsilon=1e-5,
         )  # fmt: skip
         scales_by_size = config.flag("mup_scale_qk_dot_by_d") or config.flag("scale_qk_dot_by_d")
         scaled = dataclasses.replace(
@@ -73,7 +72,7 @@ class Jais(JoinedQkvDecoder):
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
         """Files have the scales of embeddings and logits in the weights."""
-        usual = gguf_config.read_decoder(file, rotary=_UNUSED, epsilon_key="attention.layer_norm_epsilon")
+        usual = gguf_config.read_decoder(file, rotary=NO_ROTARY, epsilon_key="attention.layer_norm_epsilon")
         scaled = dataclasses.replace(usual, attention_scale=1.0 / usual.head_dim)
         most_bias = gguf_config.read_multiplier(file, "attention.max_alibi_bias", MOST_BIAS)
         return cls(_with_biases(scaled, most_bias))

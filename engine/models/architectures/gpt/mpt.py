@@ -15,7 +15,7 @@ from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.alibi import MOST_BIAS, with_alibi
 from engine.models.parts.decoder import Names
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.rotary import Rotary
+from engine.models.parts.rotary import NO_ROTARY
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.tensors import Transform, rows
@@ -30,7 +30,6 @@ _FOLDER_NAMES = {
     "model.norm_f.": "transformer.norm_f.",
 }  # fmt: skip
 _NO_OTHERS = "attention of this kind is not served"
-_UNUSED = Rotary(())  # in place of a rotary embedding
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class Mpt(JoinedQkvDecoder):
         renamed = {name: config.value(old) for name, old in _NAMES.items()}
         usual = folder_config.read_decoder(
             config.with_values({**renamed, "intermediate_size": expansion * hidden_size}), tensor_names, "mpt",
-            rotary=_UNUSED, is_tied=True, epsilon_key="layer_norm_epsilon", default_epsilon=1e-5,
+            rotary=NO_ROTARY, is_tied=True, epsilon_key="layer_norm_epsilon", default_epsilon=1e-5,
         )  # fmt: skip
         scale = attention.positive_number("softmax_scale") or usual.attention_scale
         usual = dataclasses.replace(usual, attention_scale=scale)
@@ -88,7 +87,7 @@ class Mpt(JoinedQkvDecoder):
 
     @classmethod
     def from_gguf(cls, file: GGUFTensors) -> Self:
-        usual = gguf_config.read_decoder(file, rotary=_UNUSED, epsilon_key="attention.layer_norm_epsilon")
+        usual = gguf_config.read_decoder(file, rotary=NO_ROTARY, epsilon_key="attention.layer_norm_epsilon")
         most_bias = gguf_config.read_multiplier(file, "attention.max_alibi_bias", 0.0)
         if not most_bias or "position_embd.weight" in file.names:
             raise file.fields.error("attention.max_alibi_bias", "positions that are embedded are not served")

@@ -131,7 +131,7 @@ def digest_of_products() -> str:
 
 def test_products_of_pairs_give_the_same_bits():
     """Of AVX-512's two ways, each in a process of its own."""
-    code = "from tests.engine.backends.native.test_rounding import digest_of_products as d; print(d())"
+    code = "from tests.engine.backends.native.products.test_rounding import digest_of_products as d; print(d())"
     own = next(filter(library.runs_here, library.built_variants()), None)
     if own is None or not own.startswith(("avx512", "amx")):
         pytest.skip("products of pairs are for AVX-512")
