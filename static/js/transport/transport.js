@@ -28,7 +28,7 @@ export class SseTransport {
   stream(task, { signal } = {}) {
     const url = "messages" in task ? "/v1/chat/completions" : "/v1/completions";
     const body = { ...ALWAYS, ...task, stream: true, stream_options: { include_usage: true } };
-    return this.#follow(() => this.#read(url, { body }, null, signal), signal);
+    return this.#follow(() => this.#read(() => this.#ask(url, body, signal), null, signal), signal);
   }
 
   /** @param {{id: string, place: string|null}} stream @returns {AsyncGenerator<import("./chunk.js").Chunk>} */
@@ -49,11 +49,36 @@ export class SseTransport {
 
   #goOn({ id, place }, signal) {
     const headers = place === null ? {} : { "Last-Event-ID": place };
-    return this.#read(`/v1/streams/${id}`, { headers }, { id, place }, signal);
+    const open = () => openEvents(`/v1/streams/${id}`, { headers, signal, fetch: this.#fetch });
+    return this.#read(open, { id, place }, signal);
   }
 
-  async *#read(url, request, stream, signal) {
-    const response = await openEvents(url, { ...request, signal, fetch: this.#fetch });
+  /**
+   * Asks for an answer. An abort before the page knows the stream's id is told by the request's: the server may have
+   * begun already, and would go on for as long as somebody might come back. The connection is closed behind that word.
+   */
+  #ask(url, body, signal) {
+    const requestId = [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(16)).join("-");
+    const connection = new AbortController();
+    let isOpen = false;
+    return new Promise((resolve, reject) => {
+      signal?.throwIfAborted();
+      signal?.addEventListener("abort", () => {
+        if (isOpen) return connection.abort();
+        reject(signal.reason);
+        return this.#fetch(`/v1/requests/${requestId}/cancel`, { method: "POST", keepalive: true })
+          .catch(() => undefined).finally(() => connection.abort());
+      }, { once: true });
+      openEvents(url, { body, headers: { "X-Request-Id": requestId }, signal: connection.signal, fetch: this.#fetch })
+        .then((response) => {
+          isOpen = true;
+          resolve(response);
+        }, reject);
+    });
+  }
+
+  async *#read(open, stream, signal) {
+    const response = await open();
     const id = response.headers.get("X-Eagre-Stream") ?? stream?.id ?? "none";
     const isKept = id !== "none";
     if (isKept) yield makeChunk({ stream: { id, place: stream?.place ?? null } });

@@ -61,14 +61,63 @@ test("SSE: an abort is an ending, not an error", async () => {
   assert.deepEqual((await collect(sse([]).stream(TASK, { signal }))).map(({ finish }) => finish), ["abort"]);
 });
 
+/** Lets what was received reach the reader. */
+const settle = () => new Promise((resolve) => setImmediate(resolve));
+
+/** A server whose head comes when `open()` is called, and which answers a cancellation when `tell()` is. */
+function slowServer() {
+  const server = { calls: [], open: null, tell: null };
+  server.transport = new SseTransport({
+    fetch: (url, init) => new Promise((resolve, reject) => {
+      server.calls.push({ url, method: init.method, id: init.headers?.["X-Request-Id"], signal: init.signal });
+      init.signal?.addEventListener("abort", () => reject(init.signal.reason));
+      if (url.endsWith("/cancel")) server.tell = () => resolve(new Response("{}"));
+      else if (init.method === "POST") server.open = () => resolve(new Response("", { headers: { "X-Eagre-Stream": "s" } }));
+      else resolve(new Response("{}"));
+    }),
+  });
+  return server;
+}
+
+test("SSE: an abort before the head is told by the request's id, and the connection lasts until it is told", async () => {
+  for (const isLate of [false, true]) { // whether the head comes meanwhile
+    const server = slowServer();
+    const stop = new AbortController();
+    const reading = collect(server.transport.stream(TASK, { signal: stop.signal }));
+    await settle();
+    stop.abort();
+    assert.deepEqual((await reading).map(({ finish }) => finish), ["abort"]);
+    const [asked, cancelled] = server.calls;
+    assert.match(asked.id, /^[0-9a-f-]{7,35}$/);
+    assert.deepEqual([cancelled.method, cancelled.url], ["POST", `/v1/requests/${asked.id}/cancel`]);
+    assert.equal(asked.signal.aborted, false);
+    if (isLate) server.open();
+    server.tell();
+    await settle();
+    assert.equal(asked.signal.aborted, true);
+    assert.equal(server.calls.length, 2);
+  }
+});
+
+test("SSE: an abort behind the head is told by the stream's id", async () => {
+  const server = slowServer();
+  const stop = new AbortController();
+  const answer = server.transport.stream(TASK, { signal: stop.signal });
+  const first = answer.next();
+  await settle();
+  server.open();
+  assert.equal((await first).value.stream.id, "s");
+  stop.abort();
+  assert.equal((await answer.next()).value.finish, "abort");
+  assert.deepEqual(server.calls.map(({ method, url }) => `${method} ${url}`), ["POST /v1/completions", "DELETE /v1/streams/s"]);
+  assert.equal(server.calls[0].signal.aborted, true);
+});
+
 function socketTransport() {
   const sockets = fakeSockets();
   const client = new StreamSocket({ url: "ws://test", WebSocketClass: sockets.Class });
   return { sockets, client, transport: new SocketTransport(client) };
 }
-
-/** Lets what was received reach the reader. */
-const settle = () => new Promise((resolve) => setImmediate(resolve));
 
 test("WebSocket: deltas and the end arrive as chunks, also when they come faster than they are read", async () => {
   const { sockets, transport } = socketTransport();
