@@ -158,6 +158,7 @@ class Engine:
     def _load_in(
         cls, group: Group, opened: OpenModel, config: EngineConfig, progress: Progress, undo: ExitStack
     ) -> Engine:  # fmt: skip
+        opened = opened.laid_out_for(config.max_model_len)
         sizes = opened.config
         devices = choose_devices(config, opened.model)
         backends = devices.backends
@@ -306,7 +307,7 @@ class Engine:
             language_model_only=self.runner.model.encoder is None,
             mmproj=None if mmproj is None else Path(mmproj),
         )
-        opened = opened.for_context(self.model_info.max_model_len)
+        opened = opened.laid_out_for(self.config.max_model_len).for_context(self.model_info.max_model_len)
         if opened.model != self.runner.model:
             raise ModelError(f"{path} is of another shape: {opened.config} in the place of {self.runner.model.config}")
         precision = Precision.of_engine(self.config)

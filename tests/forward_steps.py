@@ -68,6 +68,7 @@ class ForwardSteps:
             compiler_options: XLA's, by their names.
         """
         opened = open_model(path)
+        opened = opened.laid_out_for(config.max_model_len)
         opened = opened.for_context(config.max_model_len or opened.config.context_length)
         backends, place, _ = choose_devices(config, opened.model)
         params = opened.load(backends.weights, Precision.of_engine(config), lambda *step: None).params

@@ -56,6 +56,11 @@ class OpenModel:
     def config(self) -> ModelConfig:
         return self.model.config
 
+    def laid_out_for(self, num_tokens: int | None) -> OpenModel:
+        """As `Model.laid_out_for`; None: the longest requests that the model takes."""
+        longest = min(num_tokens or self.config.context_length, self.config.context_length)
+        return dataclasses.replace(self, model=self.model.laid_out_for(longest))
+
     def for_context(self, num_tokens: int) -> OpenModel:
         """The model for requests of up to so many tokens."""
         return dataclasses.replace(self, model=self.model.for_context(num_tokens))

@@ -65,6 +65,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("jais", "JAISLMHeadModel", "gpt.jais:Jais"),
     Architecture("baichuan", "BaichuanForCausalLM", "llamas.baichuan:Baichuan"),
     Architecture("baichuan", "BaiChuanForCausalLM", "llamas.baichuan:Baichuan"),
+    Architecture("deci", "DeciLMForCausalLM", "llamas.deci:Deci"),
     Architecture("command-r", "CohereForCausalLM", "dense.cohere:Cohere"),
     Architecture("cohere2", "Cohere2ForCausalLM", "dense.cohere:Cohere2"),
     Architecture("starcoder2", "Starcoder2ForCausalLM", "dense.starcoder2:Starcoder2"),

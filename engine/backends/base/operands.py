@@ -82,6 +82,19 @@ class LowRankPairs:
         return self.ends[-1]
 
 
+class TokenIndex(NamedTuple):
+    """What picks the tokens that a query sees, in a layer of a step (DeepSeek-AI, "DeepSeek-V3.2", 2025).
+
+    Of a query and a token, each head's product is 0 where it is negative, and their sum by the query's weights is the
+    score. The tokens of the best scores are seen, the earlier one of two alike. Their keys are the last features of
+    what is in the pages, where queries of attention have zeros.
+    """
+
+    queries: jax.Array  # [num_tokens, num_heads, size]
+    weights: jax.Array  # float32[num_tokens, num_heads]
+    num_picked: int  # static
+
+
 @dataclass(frozen=True)
 class AttentionConstants:
     """The constants of attention in a model, the same for a whole step.
@@ -108,6 +121,7 @@ class AttentionConstants:
     distance_slopes: np.ndarray | None = None
     # Whether keys add slope times position instead, rounded to bfloat16 and scaled as the scores are.
     rounds_biases: bool = False
+    index: TokenIndex | None = None  # None: queries see all tokens that their window holds
     # RMS norms of queries and keys before they are rotated: [num_layers, head_dim], each head by itself,
     # or [num_layers, num_heads * head_dim], over all heads at once.
     q_norm: Norm | None = None

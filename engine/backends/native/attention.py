@@ -8,12 +8,13 @@ import numpy as np
 
 from cache.page_groups import PageGroups
 from cache.storage import KVPages
+from engine.backends.base.operands import TokenIndex
 from engine.backends.native.library import target
 
 Array: TypeAlias = jax.Array | np.ndarray
 
 HEAD_MULTIPLE = 16  # the size of a head is a multiple of it
-LARGEST_HEAD = 640  # features
+LARGEST_HEAD = 704  # features
 _OWN = np.zeros(0, np.int32)  # `last_seen` of tokens that see what `is_causal` says; places of layers in their order
 _NOTHING = np.zeros(0, np.float32)
 
@@ -22,7 +23,8 @@ def attention(
     qkv: Array, rotations: Array, tables: Array, windows: Array, q_norm: Array, k_norm: Array,
     rows: Array, page_table: Array, layer: Array, kv: KVPages, *,
     num_heads: int, num_tiles: int, scale: float, softcap: float = 0.0, epsilon: float, is_causal: bool = True,
-    sinks: Array = _NOTHING, last_seen: Array | None = None, groups: PageGroups | None = None,
+    sinks: Array = _NOTHING, slopes: Array = _NOTHING, rounds_biases: bool = False, last_seen: Array | None = None,
+    groups: PageGroups | None = None, index: TokenIndex | None = None,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """Norms and rotates queries and keys, writes keys and values into their pages, and attends.
 
@@ -35,11 +37,14 @@ def attention(
         is_causal: whether a token sees those before it alone; else tiles see their whole text, up to the column END.
         page_table: int32[num_rows, max_pages].
         sinks: float32[num_layers, num_heads].
+        slopes: float32[num_heads], what each position between a query and a key takes from their score; or empty.
+        rounds_biases: whether keys add slope times position instead, rounded to bfloat16 and scaled as the scores are.
         last_seen: int32[num_tokens], the last position that each token of a tile sees, which never falls within the
             rows of a sequence; None: its own.
+        index: what picks the tokens that queries see; where keys are values, which have one head.
         groups: of layers with pages of their own; of each row, the page table has theirs side by side. None: one.
 
-    Raises ValueError where a size does not fit: heads have 16, 32, ... 640 features, an even number of them rotated.
+    Raises ValueError where a size does not fit: heads have 16, 32, ... 704 features, an even number of them rotated.
     """
     num_layers, _, _, num_kv_heads, _, head_dim = kv.data.shape
     places, num_groups = _OWN, 1
@@ -54,6 +59,8 @@ def attention(
             raise ValueError(f"{name} has the shape {constants.shape}; it is ({num_layers},), one for each layer")
     if sinks.size and sinks.shape != (num_layers, num_heads):
         raise ValueError(f"sinks have the shape {sinks.shape}; it is ({num_layers}, {num_heads}) or empty")
+    if slopes.size and slopes.shape != (num_heads,):
+        raise ValueError(f"slopes have the shape {slopes.shape}; it is ({num_heads},) or empty")
     scales = jnp.zeros(0, jnp.float32) if kv.scales is None else kv.scales
     out = jax.ShapeDtypeStruct((qkv.shape[0], num_heads * head_dim), jnp.float32)
     pages = jax.ShapeDtypeStruct(kv.data.shape, kv.data.dtype), jax.ShapeDtypeStruct(scales.shape, scales.dtype)
@@ -61,8 +68,13 @@ def attention(
     attended, data, scales = call(
         qkv, rotations, tables, windows, q_norm, k_norm, rows, page_table, layer, kv.data, scales,
         sinks, _OWN if last_seen is None else last_seen, places,
+        slopes.astype(jnp.bfloat16).astype(np.float32) if rounds_biases else slopes,
+        _NOTHING if index is None else index.queries.reshape(len(index.queries), -1).astype(jnp.float32),
+        _NOTHING if index is None else index.weights,
         num_tiles=num_tiles, num_groups=num_groups, scale=np.float64(scale), softcap=np.float32(softcap),
         epsilon=np.float32(epsilon), is_causal=is_causal,
+        rounded_bias_scale=np.float32(scale if rounds_biases else 0.0),
+        num_picked=0 if index is None else index.num_picked,
     )  # fmt: skip
     return attended, kv._replace(data=data, scales=None if kv.scales is None else scales)
 

@@ -101,8 +101,8 @@ def attend(
         layout.rows, layout.page_table, layer, kv,
         num_heads=constants.num_heads, num_tiles=layout.num_tiles, sinks=_or_nothing(constants.sinks),
         scale=constants.scale, softcap=constants.softcap, epsilon=max(q_epsilon, k_epsilon),
-        is_causal=constants.is_causal,
-        last_seen=layout.last_seen, groups=layout.groups,
+        is_causal=constants.is_causal, slopes=_or_nothing(constants.distance_slopes),
+        rounds_biases=constants.rounds_biases, index=constants.index, last_seen=layout.last_seen, groups=layout.groups,
     )  # fmt: skip
     return attended.astype(qkv.dtype), kv
 
@@ -126,7 +126,7 @@ def _of_norm(norm: Norm | None) -> tuple[jax.Array | np.ndarray, jax.Array | np.
     return norm.weight, _or_nothing(norm.bias), norm.kind, norm.epsilon
 
 
-def _or_nothing(bias: jax.Array | None) -> jax.Array | np.ndarray:
+def _or_nothing(bias: jax.Array | np.ndarray | None) -> jax.Array | np.ndarray:
     return _NOTHING if bias is None else bias
 
 
@@ -160,8 +160,6 @@ def attention_unsupported_reason(model: ModelConfig) -> str | None:
                 f"the native recurrence takes heads of up to {recurrence.LARGEST_HEAD} features in multiples of "
                 f"{recurrence.HEAD_MULTIPLE}; the model's {name} have {size}"
             )
-    if model.has_distance_biases:
-        return "native attention does not take the distance of tokens into account (ALiBi)"
     if not model.num_paged_layers or (model.head_dim % HEAD_MULTIPLE == 0 and model.head_dim <= LARGEST_HEAD):
         return None
     return (

@@ -12,7 +12,7 @@ from jax import lax
 
 from cache.storage import KVPages
 from engine.backends.base.norms import normed, of_layer
-from engine.backends.base.operands import AttentionConstants, Norm
+from engine.backends.base.operands import AttentionConstants, Norm, TokenIndex
 from engine.backends.base.token_layout import END, TokenLayout, pages_per_block
 
 
@@ -32,12 +32,12 @@ def attend(
     outputs = []
     if num_decode:
         positions, table = layout.positions[:num_decode, None], page_table[:num_decode]
-        outputs.append(_attend(q[:num_decode, None], positions, positions, kv, layer, place, table, constants))
+        outputs.append(_attend_rows(q[:num_decode, None], positions, positions, kv, layer, place, table, constants))
     if num_tiles:
         tiles = q[num_decode:].reshape(num_tiles, -1, *q.shape[1:])
         positions, table = layout.positions[num_decode:].reshape(num_tiles, -1), page_table[num_decode:]
         ends = _last_seen(layer, layout, constants)
-        outputs.append(_attend(tiles, positions, ends, kv, layer, place, table, constants))
+        outputs.append(_attend_rows(tiles, positions, ends, kv, layer, place, table, constants, first_token=num_decode))
     return jnp.concatenate(outputs), kv
 
 
@@ -92,13 +92,64 @@ def _rotate(x: jax.Array, layer: jax.Array, constants: AttentionConstants) -> ja
     return rotated if tables[0] >= 0 else jnp.where(table < 0, x, rotated)
 
 
+def _attend_rows(
+    q: jax.Array, positions: jax.Array, ends: jax.Array, kv: KVPages, layer: jax.Array, place: jax.Array,
+    table: jax.Array, constants: AttentionConstants, first_token: int = 0,
+) -> jax.Array:  # fmt: skip
+    """As `_attend`; where an index picks tokens, one row after the other, because it scores whole contexts."""
+    index = constants.index
+    if index is None:
+        return _attend(q, positions, ends, kv, layer, place, table, constants)
+    num_rows, width = positions.shape
+    queries, weights = (
+        each[first_token : first_token + num_rows * width].reshape(num_rows, width, *each.shape[1:])
+        for each in (index.queries, index.weights)
+    )
+
+    def row(of_row: tuple[jax.Array, ...]) -> jax.Array:
+        q, positions, ends, table, queries, weights = (each[None] for each in of_row)
+        picked = _picked(TokenIndex(queries, weights, index.num_picked), ends, kv, place, table)
+        return _attend(q, positions, ends, kv, layer, place, table, constants, picked)
+
+    attended: jax.Array = lax.map(row, (q, positions, ends, table, queries, weights))
+    return attended.reshape(num_rows * width, -1)
+
+
+def _picked(index: TokenIndex, ends: jax.Array, kv: KVPages, place: jax.Array, table: jax.Array) -> jax.Array:
+    """Which tokens queries see of those up to the position in `ends`: bool[num_rows, width, tokens of the table]."""
+    size, num_pages = index.queries.shape[-1], pages_per_block(kv.page_size)
+    block_size, num_tokens = num_pages * kv.page_size, table.shape[1] * kv.page_size
+    shape = (*ends.shape, num_tokens)
+    if num_tokens <= index.num_picked:
+        return jnp.ones(shape, bool)
+
+    def block(number: jax.Array, scores: jax.Array) -> jax.Array:
+        pages = lax.dynamic_slice_in_dim(table, number * num_pages, num_pages, axis=1)
+        keys = kv.read(place, pages, index.queries.dtype)[0][:, 0, :, -size:]
+        products = jnp.einsum("rwhd,rkd->rwhk", index.queries, keys, preferred_element_type=jnp.float32)
+        made = jnp.einsum("rwhk,rwh->rwk", jnp.maximum(products, 0.0), index.weights)
+        is_seen = number * block_size + jnp.arange(block_size) <= ends[..., None]
+        made = jnp.where(is_seen, made, -jnp.inf)
+        return lax.dynamic_update_slice_in_dim(scores, made, number * block_size, axis=2)
+
+    def best() -> jax.Array:
+        nothing = jnp.full(shape, -jnp.inf)
+        scores = lax.fori_loop(0, jnp.max(ends) // block_size + 1, block, nothing)
+        places = lax.top_k(scores, index.num_picked)[1]
+        return jnp.put_along_axis(jnp.zeros(shape, bool), places, True, axis=2, inplace=False)
+
+    picked: jax.Array = lax.cond(jnp.max(ends) < index.num_picked, lambda: jnp.ones(shape, bool), best)
+    return picked
+
+
 def _attend(
     q: jax.Array, positions: jax.Array, ends: jax.Array, kv: KVPages, layer: jax.Array, place: jax.Array,
-    table: jax.Array, constants: AttentionConstants,
+    table: jax.Array, constants: AttentionConstants, picked: jax.Array | None = None,
 ) -> jax.Array:  # fmt: skip
     """Attention of rows of equal width for q, [num_rows, width, num_heads, head_dim].
 
-    Each query sees keys up to the position in `ends`, as far back as the layer's window reaches.
+    Each query sees keys up to the position in `ends`, as far back as the layer's window reaches, and of them those that
+    are `picked`, bool[num_rows, width, tokens of the table].
     """
     num_rows, width, num_heads, head_dim = q.shape
     num_kv_heads = kv.num_heads
@@ -136,6 +187,9 @@ def _attend(
         is_seen = key_positions <= query_ends
         if first_seen is not None:
             is_seen &= key_positions >= first_seen
+        if picked is not None:
+            of_block = lax.dynamic_slice_in_dim(picked, index * block_size, block_size, axis=2)
+            is_seen &= jnp.tile(of_block, (1, group, 1))[:, None]
         scores = jnp.where(is_seen, scores, -jnp.inf)
         new_best = jnp.maximum(best, jnp.max(scores, axis=-1, keepdims=True))
         weights = jnp.exp(scores - new_best)

@@ -55,6 +55,10 @@ class Model(ABC):
         """Whether a folder may have a tensor of this name that the model does not need."""
         return self.derived_tensors.fullmatch(tensor_name) is not None
 
+    def laid_out_for(self, num_tokens: int) -> Self:
+        """The model with what requests of up to so many tokens need in leaves and pages, which may then hold fewer."""
+        return self
+
     def for_context(self, num_tokens: int) -> Self:
         """The model for requests of up to so many tokens; the same for all, because they share cached keys."""
         return self

@@ -80,9 +80,9 @@ def test_native_asked_for_and_missing_is_an_error(name):
             NARROW_HEADS,
             ("native", "xla"),
             "attention_backend",
-            "takes heads of up to 640 features in multiples of 16; the model's have 8",
+            "takes heads of up to 704 features in multiples of 16; the model's have 8",
         ),
-        (dataclasses.replace(MODEL, head_dim=656), ("native", "xla"), "attention_backend", "the model's have 656"),
+        (dataclasses.replace(MODEL, head_dim=720), ("native", "xla"), "attention_backend", "the model's have 720"),
         (
             ODD_SIZES,
             ("xla", "native"),

@@ -87,7 +87,7 @@ REORDERED_IN_GGUF = {
 # Those whose bits are compared in other steps, which compiles twice: in a full run all of them.
 SAME_IN_COMPANY = ("glm4_moe", "hunyuan_dense", "gpt2", "deepseek_v3")
 # Tokens of the longest context that is served, where a model computes long contexts in another way.
-CONTEXTS = {"phi3_short": 128}
+CONTEXTS = {"phi3_short": 128, "deepseek_v32": 128}
 
 # The classes with pictures of families whose goldens have text alone, how they rename its tensors, and a tensor of
 # theirs that is left where it is.
@@ -121,9 +121,9 @@ NATIVE_ALONE |= {
     "bailing_moe", "deepseek_v32", "gpt_bigcode", "mamba", "minicpm3", "olmo", "orion", "phimoe", "plamo2", "plamo3",
     "xverse",
 }  # fmt: skip
-# Those whose scores fall with distance, which native attention does not take: XLA's serves beside native products.
-ALIBI = {"baichuan_alibi", "bloom", "falcon_alibi", "jais", "mpt"}
-NATIVE_ALONE |= ALIBI | {"baichuan", "mimo2"}
+NATIVE_ALONE |= {"baichuan", "baichuan_alibi", "falcon_alibi", "jais", "mimo2", "mpt"}
+# Those whose heads are too narrow for native attention: XLA's serves beside native products.
+WITH_NARROW_HEADS = {"falcon_alibi"}
 every_golden = pytest.mark.parametrize(
     ("name", "backend"),
     [
@@ -153,7 +153,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def configuration(body_name: str, name: str = "", **changes: Any) -> EngineConfig:
     """Of a backend, as it computes the golden of a name."""
-    attention = "xla" if name in ALIBI else body_name
+    attention = "xla" if name in WITH_NARROW_HEADS else body_name
     return EngineConfig(dtype="float32", matmul_backend=body_name, attention_backend=attention, **changes)
 
 

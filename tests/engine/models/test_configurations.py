@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from engine.interface.errors import ModelError
+from engine.models.architectures.latent.deepseek32 import IndexSizes
 from engine.models.open_model import OpenModel, open_model
 from engine.models.parts.rotary import divided, longrope_magnitude, plain
 from tests.golden.architectures.tiny_weights import tiny_weights
@@ -58,8 +59,8 @@ def test_older_spellings_mean_the_same(tmp_path: Path, name: str, changes: dict[
         ("qwen2_windows", {"max_window_layers": 2}, ("layer_types",), {"windows": (0, 0, 25)}),
         ("smollm3", {"no_rope_layer_interval": 2}, ("no_rope_layers",), {"tables": (0, -1, 0, -1)}),
         ("smollm3", {}, ("tie_word_embeddings",), {"has_output": False}),
-        ("deepseek_v32", {}, (), {"context_length": 128}),
-        ("deepseek_v32", {}, ("index_topk",), {"context_length": 512}),
+        ("deepseek_v32", {}, (), {"context_length": 512, "index": IndexSizes(2, 32, 128)}),
+        ("deepseek_v32", {}, ("index_topk",), {"index": IndexSizes(2, 32, 2048)}),
         ("olmo", {}, ("clip_qkv",), {"qkv_limit": 0.0}),
         ("smollm3", {}, ("rope_parameters",), {"rotary": (plain(16, 2000000.0),)}),
         ("granite", {}, ("logits_scaling", "residual_multiplier"), {"logit_scale": 1.0, "residual_scale": 1.0}),
@@ -83,6 +84,20 @@ def test_long_factors_are_for_contexts_above_the_original(tmp_path: Path) -> Non
     assert model.for_context(128).for_context(129) == model
 
 
+def test_contexts_that_an_index_picks_whole_are_served_without_it(tmp_path: Path) -> None:
+    model = opened(tmp_path, "deepseek_v32", {}).model  # of 512 tokens, of which it picks 128
+    short, long = model.laid_out_for(128), model.laid_out_for(129)
+    assert long == model
+    assert long.for_context(100) == long  # its pages are laid out
+    size = {each.config.head_dim for each in (short, long)}
+    assert size == {80, 112}
+    index = "model.layers.0.self_attn.indexer.wk.weight"
+    assert (short.leaves_out(index), long.leaves_out(index)) == (True, False)
+    assert {leaf.name for leaf in long.leaves()} - {leaf.name for leaf in short.leaves()} == {
+        "index_key", "index_norm", "index_norm_bias", "index_queries", "index_weights",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "words"),
     [
@@ -101,6 +116,8 @@ def test_long_factors_are_for_contexts_above_the_original(tmp_path: Path) -> Non
         ("phi3", {"rope_parameters": {"rope_type": "dynamic"}}, 'rope_type is "dynamic"; rotary scaling is served of'),
         ("phi3", {"num_key_value_heads": 4}, r"qkv_proj.weight has shape \(128, 64\), expected \(64, 64\)"),
         ("deepseek_v32", {"index_topk": 0}, "index_topk is 0"),
+        ("deepseek_v32", {"index_head_dim": 8}, "index_head_dim is 8; it must be at least 16"),
+        ("deepseek_v32", {"index_n_heads": 1 << 31}, "index_n_heads is 2147483648"),
         ("minicpm3", {"original_max_position_embeddings": 128}, "contexts of 512 tokens, beyond the 128"),
         (
             "hunyuan_dense",

@@ -709,6 +709,28 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "hidden_act": "silu", "tie_word_embeddings": False,
         },
     ),
+    "deci": (
+        "DeciLMForCausalLM",
+        {
+            "vocab_size": VOCAB_SIZE, "hidden_size": 64, "num_hidden_layers": 8, "num_attention_heads": 4,
+            "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+            "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+            },
+            "block_configs": [
+                {
+                    "attention": {"n_heads_in_group": group, "no_op": not group and not is_linear,
+                                  "replace_with_linear": is_linear},
+                    "ffn": {"ffn_mult": factor, "no_op": factor is None, "replace_with_linear": False},
+                }
+                for group, is_linear, factor in (
+                    (2, False, 3.0), (4, False, 9.5), (None, False, 3.0), (None, True, 9.5), (2, False, None),
+                    (None, False, None), (1, False, 3.0), (1, False, 3.0),
+                )
+            ],
+        },
+    ),
     "baichuan_alibi": (
         "BaichuanForCausalLM",
         {
@@ -889,6 +911,13 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         "DeepseekV32ForCausalLM",
         {
             **_LATENT, "index_topk": 128, "index_head_dim": 32, "index_n_heads": 2,
+            "rope_parameters": {**_LATENT_YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+        },
+    ),
+    "deepseek_v32_long": (  # an index that picks some of the tokens
+        "DeepseekV32ForCausalLM",
+        {
+            **_LATENT, "index_topk": 32, "index_head_dim": 32, "index_n_heads": 16,
             "rope_parameters": {**_LATENT_YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
         },
     ),

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import torch
 import transformers
 from safetensors.torch import save_file
-from torch.nn.functional import linear, relu, rms_norm
+from torch.nn.functional import linear, relu, rms_norm, silu
+from transformers.models.llama import modeling_llama
 
 from tests.golden.architectures.alibi import Baichuan, Jais, baichuan_shapes, jais_shapes
 from tests.golden.architectures.plamo import Plamo, plamo_shapes
@@ -314,7 +315,77 @@ def load_baichuan(tensors: Tensors, config: Config, folder: Path) -> Any:
     return _loaded("LlamaForCausalLM", same, changed, folder)
 
 
+def deci_shapes(config: Config) -> dict[str, list[int]]:
+    hidden = config["hidden_size"]
+    shapes = _outside_layers(config, "model.embed_tokens.weight", "lm_head.weight")
+    for layer, (num_kv_heads, is_linear, inner) in enumerate(_layers_of_deci(config)):
+        before = f"model.layers.{layer}."
+        if num_kv_heads or is_linear:
+            shapes[f"{before}input_layernorm.weight"] = [hidden]
+        if is_linear:
+            shapes[f"{before}self_attn.linear_attn.weight"] = [hidden, hidden]
+        if num_kv_heads:
+            keys = [num_kv_heads * hidden // config["num_attention_heads"], hidden]
+            of_kind = {"q": [hidden, hidden], "k": keys, "v": keys, "o": [hidden, hidden]}
+            shapes |= {f"{before}self_attn.{kind}_proj.weight": shape for kind, shape in of_kind.items()}
+        if inner:
+            shapes[f"{before}post_attention_layernorm.weight"] = [hidden]
+            shapes |= _block(f"{before}mlp.", hidden, inner)
+    return shapes
+
+
+class Deci:
+    """Logits of a text, by Llama's rotation and attention of transformers, as each layer has them."""
+
+    def __init__(self, tensors: Tensors, config: Config, folder: Path) -> None:
+        self.tensors, self.config = tensors, config
+
+    def __call__(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+        length = input_ids.shape[1]
+        x = self.tensors["model.embed_tokens.weight"][input_ids]
+        mask = torch.full((length, length), -math.inf).triu(1)[None, None]
+        for layer, (num_kv_heads, is_linear, inner) in enumerate(_layers_of_deci(self.config)):
+            before = f"model.layers.{layer}."
+            if num_kv_heads:
+                normed = self._normed(x, f"{before}input_layernorm")
+                x = x + self._attended(normed, f"{before}self_attn.", num_kv_heads, mask)
+            elif is_linear:
+                normed = self._normed(x, f"{before}input_layernorm")
+                x = x + linear(normed, self.tensors[f"{before}self_attn.linear_attn.weight"])
+            if inner:
+                normed = self._normed(x, f"{before}post_attention_layernorm")
+                gate, up = (linear(normed, self.tensors[f"{before}mlp.{kind}_proj.weight"]) for kind in ("gate", "up"))
+                x = x + linear(silu(gate) * up, self.tensors[f"{before}mlp.down_proj.weight"])
+        return SimpleNamespace(logits=linear(self._normed(x, "model.norm"), self.tensors["lm_head.weight"]))
+
+    def _attended(self, x: torch.Tensor, before: str, num_kv_heads: int, mask: torch.Tensor) -> torch.Tensor:
+        same = {key: value for key, value in self.config.items() if key != "block_configs"}
+        config = transformers.LlamaConfig(**same, num_key_value_heads=num_kv_heads)
+        config._attn_implementation = "eager"
+        attention = modeling_llama.LlamaAttention(config, layer_idx=0).eval()
+        attention.load_state_dict(
+            {f"{kind}_proj.weight": self.tensors[f"{before}{kind}_proj.weight"] for kind in ("q", "k", "v", "o")}
+        )
+        rotation = modeling_llama.LlamaRotaryEmbedding(config)(x, torch.arange(x.shape[1])[None])
+        attended: torch.Tensor = attention(x, position_embeddings=rotation, attention_mask=mask)[0]
+        return attended
+
+    def _normed(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return rms_norm(x, x.shape[-1:], self.tensors[f"{name}.weight"], self.config["rms_norm_eps"])
+
+
+def _layers_of_deci(config: Config) -> list[tuple[int, bool, int]]:
+    """Of each layer the heads of keys, whether a matrix is in the place of attention, and the inner features."""
+    num_heads, hidden, layers = config["num_attention_heads"], config["hidden_size"], []
+    for block in config["block_configs"]:
+        group, factor = block["attention"]["n_heads_in_group"], block["ffn"]["ffn_mult"]
+        inner = math.ceil(int(2 * factor * hidden / 3) / 256) * 256 if factor else 0
+        layers.append((num_heads // group if group else 0, block["attention"]["replace_with_linear"], inner))
+    return layers
+
+
 STAND_INS: dict[str, StandIn] = {
+    "DeciLMForCausalLM": StandIn("nemotron-nas", deci_shapes, Deci),
     "BaichuanForCausalLM": StandIn("baichuan", baichuan_shapes, load_baichuan),
     "JAISLMHeadModel": StandIn("jais", jais_shapes, Jais),
     "BailingMoeForCausalLM": StandIn("bailing_moe", bailing_shapes, load_first_bailing),

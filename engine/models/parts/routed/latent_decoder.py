@@ -115,6 +115,7 @@ class LatentDecoder(RoutedDecoder):
         made = products.norm_product(x, self.norm(params, "attention_norm"), params["qkv"], index, layout)
         latent_at, rotated_at = made.shape[1] - sizes.page_dim, made.shape[1] - sizes.rope_dim
         queries, latent, rotated = jnp.split(made, [latent_at, rotated_at], axis=1)
+        q_latent = queries
         if sizes.q_rank:
             norm = self._latent_norm(params, "query_norm")
             queries = products.norm_product(queries, norm, params["queries"], index, layout)
@@ -122,10 +123,27 @@ class LatentDecoder(RoutedDecoder):
         plain, turning = jnp.split(queries, [heads * sizes.nope_dim], axis=1)
         absorbed = self._by_head(plain, params["key_up"], index, layout, products)
         of_heads = jnp.concatenate([turning.reshape(num_tokens, heads, -1), absorbed], axis=-1)
-        joined = jnp.concatenate([of_heads.reshape(num_tokens, -1), rotated, latent], axis=1)
+        key = jnp.concatenate([rotated, latent], axis=1)
+        of_heads, key, constants = self.indexed(
+            of_heads, key, (x, q_latent), params, index, layout, products, constants
+        )
+        joined = jnp.concatenate([of_heads.reshape(num_tokens, -1), key], axis=1)
         mixed, kv = backends.attention(self.attention_input(joined, layout), kv, index, layout, constants)
-        latents = mixed.reshape(num_tokens, heads, -1)[..., sizes.rope_dim :].reshape(num_tokens, -1)
+        latents = mixed.reshape(num_tokens, heads, -1)[..., sizes.rope_dim : sizes.page_dim].reshape(num_tokens, -1)
         return self._by_head(latents, params["value_up"], index, layout, products).reshape(num_tokens, -1), kv
+
+    def indexed(
+        self, of_heads: jax.Array, key: jax.Array, inputs: tuple[jax.Array, jax.Array], params: Params,
+        index: jax.Array, layout: TokenLayout, products: Products, constants: AttentionConstants,
+    ) -> tuple[jax.Array, jax.Array, AttentionConstants]:  # fmt: skip
+        """Queries, key and constants with what an index needs that picks tokens, where the architecture has one.
+
+        Args:
+            of_heads: [num_tokens, num_heads, page_dim].
+            key: [num_tokens, page_dim], what goes to the pages.
+            inputs: the residual stream, and the latent of queries before its norm.
+        """
+        return of_heads, key, constants
 
     def _by_head(
         self, x: jax.Array, weights: jax.Array, index: jax.Array, layout: TokenLayout, products: Products

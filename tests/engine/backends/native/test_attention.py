@@ -34,7 +34,9 @@ from tests.engine.backends.native.support.steps import Step, make_step
 KINDS = ("float32", "bfloat16", "int8")
 PLAIN = Shape(group=3, head_dim=64)
 WINDOW = replace(PLAIN, window=600)
-EVERYTHING = Shape(group=3, head_dim=64, window=600, rotary_dim=24, scale=0.2, softcap=3.0, norm="all", has_sinks=True)
+EVERYTHING = Shape(
+    group=3, head_dim=64, window=600, rotary_dim=24, scale=0.2, softcap=3.0, norm="all", has_sinks=True, slopes="exact"
+)
 SHAPES = [
     Shape(),
     Shape(group=1, head_dim=16, page_size=32),
@@ -45,6 +47,8 @@ SHAPES = [
     Shape(scale=0.25),
     Shape(softcap=1.5),
     Shape(has_sinks=True),
+    Shape(slopes="exact", rotary_dim=0),
+    Shape(slopes="rounded", group=1, num_kv_heads=5, head_dim=64, rotary_dim=0),
     Shape(rotary_dim=8),
     Shape(group=2, head_dim=80, rotary_dim=50),
     Shape(is_rotated=False),
@@ -219,7 +223,13 @@ def test_rows_that_share_pages_get_what_they_get_alone(variant, kind, page_size,
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "shape",
-    [Shape(page_size=32), Shape(group=1, head_dim=16, num_kv_heads=3, page_size=128), WINDOW, EVERYTHING],
+    [
+        Shape(page_size=32),
+        Shape(page_size=32, slopes="exact"),
+        Shape(group=1, head_dim=16, num_kv_heads=3, page_size=128),
+        WINDOW,
+        EVERYTHING,
+    ],
     ids=str,
 )
 def test_neighbours_with_a_long_beginning_in_common_get_what_they_get_alone(variant, kind, shape):
@@ -416,14 +426,15 @@ def test_a_wrong_call_is_an_error(variant, changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(kv=pages_of(2, 24)), "head_dim is 24; it is a multiple of 16, at most 640"),
-        (dict(kv=pages_of(2, 656)), "head_dim is 656; it is a multiple of 16, at most 640"),
+        (dict(kv=pages_of(2, 24)), "head_dim is 24; it is a multiple of 16, at most 704"),
+        (dict(kv=pages_of(2, 720)), "head_dim is 720; it is a multiple of 16, at most 704"),
         (dict(rotations=np.zeros((2, 3, 15), np.float32)), "rotary_dim is 15; it is an even number, at most head_dim"),
         (dict(rotations=np.zeros((2, 3, 34), np.float32)), "rotary_dim is 34; it is an even number, at most head_dim"),
         (dict(softcap=-1.0), "softcap is -1.0; it is not negative"),
         (dict(q_norm=np.ones((1, 64), np.float32)), r"q_norm has the shape \(1, 64\); it is \(1, 32\), \(1, 192\) or"),
         (dict(k_norm=np.ones((2, 32), np.float32)), r"k_norm has the shape \(2, 32\); it is \(1, 32\), \(1, 64\) or"),
         (dict(tables=np.zeros(2, np.int32)), r"tables has the shape \(2,\); it is \(1,\), one for each layer"),
+        (dict(slopes=np.zeros(5, np.float32)), r"slopes have the shape \(5,\); it is \(6,\) or empty"),
         (dict(windows=np.zeros(2, np.int32)), r"windows has the shape \(2,\); it is \(1,\), one for each layer"),
     ],
 )

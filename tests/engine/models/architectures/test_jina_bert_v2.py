@@ -116,11 +116,13 @@ def write_folder(path: Path, **changes: Any) -> Path:
     return path
 
 
-async def test_states(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["xla", "native"])
+async def test_states(tmp_path: Path, backend: str, request: pytest.FixtureRequest) -> None:
+    if backend == "native":
+        request.getfixturevalue("native")
     path = write_folder(tmp_path)
     texts = [{"token_ids": [(7 * length + index * index) % VOCAB for index in range(length)]} for length in LENGTHS]
-    async with engine_of(path, "auto", max_model_len=128, max_num_seqs=1) as client:
-        assert client.model_info.attention_backend == "xla"
+    async with engine_of(path, backend, max_model_len=128, max_num_seqs=1) as client:
         got = await embed_all(client, [{**text, "second_start": 0} for text in texts], Pooling.MEAN)
     for text, vector in zip(texts, got, strict=True):
         np.testing.assert_allclose(vector, expected(text["token_ids"]).mean(axis=0), rtol=0, atol=2e-5)

@@ -559,6 +559,7 @@ TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "MptForCausalLM": (MODEL_ARCH.MPT, as_stored, gpt_twins.add_mpt),
     "JAISLMHeadModel": (MODEL_ARCH.JAIS, gpt_twins.scaled_of_jais, gpt_twins.add_jais),
     "BaichuanForCausalLM": (MODEL_ARCH.BAICHUAN, adjacent_pairs, nothing),
+    "DeciLMForCausalLM": (MODEL_ARCH.DECI, adjacent_pairs, gpt_twins.add_deci),
     "ApertusForCausalLM": (MODEL_ARCH.APERTUS, as_stored, nothing),
     "Qwen3NextForCausalLM": (MODEL_ARCH.QWEN3NEXT, norms_of_hybrids_with_one, add_delta_nets),
     "Qwen3_5ForCausalLM": (MODEL_ARCH.QWEN35, norms_of_hybrids_with_one, add_delta_nets),

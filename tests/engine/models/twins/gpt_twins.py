@@ -60,6 +60,19 @@ def add_mpt(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_max_alibi_bias(config["attn_config"]["alibi_bias_max"])
 
 
+def add_deci(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
+    """The sizes of each layer. One with heads and no heads of keys has a matrix in the place of attention."""
+    num_heads, hidden, heads, kv_heads, sizes = config["num_attention_heads"], config["hidden_size"], [], [], []
+    for block in config["block_configs"]:
+        group, factor = block["attention"]["n_heads_in_group"], block["ffn"]["ffn_mult"]
+        kv_heads.append(num_heads // group if group else 0)
+        heads.append(num_heads if group or block["attention"]["replace_with_linear"] else 0)
+        sizes.append(-(-int(2 * factor * hidden / 3) // 256) * 256 if factor else 0)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_feed_forward_length(sizes)
+
+
 def add_jais(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
     writer.add_max_alibi_bias(8.0)
 

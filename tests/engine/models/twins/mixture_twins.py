@@ -196,6 +196,8 @@ def with_latent_heads(tensors: Mapping[str, np.ndarray], config: Mapping[str, An
     for name, values in tensors.items():
         if ".indexer." in name:
             name = name.replace("model.layers.", "blk.").replace("self_attn.", "")
+            for of_folder, of_gguf in {"wq_b": "attn_q_b", "wk": "attn_k", "weights_proj": "proj"}.items():
+                name = name.replace(f".{of_folder}.", f".{of_gguf}.")
         if "kv_b_proj" not in name or config.get("is_early"):
             changed[name] = values
             continue

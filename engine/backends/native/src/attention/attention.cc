@@ -6,6 +6,7 @@
 #include "attention/placement.h"
 #include "attention/plan.h"
 #include "attention/running_softmax.h"
+#include "attention/token_index.h"
 #include "isa/isa.h"
 #include "pages/key_block.h"
 #include "runtime/scratch.h"
@@ -24,6 +25,7 @@ class Attention {
 
   void run() {
     place_tokens();
+    if (in_.index.queries != nullptr) picks_ = pick_tokens(pool_, rows_, in_, pages_);
     plan().make(rows_, in_, pages_, pool_.num_threads());
     attend_items();
     merge_partials();
@@ -168,7 +170,7 @@ class Attention {
         const int num_next = is_last ? keys_of_block(plan().own_part(item, 0), first + kBlockKeys) : kBlockKeys;
         Walk own = here;
         gather(own, pages_, head, 0, kBlockKeys, {is_last ? walk : here, is_last ? item.head : head + 1, num_next}, block);
-        attend_whole_block(queries_.at(head, item.row->first_token), count, block, joint(head));
+        attend_whole_block(item, head, first, block, joint(head));
       }
     }
     for (int32_t i = 0; i < item.num_rows; ++i) {
@@ -181,21 +183,58 @@ class Attention {
     }
   }
 
-  // Query rows that see all keys of a block.
-  void attend_whole_block(const std::byte* queries, int64_t count, const Block& block, State state) {
+  // What attend_rows needs of the biases of up to kRowsAtOnce query rows.
+  struct Biases {
+    float slopes[kRowsAtOnce], positions[kRowsAtOnce];
+  };
+
+  // The biases of query rows from `begin` on of an item's head, at the block of keys that begins at `first`.
+  PlaceBiases biases_of(const Item& item, int64_t key_head, int64_t begin, int num_rows, int64_t first, Biases& made) const {
+    if (in_.distance_slopes == nullptr) return {};
+    const float unit = in_.rounded_bias_scale != 0.0f ? 1.0f : kLog2E;
+    for (int r = 0; r < num_rows; ++r) {
+      const int64_t token = (begin + r) / group_;
+      made.slopes[r] = in_.distance_slopes[key_head * group_ + (begin + r) % group_] * unit;
+      // Of several rows each has one token.
+      made.positions[r] = static_cast<float>(item.num_rows > 1 ? int64_t{item.row[token].start}
+                                                               : item.row->start + item.first + token);
+    }
+    return {made.slopes, made.positions, static_cast<float>(first), in_.rounded_bias_scale * kLog2E};
+  }
+
+  // The bits of the keys that query rows from `begin` on of an item see of the block that begins at `first`; null: all.
+  const uint64_t* picked_of(const Item& item, int64_t begin, int num_rows, int64_t first, uint64_t* bits) const {
+    if (picks_.words == nullptr) return nullptr;
+    for (int r = 0; r < num_rows; ++r) {
+      const int64_t token = (begin + r) / group_;
+      // Of several rows each has one token, side by side.
+      bits[r] = picks_.of_block(item.row->first_token + item.first + token, first);
+    }
+    return bits;
+  }
+
+  // Several rows of a step, which see all keys of a block.
+  void attend_whole_block(const Item& item, int64_t key_head, int64_t first, const Block& block, State state) {
+    const int64_t count = item.num_rows * group_;
+    const std::byte* const queries = queries_.at(key_head, item.row->first_token);
+    Biases biases;
+    uint64_t picked[kRowsAtOnce];
     int32_t hidden[kRowsAtOnce], visible[kRowsAtOnce];
     std::fill_n(hidden, kRowsAtOnce, 0);
     std::fill_n(visible, kRowsAtOnce, kBlockKeys);
     for (int64_t begin = 0; begin < count; begin += kRowsAtOnce) {
       const int rows = static_cast<int>(std::min<int64_t>(kRowsAtOnce, count - begin));
       attend_rows(pages_, block, in_.softcap, queries + begin * queries_.bytes_per_head, rows,
-                  {kBlockKeys, hidden, visible, true}, state_from(state, begin, pages_.head_dim));
+                  {kBlockKeys, hidden, visible, true, picked_of(item, begin, rows, first, picked)},
+                  biases_of(item, key_head, begin, rows, first, biases), state_from(state, begin, pages_.head_dim));
     }
   }
 
   void attend_block(const Item& item, int64_t key_head, int64_t first, const Block& block, State state) {
     const int64_t count = item.num_tokens * group_;
     const std::byte* const queries = queries_.at(key_head, item.row->first_token + item.first);
+    Biases biases;
+    uint64_t picked[kRowsAtOnce];
     for (int64_t begin = 0; begin < count; begin += kRowsAtOnce) {
       const int rows = static_cast<int>(std::min<int64_t>(kRowsAtOnce, count - begin));
       const int64_t first_position = item.row->start + item.first + begin / group_;
@@ -214,7 +253,8 @@ class Attention {
       std::fill_n(hidden, is_whole ? rows : 0, 0);
       std::fill_n(visible, is_whole ? rows : 0, kBlockKeys);
       attend_rows(pages_, block, in_.softcap, queries + begin * queries_.bytes_per_head, rows,
-                  {num_keys, hidden, visible, is_whole}, state_from(state, begin, pages_.head_dim));
+                  {num_keys, hidden, visible, is_whole, picked_of(item, begin, rows, first, picked)},
+                  biases_of(item, key_head, begin, rows, first, biases), state_from(state, begin, pages_.head_dim));
     }
   }
 
@@ -280,6 +320,7 @@ class Attention {
   const int64_t group_;  // query heads that share a key head
   int64_t prompt_state_size_ = 0, row_state_size_ = 0, thread_states_size_ = 0, partial_size_ = 0, block_size_ = 0;
   Queries queries_{};
+  Picks picks_{};
   float* states_ = nullptr;
   float* partials_ = nullptr;
   uint32_t* blocks_ = nullptr;

@@ -11,6 +11,14 @@ struct HeadNorm {
   bool is_of_all_heads;
 };
 
+// What picks the tokens that a query sees, see token_index.h. Their keys are the last features of what is in the pages, which
+// have one part.
+struct TokenIndexInput {
+  const float* queries;  // [tokens][num_heads][size]; null: there is no index
+  const float* weights;  // [tokens][num_heads]
+  int64_t num_heads, size, num_picked;
+};
+
 struct AttentionInput {
   const float* qkv;  // [tokens][(num_heads + parts of the pages * key heads) * head_dim]
   int64_t num_heads;
@@ -26,9 +34,15 @@ struct AttentionInput {
   // Else tokens of a prompt also see those behind them, whose pages hold the whole text after this step; with a window,
   // as many of them as before them.
   bool is_causal;
+  // [num_heads], what each position between a query and a key takes from their score, behind the soft cap (Press, Smith and
+  // Lewis, "Train Short, Test Long", 2021); or null.
+  const float* distance_slopes;
+  // Where it is not 0, keys add slope times position instead, rounded to bfloat16, as slopes and positions are, times this.
+  float rounded_bias_scale;
   const float* sinks;  // [num_heads], scores that take a part of the weights, without a value; or null
   // [tokens], the last position that each token of a prompt sees, never falling within a row; null: its own.
   const int32_t* last_seen;
+  TokenIndexInput index;
 };
 
 }  // namespace eagre

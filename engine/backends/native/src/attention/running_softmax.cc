@@ -25,16 +25,39 @@ int64_t padded(int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
 // A row that has seen nothing yet has a best score of minus infinity, and that less itself is no number.
 Floats finite(Floats best) { return choose(at_least(broadcast(kMinusInfinity), best), zeros(), best); }
 
-// Scales and caps the scores of a row and hides what it does not see. The largest one is in one of 16 lanes.
-Floats finish_scores(const float* key_scales, float softcap, int num_vectors, int hidden, int visible, float* scores) {
+Floats as_bfloat16(Floats x) {
+  alignas(64) uint16_t rounded[kLanes];
+  store_bf16(rounded, x);
+  return load_bf16(rounded);
+}
+
+// The scores of a row and 16 keys, of which the first one is at `first_key`, with what their places add.
+Floats with_biases(Floats score, const PlaceBiases& biases, int row, float first_key) {
+  alignas(64) static constexpr float kNumbers[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const Floats keys = add(broadcast(first_key), load(kNumbers)), slope = broadcast(biases.slopes[row]);
+  if (biases.rounded_scale != 0.0f) {
+    return fma(as_bfloat16(mul(slope, as_bfloat16(keys))), broadcast(biases.rounded_scale), score);
+  }
+  return fma(abs(sub(broadcast(biases.positions[row]), keys)), sub(zeros(), slope), score);
+}
+
+// Scales and caps the scores of a row, adds its biases and hides what it does not see. The largest one is in one of 16 lanes.
+Floats finish_scores(const float* key_scales, float softcap, const PlaceBiases& biases, const Sight& sight, int row,
+                     int num_vectors, float* scores) {
+  const int hidden = sight.hidden[row], visible = sight.visible[row];
   Floats most = broadcast(kMinusInfinity);
   for (int v = 0; v < num_vectors; ++v) {
     Floats score = load(scores + v * kLanes);
     if (key_scales != nullptr) score = mul(score, load(key_scales + v * kLanes));
     if (softcap > 0.0f) score = mul(broadcast(softcap), tanh(div(score, broadcast(softcap))));
+    if (biases.slopes != nullptr) score = with_biases(score, biases, row, biases.first_key + static_cast<float>(v * kLanes));
     const int end = std::clamp(visible - v * kLanes, 0, kLanes), begin = std::clamp(hidden - v * kLanes, 0, kLanes);
     if (end < kLanes) score = first_lanes(score, end, broadcast(kMinusInfinity));
     if (begin > 0) score = first_lanes(broadcast(kMinusInfinity), begin, score);
+    if (sight.picked != nullptr) {
+      score = choose(mask_of(static_cast<uint32_t>(sight.picked[row] >> (v * kLanes) & 0xffffu)), score,
+                     broadcast(kMinusInfinity));
+    }
     store(scores + v * kLanes, score);
     most = max(most, score);
   }
@@ -141,9 +164,10 @@ void weigh_in_steps(const float* value_scales, const Sight& sight, const float* 
 }  // namespace
 
 void attend_rows(const Pages& pages, const Block& block, float softcap, const std::byte* queries, int num_rows,
-                 const Sight& sight, State state) {
+                 const Sight& sight, const PlaceBiases& biases, State state) {
   const ProductKind kind{factors_of(pages), static_cast<int>(pages.head_dim)};
-  const bool has_scales = pages.type == PageType::kInt8, is_plain = sight.is_whole && softcap == 0.0f;
+  const bool has_scales = pages.type == PageType::kInt8, is_plain = sight.is_whole && softcap == 0.0f && biases.slopes == nullptr &&
+                                                                          sight.picked == nullptr;
   const bool is_integer = kind.factors == Factors::kBytePairs;
   const float* const key_scales = has_scales ? block.key_scales : nullptr;
   const float* const value_scales = has_scales ? block.value_scales : nullptr;
@@ -159,7 +183,7 @@ void attend_rows(const Pages& pages, const Block& block, float softcap, const st
       most[i] = r >= num_rows ? broadcast(kMinusInfinity)
                 : is_plain && has_scales ? scale_scores(key_scales, num_vectors, row)
                 : is_plain ? most_of(num_vectors, row)
-                : finish_scores(key_scales, softcap * kLog2E, num_vectors, sight.hidden[r], sight.visible[r], row);
+                : finish_scores(key_scales, softcap * kLog2E, biases, sight, r, num_vectors, row);
     }
     const Floats before = load(state.best + first), best = max(largest_of_each(most), before), shift = finite(best);
     store(state.best + first, best);

@@ -36,12 +36,21 @@ struct Sight {
   int num_keys;            // the most that a row sees; the rest of the block is not looked at
   const int32_t* hidden;   // row r sees the keys from hidden[r]
   const int32_t* visible;  // to visible[r] - 1
-  bool is_whole;           // each row sees all num_keys keys, which fill their vectors
+  bool is_whole;           // each row sees all num_keys keys, which fill their vectors, but for what is not picked
+  const uint64_t* picked;  // and of these those whose bits are set in picked[r]; null: all
+};
+
+// What the scores of some query rows change by with the place of a key, see AttentionInput::distance_slopes.
+struct PlaceBiases {
+  const float* slopes;     // [num_rows], for scores as powers of two where nothing is rounded; null: there are no biases
+  const float* positions;  // [num_rows], of the queries
+  float first_key;         // the position of the block's first key
+  float rounded_scale;     // 0: nothing is rounded
 };
 
 // Attends with up to kRowsAtOnce query rows to one block. A row that sees no key of it keeps its state.
 // softcap: scores become softcap * tanh(score / softcap), if it is not 0.
 void attend_rows(const Pages& pages, const Block& block, float softcap, const std::byte* queries, int num_rows,
-                 const Sight& sight, State state);
+                 const Sight& sight, const PlaceBiases& biases, State state);
 
 }  // namespace eagre

@@ -29,7 +29,7 @@ ffi::Error read_pages(ffi::AnyBuffer data, ffi::AnyBuffer scales, int64_t layer,
   pages.head_dim = shape[5];
   const int64_t vectors = pages.num_pages * pages.page_size * pages.num_parts * pages.num_heads;
   if (layer < 0 || layer >= shape[0]) return invalid("there is no such layer");
-  if (pages.head_dim % 16 != 0 || pages.head_dim > kLargestHead) return invalid("heads are of 16, 32, ... 640 features");
+  if (pages.head_dim % 16 != 0 || pages.head_dim > kLargestHead) return invalid("heads are of 16, 32, ... 704 features");
   pages.data = static_cast<std::byte*>(data.untyped_data()) + layer * vectors * pages.head_dim * item;
   if (pages.type == PageType::kInt8) {
     if (scales.element_type() != ffi::F32 || static_cast<int64_t>(scales.element_count()) != shape[0] * vectors) {
@@ -82,6 +82,29 @@ ffi::Error read_sinks(const F32& sinks, int64_t layer, int64_t num_heads, const 
   return ffi::Error::Success();
 }
 
+// Of all layers, float32[num_heads] or a buffer without elements. `rounded_scale`: see AttentionInput.
+ffi::Error read_slopes(const F32& slopes, float rounded_scale, AttentionInput& in) {
+  if (slopes.element_count() == 0) return ffi::Error::Success();
+  if (static_cast<int64_t>(slopes.element_count()) != in.num_heads) return invalid("slopes have another shape");
+  in.distance_slopes = slopes.typed_data();
+  in.rounded_bias_scale = rounded_scale;
+  return ffi::Error::Success();
+}
+
+// float32[tokens][heads * size] and float32[tokens][heads], or buffers without elements.
+ffi::Error read_index(const F32& queries, const F32& weights, int64_t num_picked, int64_t num_tokens, const Pages& pages,
+                      AttentionInput& in) {
+  if (queries.element_count() == 0) return ffi::Error::Success();
+  const auto shape = queries.dimensions(), of_weights = weights.dimensions();
+  if (shape.size() != 2 || of_weights.size() != 2 || shape[0] != num_tokens || of_weights[0] != num_tokens ||
+      of_weights[1] < 1 || shape[1] % of_weights[1] != 0 || shape[1] / of_weights[1] > pages.head_dim) {
+    return invalid("the index has another shape");
+  }
+  if (pages.num_parts != 1 || pages.num_heads != 1 || num_picked < 1) return invalid("an index goes with latents alone");
+  in.index = {queries.typed_data(), weights.typed_data(), of_weights[1], shape[1] / of_weights[1], num_picked};
+  return ffi::Error::Success();
+}
+
 // Where a layer's pages are. `places` are int32[layers][2], the place within a page and the group of pages of each layer,
 // or a buffer without elements: there is one group, which has the layers in their order. Of each row, the page table has
 // the tables of the groups side by side.
@@ -108,8 +131,9 @@ ffi::Error read_place(const S32& places, const S32& page_table, int64_t layer, i
 
 ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm, F32 k_norm, S32 rows, S32 page_table,
                      S32 layer, ffi::AnyBuffer data, ffi::AnyBuffer scales, F32 sinks, S32 last_seen, S32 places,
-                     F32Result y, ffi::Result<ffi::AnyBuffer> data_out, ffi::Result<ffi::AnyBuffer> scales_out,
-                     int64_t num_tiles, int64_t num_groups, double scale, float softcap, float epsilon, bool is_causal) {
+                     F32 slopes, F32 index_queries, F32 index_weights, F32Result y, ffi::Result<ffi::AnyBuffer> data_out, ffi::Result<ffi::AnyBuffer> scales_out,
+                     int64_t num_tiles, int64_t num_groups, double scale, float softcap, float epsilon, bool is_causal,
+                     float rounded_bias_scale, int64_t num_picked) {
   if (data.untyped_data() != data_out->untyped_data() || scales.untyped_data() != scales_out->untyped_data()) {
     return invalid("the pages must be updated in place");
   }
@@ -137,6 +161,10 @@ ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm
     return error;
   }
   if (ffi::Error error = read_sinks(sinks, index, in.num_heads, in.sinks); error.failure()) return error;
+  if (ffi::Error error = read_slopes(slopes, rounded_bias_scale, in); error.failure()) return error;
+  if (ffi::Error error = read_index(index_queries, index_weights, num_picked, y_shape[0], pages, in); error.failure()) {
+    return error;
+  }
   in.epsilon = epsilon;
   // The scale is nearly always the inverse of a root. As a divisor, the root is rounded to float32 only once, and not at
   // all where it is a whole number.
@@ -158,6 +186,7 @@ ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm
 
 }  // namespace
 
-EAGRE_TARGET(eagre_attention, attention, "num_tiles", "num_groups", "scale", "softcap", "epsilon", "is_causal")
+EAGRE_TARGET(eagre_attention, attention, "num_tiles", "num_groups", "scale", "softcap", "epsilon", "is_causal",
+             "rounded_bias_scale", "num_picked")
 
 }  // namespace eagre

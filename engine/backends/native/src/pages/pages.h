@@ -5,7 +5,7 @@
 
 namespace eagre {
 
-constexpr int kLargestHead = 640;  // features
+constexpr int kLargestHead = 704;  // features
 
 enum class PageType { kFloat32, kBfloat16, kInt8 };
 

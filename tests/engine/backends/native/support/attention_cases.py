@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cache.storage import KVPages
+from engine.backends.base.operands import TokenIndex
 from engine.backends.native.attention import attention
 from tests.engine.backends.native.support.steps import Step
 
@@ -39,6 +40,7 @@ class Shape:
     scale: float | None = None  # None: the inverse root of head_dim
     softcap: float = 0.0
     has_sinks: bool = False
+    slopes: str | None = None  # of biases by distance: "exact", or "rounded" to bfloat16
     norm: str | None = None  # of queries and keys: "each" head by itself, "all" heads as one vector
 
     @property
@@ -75,6 +77,23 @@ def sinks_of(shape: Shape) -> np.ndarray:
     if not shape.has_sinks:
         return np.zeros(0, np.float32)
     return np.random.default_rng(shape.num_heads).uniform(-6.0, 20.0, shape.num_heads).astype(np.float32)
+
+
+def slopes_of(shape: Shape) -> np.ndarray:
+    """What the distance of a key takes from its score: float32[num_heads], or [0]."""
+    if shape.slopes is None:
+        return np.zeros(0, np.float32)
+    return np.random.default_rng(shape.num_heads).uniform(0.001, 0.4, shape.num_heads).astype(np.float32)
+
+
+def biases_of(positions: np.ndarray, num_keys: int, shape: Shape) -> np.ndarray:
+    """What the scores of queries at some positions change by: float64[num_heads, queries, num_keys]."""
+    slopes, keys = slopes_of(shape)[:, None, None], np.arange(num_keys, dtype=np.float32)
+    if shape.slopes == "exact":
+        return -slopes.astype(np.float64) * np.abs(positions[:, None] - keys)
+    product = slopes.astype(jnp.bfloat16).astype(np.float32) * keys.astype(jnp.bfloat16).astype(np.float32)
+    rounded = product.astype(jnp.bfloat16).astype(np.float64) * shape.score_scale
+    return np.broadcast_to(rounded, (len(slopes), len(positions), num_keys))
 
 
 def normed(x: np.ndarray, shape: Shape) -> np.ndarray:
@@ -196,7 +215,8 @@ def attend(q: np.ndarray, start: int, keys: np.ndarray, values: np.ndarray, shap
     scores = queries @ keys
     if shape.softcap:
         scores = shape.softcap * np.tanh(scores / shape.softcap)
-    scores = np.where(is_visible, scores, -np.inf)
+    biases = biases_of(start + np.arange(len(q)), keys.shape[2], shape) if shape.slopes else np.zeros(1)
+    scores = np.where(is_visible, scores + biases, -np.inf)
     sinks = sinks_of(shape).astype(np.float64)[:, None, None] if shape.has_sinks else np.float64(-np.inf)
     most = np.maximum(scores.max(axis=2, keepdims=True), sinks)
     weights = np.exp(scores - most)
@@ -204,6 +224,7 @@ def attend(q: np.ndarray, start: int, keys: np.ndarray, values: np.ndarray, shap
     terms = np.where(is_visible, np.abs(queries) @ np.abs(keys), 0.0).max(axis=2, keepdims=True)
     relative = np.expm1(2 * terms * shape.head_dim * 2.0**-23) + keys.shape[2] * 2.0**-23 + 2.0**-20
     relative += shape.softcap * 2.0**-20  # a cap bends scores, and so lessens the errors above, but adds its own
+    relative += np.abs(biases).max() * 2.0**-22
     if shape.kind != "float32":
         relative += np.expm1(2.02 * terms * BFLOAT16_UNIT) + 1.01 * BFLOAT16_UNIT
     result, bound = weights @ values, relative * (weights @ np.abs(values)) + 1e-12
@@ -217,7 +238,9 @@ def of_layers(value: np.ndarray, layer: int) -> np.ndarray:
     return stack
 
 
-def run(shape: Shape, qkv, rotations, step: Step, table, layer: int, kv: KVPages) -> tuple[np.ndarray, KVPages]:
+def run(
+    shape: Shape, qkv, rotations, step: Step, table, layer: int, kv: KVPages, index: TokenIndex | None = None
+) -> tuple[np.ndarray, KVPages]:
     """Calls the kernel for a layer; what belongs to the other layers would spoil its result."""
     which = 1 - layer  # of the tables of rotations
     tables, windows = np.full(NUM_LAYERS, layer, np.int32), np.ones(NUM_LAYERS, np.int32)
@@ -240,6 +263,9 @@ def run(shape: Shape, qkv, rotations, step: Step, table, layer: int, kv: KVPages
         softcap=shape.softcap,
         epsilon=EPSILON,
         sinks=of_layers(sinks_of(shape), layer),
+        slopes=slopes_of(shape),
+        rounds_biases=shape.slopes == "rounded",
+        index=index,
     )
     out = np.asarray(out).reshape(len(qkv), shape.num_heads, shape.head_dim)
     return out, KVPages(np.asarray(kv.data), None if kv.scales is None else np.asarray(kv.scales))
