@@ -10,8 +10,8 @@ from engine.backends.native.sources import SOURCES
 
 # From the top to the bottom: a file includes files of its own room and of rooms below it.
 ROOMS = (
-    "ffi", "sampling", "filters", "processors", "attention", "pages", "recurrence", "products", "packing", "tiles",
-    "layout", "runtime", "vectors", "isa",
+    "ffi", "sampling", "filters", "processors", "attention", "choice", "pages", "recurrence", "products", "packing",
+    "tiles", "layout", "runtime", "vectors", "isa",
 )  # fmt: skip
 MAX_FILES = 15
 

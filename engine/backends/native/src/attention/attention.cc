@@ -6,7 +6,7 @@
 #include "attention/placement.h"
 #include "attention/plan.h"
 #include "attention/running_softmax.h"
-#include "attention/token_index.h"
+#include "choice/token_index.h"
 #include "isa/isa.h"
 #include "pages/key_block.h"
 #include "runtime/scratch.h"
@@ -25,7 +25,9 @@ class Attention {
 
   void run() {
     place_tokens();
-    if (in_.index.queries != nullptr) picks_ = pick_tokens(pool_, rows_, in_, pages_);
+    if (in_.index.queries != nullptr) {
+      picks_ = pick_tokens(pool_, rows_, in_.index, in_.page_table, in_.table_width, in_.table_stride, pages_);
+    }
     plan().make(rows_, in_, pages_, pool_.num_threads());
     attend_items();
     merge_partials();

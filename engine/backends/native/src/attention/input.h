@@ -3,20 +3,14 @@
 
 #include <cstdint>
 
+#include "choice/token_index.h"
+
 namespace eagre {
 
 // Weights of an RMS norm of queries or keys; null where there is none.
 struct HeadNorm {
   const float* weights;  // [head_dim], or [heads * head_dim] where all heads are normed as one vector
   bool is_of_all_heads;
-};
-
-// What picks the tokens that a query sees, see token_index.h. Their keys are the last features of what is in the pages, which
-// have one part.
-struct TokenIndexInput {
-  const float* queries;  // [tokens][num_heads][size]; null: there is no index
-  const float* weights;  // [tokens][num_heads]
-  int64_t num_heads, size, num_picked;
 };
 
 struct AttentionInput {
@@ -42,7 +36,7 @@ struct AttentionInput {
   const float* sinks;  // [num_heads], scores that take a part of the weights, without a value; or null
   // [tokens], the last position that each token of a prompt sees, never falling within a row; null: its own.
   const int32_t* last_seen;
-  TokenIndexInput index;
+  TokenIndex index;
 };
 
 }  // namespace eagre

@@ -1,4 +1,4 @@
-#include "attention/token_index.h"
+#include "choice/token_index.h"
 
 #include <algorithm>
 #include <cstring>
@@ -20,7 +20,7 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // A query that does not see all tokens before it.
 struct Query {
-  const StepRow* row;
+  const int32_t* pages;  // of its row
   int64_t token, num_keys;
 };
 
@@ -56,12 +56,12 @@ Floats add_heads(const float* queries, const float* weights, const float* keys, 
 }
 
 // The scores of a query for the keys from `begin` to `end`, to `scores` and up to a multiple of 16 of them.
-void score_keys(const AttentionInput& in, const Pages& pages, const Query& query, int64_t begin, int64_t end, float* scores) {
-  const TokenIndexInput& index = in.index;
+void score_keys(const TokenIndex& index, int64_t table_width, const Pages& pages, const Query& query, int64_t begin,
+                int64_t end, float* scores) {
   const float* const queries = index.queries + query.token * index.num_heads * index.size;
   const float* const weights = index.weights + query.token * index.num_heads;
   alignas(64) float keys[kLargestHead * kLanes];
-  Walk walk(pages, in.page_table + query.row->row * in.table_stride, in.table_width, begin);
+  Walk walk(pages, query.pages, table_width, begin);
   for (int64_t first = begin; first < end; first += kLanes) {
     const int count = static_cast<int>(std::min<int64_t>(kLanes, end - first));
     std::fill_n(keys, count < kLanes ? index.size * kLanes : 0, 0.0f);
@@ -95,7 +95,8 @@ void set_best(float* scores, int64_t num_keys, int64_t num_picked, int32_t* orde
 
 }  // namespace
 
-Picks pick_tokens(Pool& pool, const StepRows& rows, const AttentionInput& in, const Pages& pages) {
+Picks pick_tokens(Pool& pool, const StepRows& rows, const TokenIndex& index, const int32_t* page_table, int64_t table_width,
+                  int64_t table_stride, const Pages& pages) {
   struct Memory {
     Scratch scores, words, orders;
     std::vector<Query> queries;
@@ -108,7 +109,7 @@ Picks pick_tokens(Pool& pool, const StepRows& rows, const AttentionInput& in, co
     num_tokens = std::max(num_tokens, int64_t{1} * row.first_token + row.num_tokens);
     for (int64_t i = 0; i < row.num_tokens; ++i) {
       const int64_t num_keys = row.start + i + 1;
-      if (num_keys > in.index.num_picked) queries.push_back({&row, row.first_token + i, num_keys});
+      if (num_keys > index.num_picked) queries.push_back({page_table + row.row * table_stride, row.first_token + i, num_keys});
       longest = std::max(longest, num_keys);
     }
   }
@@ -126,13 +127,13 @@ Picks pick_tokens(Pool& pool, const StepRows& rows, const AttentionInput& in, co
     pool.run(count * parts, [&](int64_t task, int) {
       const Query& query = queries[first + task / parts];
       const int64_t begin = task % parts * kTaskKeys, end = std::min(begin + kTaskKeys, query.num_keys);
-      if (begin < end) score_keys(in, pages, query, begin, end, scores + task / parts * width + begin);
+      if (begin < end) score_keys(index, table_width, pages, query, begin, end, scores + task / parts * width + begin);
     });
     pool.run(count, [&](int64_t task, int thread) {
       const Query& query = queries[first + task];
       uint64_t* const of_query = words + query.token * stride;
       std::fill_n(of_query, stride, 0);
-      set_best(scores + task * width, query.num_keys, in.index.num_picked, orders + thread * width, of_query);
+      set_best(scores + task * width, query.num_keys, index.num_picked, orders + thread * width, of_query);
     });
   }
   return {words, stride};
