@@ -128,7 +128,8 @@ def _picked(index: TokenIndex, ends: jax.Array, kv: KVPages, place: jax.Array, t
 
     def block(number: jax.Array, scores: jax.Array) -> jax.Array:
         pages = lax.dynamic_slice_in_dim(table, number * num_pages, num_pages, axis=1)
-        keys = kv.read(place, pages, index.queries.dtype)[0][:, 0, :, -size:]
+        keys = kv.read(place, pages, index.queries.dtype)[0][:, 0]
+        keys = (hadamard(keys).astype(keys.dtype) if kv.is_transformed else keys)[..., -size:]  # it undoes itself
         products = jnp.einsum("rwhd,rkd->rwhk", index.queries, keys, preferred_element_type=jnp.float32)
         made = jnp.einsum("rwhk,rwh->rwk", jnp.maximum(products, 0.0), index.weights)
         is_seen = number * block_size + jnp.arange(block_size) <= ends[..., None]

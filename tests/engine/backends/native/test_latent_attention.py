@@ -10,7 +10,14 @@ import pytest
 
 from cache.storage import KVPages
 from engine.backends.base.operands import TokenIndex
-from tests.engine.backends.native.support.attention_cases import NUM_LAYERS, Shape, angles, make_table, run
+from tests.engine.backends.native.support.attention_cases import (
+    NUM_LAYERS,
+    Shape,
+    angles,
+    as_in_pages,
+    make_table,
+    run,
+)
 from tests.engine.backends.native.support.steps import Step, make_step
 
 KINDS = ("float32", "bfloat16", "int8")
@@ -97,11 +104,13 @@ class Indexed:
 
 
 def text_of(table: np.ndarray, kv: KVPages, num_tokens: int) -> np.ndarray:
-    """The vectors of a text as they lie in its pages, float64[num_tokens, head_dim]."""
+    """The vectors of a text in its pages, float64[num_tokens, head_dim]."""
     positions = np.arange(num_tokens)
     at = 1, table[positions // kv.page_size], 0, 0, positions % kv.page_size
     vectors = kv.data[at].astype(np.float64)
-    return vectors if kv.scales is None else vectors * kv.scales[at][:, None]
+    if kv.scales is None:
+        return vectors
+    return as_in_pages(vectors * kv.scales[at][:, None], replace(INDEXED, kind="int8"))  # which undoes itself
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,6 +8,7 @@
 
 #include "isa/isa.h"
 #include "runtime/scratch.h"
+#include "vectors/hadamard.h"
 
 namespace eagre {
 namespace {
@@ -37,8 +38,12 @@ void read_key(const Pages& pages, int64_t vector, int64_t size, float* to) {
       std::memcpy(to + i * kLanes, &bits, sizeof bits);
     }
   } else {
-    const int8_t* from = static_cast<const int8_t*>(pages.data) + at;
-    for (int64_t i = 0; i < size; ++i) to[i * kLanes] = static_cast<float>(from[i]) * pages.scales[vector];
+    const int64_t d = pages.head_dim;
+    const int8_t* from = static_cast<const int8_t*>(pages.data) + vector * d;
+    alignas(64) float whole[kLargestHead];
+    for (int64_t i = 0; i < d; ++i) whole[i] = static_cast<float>(from[i]) * pages.scales[vector];
+    hadamard(whole, d, whole);  // which undoes itself
+    for (int64_t i = 0; i < size; ++i) to[i * kLanes] = whole[d - size + i];
   }
 }
 
