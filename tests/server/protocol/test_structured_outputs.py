@@ -143,6 +143,9 @@ BAD: list[tuple[dict[str, Any], str, str, list[str]]] = [
     ({"json_schema": {"type": "hiccup"}}, "json_schema", "invalid_value", ["hiccup"]),
     ({"grammar": "root ::= this is (not valid"}, "grammar", "invalid_value", ["the grammar"]),
     ({"grammar": 5}, "grammar", "invalid_value", ["a string"]),
+    ({"regex": "(a"}, "regex", "invalid_value", ["regex"]),
+    ({"ebnf": "root ::= this is (not valid"}, "ebnf", "invalid_value", ["grammar"]),
+    ({"regex": "a", "ebnf": 'root ::= "x"'}, "ebnf", "invalid_value", ["regex and ebnf"]),
 ]
 
 
@@ -183,6 +186,8 @@ async def test_a_schema_nested_too_deeply(server: RunningServer) -> None:
         ({"structured_outputs": {"grammar": 'root ::= "x" [0-9]'}}, "x5"),
         ({"json_schema": SCHEMA, "response_format": {"type": "text"}, "grammar": ""}, '{"a":1}'),
         ({"grammar": 'root ::= "x" [0-9]', "json_schema": {}}, "x5"),
+        ({"regex": "a+b"}, "aaab"),
+        ({"ebnf": 'root ::= "x" [0-9]'}, "x5"),
     ],
     ids=lambda value: json.dumps(value)[:50],
 )
