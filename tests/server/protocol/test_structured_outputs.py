@@ -311,7 +311,9 @@ async def test_a_grammar_that_the_machine_has_no_time_for_is_to_be_sent_again(
     server = await start_server(grammar_timeout=0.025)
     status, body = await server.post("/v1/completions", {"prompt": "a", "response_format": JSON_SCHEMA})
     assert (status, body["error"]["code"]) == (429, "queue_full")
-    assert body["error"]["message"] == "response_format: the JSON schema is still being compiled; try again later"
+    told = body["error"]["message"]  # the second where not even the compilation could begin in time
+    own, others = "response_format: the JSON schema is still being compiled", "other grammars are being compiled"
+    assert told in (f"{own}; try again later", f"{others}; try again later")
     gated.gate.set()
 
 
