@@ -1,5 +1,6 @@
 #include "attention/placement.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "isa/attention_isa.h"
@@ -29,7 +30,7 @@ void rotate(const float* x, const float* rotation, int64_t rotary_dim, int64_t h
 template <class Put>
 void for_each_head(const AttentionInput& in, const HeadNorm& norm, int64_t token, int64_t first_head, int64_t num_heads,
                    const Pages& pages, float scale, const Put& put) {
-  const int64_t d = pages.head_dim;
+  const int64_t d = in.head_dim;
   const float* x = in.qkv + (token * (in.num_heads + pages.num_parts * pages.num_heads) + first_head) * d;
   const float* rotation = in.rotations + token * in.rotary_dim;
   const float of_all = norm.is_of_all_heads ? inverse_rms(x, num_heads * d, in.epsilon) : 0.0f;
@@ -42,6 +43,7 @@ void for_each_head(const AttentionInput& in, const HeadNorm& norm, int64_t token
       from = normed;
     }
     rotate(from, rotation, in.rotary_dim, d, scale, rotated);
+    std::fill(rotated + d, rotated + pages.head_dim, 0.0f);
     put(head, rotated);
   }
 }
@@ -108,9 +110,13 @@ void place_token(const AttentionInput& in, const Pages& pages, const StepRow& ro
     write_vector(pages, 0, vector_index(pages, page, 0, head, offset), key);
   });
   if (pages.num_parts == 1) return;
-  const float* values = in.qkv + (token * (in.num_heads + 2 * pages.num_heads) + in.num_heads + pages.num_heads) * d;
-  for (int64_t head = 0; head < pages.num_heads; ++head) {
-    write_vector(pages, 1, vector_index(pages, page, 1, head, offset), values + head * d);
+  const int64_t own = in.head_dim;
+  const float* values = in.qkv + (token * (in.num_heads + 2 * pages.num_heads) + in.num_heads + pages.num_heads) * own;
+  alignas(64) float padded[kLargestHead];
+  std::fill(padded + own, padded + d, 0.0f);
+  for (int64_t head = 0; head < pages.num_heads; ++head, values += own) {
+    if (own < d) std::copy_n(values, own, padded);
+    write_vector(pages, 1, vector_index(pages, page, 1, head, offset), own < d ? padded : values);
   }
 }
 
