@@ -7,6 +7,7 @@
 #include "isa/isa.h"
 #include "pages/key_block.h"
 #include "pages/packed_pages.h"
+#include "vectors/hadamard.h"
 #include "vectors/magnitudes.h"
 #include "vectors/norms.h"
 
@@ -26,7 +27,8 @@ void rotate(const float* x, const float* rotation, int64_t rotary_dim, int64_t h
   for (int64_t i = rotary_dim; i < head_dim; ++i) out[i] = x[i] * scale;
 }
 
-// Norms, rotates and scales the heads of a token, and calls put(head, float32[head_dim]) for each.
+// Norms, rotates and scales the heads of a token, transforms them as those in the pages are, and calls
+// put(head, float32[head_dim]) for each.
 template <class Put>
 void for_each_head(const AttentionInput& in, const HeadNorm& norm, int64_t token, int64_t first_head, int64_t num_heads,
                    const Pages& pages, float scale, const Put& put) {
@@ -44,6 +46,7 @@ void for_each_head(const AttentionInput& in, const HeadNorm& norm, int64_t token
     }
     rotate(from, rotation, in.rotary_dim, d, scale, rotated);
     std::fill(rotated + d, rotated + pages.head_dim, 0.0f);
+    if (is_transformed(pages)) hadamard(rotated, d, rotated);
     put(head, rotated);
   }
 }
@@ -111,12 +114,14 @@ void place_token(const AttentionInput& in, const Pages& pages, const StepRow& ro
   });
   if (pages.num_parts == 1) return;
   const int64_t own = in.head_dim;
-  const float* values = in.qkv + (token * (in.num_heads + 2 * pages.num_heads) + in.num_heads + pages.num_heads) * own;
-  alignas(64) float padded[kLargestHead];
-  std::fill(padded + own, padded + d, 0.0f);
-  for (int64_t head = 0; head < pages.num_heads; ++head, values += own) {
-    if (own < d) std::copy_n(values, own, padded);
-    write_vector(pages, 1, vector_index(pages, page, 1, head, offset), own < d ? padded : values);
+  const float* value = in.qkv + (token * (in.num_heads + 2 * pages.num_heads) + in.num_heads + pages.num_heads) * own;
+  alignas(64) float made[kLargestHead];
+  std::fill(made + own, made + d, 0.0f);
+  for (int64_t head = 0; head < pages.num_heads; ++head, value += own) {
+    if (own < d) std::copy_n(value, own, made);
+    if (is_transformed(pages)) hadamard(value, d, made);
+    const bool is_made = own < d || is_transformed(pages);
+    write_vector(pages, 1, vector_index(pages, page, 1, head, offset), is_made ? made : value);
   }
 }
 

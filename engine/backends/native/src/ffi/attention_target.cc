@@ -107,8 +107,8 @@ ffi::Error read_place(const S32& places, const S32& page_table, int64_t layer, i
 }
 
 ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm, F32 k_norm, S32 rows, S32 page_table,
-                     S32 layer, ffi::AnyBuffer data, ffi::AnyBuffer scales, F32 sinks, S32 last_seen, S32 first_seen, S32 places,
-                     F32Result y, ffi::Result<ffi::AnyBuffer> data_out, ffi::Result<ffi::AnyBuffer> scales_out,
+                     S32 layer, ffi::AnyBuffer data, ffi::AnyBuffer scales, F32 sinks, S32 last_seen, S32 first_seen,
+                     S32 places, F32Result y, ffi::Result<ffi::AnyBuffer> data_out, ffi::Result<ffi::AnyBuffer> scales_out,
                      int64_t num_tiles, int64_t num_groups, double scale, float softcap, float epsilon, bool is_causal) {
   if (data.untyped_data() != data_out->untyped_data() || scales.untyped_data() != scales_out->untyped_data()) {
     return invalid("the pages must be updated in place");
@@ -122,9 +122,10 @@ ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm
   const auto y_shape = y->dimensions(), qkv_shape = qkv.dimensions(), table_shape = page_table.dimensions();
   if (y_shape.size() != 2 || qkv_shape.size() != 2) return invalid("y has another shape");
   in.head_dim = (qkv_shape[1] - y_shape[1]) / (pages.num_parts * pages.num_heads);
-  // Norms and sinks are of heads that are as wide as those in the pages.
-  const bool is_narrow = q_norm.element_count() + k_norm.element_count() + sinks.element_count() == 0;
-  if (in.head_dim <= 0 || in.head_dim > pages.head_dim || (in.head_dim < pages.head_dim && !is_narrow)) {
+  // Norms, sinks and what int8 pages hold are of heads that are as wide as those in the pages.
+  const bool may_be_narrow = q_norm.element_count() + k_norm.element_count() + sinks.element_count() == 0 &&
+                             pages.type != PageType::kInt8;
+  if (in.head_dim <= 0 || in.head_dim > pages.head_dim || (in.head_dim < pages.head_dim && !may_be_narrow)) {
     return invalid("qkv has another shape");
   }
   if (y_shape[1] % in.head_dim != 0) return invalid("y has another shape");
