@@ -24,7 +24,7 @@ def attention(
     rows: Array, page_table: Array, layer: Array, kv: KVPages, *,
     num_heads: int, num_tiles: int, scale: float, softcap: float = 0.0, epsilon: float, is_causal: bool = True,
     sinks: Array = _NOTHING, slopes: Array = _NOTHING, rounds_biases: bool = False, last_seen: Array | None = None,
-    groups: PageGroups | None = None, index: TokenIndex | None = None,
+    first_seen: Array | None = None, groups: PageGroups | None = None, index: TokenIndex | None = None,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """Norms and rotates queries and keys, writes keys and values into their pages, and attends.
 
@@ -33,6 +33,7 @@ def attention(
 
     Args:
         qkv: float32[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], or where keys are values, 1 instead of 2.
+            Heads may be narrower than those of pages of floats, where neither norms nor sinks are.
         rows: int32[num_rows, columns] of a step, whose first two columns are a row's start and its number of tokens.
         is_causal: whether a token sees those before it alone; else tiles see their whole text, up to the column END.
         page_table: int32[num_rows, max_pages].
@@ -41,6 +42,7 @@ def attention(
         rounds_biases: whether keys add slope times position instead, rounded to bfloat16 and scaled as the scores are.
         last_seen: int32[num_tokens], the last position that each token of a tile sees, which never falls within the
             rows of a sequence; None: its own.
+        first_seen: likewise the first position, where windows are 0; None: the first one of all.
         index: what picks the tokens that queries see; where keys are values, which have one head.
         groups: of layers with pages of their own; of each row, the page table has theirs side by side. None: one.
 
@@ -62,12 +64,13 @@ def attention(
     if slopes.size and slopes.shape != (num_heads,):
         raise ValueError(f"slopes have the shape {slopes.shape}; it is ({num_heads},) or empty")
     scales = jnp.zeros(0, jnp.float32) if kv.scales is None else kv.scales
-    out = jax.ShapeDtypeStruct((qkv.shape[0], num_heads * head_dim), jnp.float32)
+    own_dim = qkv.shape[1] // (num_heads + kv.num_parts * num_kv_heads)
+    out = jax.ShapeDtypeStruct((qkv.shape[0], num_heads * own_dim), jnp.float32)
     pages = jax.ShapeDtypeStruct(kv.data.shape, kv.data.dtype), jax.ShapeDtypeStruct(scales.shape, scales.dtype)
     call = jax.ffi.ffi_call(target("attention"), (out, *pages), input_output_aliases={9: 1, 10: 2})
     attended, data, scales = call(
         qkv, rotations, tables, windows, q_norm, k_norm, rows, page_table, layer, kv.data, scales,
-        sinks, _OWN if last_seen is None else last_seen, places,
+        sinks, _OWN if last_seen is None else last_seen, _OWN if first_seen is None else first_seen, places,
         slopes.astype(jnp.bfloat16).astype(np.float32) if rounds_biases else slopes,
         _NOTHING if index is None else index.queries.reshape(len(index.queries), -1).astype(jnp.float32),
         _NOTHING if index is None else index.weights,
