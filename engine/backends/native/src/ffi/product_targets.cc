@@ -127,7 +127,7 @@ ffi::Error norm_product(F32 x, S32 rows, S32 layer, F32 norm, F32 norm_bias, U8 
                         int64_t num_inputs, int64_t norm_kind, float epsilon, int64_t activation, bool is_gated,
                         ffi::Span<const int64_t> ends) {
   ProductCall call{x, {blocks, places, tiles, num_inputs}, bias, layer.typed_data()[0]};
-  if (activation < 0 || activation > static_cast<int64_t>(Finish::kReluSquared)) return invalid("unknown activation");
+  if (activation < 0 || activation > static_cast<int64_t>(Finish::kQuickGelu)) return invalid("unknown activation");
   call.finish = static_cast<Finish>(activation);
   call.is_gated = is_gated;
   if (ffi::Error error = read_norm(x, call.layer, norm, norm_bias, norm_kind, epsilon, call.norm); error.failure()) {
