@@ -82,6 +82,7 @@ export class Sidebar {
       this.#deps.toast.show(words.engine.loadFailed);
       return;
     }
+    this.#deps.toast.hide(); // what it offers to take back may be taken back here
     await part.showBin(await this.#library, () => {
       this.#showBinButton();
       this.update();

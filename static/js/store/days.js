@@ -23,7 +23,7 @@ export function byDay(summaries, now = new Date()) {
 export function momentOf(time, now = new Date()) {
   const date = new Date(time);
   return date.toDateString() === now.toDateString()
-    ? date.toLocaleTimeString(words.common.locale, { hour: "2-digit", minute: "2-digit" })
+    ? date.toLocaleTimeString(words.common.locale, { timeStyle: "short" })
     : date.toLocaleDateString(words.common.locale, { day: "numeric", month: "short", year: "numeric" });
 }
 
