@@ -17,7 +17,8 @@ def with_adapter_bytes(alone: ModelFootprint, opened: OpenModel, config: EngineC
     """The footprint of a model with the memory that is reserved for adapters, if there is any."""
     if config.adapters is None:
         return alone
-    precision, weights = Precision.of_engine(config), choose_backends(config, opened.config).weights
+    precision = Precision.of_engine(config)
+    weights = choose_backends(config, opened.config, opened.model.encoder_inputs).weights
     sizes = [len(t.layers) * (len(t.parts) * t.num_inputs + t.ends[-1]) for t in targets_of(opened.model)]
     numbers = config.adapters.num_slots * padded_rank(config.adapters.max_rank) * sum(sizes)
     num_bytes = numbers * jnp.dtype(weights.pair_dtype(precision)).itemsize

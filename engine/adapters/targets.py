@@ -56,6 +56,7 @@ def targets_of(model: Model) -> tuple[AdapterTarget, ...]:
         and leaf.is_per_layer
         and not leaf.num_experts
         and not leaf.is_exact
+        and not leaf.is_of_pictures
         and all(size % _GRAIN == 0 for part in leaf.parts for size in part.shape)
     )
 

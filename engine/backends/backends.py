@@ -1,5 +1,7 @@
 """Chooses the backends of an engine, once at its start, from its configuration and its model's sizes."""
 
+from collections.abc import Mapping
+
 from engine.backends.base.backend import Backend, Backends, BackendUnavailable
 from engine.backends.base.model_config import ModelConfig
 from engine.backends.native.backend import BACKEND as NATIVE
@@ -14,15 +16,25 @@ if tuple(backend.name for backend in BACKENDS) != BACKEND_NAMES:
     )
 
 
-def choose_backends(config: EngineConfig, model: ModelConfig) -> Backends:
-    """The configured backends, and for "auto" the first that supports the model; raises ValueError."""
+def choose_backends(
+    config: EngineConfig, model: ModelConfig, encoder_inputs: Mapping[str, int] | None = None
+) -> Backends:
+    """The configured backends, and for "auto" the first that supports the model; raises ValueError.
+
+    Args:
+        encoder_inputs: of the products of its encoder of pictures, by name; None: it has no such encoder.
+    """
     details, of_products, of_attention = list[str](), dict[str, str | None](), dict[str, str | None]()
     for backend in BACKENDS:
         try:
             described, missing = backend.load(), None
         except BackendUnavailable as error:
             described = missing = str(error)
-        of_products[backend.name] = missing or backend.products_unsupported_reason(model)
+        of_products[backend.name] = (
+            missing
+            or backend.products_unsupported_reason(model)
+            or backend.encoder_unsupported_reason(encoder_inputs or {})
+        )
         of_attention[backend.name] = missing or backend.attention_unsupported_reason(model)
         details.append(described)
         if missing is None:
@@ -31,6 +43,7 @@ def choose_backends(config: EngineConfig, model: ModelConfig) -> Backends:
         for_products=_resolve("matmul_backend", config.matmul_backend, of_products),
         for_attention=_resolve("attention_backend", config.attention_backend, of_attention),
         detail="; ".join(filter(None, details)),
+        is_exact=config.dtype == "float32",
     )
     if config.quantize is not None and not backends.weights.can_quantise:
         able = " or ".join(backend.name for backend in BACKENDS if backend.weights.can_quantise)

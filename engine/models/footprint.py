@@ -19,7 +19,7 @@ from engine.weights.loader import bytes_in_memory
 def footprint(opened: OpenModel, config: EngineConfig) -> ModelFootprint:
     """The memory that an engine of this configuration would take for the model; raises ModelError or ValueError."""
     sizes, tensors = opened.config, opened.tensors
-    backends = choose_backends(config, sizes)
+    backends = choose_backends(config, sizes, opened.model.encoder_inputs)
     page_size = config.page_size or PAGE_SIZE_BY_BACKEND.get(jax.default_backend(), 16)
     page = sizes.kv_layout(1, page_size, kv_dtype(config, backends))
     max_model_len = min(config.max_model_len or sizes.context_length, sizes.context_length)

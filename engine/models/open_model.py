@@ -180,7 +180,7 @@ def _check_shapes(path: Path, tensors: LeafTensors) -> None:
     for leaf in tensors.leaves:
         for layer in tensors.of(leaf):
             for part, tensor in zip(leaf.parts, layer, strict=True):
-                if tensor.shape != part.shape:
+                if tensor.shape != (part.padded_shape or part.shape):
                     raise ModelError(f"{path}: {tensor.name} has shape {tensor.shape}, expected {part.shape}")
 
 

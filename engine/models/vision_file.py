@@ -84,7 +84,8 @@ class VisionFile:
         if QKV in name and name.format(layer=0) not in self.mmproj.tensors:
             shape = (part.shape[0] // 3, *part.shape[1:])
             return tuple(Part(shape, {"gguf": Stored(name.replace(QKV, f"attn_{kind}"))}) for kind in "qkv")
-        return (Part(part.shape, {"gguf": Stored(name, self.family.transform(name, part, self.encoder))}),)
+        stored = Stored(name, self.family.transform(name, part, self.encoder))
+        return (dataclasses.replace(part, stored={"gguf": stored}),)
 
     def _renamed(self, name: str) -> str:
         name, names = name.removeprefix(self.family.prefix), self.family.names

@@ -129,7 +129,9 @@ class Devices(NamedTuple):
 def choose_devices(config: EngineConfig, model: Model) -> Devices:
     """The devices of a model by the configuration; raises ValueError."""
     if config.tensor_parallel == 1:
-        return Devices(choose_backends(config, model.config), lambda params: Placement(), PairPlacement())
+        return Devices(
+            choose_backends(config, model.config, model.encoder_inputs), lambda params: Placement(), PairPlacement()
+        )
     refuse_unsplittable(model, config.tensor_parallel)
     mesh = open_mesh(config.tensor_parallel, config.num_hosts)
     return Devices(backends_on(mesh, config), partial(OverMesh, mesh), SplitPlacement(mesh))

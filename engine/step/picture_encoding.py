@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cache.storage import KVLayout, KVPages
+from engine.backends.base.backend import Backends
 from engine.interface.types import PictureInput
 from engine.models.encoders.vision_encoder import END_BASE, VisionEncoder
 from engine.schedule.picture_cache import EncodeJob, PictureCache
@@ -26,13 +27,16 @@ MAX_PICTURE_POSITIONS_KEPT = 8192
 BEGIN, LAYER, END = "encode begin", "encode layer", "encode end"  # keys of its programs
 
 
-def store(params: Params, kv: KVPages, x: jax.Array, positions: jax.Array, *, encoder: VisionEncoder) -> KVPages:
+def store(
+    params: Params, kv: KVPages, x: jax.Array, grid: jax.Array, positions: jax.Array, *,
+    encoder: VisionEncoder, backends: Backends,
+) -> KVPages:  # fmt: skip
     """Ends the encoder's work, and writes the embeddings to `kv`, which is donated.
 
     `positions` are int32[bucket], beyond the last one where the picture has no token.
     """
     assert kv.pictures is not None
-    embeddings = encoder.end(params, x)
+    embeddings = encoder.run_end(params, x, grid, backends=backends)
     if encoder.stores_ends:
         num_tokens = jnp.sum(positions < len(kv.pictures))
         num_behind = jnp.maximum(num_tokens - 1 - jnp.arange(len(positions)), 0)
@@ -43,19 +47,20 @@ def store(params: Params, kv: KVPages, x: jax.Array, positions: jax.Array, *, en
 
 
 def lowerings(
-    params: Params, kv: KVPages, encoder: VisionEncoder, max_model_len: int
+    params: Params, kv: KVPages, encoder: VisionEncoder, max_model_len: int, backends: Backends
 ) -> dict[Hashable, Callable[[], jax.stages.Lowered]]:  # fmt: skip
     """What lowers the three programs of an encoder for each bucket, from abstract arrays."""
     index, grid = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((2,), jnp.int32)
-    finish = jax.jit(partial(store, encoder=encoder), donate_argnums=1)
+    layer = jax.jit(partial(encoder.run_layer, backends=backends), donate_argnums=1)
+    finish = jax.jit(partial(store, encoder=encoder, backends=backends), donate_argnums=1)
     programs: dict[Hashable, Callable[[], jax.stages.Lowered]] = {}
     for bucket in encoder.buckets(max_model_len):
         pixels = jax.ShapeDtypeStruct(encoder.pixels_shape(bucket), jnp.uint8)
         x = jax.ShapeDtypeStruct(encoder.inner_shape(bucket), jnp.float32)
         positions = jax.ShapeDtypeStruct((bucket,), jnp.int32)
         programs[BEGIN, bucket] = partial(jax.jit(encoder.begin).lower, params, pixels, grid)
-        programs[LAYER, bucket] = partial(jax.jit(encoder.layer).lower, params, x, grid, index)
-        programs[END, bucket] = partial(finish.lower, params, kv, x, positions)
+        programs[LAYER, bucket] = partial(layer.lower, params, x, grid, index)
+        programs[END, bucket] = partial(finish.lower, params, kv, x, grid, positions)
     return programs
 
 
@@ -104,7 +109,7 @@ class PictureEncoding:
             return True
         beyond = np.full(self._bucket - len(job.positions), np.iinfo(np.int32).max, np.int32)
         positions = np.concatenate([job.positions, beyond])
-        self._arrays.kv = self._compiled[END, self._bucket](params, self._arrays.kv, self._inner, positions)
+        self._arrays.kv = self._compiled[END, self._bucket](params, self._arrays.kv, self._inner, self._grid, positions)
         self._job = self._inner = None
         self.num_runs += 1
         self.cache.encoded(job)

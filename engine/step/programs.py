@@ -126,7 +126,7 @@ class StepPrograms:
             lowerings["write page"] = self._lower_write_page
         if self._model.encoder is not None:
             abstract = self._abstract(self._arrays.params), self._abstract(self._arrays.kv)
-            lowerings |= picture_encoding.lowerings(*abstract, self._model.encoder, self._max_model_len)
+            lowerings |= picture_encoding.lowerings(*abstract, self._model.encoder, self._max_model_len, self._backends)
         # Those of an earlier start are loaded in this order, and a request may come at once.
         return {key: lowerings[key] for key in (*self._first_needed(), *lowerings)}
 

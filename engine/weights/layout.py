@@ -40,6 +40,9 @@ class Precision:
         return cls(config.dtype, config.quantize)
 
 
+EXACT = Precision("float32", None)
+
+
 class WeightsLayout(Protocol):
     """Makes the leaves that one backend reads. Every tensor is read once, by several threads."""
 
@@ -52,6 +55,9 @@ class WeightsLayout(Protocol):
 
     def vector_dtype(self, precision: Precision) -> str:
         """The type of norms and biases."""
+
+    def picture_precision(self, precision: Precision) -> Precision:
+        """That of the products of an encoder of pictures."""
 
     def pair_dtype(self, precision: Precision) -> str:
         """The type of the pairs of adapters."""

@@ -50,6 +50,7 @@ class Part:
 
     shape: tuple[int, ...]  # row-major; a matrix is [outputs, inputs]
     stored: Mapping[str, Stored]  # by the file's format
+    padded_shape: tuple[int, ...] | None = None  # with zeros behind each axis; None: as it is
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Leaf:
     is_per_layer: bool = True  # stacked over all layers; else there is one
     layers: tuple[int, ...] | None = None  # that have it, if not all
     is_exact: bool = False  # kept in float32, as a router's: rounding would change the chosen experts
+    is_of_pictures: bool = False  # of their encoder, in a precision that the layout chooses
     num_experts: int = 0  # above 0, expert i of a layer is at index layer * num_experts + i of the stack
 
     def renamed(self, file_format: str, new_name: Callable[[str], str]) -> Leaf:

@@ -13,11 +13,9 @@ import jax.numpy as jnp
 
 from engine.interface.errors import ModelError
 from engine.interface.types import Progress
-from engine.weights.layout import Count, LayerTensors, Matrix, Params, Precision, WeightsLayout
+from engine.weights.layout import EXACT, Count, LayerTensors, Matrix, Params, Precision, WeightsLayout
 from engine.weights.leaf import Leaf, LeafKind, Part, Stored
-from engine.weights.tensors import ModelTensor, TensorFile, rows
-
-EXACT = Precision("float32", None)
+from engine.weights.tensors import ModelTensor, Padded, TensorFile, rows
 
 
 class Weights(NamedTuple):
@@ -86,7 +84,10 @@ class LeafTensors:
                 tensor = stored.expert(expert)
             else:
                 tensor = rows(expert * joined[0], (expert + 1) * joined[0], expected[0])(stored)
-        return tensor if way.transform is None else way.transform(tensor)
+        tensor = tensor if way.transform is None else way.transform(tensor)
+        if part.padded_shape is None or tensor.shape != part.shape:  # a check of shapes reports another one
+            return tensor
+        return tensor if part.padded_shape == part.shape else Padded(tensor, part.padded_shape)
 
 
 def bytes_in_memory(
@@ -105,7 +106,7 @@ def bytes_in_memory(
         if leaf.kind is LeafKind.VECTOR:
             total += vector_bytes * sum(math.prod(tensor.shape) for joined in layers for tensor in joined)
         else:
-            of_leaf = EXACT if leaf.is_exact else precision
+            of_leaf = _precision(leaf, layout, precision)
             total += layout.num_bytes(leaf, layers, of_leaf)
     return total
 
@@ -128,12 +129,18 @@ def load_weights(tensors: LeafTensors, layout: WeightsLayout, precision: Precisi
     params: Params = {}
     dtypes = set[str]()
     for leaf, layers in found:
-        of_leaf = EXACT if leaf.is_exact else precision
+        of_leaf = _precision(leaf, layout, precision)
         params[leaf.name] = made = _leaf(leaf, layers, layout, of_leaf, count)
-        if leaf.kind is not LeafKind.VECTOR and not leaf.is_exact:
+        if leaf.kind is not LeafKind.VECTOR and not leaf.is_exact and not leaf.is_of_pictures:
             dtypes |= layout.dtype_names(made)
-    num_parameters = sum(math.prod(tensor.shape) for tensor in every)
+    num_parameters = sum(math.prod(part.shape) * len(layers) for leaf, layers in found for part in leaf.parts)
     return Weights(params, num_parameters, "+".join(sorted(dtypes)))
+
+
+def _precision(leaf: Leaf, layout: WeightsLayout, precision: Precision) -> Precision:
+    if leaf.is_exact:
+        return EXACT
+    return layout.picture_precision(precision) if leaf.is_of_pictures else precision
 
 
 def _leaf(leaf: Leaf, layers: LayerTensors, layout: WeightsLayout, precision: Precision, count: Count) -> Matrix:

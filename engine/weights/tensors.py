@@ -182,6 +182,29 @@ class AsVector(TensorWrapper):
         return None
 
 
+@dataclass(frozen=True)
+class Padded(TensorWrapper):
+    """A tensor with zeros behind each axis, up to a shape."""
+
+    wanted: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.wanted
+
+    @property
+    def format(self) -> Format:
+        # Rows of integers end with whole groups, which may not be where the zeros begin.
+        return Format.BFLOAT16 if self.stored.format.is_integer else self.stored.format
+
+    def float32(self) -> np.ndarray:
+        missing = [(0, wanted - size) for wanted, size in zip(self.shape, self.stored.shape, strict=True)]
+        return np.pad(self.stored.float32(), missing)
+
+    def encoded(self) -> EncodedRows | None:
+        return None
+
+
 def reshaped(shape: tuple[int, ...]) -> Transform:
     """Gives a tensor axes of one that a file may leave out."""
     return partial(_Reshaped, wanted=shape)

@@ -1,6 +1,6 @@
 """The interface of a backend, and the record of the backends that one engine uses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from engine.backends.base.operands import (
     Picks,
     StateSpace,
 )
+from engine.backends.base.patches import Patches
 from engine.backends.base.token_layout import TokenLayout
 from engine.weights.layout import Matrix, WeightsLayout
 from sampling.sampler import SamplerBackend
@@ -107,6 +108,25 @@ class Attention(Protocol):
         """
 
 
+class PatchAttention(Protocol):
+    """Attention of a picture's patches to each other."""
+
+    def __call__(
+        self, qkv: jax.Array, patches: Patches, *, num_heads: int, scale: float, angles: jax.Array | None,
+        is_exact: bool,
+    ) -> jax.Array:  # fmt: skip
+        """[num_patches, num_heads * size] of queries, keys and values, [num_patches, 3 * num_heads * size].
+
+        Patches that are not real may hold any values, and get any.
+
+        Args:
+            scale: multiplies the scores.
+            angles: float32[num_patches, size / 2], by which the pairs of features i and i + size / 2 of queries and
+                keys are rotated; None: they are not.
+            is_exact: whether nothing is rounded to less than float32.
+        """
+
+
 class Recurrence(Protocol):
     """A gated delta-net over the step's tokens and the states of their sequences."""
 
@@ -168,10 +188,12 @@ class Backend:
     # Why it cannot serve models of such sizes, or None where it can.
     products_unsupported_reason: Callable[[ModelConfig], str | None]
     attention_unsupported_reason: Callable[[ModelConfig], str | None]
+    encoder_unsupported_reason: Callable[[Mapping[str, int]], str | None]  # of the inputs of its products, by name
     weights: WeightsLayout  # as the products read them
     products: Products
     sampler: SamplerBackend
     attention: Attention
+    patch_attention: PatchAttention
     recurrence: Recurrence
     convolution: StateConvolution
     state_space: StateSpaceScan
@@ -184,13 +206,14 @@ class Backend:
 class Backends:
     """The backends of one engine, chosen once at its start.
 
-    The sampler belongs to the backend of the products; recurrent layers to that of attention, which allocates pages and
-    states.
+    The sampler belongs to the backend of the products; recurrent layers and patches of pictures to that of attention,
+    which allocates pages and states.
     """
 
     for_products: Backend
     for_attention: Backend
     detail: str  # which kernels these are, or why there are no better ones; for the log
+    is_exact: bool = False  # whether nothing is rounded to less than float32
 
     @property
     def is_opaque_to_xla(self) -> bool:
@@ -212,6 +235,10 @@ class Backends:
     @property
     def attention(self) -> Attention:
         return self.for_attention.attention
+
+    @property
+    def patch_attention(self) -> PatchAttention:
+        return self.for_attention.patch_attention
 
     @property
     def recurrence(self) -> Recurrence:

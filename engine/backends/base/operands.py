@@ -26,6 +26,7 @@ class Activation(IntEnum):
     GELU_ERF = 3  # their exact function
     RELU = 4
     RELU_SQUARED = 5  # So et al., "Primer", 2021
+    QUICK_GELU = 6  # x * sigmoid(1.702 x), of the same paper as GELU
 
 
 class Clamp(NamedTuple):

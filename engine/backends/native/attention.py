@@ -22,7 +22,8 @@ def attention(
     qkv: Array, rotations: Array, tables: Array, windows: Array, q_norm: Array, k_norm: Array,
     rows: Array, page_table: Array, layer: Array, kv: KVPages, *,
     num_heads: int, num_tiles: int, scale: float, softcap: float = 0.0, epsilon: float, is_causal: bool = True,
-    sinks: Array = _NOTHING, last_seen: Array | None = None, groups: PageGroups | None = None,
+    sinks: Array = _NOTHING, last_seen: Array | None = None, first_seen: Array | None = None,
+    groups: PageGroups | None = None,
 ) -> tuple[jax.Array, KVPages]:  # fmt: skip
     """Norms and rotates queries and keys, writes keys and values into their pages, and attends.
 
@@ -31,12 +32,14 @@ def attention(
 
     Args:
         qkv: float32[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], or where keys are values, 1 instead of 2.
+            Heads may be narrower than those of pages of floats, where neither norms nor sinks are.
         rows: int32[num_rows, columns] of a step, whose first two columns are a row's start and its number of tokens.
         is_causal: whether a token sees those before it alone; else tiles see their whole text, up to the column END.
         page_table: int32[num_rows, max_pages].
         sinks: float32[num_layers, num_heads].
         last_seen: int32[num_tokens], the last position that each token of a tile sees, which never falls within the
             rows of a sequence; None: its own.
+        first_seen: likewise the first position, where windows are 0; None: the first one of all.
         groups: of layers with pages of their own; of each row, the page table has theirs side by side. None: one.
 
     Raises ValueError where a size does not fit: heads have 16, 32, ... 640 features, an even number of them rotated.
@@ -55,12 +58,13 @@ def attention(
     if sinks.size and sinks.shape != (num_layers, num_heads):
         raise ValueError(f"sinks have the shape {sinks.shape}; it is ({num_layers}, {num_heads}) or empty")
     scales = jnp.zeros(0, jnp.float32) if kv.scales is None else kv.scales
-    out = jax.ShapeDtypeStruct((qkv.shape[0], num_heads * head_dim), jnp.float32)
+    own_dim = qkv.shape[1] // (num_heads + kv.num_parts * num_kv_heads)
+    out = jax.ShapeDtypeStruct((qkv.shape[0], num_heads * own_dim), jnp.float32)
     pages = jax.ShapeDtypeStruct(kv.data.shape, kv.data.dtype), jax.ShapeDtypeStruct(scales.shape, scales.dtype)
     call = jax.ffi.ffi_call(target("attention"), (out, *pages), input_output_aliases={9: 1, 10: 2})
     attended, data, scales = call(
         qkv, rotations, tables, windows, q_norm, k_norm, rows, page_table, layer, kv.data, scales,
-        sinks, _OWN if last_seen is None else last_seen, places,
+        sinks, _OWN if last_seen is None else last_seen, _OWN if first_seen is None else first_seen, places,
         num_tiles=num_tiles, num_groups=num_groups, scale=np.float64(scale), softcap=np.float32(softcap),
         epsilon=np.float32(epsilon), is_causal=is_causal,
     )  # fmt: skip

@@ -1,5 +1,7 @@
 """The native backend: the C++ kernels behind the interface of every backend."""
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +25,7 @@ from engine.backends.base.token_layout import TokenLayout
 from engine.backends.native import library, products, recurrence
 from engine.backends.native.attention import HEAD_MULTIPLE, LARGEST_HEAD, attention
 from engine.backends.native.matrices import PackedLayout
+from engine.backends.native.patch_attention import attend_patches
 from engine.backends.native.products import add_experts
 from engine.backends.native.sampler import NATIVE
 from engine.backends.native.state_space import convolution, state_space
@@ -170,15 +173,25 @@ def attention_unsupported_reason(model: ModelConfig) -> str | None:
     )
 
 
+def encoder_unsupported_reason(inputs: Mapping[str, int]) -> str | None:
+    """Why native products do not support an encoder of pictures, or None where they do."""
+    if all(size % GROUP == 0 for size in inputs.values()):
+        return None
+    listed = ", ".join(f"{name} {size}" for name, size in inputs.items())
+    return f"native products take inputs in multiples of {GROUP}; those of the encoder of pictures are {listed}"
+
+
 BACKEND = Backend(
     name="native",
     load=_load,
     products_unsupported_reason=products_unsupported_reason,
     attention_unsupported_reason=attention_unsupported_reason,
+    encoder_unsupported_reason=encoder_unsupported_reason,
     weights=PackedLayout(),
     products=NativeProducts(),
     sampler=NATIVE,
     attention=attend,
+    patch_attention=attend_patches,
     recurrence=gated_delta,
     convolution=convolution,
     state_space=state_space,

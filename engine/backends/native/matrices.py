@@ -11,7 +11,7 @@ from engine.interface.errors import ModelError
 from engine.weights.concurrently import Job, run_all
 from engine.weights.encodings import EncodedRows, Encoding
 from engine.weights.host_memory import large_array
-from engine.weights.layout import Count, LayerTensors, Precision, stacked_arrays
+from engine.weights.layout import EXACT, Count, LayerTensors, Precision, stacked_arrays
 from engine.weights.leaf import Leaf, LeafKind
 from engine.weights.packing import TILE, Format, PackedMatrix, PackingError, Placement, pack_quantised, quantise
 from engine.weights.tensors import ModelTensor
@@ -33,6 +33,10 @@ class PackedLayout:
 
     def vector_dtype(self, precision: Precision) -> str:
         return "float32"
+
+    def picture_precision(self, precision: Precision) -> Precision:
+        # Their products are of so many rows that arithmetic bounds them, which integers of few bits would not spare.
+        return EXACT if precision.dtype == "float32" else Precision("bfloat16", None)
 
     def pair_dtype(self, precision: Precision) -> str:
         # A batch of many adapters reads as much of them as of packed weights, and waits for the memory.

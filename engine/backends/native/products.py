@@ -19,7 +19,7 @@ from engine.weights.packing import ALIGNMENT, Format, PackedMatrix
 Array: TypeAlias = jax.Array | np.ndarray
 
 _NOTHING = np.zeros(0, np.float32)  # in place of biases
-_CLAMPED = 6  # the number of what stands for an activation where there is a clamp; as src/products/finish.h has it
+_CLAMPED = 7  # the number of what stands for an activation where there is a clamp; as src/products/finish.h has it
 _AS_BFLOAT16 = 64  # on top of a format of integers: they are multiplied as bfloat16; as src/ffi/stack.h has it
 
 

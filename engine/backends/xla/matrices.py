@@ -5,7 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from engine.weights.layout import Count, LayerTensors, Matrix, Precision, stacked_arrays
+from engine.weights.layout import EXACT, Count, LayerTensors, Matrix, Precision, stacked_arrays
 from engine.weights.leaf import Leaf
 from engine.weights.tensors import ModelTensor
 
@@ -21,6 +21,9 @@ class ArrayLayout:
 
     def vector_dtype(self, precision: Precision) -> str:
         return "float32" if precision.dtype == "auto" else precision.dtype
+
+    def picture_precision(self, precision: Precision) -> Precision:
+        return EXACT
 
     def pair_dtype(self, precision: Precision) -> str:
         return self.vector_dtype(precision)

@@ -18,6 +18,7 @@ _ACTIVATIONS: Mapping[Activation, Callable[[jax.Array], jax.Array]] = {
     Activation.GELU_ERF: partial(jax.nn.gelu, approximate=False),
     Activation.RELU: jax.nn.relu,
     Activation.RELU_SQUARED: lambda x: jnp.square(jax.nn.relu(x)),
+    Activation.QUICK_GELU: lambda x: x * jax.nn.sigmoid(1.702 * x),
 }
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from engine.models.encoders.layer_products import LayerProducts
 from engine.models.encoders.picture_tensors import prefixes_of
 from engine.models.encoders.siglip import Siglip
 from engine.models.encoders.vision_encoder import VisionEncoder
@@ -67,10 +68,11 @@ class Gemma3Vision(VisionEncoder):
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
         return self.tower.begin(params, pixels)
 
-    def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
-        return self.tower.layer(params, x, index)
+    def layer(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
+        return self.tower.layer(x, products)
 
-    def end(self, params: Params, x: jax.Array) -> jax.Array:
+    def end(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
+        params = products.params
         side = math.isqrt(self.num_tokens)
         size = self.tower.num_patches_a_side // side
         squares = self.tower.end(params, x).reshape(side, size, side, size, -1)

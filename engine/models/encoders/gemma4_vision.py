@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from engine.models.encoders.patch_vision import BLOCK, PREFIX, PatchVision, attend, of_layer, rotated, single_leaf
+from engine.models.encoders.layer_products import PREFIX, LayerProducts, product_leaf, vector_leaf
+from engine.models.encoders.patch_vision import BLOCK, PatchVision, rotated
 from engine.models.encoders.picture_tensors import prefixes_of
 from engine.models.encoders.vision_encoder import MAX_SIZE
 from engine.weights.formats.model_folder import JsonFile
@@ -87,19 +88,29 @@ class Gemma4Vision(PatchVision):
         inner, feeding, heads = self.inner_size, self.intermediate_size, self.num_heads * self.head_dim
         shapes = dict.fromkeys(("q", "k", "v"), (heads, inner))
         shapes |= {"o": (inner, heads), "gate": (feeding, inner), "up": (feeding, inner), "down": (inner, feeding)}
+        layers, of_layer = self.every_layer, f"{self.prefix}{_LAYERS}.{{layer}}."
         return (
             self.single("patch", (inner, 3 * self.patch_size**2), _FIRST),
             self.single("place", (2, self.num_places, inner), "patch_embedder.position_embedding_table"),
             *(
-                self.layered(name, shape, f"{_PRODUCTS[name]}.linear.weight", where=_LAYERS)
+                product_leaf(
+                    name,
+                    shape,
+                    f"{of_layer}{_PRODUCTS[name]}.linear.weight",
+                    layers=layers,
+                    pads_outputs=name in ("gate", "up"),
+                    pads_inputs=name == "down",
+                )
                 for name, shape in shapes.items()
             ),
-            self.layered("q_norm", (self.head_dim,), "self_attn.q_norm.weight", where=_LAYERS),
-            self.layered("k_norm", (self.head_dim,), "self_attn.k_norm.weight", where=_LAYERS),
-            *(self.layered(name, (inner,), f"{name}.weight", where=_LAYERS) for name in _NORMS),
+            *(
+                vector_leaf(f"{kind}_norm", (self.head_dim,), f"{of_layer}self_attn.{kind}_norm.weight", layers=layers)
+                for kind in "qk"
+            ),
+            *(vector_leaf(name, (inner,), f"{of_layer}{name}.weight", layers=layers) for name in _NORMS),
             *((self._bounds_leaf(),) if self.is_clipped else ()),
             *(self.single(name, (inner,), name) for name in _STANDARDS if self.is_standardized),
-            single_leaf("projection", (self.hidden_size, inner), self.projection),
+            vector_leaf("projection", (self.hidden_size, inner), self.projection),
         )
 
     def _bounds_leaf(self) -> Leaf:
@@ -109,7 +120,7 @@ class Gemma4Vision(PatchVision):
             for name in _PRODUCTS.values()
             for bound in _BOUNDS
         )
-        return Leaf(f"{PREFIX}bounds", LeafKind.VECTOR, parts, layers=tuple(range(self.num_layers)), is_exact=True)
+        return Leaf(f"{PREFIX}bounds", LeafKind.VECTOR, parts, layers=self.every_layer, is_exact=True)
 
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
         colours = 2 * (pixels.astype(jnp.float32) / _COLOURS - 0.5)
@@ -120,44 +131,42 @@ class Gemma4Vision(PatchVision):
         made: jax.Array = x + table[0, column] + table[1, row]
         return made
 
-    def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
-        of = of_layer(params, index)
-
+    def layer(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
         def product(inputs: jax.Array, name: str) -> jax.Array:
             if not self.is_clipped:
-                return inputs @ of(name)
+                return products.product(inputs, name)
             first = len(_BOUNDS) * list(_PRODUCTS).index(name)
-            low, high, least, most = of("bounds")[first : first + len(_BOUNDS)]
-            return jnp.clip(jnp.clip(inputs, low, high) @ of(name), least, most)
+            low, high, least, most = products.of("bounds")[first : first + len(_BOUNDS)]
+            return jnp.clip(products.product(jnp.clip(inputs, low, high), name), least, most)
 
         def norm(values: jax.Array, name: str) -> jax.Array:
-            return _rms_norm(values, self.epsilon) * of(name)
+            return _rms_norm(values, self.epsilon) * products.of(name)
 
-        attended = product(self._attended(norm(x, "input_layernorm"), grid, product, norm), "o")
+        heads = [product(norm(x, "input_layernorm"), name) for name in "qkv"]
+        attended = product(self._attended(heads, grid, products), "o")
         x = x + norm(attended, "post_attention_layernorm")
         inputs = norm(x, "pre_feedforward_layernorm")
         mixed = jax.nn.gelu(product(inputs, "gate"), approximate=True) * product(inputs, "up")
         return x + norm(product(mixed, "down"), "post_feedforward_layernorm")
 
-    def _attended(
-        self, inputs: jax.Array, grid: jax.Array, product: Callable[[jax.Array, str], jax.Array],
-        norm: Callable[[jax.Array, str], jax.Array],
-    ) -> jax.Array:  # fmt: skip
+    def _attended(self, joined: list[jax.Array], grid: jax.Array, products: LayerProducts) -> jax.Array:
         """What the product behind attention reads; half of a head is rotated by columns, the other half by rows."""
-        q, k, v = (product(inputs, name).reshape(len(inputs), self.num_heads, self.head_dim) for name in "qkv")
-        row, column = self.places(len(inputs), grid)
+        q, k, v = (each.reshape(len(each), self.num_heads, self.head_dim) for each in joined)
+        row, column = self.places(len(q), grid)
         half = self.head_dim // 2
         inverse = 1.0 / _THETA ** (np.arange(0, half, 2, dtype=np.float32) / half)
         angles = [(each[:, None].astype(jnp.float32) * inverse)[:, None] for each in (column, row)]
 
-        def turned(heads: jax.Array) -> jax.Array:
-            halves = jnp.split(heads, 2, axis=-1)
+        def turned(heads: jax.Array, kind: str) -> jax.Array:
+            normed = _rms_norm(heads, self.epsilon) * products.of(f"{kind}_norm")
+            halves = jnp.split(normed, 2, axis=-1)
             return jnp.concatenate([rotated(*each) for each in zip(halves, angles, strict=True)], axis=-1)
 
-        is_real = row < grid[0] * self.merge_size
-        return attend(turned(norm(q, "q_norm")), turned(norm(k, "k_norm")), _rms_norm(v, self.epsilon), is_real)
+        qkv = jnp.stack([turned(q, "q"), turned(k, "k"), _rms_norm(v, self.epsilon)], axis=1)
+        return products.attend(qkv.reshape(len(q), -1), self.num_heads, scale=1.0)
 
-    def end(self, params: Params, x: jax.Array) -> jax.Array:
+    def end(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
+        params = products.params
         means = jnp.mean(x.reshape(-1, self.merge_size**2, self.inner_size), axis=1) * self.inner_size**0.5
         if self.is_standardized:
             means = (means - params[f"{PREFIX}std_bias"][0]) * params[f"{PREFIX}std_scale"][0]

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from engine.models.encoders.layer_products import LayerProducts
 from engine.models.encoders.picture_tensors import prefixes_of
 from engine.models.encoders.siglip import Siglip
 from engine.models.encoders.vision_encoder import VisionEncoder
@@ -59,10 +60,11 @@ class Idefics3Vision(VisionEncoder):
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
         return self.tower.begin(params, pixels)
 
-    def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
-        return self.tower.layer(params, x, index)
+    def layer(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
+        return self.tower.layer(x, products)
 
-    def end(self, params: Params, x: jax.Array) -> jax.Array:
+    def end(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
+        params = products.params
         factor = self.scale_factor
         size = self.tower.num_patches_a_side // factor
         squares = self.tower.end(params, x).reshape(size, factor, size, factor, -1)

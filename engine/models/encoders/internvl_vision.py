@@ -12,20 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from engine.interface.types import IMAGENET_MEAN, IMAGENET_STD
-from engine.models.encoders.patch_vision import (
-    PREFIX,
-    attend,
-    of_layer,
-    rms_norm,
-    single_leaf,
-    single_leaves,
-)
+from engine.models.encoders.layer_products import PREFIX, LayerProducts, biased_leaves, norm_leaves, vector_leaf
+from engine.models.encoders.patch_vision import rms_norm
 from engine.models.encoders.picture_tensors import prefixes_of
-from engine.models.encoders.siglip import ACTIVATIONS, layer_norm, read_activation
+from engine.models.encoders.siglip import ACTIVATIONS, activated, layer_norm, read_activation
 from engine.models.encoders.vision_encoder import MAX_SIZE, VisionEncoder
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
-from engine.weights.leaf import Leaf, LeafKind, Part, Stored
+from engine.weights.leaf import Leaf
 
 _FIRST = "embeddings.cls_token"  # the first tensor of the tower
 _PROJECTOR = "multi_modal_projector."
@@ -113,26 +107,33 @@ class InternVLVision(VisionEncoder):
         inner, feeding, hidden, patch = self.inner_size, self.intermediate_size, self.hidden_size, self.patch_size
         merged, places = inner * self.scale_factor**2, (1, 1 + self.num_patches_a_side**2, inner)
         embeddings, projector = f"{self.tower_prefix}embeddings.", self.projector_prefix
-        kinds = tuple(f"attention.{kind}_proj" for kind in "qkv")
-        has_norm_bias = not self.has_rms_norms
-        query_key_norms = [self._layered(f"{kind}_norm", (inner,), f"attention.{kind}_norm.weight") for kind in "qk"]
+        layers, of_layer = tuple(range(self.num_layers)), f"{self.tower_prefix}encoder.layer.{{layer}}."
+        kinds = [f"{of_layer}attention.{kind}_proj" for kind in "qkv"]
+        of_products = (
+            *biased_leaves("qkv", (inner, inner), *kinds, layers=layers)[: 2 if self.has_qkv_bias else 1],
+            *biased_leaves("out", (inner, inner), f"{of_layer}attention.projection_layer", layers=layers),
+            *biased_leaves("up", (feeding, inner), f"{of_layer}mlp.fc1", layers=layers, pads_outputs=True),
+            *biased_leaves("down", (inner, feeding), f"{of_layer}mlp.fc2", layers=layers, pads_inputs=True),
+        )
+        num_kept = 1 if self.has_rms_norms else 2
+        query_key_norms = [
+            vector_leaf(f"{kind}_norm", (inner,), f"{of_layer}attention.{kind}_norm.weight", layers=layers)
+            for kind in "qk"
+        ]
         return (
-            single_leaf("class", (1, 1, inner), f"{embeddings}cls_token"),
-            *single_leaves("patch", (inner, 3, patch, patch), f"{embeddings}patch_embeddings.projection"),
-            *([single_leaf("position", places, f"{embeddings}position_embeddings")] if self.has_position else []),
-            *self._with_bias("norm1", (inner,), "layernorm_before", has_bias=has_norm_bias),
-            *self._with_bias("qkv", (inner, inner), *kinds, has_bias=self.has_qkv_bias),
+            vector_leaf("class", (1, 1, inner), f"{embeddings}cls_token"),
+            *_pair("patch", (inner, 3, patch, patch), f"{embeddings}patch_embeddings.projection"),
+            *([vector_leaf("position", places, f"{embeddings}position_embeddings")] if self.has_position else []),
+            *norm_leaves("norm1", inner, f"{of_layer}layernorm_before", layers)[:num_kept],
+            *norm_leaves("norm2", inner, f"{of_layer}layernorm_after", layers)[:num_kept],
             *(query_key_norms if self.has_query_key_norm else ()),
-            *self._with_bias("out", (inner, inner), "attention.projection_layer"),
-            self._layered("scale1", (inner,), "lambda_1"),
-            *self._with_bias("norm2", (inner,), "layernorm_after", has_bias=has_norm_bias),
-            *self._with_bias("up", (feeding, inner), "mlp.fc1"),
-            *self._with_bias("down", (inner, feeding), "mlp.fc2"),
-            self._layered("scale2", (inner,), "lambda_2"),
-            *(single_leaves("last_norm", (inner,), f"{self.tower_prefix}layernorm") if self.has_last_norm else ()),
-            *single_leaves("projector_norm", (merged,), f"{projector}layer_norm"),
-            *single_leaves("projection1", (hidden, merged), f"{projector}linear_1"),
-            *single_leaves("projection2", (hidden, hidden), f"{projector}linear_2"),
+            *of_products,
+            vector_leaf("scale1", (inner,), f"{of_layer}lambda_1", layers=layers),
+            vector_leaf("scale2", (inner,), f"{of_layer}lambda_2", layers=layers),
+            *(norm_leaves("last_norm", inner, f"{self.tower_prefix}layernorm") if self.has_last_norm else ()),
+            *norm_leaves("projector_norm", merged, f"{projector}layer_norm"),
+            *_pair("projection1", (hidden, merged), f"{projector}linear_1"),
+            *_pair("projection2", (hidden, hidden), f"{projector}linear_2"),
         )
 
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
@@ -146,50 +147,34 @@ class InternVLVision(VisionEncoder):
         x = jnp.concatenate([params[f"{PREFIX}class"][0].reshape(1, -1), embedded])
         return x + params[f"{PREFIX}position"][0][:, :, 0].T if self.has_position else x
 
-    def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
-        of = of_layer(params, index)
-
-        def norm(x: jax.Array, name: str) -> jax.Array:
-            if self.has_rms_norms:
-                return rms_norm(x, of(name), self.epsilon)
-            return layer_norm(x, of(name), of(f"{name}_bias"), self.epsilon)
-
-        qkv = norm(x, "norm1") @ of("qkv")
-        q, k, v = jnp.split(qkv + of("qkv_bias") if self.has_qkv_bias else qkv, 3, axis=-1)
+    def layer(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
+        qkv = products.product(x, "qkv", products.norm("norm1", self.epsilon))
         if self.has_query_key_norm:
-            q, k = (rms_norm(each, of(name), _QUERY_KEY_EPSILON) for each, name in ((q, "q_norm"), (k, "k_norm")))
-        q, k, v = (each.reshape(len(x), self.num_heads, -1) for each in (q, k, v))
-        attended = attend(q * q.shape[-1] ** -0.5, k, v)
-        x = x + of("scale1") * (attended @ of("out") + of("out_bias"))
-        inner = ACTIVATIONS[self.activation](norm(x, "norm2") @ of("up") + of("up_bias"))
-        return x + of("scale2") * (inner @ of("down") + of("down_bias"))
+            q, k, v = jnp.split(qkv, 3, axis=-1)
+            q, k = (
+                rms_norm(each, products.of(f"{name}_norm"), _QUERY_KEY_EPSILON) for each, name in ((q, "q"), (k, "k"))
+            )
+            qkv = jnp.concatenate([q, k, v], axis=-1)
+        x = x + products.of("scale1") * products.product(products.attend(qkv, self.num_heads), "out")
+        inner = products.product(x, "up", products.norm("norm2", self.epsilon), ACTIVATIONS[self.activation])
+        return x + products.of("scale2") * products.product(inner, "down")
 
-    def end(self, params: Params, x: jax.Array) -> jax.Array:
-        def of(name: str) -> jax.Array:
-            leaf: jax.Array = params[PREFIX + name][0]
-            return leaf
+    def end(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
+        of = products.of
 
         if self.has_last_norm:
             x = layer_norm(x, of("last_norm"), of("last_norm_bias"), self.epsilon)
         factor, size = self.scale_factor, self.num_patches_a_side // self.scale_factor
         squares = x[1:].reshape(size, factor, size, factor, -1).transpose(0, 2, 1, 3, 4).reshape(self.num_tokens, -1)
         normed = layer_norm(squares, of("projector_norm"), of("projector_norm_bias"), _PROJECTOR_EPSILON)
-        inner = ACTIVATIONS[self.projector_activation](normed @ of("projection1") + of("projection1_bias"))
+        inner = normed @ of("projection1") + of("projection1_bias")
+        inner = activated(inner, ACTIVATIONS[self.projector_activation])
         return inner @ of("projection2") + of("projection2_bias")
 
-    def _layered(self, leaf: str, shape: tuple[int, ...], *tensors: str) -> Leaf:
-        parts = tuple(
-            Part(shape, {"safetensors": Stored(f"{self.tower_prefix}encoder.layer.{{layer}}.{each}")})
-            for each in tensors
-        )
-        return Leaf(PREFIX + leaf, LeafKind.VECTOR, parts, layers=tuple(range(self.num_layers)), is_exact=True)
 
-    def _with_bias(self, leaf: str, shape: tuple[int, ...], *names: str, has_bias: bool = True) -> list[Leaf]:
-        """The weights of each layer, and their biases."""
-        leaves = [self._layered(leaf, shape, *(f"{name}.weight" for name in names))]
-        if has_bias:
-            leaves.append(self._layered(f"{leaf}_bias", shape[:1], *(f"{name}.bias" for name in names)))
-        return leaves
+def _pair(leaf: str, shape: tuple[int, ...], name: str) -> tuple[Leaf, Leaf]:
+    """Weights outside the layers, and their biases."""
+    return vector_leaf(leaf, shape, f"{name}.weight"), vector_leaf(f"{leaf}_bias", shape[:1], f"{name}.bias")
 
 
 def _read_side(vision: JsonFile, name: str) -> int:

@@ -10,17 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from engine.models.encoders.patch_vision import (
-    BLOCK,
-    PREFIX,
-    PatchVision,
-    attend,
-    of_layer,
-    single_leaf,
-    single_leaves,
-)
+from engine.models.encoders.layer_products import PREFIX, LayerProducts, biased_leaves, norm_leaves, vector_leaf
+from engine.models.encoders.patch_vision import BLOCK, PatchVision
 from engine.models.encoders.picture_tensors import prefixes_of
-from engine.models.encoders.siglip import ACTIVATIONS, layer_norm, read_activation
+from engine.models.encoders.siglip import ACTIVATIONS, activated, layer_norm, read_activation
 from engine.models.encoders.vision_encoder import MAX_SIZE
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -89,28 +82,23 @@ class Lfm2Vision(PatchVision):
 
     def leaves(self) -> tuple[Leaf, ...]:
         inner, feeding, patch, tower = self.inner_size, self.intermediate_size, self.patch_size, self.prefix
-        kinds = tuple(f"self_attn.{kind}_proj" for kind in "qkv")
-        norm = single_leaves("projector_norm", (self.merged_size,), f"{self.projector_prefix}layer_norm")
-        first = single_leaves(
-            "projection1", (self.projected_size, self.merged_size), f"{self.projector_prefix}linear_1"
-        )
-        second = single_leaves(
-            "projection2", (self.hidden_size, self.projected_size), f"{self.projector_prefix}linear_2"
-        )
+        layers, of_layer = self.every_layer, f"{tower}{_LAYERS}.{{layer}}."
+        kinds = (f"{of_layer}self_attn.{kind}_proj" for kind in "qkv")
         num_kept = 2 if self.has_projector_bias else 1
+        projector, merged, projected = self.projector_prefix, self.merged_size, self.projected_size
         return (
-            *single_leaves("patch", (inner, 3 * patch**2), f"{tower}embeddings.patch_embedding"),
-            single_leaf("position", (self.num_places_a_side**2, inner), f"{tower}embeddings.position_embedding.weight"),
-            *self._layers("norm1", (inner,), "layer_norm1"),
-            *self._layers("qkv", (inner, inner), *kinds),
-            *self._layers("out", (inner, inner), "self_attn.out_proj"),
-            *self._layers("norm2", (inner,), "layer_norm2"),
-            *self._layers("up", (feeding, inner), "mlp.fc1"),
-            *self._layers("down", (inner, feeding), "mlp.fc2"),
-            *single_leaves("last_norm", (inner,), f"{tower}post_layernorm"),
-            *(norm if self.has_projector_norm else ()),
-            *first[:num_kept],
-            *second[:num_kept],
+            *self._pair("patch", (inner, 3 * patch**2), f"{tower}embeddings.patch_embedding"),
+            self.single("position", (self.num_places_a_side**2, inner), "embeddings.position_embedding.weight"),
+            *norm_leaves("norm1", inner, f"{of_layer}layer_norm1", layers),
+            *biased_leaves("qkv", (inner, inner), *kinds, layers=layers),
+            *biased_leaves("out", (inner, inner), f"{of_layer}self_attn.out_proj", layers=layers),
+            *norm_leaves("norm2", inner, f"{of_layer}layer_norm2", layers),
+            *biased_leaves("up", (feeding, inner), f"{of_layer}mlp.fc1", layers=layers, pads_outputs=True),
+            *biased_leaves("down", (inner, feeding), f"{of_layer}mlp.fc2", layers=layers, pads_inputs=True),
+            *norm_leaves("last_norm", inner, f"{tower}post_layernorm"),
+            *(norm_leaves("projector_norm", merged, f"{projector}layer_norm") if self.has_projector_norm else ()),
+            *self._pair("projection1", (projected, merged), f"{projector}linear_1")[:num_kept],
+            *self._pair("projection2", (self.hidden_size, projected), f"{projector}linear_2")[:num_kept],
         )
 
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
@@ -125,22 +113,14 @@ class Lfm2Vision(PatchVision):
         made: jax.Array = embedded + shares @ learned
         return made
 
-    def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
-        of = of_layer(params, index)
-        normed = layer_norm(x, of("norm1"), of("norm1_bias"), self.epsilon)
-        qkv = normed @ of("qkv") + of("qkv_bias")
-        q, k, v = (each.reshape(len(x), self.num_heads, -1) for each in jnp.split(qkv, 3, axis=-1))
-        row, _ = self.places(len(x), grid)
-        attended = attend(q * q.shape[-1] ** -0.5, k, v, row < grid[0] * self.merge_size)
-        x = x + attended @ of("out") + of("out_bias")
-        normed = layer_norm(x, of("norm2"), of("norm2_bias"), self.epsilon)
-        inner = ACTIVATIONS[self.activation](normed @ of("up") + of("up_bias"))
-        return x + inner @ of("down") + of("down_bias")
+    def layer(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
+        qkv = products.product(x, "qkv", products.norm("norm1", self.epsilon))
+        x = products.add_product(x, products.attend(qkv, self.num_heads), "out")
+        inner = products.product(x, "up", products.norm("norm2", self.epsilon), ACTIVATIONS[self.activation])
+        return products.add_product(x, inner, "down")
 
-    def end(self, params: Params, x: jax.Array) -> jax.Array:
-        def of(name: str) -> jax.Array:
-            leaf: jax.Array = params[PREFIX + name][0]
-            return leaf
+    def end(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
+        of = products.of
 
         def product(x: jax.Array, name: str) -> jax.Array:
             made = x @ of(name)
@@ -149,7 +129,8 @@ class Lfm2Vision(PatchVision):
         squares = layer_norm(x, of("last_norm"), of("last_norm_bias"), self.epsilon).reshape(-1, self.merged_size)
         if self.has_projector_norm:
             squares = layer_norm(squares, of("projector_norm"), of("projector_norm_bias"), _PROJECTOR_EPSILON)
-        return product(ACTIVATIONS[self.projector_activation](product(squares, "projection1")), "projection2")
+        inner = activated(product(squares, "projection1"), ACTIVATIONS[self.projector_activation])
+        return product(inner, "projection2")
 
     def _shares(self, place: jax.Array, num: jax.Array) -> jax.Array:
         """The shares of the learned places of an axis at patches of a picture that has so many, [num_patches, places].
@@ -162,7 +143,6 @@ class Lfm2Vision(PatchVision):
         shares = jnp.maximum(1 - distance / jnp.maximum(scale, 1), 0)
         return shares / jnp.sum(shares, axis=-1, keepdims=True)
 
-    def _layers(self, leaf: str, shape: tuple[int, ...], *names: str) -> tuple[Leaf, Leaf]:
-        """The weights of each layer, and their biases."""
-        weights = self.layered(leaf, shape, *(f"{name}.weight" for name in names), where=_LAYERS)
-        return weights, self.layered(f"{leaf}_bias", shape[:1], *(f"{name}.bias" for name in names), where=_LAYERS)
+    def _pair(self, leaf: str, shape: tuple[int, ...], name: str) -> tuple[Leaf, Leaf]:
+        """Weights outside the layers, and their biases."""
+        return vector_leaf(leaf, shape, f"{name}.weight"), vector_leaf(f"{leaf}_bias", shape[:1], f"{name}.bias")

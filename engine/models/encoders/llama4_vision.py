@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from engine.models.encoders.patch_vision import PREFIX, attend, of_layer, rotated, single_leaf
+from engine.backends.base.operands import Activation
+from engine.models.encoders.layer_products import PREFIX, LayerProducts, biased_leaves, norm_leaves, vector_leaf
 from engine.models.encoders.picture_tensors import prefixes_of
 from engine.models.encoders.siglip import layer_norm
 from engine.models.encoders.vision_encoder import MAX_SIZE, VisionEncoder
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
-from engine.weights.leaf import Leaf, LeafKind, Part, Stored
+from engine.weights.leaf import Leaf
 
 _FIRST = "vision_model.patch_embedding.linear.weight"  # the first tensor of the tower
 _PROJECTION = "multi_modal_projector.linear_1.weight"
@@ -30,7 +31,6 @@ _DEFAULTS: dict[str, Any] = {
     "vision_output_dim": 7680,
 }  # fmt: skip
 _RATIO = 0.5
-_PRODUCTS = ("self_attn.o_proj", "mlp.fc1", "mlp.fc2")
 
 
 @dataclass(frozen=True)
@@ -100,24 +100,23 @@ class Llama4Vision(VisionEncoder):
             self.tower_prefix,
         )
         num_places, adapter = self.num_patches_a_side**2 + 1, f"{tower}vision_adapter.mlp."
-        shapes = ((inner, inner), (feeding, inner), (inner, feeding))
-        of_layers = [
-            self._layered(name.rpartition(".")[2], shape, name) for name, shape in zip(_PRODUCTS, shapes, strict=True)
-        ]
-        kinds = tuple(f"self_attn.{kind}_proj" for kind in "qkv")
+        layers, of_layer = tuple(range(self.num_layers)), f"{tower}model.layers.{{layer}}."
+        kinds = (f"{of_layer}self_attn.{kind}_proj" for kind in "qkv")
         return (
-            single_leaf("patch", (inner, 3 * self.patch_size**2), f"{tower}patch_embedding.linear.weight"),
-            single_leaf("class", (inner,), f"{tower}class_embedding"),
-            single_leaf("position", (num_places, inner), f"{tower}positional_embedding_vlm"),
-            *self._norm("first_norm", "layernorm_pre"),
-            *self._layered("norm1", (inner,), "input_layernorm"),
-            *self._layered("qkv", (inner, inner), *kinds),
-            *self._layered("norm2", (inner,), "post_attention_layernorm"),
-            *(leaf for pair in of_layers for leaf in pair),
-            *self._norm("last_norm", "layernorm_post"),
-            single_leaf("adapter1", (projected, feeding), f"{adapter}fc1.weight"),
-            single_leaf("adapter2", (projected, projected), f"{adapter}fc2.weight"),
-            single_leaf("projection", (self.hidden_size, projected), self.projector_prefix + _PROJECTION),
+            vector_leaf("patch", (inner, 3 * self.patch_size**2), f"{tower}patch_embedding.linear.weight"),
+            vector_leaf("class", (inner,), f"{tower}class_embedding"),
+            vector_leaf("position", (num_places, inner), f"{tower}positional_embedding_vlm"),
+            *norm_leaves("first_norm", inner, f"{tower}layernorm_pre"),
+            *norm_leaves("norm1", inner, f"{of_layer}input_layernorm", layers),
+            *biased_leaves("qkv", (inner, inner), *kinds, layers=layers),
+            *biased_leaves("out", (inner, inner), f"{of_layer}self_attn.o_proj", layers=layers),
+            *norm_leaves("norm2", inner, f"{of_layer}post_attention_layernorm", layers),
+            *biased_leaves("up", (feeding, inner), f"{of_layer}mlp.fc1", layers=layers, pads_outputs=True),
+            *biased_leaves("down", (inner, feeding), f"{of_layer}mlp.fc2", layers=layers, pads_inputs=True),
+            *norm_leaves("last_norm", inner, f"{tower}layernorm_post"),
+            vector_leaf("adapter1", (projected, feeding), f"{adapter}fc1.weight"),
+            vector_leaf("adapter2", (projected, projected), f"{adapter}fc2.weight"),
+            vector_leaf("projection", (self.hidden_size, projected), self.projector_prefix + _PROJECTION),
         )
 
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
@@ -129,19 +128,19 @@ class Llama4Vision(VisionEncoder):
         x = jnp.concatenate([embedded, params[f"{PREFIX}class"][0].reshape(1, -1)]) + params[f"{PREFIX}position"][0].T
         return _normed(x, params, "first_norm")
 
-    def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
-        of = of_layer(params, index)
-        qkv = layer_norm(x, of("norm1"), of("norm1_bias"), _EPSILON) @ of("qkv") + of("qkv_bias")
-        q, k, v = (each.reshape(len(x), self.num_heads, -1) for each in jnp.split(qkv, 3, axis=-1))
+    def layer(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
+        qkv = products.product(x, "qkv", products.norm("norm1", _EPSILON))
         # Features that are rotated together lie beside each other; queries and keys are put in another order alike.
+        q, k, v = (each.reshape(len(x), self.num_heads, -1) for each in jnp.split(qkv, 3, axis=-1))
         q, k = (jnp.concatenate([each[..., ::2], each[..., 1::2]], axis=-1) for each in (q, k))
-        q, k = (rotated(each, self._angles(q.shape[-1])) for each in (q, k))
-        attended = attend(q * q.shape[-1] ** -0.5, k, v)
-        x = x + attended @ of("o_proj") + of("o_proj_bias")
-        inner = layer_norm(x, of("norm2"), of("norm2_bias"), _EPSILON) @ of("fc1") + of("fc1_bias")
-        return x + jax.nn.gelu(inner, approximate=False) @ of("fc2") + of("fc2_bias")
+        qkv = jnp.stack([q, k, v], axis=1).reshape(len(x), -1)
+        attended = products.attend(qkv, self.num_heads, angles=self._angles(q.shape[-1]))
+        x = products.add_product(x, attended, "out")
+        inner = products.product(x, "up", products.norm("norm2", _EPSILON), Activation.GELU_ERF)
+        return products.add_product(x, inner, "down")
 
-    def end(self, params: Params, x: jax.Array) -> jax.Array:
+    def end(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
+        params = products.params
         factor, size = self.scale_factor, self.num_patches_a_side // self.scale_factor
         patches = _normed(x, params, "last_norm")[:-1].reshape(size, factor, size, factor, -1)
         made = patches.transpose(0, 2, 1, 3, 4).reshape(self.num_tokens, -1)
@@ -151,29 +150,12 @@ class Llama4Vision(VisionEncoder):
         return projected
 
     def _angles(self, head_dim: int) -> jax.Array:
-        """[patches and the class token, 1, head_dim / 2]: half of them by columns, half by rows, both from 1 on."""
+        """[patches and the class token, head_dim / 2]: half of them by columns, half by rows, both from 1 on."""
         side, width = self.num_patches_a_side, head_dim // 2
         inverse = 1.0 / self.theta ** (np.arange(0, width, 2, dtype=np.float32) / width)
         row, column = np.divmod(np.arange(side**2), side)
         angles = np.concatenate([(column[:, None] + 1) * inverse, (row[:, None] + 1) * inverse], axis=-1)
-        return jnp.asarray(np.concatenate([angles, np.zeros((1, width))]).astype(np.float32)[:, None])
-
-    def _norm(self, leaf: str, name: str) -> tuple[Leaf, Leaf]:
-        weight, bias = (f"{self.tower_prefix}{name}.{kind}" for kind in ("weight", "bias"))
-        shape = (self.inner_size,)
-        return single_leaf(leaf, shape, weight), single_leaf(f"{leaf}_bias", shape, bias)
-
-    def _layered(self, leaf: str, shape: tuple[int, ...], *names: str) -> tuple[Leaf, Leaf]:
-        """The weights of each layer, and their biases."""
-
-        def made(leaf: str, shape: tuple[int, ...], kind: str) -> Leaf:
-            parts = tuple(
-                Part(shape, {"safetensors": Stored(f"{self.tower_prefix}model.layers.{{layer}}.{name}.{kind}")})
-                for name in names
-            )
-            return Leaf(PREFIX + leaf, LeafKind.VECTOR, parts, layers=tuple(range(self.num_layers)), is_exact=True)
-
-        return made(leaf, shape, "weight"), made(f"{leaf}_bias", shape[:1], "bias")
+        return jnp.asarray(np.concatenate([angles, np.zeros((1, width))]).astype(np.float32))
 
 
 def _normed(x: jax.Array, params: Params, leaf: str) -> jax.Array:

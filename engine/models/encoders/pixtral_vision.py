@@ -11,18 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from engine.interface.types import CLIP_MEAN, CLIP_STD
-from engine.models.encoders.patch_vision import (
-    BLOCK,
-    PREFIX,
-    PatchVision,
-    attend,
-    of_layer,
-    rms_norm,
-    rotated,
-    single_leaf,
-)
+from engine.models.encoders.layer_products import PREFIX, LayerProducts, product_leaf, vector_leaf
+from engine.models.encoders.patch_vision import BLOCK, PatchVision, rms_norm
 from engine.models.encoders.picture_tensors import prefixes_of
-from engine.models.encoders.siglip import ACTIVATIONS, read_activation
+from engine.models.encoders.siglip import ACTIVATIONS, activated, read_activation
 from engine.models.encoders.vision_encoder import MAX_SIZE
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -104,22 +96,24 @@ class PixtralVision(PatchVision):
             *(self._of_projector(leaf, (hidden, size), f"{name}.weight") for leaf, (name, size) in projections.items()),
             *(self._of_projector(f"{leaf}_bias", (hidden,), f"{name}.bias") for leaf, (name, _) in projections.items()),
         ]
+        layers, of_layer = self.every_layer, f"{self.prefix}{_LAYERS}.{{layer}}."
+        of_attention = (f"{of_layer}attention.{kind}_proj.weight" for kind in "qkv")
+        gated = (f"{of_layer}feed_forward.{kind}_proj.weight" for kind in ("gate", "up"))
         return (
             self.single("patch", (inner, 3, self.patch_size, self.patch_size), _FIRST),
             self.single("first_norm", (inner,), "ln_pre.weight"),
-            self.layered("qkv", (inner, inner), *(f"attention.{kind}_proj.weight" for kind in "qkv"), where=_LAYERS),
-            self.layered("out", (inner, inner), "attention.o_proj.weight", where=_LAYERS),
-            self.layered("norm1", (inner,), "attention_norm.weight", where=_LAYERS),
-            self.layered("norm2", (inner,), "ffn_norm.weight", where=_LAYERS),
-            self.layered(
-                "gate_up", (feeding, inner), "feed_forward.gate_proj.weight", "feed_forward.up_proj.weight",
-                where=_LAYERS,
+            product_leaf("qkv", (inner, inner), *of_attention, layers=layers),
+            product_leaf("out", (inner, inner), f"{of_layer}attention.o_proj.weight", layers=layers),
+            vector_leaf("norm1", (inner,), f"{of_layer}attention_norm.weight", layers=layers),
+            vector_leaf("norm2", (inner,), f"{of_layer}ffn_norm.weight", layers=layers),
+            product_leaf("gate_up", (feeding, inner), *gated, layers=layers, is_gated=True, pads_outputs=True),
+            product_leaf(
+                "down", (inner, feeding), f"{of_layer}feed_forward.down_proj.weight", layers=layers, pads_inputs=True
             ),
-            self.layered("down", (inner, feeding), "feed_forward.down_proj.weight", where=_LAYERS),
             self._of_projector("last_norm", (inner,), "norm.weight"),
             self._of_projector("merger", (inner, merged), "patch_merger.merging_layer.weight"),
             *(of_projector if self.has_projector_bias else of_projector[: len(projections)]),
-        )  # fmt: skip
+        )
 
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
         mean, deviation = (np.array(each, np.float32) for each in (CLIP_MEAN, CLIP_STD))
@@ -128,24 +122,22 @@ class PixtralVision(PatchVision):
         weights = params[f"{PREFIX}patch"][0].transpose(1, 0, 2, 3).reshape(-1, self.inner_size)
         return rms_norm(colours.reshape(len(pixels), -1) @ weights, params[f"{PREFIX}first_norm"][0], _EPSILON)
 
-    def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
-        of = of_layer(params, index)
-        x = x + self._attended(rms_norm(x, of("norm1"), _EPSILON) @ of("qkv"), grid) @ of("out")
-        product = rms_norm(x, of("norm2"), _EPSILON) @ of("gate_up")
-        gate, up = product[:, : self.intermediate_size], product[:, self.intermediate_size :]
-        return x + (ACTIVATIONS[self.activation](gate) * up) @ of("down")
+    def layer(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
+        qkv = products.product(x, "qkv", products.norm("norm1", _EPSILON))
+        x = products.add_product(x, products.attend(qkv, self.num_heads, angles=self._angles(len(x), grid)), "out")
+        norm, activation = products.norm("norm2", _EPSILON), ACTIVATIONS[self.activation]
+        return products.add_product(x, products.product(x, "gate_up", norm, activation, is_gated=True), "down")
 
-    def _attended(self, qkv: jax.Array, grid: jax.Array) -> jax.Array:
-        """What the product behind attention reads; pairs of features are rotated by rows and by columns in turn."""
-        q, k, v = (each.reshape(len(qkv), self.num_heads, -1) for each in jnp.split(qkv, 3, axis=-1))
-        row, column = self.places(len(qkv), grid)
-        size = q.shape[-1]
+    def _angles(self, num_patches: int, grid: jax.Array) -> jax.Array:
+        """Pairs of features are rotated by rows and by columns in turn."""
+        row, column = self.places(num_patches, grid)
+        size = self.inner_size // self.num_heads
         inverse = 1.0 / self.theta ** (np.arange(0, size, 2, dtype=np.float32) / size)
-        by_row, by_column = row[:, None] * inverse[::2], column[:, None] * inverse[1::2]
-        angles = jnp.concatenate([by_row, by_column], axis=-1)[:, None]
-        return attend(rotated(q, angles) * size**-0.5, rotated(k, angles), v, row < grid[0] * self.merge_size)
+        return jnp.concatenate([row[:, None] * inverse[::2], column[:, None] * inverse[1::2]], axis=-1)
 
-    def end(self, params: Params, x: jax.Array) -> jax.Array:
+    def end(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
+        params = products.params
+
         def projected(x: jax.Array, leaf: str) -> jax.Array:
             product: jax.Array = x @ params[PREFIX + leaf][0]
             return product + params[f"{PREFIX}{leaf}_bias"][0] if self.has_projector_bias else product
@@ -154,11 +146,11 @@ class PixtralVision(PatchVision):
         # The features of a square are those of one patch after another here, and one feature of all patches there.
         squares = normed.reshape(-1, self.merge_size**2, self.inner_size).transpose(0, 2, 1)
         merged = squares.reshape(-1, self.merged_size) @ params[f"{PREFIX}merger"][0]
-        activated = ACTIVATIONS[self.projector_activation](projected(merged, "projection1"))
-        return projected(activated, "projection2")
+        inner = activated(projected(merged, "projection1"), ACTIVATIONS[self.projector_activation])
+        return projected(inner, "projection2")
 
     def _of_projector(self, leaf: str, shape: tuple[int, ...], tensor: str) -> Leaf:
-        return single_leaf(leaf, shape, self.projector_prefix + tensor)
+        return vector_leaf(leaf, shape, self.projector_prefix + tensor)
 
 
 def _read_theta(vision: JsonFile) -> float:

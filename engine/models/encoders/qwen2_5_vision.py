@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from engine.backends.base.operands import Activation
 from engine.interface.types import CLIP_MEAN, CLIP_STD
-from engine.models.encoders.patch_vision import PREFIX, of_layer, rms_norm
+from engine.models.encoders.layer_products import LayerProducts, biased_leaves, vector_leaf
+from engine.models.encoders.patch_vision import rms_norm
 from engine.models.encoders.qwen_vision import MOST, QwenVision
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -52,36 +54,56 @@ class Qwen25Vision(QwenVision):
         return cls(**fields, window_size=window, full_layers=tuple(full))
 
     def leaves(self) -> tuple[Leaf, ...]:
-        inner, feeding, merged = self.inner_size, self.intermediate_size, self.merged_size
+        inner, feeding, merged, layers = self.inner_size, self.intermediate_size, self.merged_size, self.every_layer
+        gated = (self.of_layers(f"mlp.{kind}_proj") for kind in ("gate", "up"))
         return (
             self.patch_leaf(),
             *self.attention_leaves(),
-            self.layered("norm1", (inner,), "norm1.weight"),
-            self.layered("norm2", (inner,), "norm2.weight"),
-            self.layered("gate_up", (feeding, inner), "mlp.gate_proj.weight", "mlp.up_proj.weight"),
-            self.layered("gate_up_bias", (feeding,), "mlp.gate_proj.bias", "mlp.up_proj.bias"),
-            self.layered("down", (inner, feeding), "mlp.down_proj.weight"),
-            self.layered("down_bias", (inner,), "mlp.down_proj.bias"),
+            vector_leaf("norm1", (inner,), f"{self.of_layers('norm1')}.weight", layers=layers),
+            vector_leaf("norm2", (inner,), f"{self.of_layers('norm2')}.weight", layers=layers),
+            *biased_leaves("gate_up", (feeding, inner), *gated, layers=layers, is_gated=True, pads_outputs=True),
+            *biased_leaves("down", (inner, feeding), self.of_layers("mlp.down_proj"), layers=layers, pads_inputs=True),
             self.single("last_norm", (inner,), "merger.ln_q.weight"),
-            self.single("merger", (merged, merged), "merger.mlp.0.weight"),
-            self.single("merger_bias", (merged,), "merger.mlp.0.bias"),
-            self.single("projection", (self.hidden_size, merged), "merger.mlp.2.weight"),
-            self.single("projection_bias", (self.hidden_size,), "merger.mlp.2.bias"),
+            *biased_leaves("merger", (merged, merged), f"{self.prefix}merger.mlp.0"),
+            *biased_leaves("projection", (self.hidden_size, merged), f"{self.prefix}merger.mlp.2"),
         )
 
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
-        return self.patches(params, pixels)
+        """As `VisionEncoder.begin`; the squares of a window lie beside each other from here to the end."""
+        squares = self.patches(params, pixels).reshape(-1, self.merge_size**2, self.inner_size)
+        order, _ = self._by_windows(len(squares), grid)
+        return squares[order].reshape(len(pixels), -1)
 
-    def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
-        of = of_layer(params, index)
-        is_full = jnp.isin(index, np.array(self.full_layers, np.int32))
-        x = x + self.attended(rms_norm(x, of("norm1"), _EPSILON), grid, of, self.window_size, is_full)
-        gate, up = jnp.split(rms_norm(x, of("norm2"), _EPSILON) @ of("gate_up") + of("gate_up_bias"), 2, axis=-1)
-        return x + (jax.nn.silu(gate) * up) @ of("down") + of("down_bias")
+    def layer(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
+        num_squares, merged = len(x) // self.merge_size**2, self.merge_size**2
+        order, window = self._by_windows(num_squares, grid)
+        row, column = (each.reshape(-1, merged)[order].reshape(-1) for each in self.places(len(x), grid))
+        # Of each square, the first of its window and the first behind it.
+        first, behind = (jnp.searchsorted(window, window, side=side) for side in ("left", "right"))
+        is_full = jnp.isin(products.index, np.array(self.full_layers, np.int32))
+        seen = (
+            jnp.repeat(jnp.where(is_full, own, every) * merged, merged).astype(jnp.int32)
+            for own, every in ((0, first), (grid[0] * grid[1], behind))
+        )
+        first_seen, last_seen = seen
+        seeing = products.patches._replace(first_seen=first_seen, last_seen=last_seen - 1)
+        qkv = products.product(x, "qkv", products.norm("norm1", _EPSILON))
+        attended = replace(products, patches=seeing).attend(qkv, self.num_heads, angles=self.angles(row, column))
+        x = products.add_product(x, attended, "out")
+        norm = products.norm("norm2", _EPSILON)
+        return products.add_product(x, products.product(x, "gate_up", norm, Activation.SILU, is_gated=True), "down")
 
-    def end(self, params: Params, x: jax.Array) -> jax.Array:
-        squares = rms_norm(x, params[f"{PREFIX}last_norm"][0], _EPSILON).reshape(-1, self.merged_size)
-        merged = squares @ params[f"{PREFIX}merger"][0] + params[f"{PREFIX}merger_bias"][0]
-        merged = jax.nn.gelu(merged, approximate=False)
-        projected: jax.Array = merged @ params[f"{PREFIX}projection"][0] + params[f"{PREFIX}projection_bias"][0]
-        return projected
+    def end(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
+        squares = rms_norm(x, products.of("last_norm"), _EPSILON).reshape(-1, self.merged_size)
+        tokens = self.tokens(products, len(x), grid)
+        made = tokens.product(tokens.product(squares, "merger", None, Activation.GELU_ERF), "projection")
+        order, _ = self._by_windows(len(squares), grid)
+        return jnp.zeros_like(made).at[order].set(made)
+
+    def _by_windows(self, num_squares: int, grid: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The squares in the order of their windows, those behind the picture last, and in it their windows."""
+        row, column = jnp.divmod(jnp.arange(num_squares), grid[1])
+        window = row // self.window_size * num_squares + column // self.window_size
+        window = jnp.where(row < grid[0], window, num_squares**2)
+        order = jnp.argsort(window, stable=True)
+        return order, window[order]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Set
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from engine.models.encoders.patch_vision import PREFIX, of_layer
+from engine.backends.base.operands import Activation, Norm
+from engine.models.encoders.layer_products import PREFIX, LayerProducts, biased_leaves, norm_leaves
 from engine.models.encoders.qwen_vision import FIRST, QwenVision
 from engine.models.encoders.siglip import layer_norm
 from engine.weights.formats.model_folder import JsonFile
@@ -69,64 +70,59 @@ class Qwen3Vision(QwenVision):
 
     def leaves(self) -> tuple[Leaf, ...]:
         inner, feeding, merged, hidden = self.inner_size, self.intermediate_size, self.merged_size, self.hidden_size
-        deep: dict[str, Any] = {"where": "deepstack_merger_list", "number": self.num_deep}
-        of_deep = (
-            self.layered("deep_norm", (merged,), "norm.weight", **deep),
-            self.layered("deep_norm_bias", (merged,), "norm.bias", **deep),
-            self.layered("deep_merger", (merged, merged), "linear_fc1.weight", **deep),
-            self.layered("deep_merger_bias", (merged,), "linear_fc1.bias", **deep),
-            self.layered("deep_projection", (hidden, merged), "linear_fc2.weight", **deep),
-            self.layered("deep_projection_bias", (hidden,), "linear_fc2.bias", **deep),
+        layers, deep = self.every_layer, tuple(range(self.num_deep))
+        of_deep, merger = f"{self.prefix}deepstack_merger_list.{{layer}}.", f"{self.prefix}merger."
+        of_deep_stack = (
+            *norm_leaves("deep_norm", merged, f"{of_deep}norm", deep),
+            *biased_leaves("deep_merger", (merged, merged), f"{of_deep}linear_fc1", layers=deep),
+            *biased_leaves("deep_projection", (hidden, merged), f"{of_deep}linear_fc2", layers=deep),
         )
+        first, second = (self.of_layers(f"mlp.linear_fc{number}") for number in (1, 2))
         return (
             self.patch_leaf(),
             self.single("patch_bias", (inner,), FIRST.replace("weight", "bias")),
             self.single("position", (self.num_places_a_side**2, inner), "pos_embed.weight"),
             *self.attention_leaves(),
-            self.layered("norm1", (inner,), "norm1.weight"),
-            self.layered("norm1_bias", (inner,), "norm1.bias"),
-            self.layered("norm2", (inner,), "norm2.weight"),
-            self.layered("norm2_bias", (inner,), "norm2.bias"),
-            self.layered("up", (feeding, inner), "mlp.linear_fc1.weight"),
-            self.layered("up_bias", (feeding,), "mlp.linear_fc1.bias"),
-            self.layered("down", (inner, feeding), "mlp.linear_fc2.weight"),
-            self.layered("down_bias", (inner,), "mlp.linear_fc2.bias"),
-            self.single("last_norm", (inner,), "merger.norm.weight"),
-            self.single("last_norm_bias", (inner,), "merger.norm.bias"),
-            self.single("merger", (merged, merged), "merger.linear_fc1.weight"),
-            self.single("merger_bias", (merged,), "merger.linear_fc1.bias"),
-            self.single("projection", (hidden, merged), "merger.linear_fc2.weight"),
-            self.single("projection_bias", (hidden,), "merger.linear_fc2.bias"),
-            *(of_deep if self.num_deep else ()),
+            *norm_leaves("norm1", inner, self.of_layers("norm1"), layers),
+            *norm_leaves("norm2", inner, self.of_layers("norm2"), layers),
+            *biased_leaves("up", (feeding, inner), first, layers=layers, pads_outputs=True),
+            *biased_leaves("down", (inner, feeding), second, layers=layers, pads_inputs=True),
+            *norm_leaves("last_norm", inner, f"{merger}norm"),
+            *biased_leaves("merger", (merged, merged), f"{merger}linear_fc1"),
+            *biased_leaves("projection", (hidden, merged), f"{merger}linear_fc2"),
+            *(of_deep_stack if self.num_deep else ()),
         )
 
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
         x = self.patches(params, pixels) + params[f"{PREFIX}patch_bias"][0] + self._positions(params, len(pixels), grid)
         return jnp.pad(x, ((0, 0), (0, self.inner_size * self.num_deep)))
 
-    def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
-        of = of_layer(params, index)
+    def layer(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
         last, *deep = jnp.split(x, 1 + self.num_deep, axis=-1)
-        last = last + self.attended(layer_norm(last, of("norm1"), of("norm1_bias"), _EPSILON), grid, of)
-        inner = layer_norm(last, of("norm2"), of("norm2_bias"), _EPSILON) @ of("up") + of("up_bias")
-        last = last + jax.nn.gelu(inner, approximate=True) @ of("down") + of("down_bias")
+        qkv = products.product(last, "qkv", products.norm("norm1", _EPSILON))
+        angles = self.angles(*self.places(len(x), grid))
+        last = products.add_product(last, products.attend(qkv, self.num_heads, angles=angles), "out")
+        inner = products.product(last, "up", products.norm("norm2", _EPSILON), Activation.GELU_TANH)
+        last = products.add_product(last, inner, "down")
+        index = products.index
         known = [jnp.where(index == layer, last, each) for layer, each in zip(self.deep_layers, deep, strict=True)]
         return jnp.concatenate([last, *known], axis=-1)
 
-    def end(self, params: Params, x: jax.Array) -> jax.Array:
+    def end(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
         last, *deep = jnp.split(x, 1 + self.num_deep, axis=-1)
-        weight, bias = params[f"{PREFIX}last_norm"][0], params[f"{PREFIX}last_norm_bias"][0]
+        weight, bias = (products.of(f"last_norm{kind}") for kind in ("", "_bias"))
         normed = layer_norm(last, weight, bias, _EPSILON)
-        made = [self._merged(normed, lambda name: params[PREFIX + name][0])]
+        tokens = self.tokens(products, len(x), grid)
+        made = [self._merged(normed, tokens, "", None)]
         for at, each in enumerate(deep):
-            of = _of_deep(params, at)
-            squares = each.reshape(-1, self.merged_size)
-            made.append(self._merged(layer_norm(squares, of("norm"), of("norm_bias"), _EPSILON), of))
+            of_deep = replace(tokens, index=jnp.int32(at))
+            made.append(self._merged(each, of_deep, "deep_", of_deep.norm("deep_norm", _EPSILON)))
         return jnp.concatenate(made, axis=-1)
 
-    def _merged(self, normed: jax.Array, of: Callable[[str], jax.Array]) -> jax.Array:
-        inner = normed.reshape(-1, self.merged_size) @ of("merger") + of("merger_bias")
-        return jax.nn.gelu(inner, approximate=False) @ of("projection") + of("projection_bias")
+    def _merged(self, x: jax.Array, tokens: LayerProducts, leaf: str, norm: Norm | None) -> jax.Array:
+        squares = x.reshape(-1, self.merged_size)
+        inner = tokens.product(squares, f"{leaf}merger", norm, Activation.GELU_ERF)
+        return tokens.product(inner, f"{leaf}projection")
 
     def _positions(self, params: Params, num_patches: int, grid: jax.Array) -> jax.Array:
         """The learned embeddings of places, interpolated between the four that are nearest to each patch."""
@@ -144,7 +140,3 @@ class Qwen3Vision(QwenVision):
             for column, of_column in axes[1]:
                 summed += learned[row * side + column] * (of_row * of_column)[:, None]
         return summed
-
-
-def _of_deep(params: Params, index: int) -> Callable[[str], jax.Array]:
-    return lambda name: params[f"{PREFIX}deep_{name}"][index]

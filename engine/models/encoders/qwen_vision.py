@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from engine.models.encoders.patch_vision import BLOCK, PREFIX, PatchVision, attend, rotated
+from engine.backends.base.patches import patches
+from engine.models.encoders.layer_products import PREFIX, LayerProducts, biased_leaves
+from engine.models.encoders.patch_vision import BLOCK, PatchVision
 from engine.models.encoders.picture_tensors import prefixes_of
 from engine.weights.formats.model_folder import JsonFile
 from engine.weights.layout import Params
@@ -82,13 +84,15 @@ class QwenVision(PatchVision):
 
     def attention_leaves(self) -> tuple[Leaf, ...]:
         """Of queries, keys and values, and the product behind attention."""
-        inner = self.inner_size
+        inner, of_layer = self.inner_size, self.of_layers("attn")
         return (
-            self.layered("qkv", (3 * inner, inner), "attn.qkv.weight"),
-            self.layered("qkv_bias", (3 * inner,), "attn.qkv.bias"),
-            self.layered("out", (inner, inner), "attn.proj.weight"),
-            self.layered("out_bias", (inner,), "attn.proj.bias"),
+            *biased_leaves("qkv", (3 * inner, inner), f"{of_layer}.qkv", layers=self.every_layer),
+            *biased_leaves("out", (inner, inner), f"{of_layer}.proj", layers=self.every_layer),
         )
+
+    def of_layers(self, module: str) -> str:
+        """The name of a module of each layer."""
+        return f"{self.prefix}blocks.{{layer}}.{module}"
 
     def patches(self, params: Params, pixels: jax.Array) -> jax.Array:
         """The products of patches and their matrix."""
@@ -99,28 +103,13 @@ class QwenVision(PatchVision):
         products: jax.Array = colours.reshape(len(pixels), -1) @ weights.reshape(-1, self.inner_size)
         return products
 
-    def attended(
-        self, normed: jax.Array, grid: jax.Array, of: Any, window_size: int = 0, is_full: jax.Array | None = None
-    ) -> jax.Array:
-        """What attention adds to [num_patches, inner]; each patch sees those of its window, or with `is_full` all.
-
-        Args:
-            of: a function from a leaf's name to its values in the layer.
-            window_size: squares on a side of a window; 0: there are none.
-        """
-        num_patches, merge = len(normed), self.merge_size
-        qkv = (normed @ of("qkv") + of("qkv_bias")).reshape(num_patches, 3, self.num_heads, -1)
-        size = qkv.shape[-1]
-        row, column = self.places(num_patches, grid)
-        is_real = row < grid[0] * merge
+    def angles(self, row: jax.Array, column: jax.Array) -> jax.Array:
+        """By which the pairs of features of queries and keys are rotated: half of them by rows, half by columns."""
+        size = self.inner_size // self.num_heads
         inverse = 1.0 / _THETA ** (np.arange(0, size // 2, 2, dtype=np.float32) / (size // 2))
-        angles = jnp.concatenate([each[:, None].astype(jnp.float32) * inverse for each in (row, column)], axis=-1)
-        q, k = (rotated(qkv[:, at], angles[:, None]) for at in (0, 1))
-        window = None
-        if window_size:
-            side = window_size * merge
-            window = (row // side) * num_patches + column // side
+        return jnp.concatenate([each[:, None].astype(jnp.float32) * inverse for each in (row, column)], axis=-1)
 
-        made = attend(q * size**-0.5, k, qkv[:, 2], is_real, window, is_full)
-        added: jax.Array = made @ of("out") + of("out_bias")
-        return added
+    def tokens(self, products: LayerProducts, num_patches: int, grid: jax.Array) -> LayerProducts:
+        """The products of squares."""
+        merged = self.merge_size**2
+        return replace(products, patches=patches(num_patches // merged, grid[0] * grid[1]))

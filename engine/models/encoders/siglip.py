@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from engine.models.encoders.patch_vision import attend
+from engine.backends.base.operands import Activation
+from engine.models.encoders.layer_products import PREFIX, LayerProducts, biased_leaves, norm_leaves, vector_leaf
 from engine.models.encoders.vision_encoder import MAX_SIZE
 from engine.weights.formats.fields import Fields
 from engine.weights.layout import Params
-from engine.weights.leaf import Leaf, LeafKind, Part, Stored
+from engine.weights.leaf import Leaf
 
 _PIXELS = 127.5  # a colour of so much is 0, and one of 0 is -1
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "gelu_pytorch_tanh": lambda x: jax.nn.gelu(x, approximate=True),
-    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
-    "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
-    "silu": jax.nn.silu,
+ACTIVATIONS = {
+    "gelu_pytorch_tanh": Activation.GELU_TANH,
+    "gelu": Activation.GELU_ERF,
+    "quick_gelu": Activation.QUICK_GELU,
+    "silu": Activation.SILU,
 }
-_LEAF = "vision."  # of its leaves' names
 
 
 @dataclass(frozen=True)
@@ -70,39 +69,22 @@ class Siglip:
         return self.num_patches_a_side**2
 
     def leaves(self, prefix: str) -> tuple[Leaf, ...]:
-        """All parameters, in float32; the names of their tensors in a folder begin with a prefix."""
-        hidden, inner, patch = self.hidden_size, self.intermediate_size, self.patch_size
-
-        def single(leaf: str, shape: tuple[int, ...], tensor: str) -> Leaf:
-            part = Part(shape, {"safetensors": Stored(prefix + tensor)})
-            return Leaf(_LEAF + leaf, LeafKind.VECTOR, (part,), is_per_layer=False, is_exact=True)
-
-        def layered(leaf: str, shape: tuple[int, ...], *tensors: str) -> Leaf:
-            parts = tuple(
-                Part(shape, {"safetensors": Stored(f"{prefix}encoder.layers.{{layer}}.{tensor}")}) for tensor in tensors
-            )
-            layers = tuple(range(self.num_layers))
-            return Leaf(_LEAF + leaf, LeafKind.VECTOR, parts, layers=layers, is_exact=True)
-
-        of_attention = tuple(f"self_attn.{kind}_proj" for kind in "qkv")
+        """All parameters; the names of their tensors in a folder begin with a prefix."""
+        hidden, patch, layers = self.hidden_size, self.patch_size, tuple(range(self.num_layers))
+        inner = self.intermediate_size
+        of_layer = f"{prefix}encoder.layers.{{layer}}."
+        of_attention = (f"{of_layer}self_attn.{kind}_proj" for kind in "qkv")
         return (
-            single("patch", (hidden, 3, patch, patch), "embeddings.patch_embedding.weight"),
-            single("patch_bias", (hidden,), "embeddings.patch_embedding.bias"),
-            single("position", (self.num_patches, hidden), "embeddings.position_embedding.weight"),
-            layered("norm1", (hidden,), "layer_norm1.weight"),
-            layered("norm1_bias", (hidden,), "layer_norm1.bias"),
-            layered("qkv", (hidden, hidden), *(f"{name}.weight" for name in of_attention)),
-            layered("qkv_bias", (hidden,), *(f"{name}.bias" for name in of_attention)),
-            layered("out", (hidden, hidden), "self_attn.out_proj.weight"),
-            layered("out_bias", (hidden,), "self_attn.out_proj.bias"),
-            layered("norm2", (hidden,), "layer_norm2.weight"),
-            layered("norm2_bias", (hidden,), "layer_norm2.bias"),
-            layered("up", (inner, hidden), "mlp.fc1.weight"),
-            layered("up_bias", (inner,), "mlp.fc1.bias"),
-            layered("down", (hidden, inner), "mlp.fc2.weight"),
-            layered("down_bias", (hidden,), "mlp.fc2.bias"),
-            single("last_norm", (hidden,), "post_layernorm.weight"),
-            single("last_norm_bias", (hidden,), "post_layernorm.bias"),
+            vector_leaf("patch", (hidden, 3, patch, patch), f"{prefix}embeddings.patch_embedding.weight"),
+            vector_leaf("patch_bias", (hidden,), f"{prefix}embeddings.patch_embedding.bias"),
+            vector_leaf("position", (self.num_patches, hidden), f"{prefix}embeddings.position_embedding.weight"),
+            *norm_leaves("norm1", hidden, f"{of_layer}layer_norm1", layers),
+            *biased_leaves("qkv", (hidden, hidden), *of_attention, layers=layers),
+            *biased_leaves("out", (hidden, hidden), f"{of_layer}self_attn.out_proj", layers=layers),
+            *norm_leaves("norm2", hidden, f"{of_layer}layer_norm2", layers),
+            *biased_leaves("up", (inner, hidden), f"{of_layer}mlp.fc1", layers=layers, pads_outputs=True),
+            *biased_leaves("down", (hidden, inner), f"{of_layer}mlp.fc2", layers=layers, pads_inputs=True),
+            *norm_leaves("last_norm", hidden, f"{prefix}post_layernorm"),
         )
 
     def begin(self, params: Params, pixels: jax.Array) -> jax.Array:
@@ -111,29 +93,21 @@ class Siglip:
         colours = pixels[: side * patch, : side * patch].astype(jnp.float32) / _PIXELS - 1
         patches = colours.reshape(side, patch, side, patch, 3).transpose(0, 2, 1, 3, 4).reshape(side * side, -1)
         # A leaf is the tensor [hidden, colour, row, column] with all axes reversed.
-        weights = params[f"{_LEAF}patch"][0].transpose(1, 0, 2, 3).reshape(-1, self.hidden_size)
-        position = params[f"{_LEAF}position"][0].T
-        embedded: jax.Array = patches @ weights + params[f"{_LEAF}patch_bias"][0] + position
+        weights = params[f"{PREFIX}patch"][0].transpose(1, 0, 2, 3).reshape(-1, self.hidden_size)
+        position = params[f"{PREFIX}position"][0].T
+        embedded: jax.Array = patches @ weights + params[f"{PREFIX}patch_bias"][0] + position
         return embedded
 
-    def layer(self, params: Params, x: jax.Array, index: jax.Array) -> jax.Array:
+    def layer(self, x: jax.Array, products: LayerProducts) -> jax.Array:
         """One layer over [num_patches, hidden]; each patch attends to all."""
-
-        def of(name: str) -> jax.Array:
-            leaf: jax.Array = lax.dynamic_index_in_dim(params[_LEAF + name], index, keepdims=False)
-            return leaf
-
-        normed = layer_norm(x, of("norm1"), of("norm1_bias"), self.epsilon)
-        qkv = (normed @ of("qkv") + of("qkv_bias")).reshape(len(x), 3, self.num_heads, -1)
-        attended = attend(qkv[:, 0] * qkv.shape[-1] ** -0.5, qkv[:, 1], qkv[:, 2])
-        x = x + attended @ of("out") + of("out_bias")
-        normed = layer_norm(x, of("norm2"), of("norm2_bias"), self.epsilon)
-        inner = ACTIVATIONS[self.activation](normed @ of("up") + of("up_bias"))
-        return x + inner @ of("down") + of("down_bias")
+        qkv = products.product(x, "qkv", products.norm("norm1", self.epsilon))
+        x = products.add_product(x, products.attend(qkv, self.num_heads), "out")
+        inner = products.product(x, "up", products.norm("norm2", self.epsilon), ACTIVATIONS[self.activation])
+        return products.add_product(x, inner, "down")
 
     def end(self, params: Params, x: jax.Array) -> jax.Array:
         """The last norm."""
-        return layer_norm(x, params[f"{_LEAF}last_norm"][0], params[f"{_LEAF}last_norm_bias"][0], self.epsilon)
+        return layer_norm(x, params[f"{PREFIX}last_norm"][0], params[f"{PREFIX}last_norm_bias"][0], self.epsilon)
 
 
 def read_activation(config: Fields, name: str, default: str) -> str:
@@ -142,6 +116,20 @@ def read_activation(config: Fields, name: str, default: str) -> str:
     if activation not in ACTIVATIONS:
         raise config.error(name, f"it must be one of {', '.join(ACTIVATIONS)}")
     return activation
+
+
+def activated(x: jax.Array, activation: Activation) -> jax.Array:
+    """What a product's activation does, outside a product."""
+    match activation:
+        case Activation.GELU_TANH:
+            return jax.nn.gelu(x, approximate=True)
+        case Activation.GELU_ERF:
+            return jax.nn.gelu(x, approximate=False)
+        case Activation.QUICK_GELU:
+            return x * jax.nn.sigmoid(1.702 * x)
+        case Activation.SILU:
+            return jax.nn.silu(x)
+    raise ValueError(f"{activation!r} is no activation of encoders")
 
 
 def layer_norm(x: jax.Array, weight: jax.Array, bias: jax.Array, epsilon: float) -> jax.Array:

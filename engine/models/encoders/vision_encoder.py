@@ -6,8 +6,11 @@ from typing import ClassVar
 
 import jax
 
+from engine.backends.base.backend import Backends
+from engine.backends.base.patches import patches
+from engine.models.encoders.layer_products import LayerProducts, outside_layers
 from engine.weights.layout import Params
-from engine.weights.leaf import Leaf
+from engine.weights.leaf import Leaf, LeafKind
 
 MAX_SIZE = 1 << 16  # of each size that a configuration states
 NUM_END_FEATURES = 2  # a number as two digits, which are exact as bfloat16
@@ -67,14 +70,39 @@ class VisionEncoder(ABC):
     def leaves(self) -> tuple[Leaf, ...]:
         """Its parameters, which are among those of the text model."""
 
+    @property
+    def product_inputs(self) -> dict[str, int]:
+        """The inputs of its products by the leaves of these, with what pads them."""
+        return {
+            leaf.name: (part.padded_shape or part.shape)[1]
+            for leaf in self.leaves()
+            if leaf.kind is not LeafKind.VECTOR
+            for part in leaf.parts
+        }
+
     @abstractmethod
     def begin(self, params: Params, pixels: jax.Array, grid: jax.Array) -> jax.Array:
         """float32 of `inner_shape`, from uint8 of `pixels_shape`."""
 
     @abstractmethod
-    def layer(self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array) -> jax.Array:
-        """One layer, by its index, an int32 scalar."""
+    def layer(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
+        """One layer; patches that are not real get any values."""
 
     @abstractmethod
-    def end(self, params: Params, x: jax.Array) -> jax.Array:
+    def end(self, x: jax.Array, grid: jax.Array, products: LayerProducts) -> jax.Array:
         """Embeddings, float32[bucket, num_features], without the distance to the picture's end."""
+
+    def num_real(self, grid: jax.Array) -> jax.Array | None:
+        """Patches of a picture, which are the first ones; None: it fills the bucket."""
+        return None
+
+    def run_layer(
+        self, params: Params, x: jax.Array, grid: jax.Array, index: jax.Array, *, backends: Backends
+    ) -> jax.Array:
+        """One layer, by its index, an int32 scalar."""
+        products = LayerProducts(params, index, patches(len(x), self.num_real(grid)), backends)
+        return self.layer(x, grid, products)
+
+    def run_end(self, params: Params, x: jax.Array, grid: jax.Array, *, backends: Backends) -> jax.Array:
+        """What is behind the layers, as `end`."""
+        return self.end(x, grid, outside_layers(params, patches(len(x), self.num_real(grid)), backends))

@@ -15,10 +15,10 @@ from cache.storage import KVPages
 from engine.backends.base.backend import Backends, Products
 from engine.backends.base.operands import AttentionConstants, Norm, NormKind
 from engine.backends.base.token_layout import TokenLayout, single_tokens
-from engine.models.encoders.picture_tokens import PictureTokens
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.model import Carry, Model, run_layers
+from engine.models.parts.picture_tokens import PictureTokens
 from engine.models.parts.rotary import rotation_tables
 from engine.weights.formats.gguf_tensors import GGUFTensors
 from engine.weights.formats.model_folder import JsonFile

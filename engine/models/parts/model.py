@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -37,6 +37,11 @@ class Model(ABC):
     def encoder(self) -> VisionEncoder | None:
         """What makes embeddings of pictures; None where the model sees none."""
         return None
+
+    @property
+    def encoder_inputs(self) -> Mapping[str, int] | None:
+        """The inputs of the products of that encoder, by name; None where there is none."""
+        return None if self.encoder is None else self.encoder.product_inputs
 
     # Tensors of a folder that follow from its configuration, which old releases of transformers stored nevertheless.
     derived_tensors: ClassVar[re.Pattern[str]] = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")

@@ -107,6 +107,14 @@ def test_sizes_that_do_not_fit(model, backends, name, message):
         choose(model, **{name: "native"})
 
 
+@pytest.mark.usefixtures("built")
+def test_an_encoder_of_pictures_that_does_not_fit():
+    assert names(choose_backends(EngineConfig(), MODEL, {"vision.qkv": 96})) == ("native", "native")
+    chosen = choose_backends(EngineConfig(), MODEL, {"vision.qkv": 96, "vision.down": 72})
+    assert names(chosen) == ("xla", "native")
+    assert "those of the encoder of pictures are vision.qkv 96, vision.down 72" in chosen.detail
+
+
 def test_quantised_weights_need_native_products(monkeypatch):
     monkeypatch.setattr(library, "load", lambda: "avx9")
     assert names(choose(quantize="int8")) == ("native", "native")

@@ -31,6 +31,7 @@ ACTIVATIONS = {
     Activation.GELU_TANH: lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     Activation.RELU: lambda x: np.maximum(x, 0),
     Activation.RELU_SQUARED: lambda x: np.maximum(x, 0) ** 2,
+    Activation.QUICK_GELU: lambda x: x / (1 + np.exp(-1.702 * x)),
 }
 
 

@@ -1,4 +1,4 @@
-"""Rows of matrices that a file has joined."""
+"""Rows of matrices that a file has joined, and zeros behind a tensor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import dequantize, quantize
 
 from engine.weights.formats.gguf_tensors import GGUFTensor, GGUFTensors
-from engine.weights.tensors import rows
+from engine.weights.packing import Format
+from engine.weights.tensors import Padded, rows
 
 
 @pytest.fixture
@@ -47,3 +48,13 @@ def test_each_part_has_its_rows(joined: GGUFTensor) -> None:
 
 def test_a_matrix_of_another_size_shows_its_own_shape(joined: GGUFTensor) -> None:
     assert rows(0, 8, 16)(joined).shape == (12, 64)
+
+
+def test_zeros_behind_each_axis(joined: GGUFTensor) -> None:
+    padded = Padded(joined, (16, 96))
+    assert padded.shape == (16, 96)
+    expected = np.zeros((16, 96), np.float32)
+    expected[:12, :64] = joined.float32()
+    np.testing.assert_array_equal(padded.float32(), expected)
+    assert padded.format is Format.BFLOAT16  # a row of integers cannot be made longer
+    assert padded.encoded() is None

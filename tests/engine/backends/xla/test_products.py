@@ -18,6 +18,7 @@ NUMPY_ACTIVATIONS = {
     Activation.GELU_ERF: np.vectorize(lambda x: x / 2 * (1 + math.erf(x / math.sqrt(2)))),
     Activation.RELU: lambda x: np.maximum(x, 0),
     Activation.RELU_SQUARED: lambda x: np.maximum(x, 0) ** 2,
+    Activation.QUICK_GELU: lambda x: x / (1 + np.exp(-1.702 * x)),
 }
 
 

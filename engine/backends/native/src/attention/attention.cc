@@ -33,9 +33,15 @@ class Attention {
  private:
   static constexpr size_t kTokensInline = 4;  // the caller itself places so few, and merges them
 
+  struct Stretch {  // tokens of a row that one thread places
+    const StepRow* row;
+    int32_t first, end;
+  };
+
   struct Memory {  // kept from call to call; the caller holds the pool
     Scratch queries, states, partials, blocks;
     Plan plan;
+    std::vector<Stretch> stretches;
   };
   static Memory& memory() {
     static Memory& kept = *new Memory;
@@ -53,9 +59,16 @@ class Attention {
         for (int32_t i = 0; i < row.num_tokens; ++i) place_token(in_, pages_, row, row.first_token + i, queries_);
       return;
     }
-    pool_.run(static_cast<int64_t>(rows_.rows().size()), [&](int64_t index, int) {
-      const StepRow& row = rows_.rows()[index];
-      for (int32_t i = 0; i < row.num_tokens; ++i) place_token(in_, pages_, row, row.first_token + i, queries_);
+    std::vector<Stretch>& stretches = memory().stretches;
+    stretches.clear();
+    for (const StepRow& row : rows_.rows()) {
+      for (int32_t first = 0; first < row.num_tokens; first += kBlockKeys) {
+        stretches.push_back({&row, first, std::min<int32_t>(row.num_tokens, first + kBlockKeys)});
+      }
+    }
+    pool_.run(static_cast<int64_t>(stretches.size()), [&](int64_t index, int) {
+      const auto [row, first, end] = stretches[index];
+      for (int32_t i = first; i < end; ++i) place_token(in_, pages_, *row, row->first_token + i, queries_);
     });
   }
 
@@ -199,17 +212,15 @@ class Attention {
     const std::byte* const queries = queries_.at(key_head, item.row->first_token + item.first);
     for (int64_t begin = 0; begin < count; begin += kRowsAtOnce) {
       const int rows = static_cast<int>(std::min<int64_t>(kRowsAtOnce, count - begin));
-      const int64_t first_position = item.row->start + item.first + begin / group_;
-      const int64_t last_position = item.row->start + item.first + (begin + rows - 1) / group_;
-      const int num_keys = num_visible(last_seen(item, (begin + rows - 1) / group_), first);
+      const int64_t first_token = begin / group_, last_token = (begin + rows - 1) / group_;
+      const int num_keys = num_visible(last_seen(item, last_token), first);
       // The first row sees what begins earliest, and the last one what ends latest.
-      if (num_keys == 0 || num_hidden(first_position, first) == kBlockKeys) continue;
+      if (num_keys == 0 || num_hidden(item, first_token, first) == kBlockKeys) continue;
       int32_t hidden[kRowsAtOnce], visible[kRowsAtOnce];
       const bool is_whole =
-          num_visible(last_seen(item, begin / group_), first) == kBlockKeys && num_hidden(last_position, first) == 0;
+          num_visible(last_seen(item, first_token), first) == kBlockKeys && num_hidden(item, last_token, first) == 0;
       for (int r = 0; r < rows && !is_whole; ++r) {
-        const int64_t position = item.row->start + item.first + (begin + r) / group_;
-        hidden[r] = num_hidden(position, first);
+        hidden[r] = num_hidden(item, (begin + r) / group_, first);
         visible[r] = num_visible(last_seen(item, (begin + r) / group_), first);
       }
       std::fill_n(hidden, is_whole ? rows : 0, 0);
@@ -232,9 +243,13 @@ class Attention {
     return static_cast<int>(std::clamp<int64_t>(last - first + 1, 0, kBlockKeys));
   }
 
-  // How many of the block's first keys its window hides.
-  int num_hidden(int64_t position, int64_t first) const {
-    return static_cast<int>(std::clamp<int64_t>(first_visible(in_.window, position) - first, 0, kBlockKeys));
+  // How many of the first keys of a block that begins at `first` one of an item's tokens does not see.
+  int num_hidden(const Item& item, int64_t token, int64_t first) const {
+    const StepRow& row = *item.row;
+    const bool is_given = row.num_tokens > 1 && in_.first_seen != nullptr;
+    const int64_t begin = is_given ? in_.first_seen[row.first_token + item.first + token]
+                                   : first_visible(in_.window, row.start + item.first + token);
+    return static_cast<int>(std::clamp<int64_t>(begin - first, 0, kBlockKeys));
   }
 
   void merge_partials() {
@@ -257,13 +272,18 @@ class Attention {
   }
 
   void store_output(const StepRow& row, int64_t first, int64_t num_tokens, int64_t key_head, State state) const {
-    const int64_t d = pages_.head_dim;
+    const int64_t d = pages_.head_dim, own = in_.head_dim, whole = own / kLanes * kLanes;
     for (int64_t r = 0; r < num_tokens * group_; ++r) {
       const int64_t token = row.first_token + first + r / group_, head = key_head * group_ + r % group_;
-      float* to = output_ + (token * in_.num_heads + head) * d;
+      float* to = output_ + (token * in_.num_heads + head) * own;
       Floats total = broadcast(sum(load(state.total + r * kLanes)));
       if (in_.sinks == nullptr) {
-        for (int64_t i = 0; i < d; i += kLanes) store(to + i, div(load(state.mix + r * d + i), total));
+        for (int64_t i = 0; i < whole; i += kLanes) store(to + i, div(load(state.mix + r * d + i), total));
+        if (whole < own) {
+          alignas(64) float rest[kLanes];
+          store(rest, div(load(state.mix + r * d + whole), total));
+          std::copy_n(rest, own - whole, to + whole);
+        }
       } else {
         const Floats sink = broadcast(in_.sinks[head] * kLog2E), best = broadcast(state.best[r]), most = max(sink, best);
         const Floats kept = exp2(sub(best, most));

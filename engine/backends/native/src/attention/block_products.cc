@@ -57,24 +57,24 @@ template <Factors F, int R, int V>
 [[gnu::always_inline]] inline void multiply_word(const std::byte* left, int64_t left_stride,
                                                  const uint32_t* const (&columns)[V], int64_t at, Floats (&sums)[R][V]) {
   if constexpr (F == Factors::kWidenedPairs) {
-    EAGRE_UNROLL(4)
+    EAGRE_UNROLL(8)
     for (int v = 0; v < V; ++v) {
       const Words pairs = load_words(columns[v] + at);
       const Floats first = first_halves(pairs);
-      EAGRE_UNROLL(4)
+      EAGRE_UNROLL(8)
       for (int r = 0; r < R; ++r) sums[r][v] = fma(first, broadcast_at(left + r * left_stride), sums[r][v]);
       const Floats second = second_halves(pairs);
-      EAGRE_UNROLL(4)
+      EAGRE_UNROLL(8)
       for (int r = 0; r < R; ++r) sums[r][v] = fma(second, broadcast_at(left + r * left_stride + 4), sums[r][v]);
     }
   } else {
     Words words[V];
-    EAGRE_UNROLL(4)
+    EAGRE_UNROLL(8)
     for (int v = 0; v < V; ++v) words[v] = load_words(columns[v] + at);
-    EAGRE_UNROLL(4)
+    EAGRE_UNROLL(8)
     for (int r = 0; r < R; ++r) {
       const std::byte* const other = left + r * left_stride;
-      EAGRE_UNROLL(4)
+      EAGRE_UNROLL(8)
       for (int v = 0; v < V; ++v) {
         if constexpr (F == Factors::kFloats) {
           sums[r][v] = fma(as_floats(words[v]), broadcast_at(other), sums[r][v]);
@@ -108,17 +108,17 @@ inline void multiply(const std::byte* left, int64_t left_stride, const uint32_t*
 template <Factors F, int R, int V>
 void score(const Block& block, int first_vector, const std::byte* queries, int num_words, bool is_whole, float* scores) {
   Floats sums[R][V];
-  EAGRE_UNROLL(4)
+  EAGRE_UNROLL(8)
   for (int r = 0; r < R; ++r) {
-    EAGRE_UNROLL(4)
+    EAGRE_UNROLL(8)
     for (int v = 0; v < V; ++v) sums[r][v] = zeros();
   }
   const uint32_t* columns[V];
   for (int v = 0; v < V; ++v) columns[v] = keys_of(block, first_vector + v);
   multiply<F, R, V>(queries, num_words * kLeftBytes<F>, columns, kHalfKeys, num_words, is_whole, block.prefetch, sums);
-  EAGRE_UNROLL(4)
+  EAGRE_UNROLL(8)
   for (int r = 0; r < R; ++r) {
-    EAGRE_UNROLL(4)
+    EAGRE_UNROLL(8)
     for (int v = 0; v < V; ++v) store(scores + r * kBlockKeys + (first_vector + v) * kLanes, sums[r][v]);
   }
 }
@@ -128,10 +128,10 @@ void mix_in(const Block& block, int64_t column, const float* weights, int num_wo
             int64_t head_dim, float* mix) {
   constexpr int kHalfWords = F == Factors::kFloats ? kHalfKeys : kHalfKeys / 2;
   Floats sums[R][V];
-  EAGRE_UNROLL(4)
+  EAGRE_UNROLL(8)
   for (int r = 0; r < R; ++r) {
     const Floats shrink = broadcast(shrinks[r]);
-    EAGRE_UNROLL(4)
+    EAGRE_UNROLL(8)
     for (int v = 0; v < V; ++v) sums[r][v] = mul(load(mix + r * head_dim + column + v * kLanes), shrink);
   }
   const bool is_whole = num_words == 2 * kHalfWords;
@@ -142,9 +142,9 @@ void mix_in(const Block& block, int64_t column, const float* weights, int num_wo
     const int count = std::min(kHalfWords, num_words - half * kHalfWords);
     multiply<F, R, V>(left, kBlockKeys * sizeof(float), columns, head_dim, count, is_whole, block.prefetch, sums);
   }
-  EAGRE_UNROLL(4)
+  EAGRE_UNROLL(8)
   for (int r = 0; r < R; ++r) {
-    EAGRE_UNROLL(4)
+    EAGRE_UNROLL(8)
     for (int v = 0; v < V; ++v) store(mix + r * head_dim + column + v * kLanes, sums[r][v]);
   }
 }
@@ -153,7 +153,7 @@ template <Factors F>
 void multiply_keys_of(int head_dim, const Block& block, const std::byte* queries, int num_rows, int num_vectors,
                       float* scores) {
   const int num_words = F == Factors::kFloats ? head_dim : head_dim / 2;
-  for_each_part<kMostRows, most_vectors>(num_rows, num_vectors, [&](int row, auto rows, int vector, auto vectors) {
+  for_each_part<kMostRows, most_vectors, kNumFloatsRegisters >= 32>(num_rows, num_vectors, [&](int row, auto rows, int vector, auto vectors) {
     score<F, rows(), vectors()>(block, vector, queries + int64_t{kLeftBytes<F>} * row * num_words, num_words,
                                 num_vectors == kKeyVectors, scores + row * kBlockKeys);
   });
@@ -163,7 +163,7 @@ template <Factors F>
 void multiply_values_of(int head_dim, const Block& block, const float* weights, int num_rows, int num_keys,
                         const float* shrinks, float* mix) {
   const int num_words = F == Factors::kFloats ? num_keys : (num_keys + 1) / 2;
-  for_each_part<kMostRows, most_vectors>(num_rows, head_dim / kLanes, [&](int row, auto rows, int vector, auto vectors) {
+  for_each_part<kMostRows, most_vectors, kNumFloatsRegisters >= 32>(num_rows, head_dim / kLanes, [&](int row, auto rows, int vector, auto vectors) {
     mix_in<F, rows(), vectors()>(block, vector * kLanes, weights + row * kBlockKeys, num_words, shrinks + row, head_dim,
                                  mix + int64_t{1} * row * head_dim);
   });

@@ -120,7 +120,7 @@ void multiply_keys(int head_dim, const Block& block, const std::byte* queries, i
   // A product that reaches into the second half begins at the first key.
   static_assert(kHalfRegisters % most_columns(1) == 0 || most_columns(1) == 2 * kHalfRegisters);
   static_assert(kHalfRegisters % most_columns(kMostRows) == 0 || most_columns(kMostRows) == 2 * kHalfRegisters);
-  for_each_part<kMostRows, most_columns>(num_rows, num_vectors * 16 / kPairLanes, [&](int row, auto rows, int column, auto columns) {
+  for_each_part<kMostRows, most_columns, false>(num_rows, num_vectors * 16 / kPairLanes, [&](int row, auto rows, int column, auto columns) {
     score<rows(), columns()>(block, column, queries + row * bytes_of_integer_query(head_dim), num_words,
                              scores + row * kBlockKeys);
   });
@@ -128,7 +128,7 @@ void multiply_keys(int head_dim, const Block& block, const std::byte* queries, i
 
 void multiply_values(int head_dim, const Block& block, const float* weights, int num_rows, int num_keys,
                      const float* shrinks, const float* steps, float* mix) {
-  for_each_part<kMostRows, most_columns>(num_rows, head_dim / kPairLanes, [&](int row, auto rows, int column, auto columns) {
+  for_each_part<kMostRows, most_columns, false>(num_rows, head_dim / kPairLanes, [&](int row, auto rows, int column, auto columns) {
     mix_in<rows(), columns()>(block, column * kPairLanes, weights + row * kBlockKeys, (num_keys + 1) / 2, shrinks + row,
                               steps + row, head_dim, mix + int64_t{1} * row * head_dim);
   });

@@ -14,6 +14,7 @@ struct HeadNorm {
 struct AttentionInput {
   const float* qkv;  // [tokens][(num_heads + parts of the pages * key heads) * head_dim]
   int64_t num_heads;
+  int64_t head_dim;  // even; in the pages heads may be wider, with zeros behind these features
   const int32_t* page_table;  // [rows][table_stride], of which the layer's pages are the first table_width
   int64_t table_width, table_stride;
   const float* rotations;  // [tokens][rotary_dim]: cosines, then sines, of half as many angles each
@@ -29,6 +30,8 @@ struct AttentionInput {
   const float* sinks;  // [num_heads], scores that take a part of the weights, without a value; or null
   // [tokens], the last position that each token of a prompt sees, never falling within a row; null: its own.
   const int32_t* last_seen;
+  // [tokens], the first position likewise, never falling within a row; null: as the window says.
+  const int32_t* first_seen;
 };
 
 }  // namespace eagre

@@ -1,5 +1,6 @@
 #include "attention/placement.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "isa/attention_isa.h"
@@ -31,7 +32,7 @@ void rotate(const float* x, const float* rotation, int64_t rotary_dim, int64_t h
 template <class Put>
 void for_each_head(const AttentionInput& in, const HeadNorm& norm, int64_t token, int64_t first_head, int64_t num_heads,
                    const Pages& pages, float scale, const Put& put) {
-  const int64_t d = pages.head_dim;
+  const int64_t d = in.head_dim;
   const float* x = in.qkv + (token * (in.num_heads + pages.num_parts * pages.num_heads) + first_head) * d;
   const float* rotation = in.rotations + token * in.rotary_dim;
   const float of_all = norm.is_of_all_heads ? inverse_rms(x, num_heads * d, in.epsilon) : 0.0f;
@@ -44,6 +45,7 @@ void for_each_head(const AttentionInput& in, const HeadNorm& norm, int64_t token
       from = normed;
     }
     rotate(from, rotation, in.rotary_dim, d, scale, rotated);
+    std::fill(rotated + d, rotated + pages.head_dim, 0.0f);
     if (is_transformed(pages)) hadamard(rotated, d, rotated);
     put(head, rotated);
   }
@@ -111,15 +113,15 @@ void place_token(const AttentionInput& in, const Pages& pages, const StepRow& ro
     write_vector(pages, 0, vector_index(pages, page, 0, head, offset), key);
   });
   if (pages.num_parts == 1) return;
-  const float* values = in.qkv + (token * (in.num_heads + 2 * pages.num_heads) + in.num_heads + pages.num_heads) * d;
-  for (int64_t head = 0; head < pages.num_heads; ++head) {
-    const float* value = values + head * d;
-    alignas(64) float transformed[kLargestHead];
-    if (is_transformed(pages)) {
-      hadamard(value, d, transformed);
-      value = transformed;
-    }
-    write_vector(pages, 1, vector_index(pages, page, 1, head, offset), value);
+  const int64_t own = in.head_dim;
+  const float* value = in.qkv + (token * (in.num_heads + 2 * pages.num_heads) + in.num_heads + pages.num_heads) * own;
+  alignas(64) float made[kLargestHead];
+  std::fill(made + own, made + d, 0.0f);
+  for (int64_t head = 0; head < pages.num_heads; ++head, value += own) {
+    if (own < d) std::copy_n(value, own, made);
+    if (is_transformed(pages)) hadamard(value, d, made);
+    const bool is_made = own < d || is_transformed(pages);
+    write_vector(pages, 1, vector_index(pages, page, 1, head, offset), is_made ? made : value);
   }
 }
 

@@ -36,6 +36,7 @@ void Plan::make(const StepRows& step, const AttentionInput& in, const Pages& pag
   window_ = in.window;
   is_causal_ = in.is_causal;
   last_seen_ = in.last_seen;
+  first_seen_ = in.first_seen;
   num_heads_ = pages.num_heads;
   const int64_t fair = kItemsPerThread * num_threads;
   // One item for all heads of a row keeps its thread in one place of memory. Where there are few rows, each head is an
@@ -70,11 +71,16 @@ void Plan::add_prompt(const StepRow& row, int32_t tokens_per_item) {
     for (int32_t first = 0; first < row.num_tokens; first += tokens_per_item) {
       const int32_t count = std::min(tokens_per_item, row.num_tokens - first);
       most_tokens_ = std::max(most_tokens_, count);
-      const int64_t start = row.start + first;
       const int64_t end = seen_end(row, first + count - 1);
-      items_.push_back({&row, 1, head, head + 1, first, count, first_visible(window_, start), end, 0});
+      items_.push_back({&row, 1, head, head + 1, first, count, seen_begin(row, first), end, 0});
     }
   }
+}
+
+// The first key that one of the tokens of a prompt sees.
+int64_t Plan::seen_begin(const StepRow& row, int32_t token) const {
+  if (first_seen_ != nullptr) return first_seen_[row.first_token + token];
+  return first_visible(window_, int64_t{row.start} + token);
 }
 
 // Behind the last key that one of the tokens of a prompt sees.

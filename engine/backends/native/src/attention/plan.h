@@ -65,6 +65,7 @@ class Plan {
  private:
   int64_t begin_of(const StepRow& row) const { return first_visible(window_, row.start); }
   void add_prompt(const StepRow& row, int32_t tokens_per_item);
+  int64_t seen_begin(const StepRow& row, int32_t token) const;
   int64_t seen_end(const StepRow& row, int32_t token) const;
   void add_rows(const StepRow* rows, int32_t count);
   int32_t num_beginning_alike(const StepRow* rows, int64_t count) const;
@@ -78,6 +79,7 @@ class Plan {
   int64_t table_width_ = 0, table_stride_ = 0, page_size_ = 0, window_ = 0;
   bool is_causal_ = true;
   const int32_t* last_seen_ = nullptr;
+  const int32_t* first_seen_ = nullptr;
   int64_t num_heads_ = 0, heads_per_item_ = 1, num_partials_ = 0;
   int32_t most_tokens_ = 1, most_rows_ = 1;
 };

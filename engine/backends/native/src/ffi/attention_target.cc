@@ -107,8 +107,8 @@ ffi::Error read_place(const S32& places, const S32& page_table, int64_t layer, i
 }
 
 ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm, F32 k_norm, S32 rows, S32 page_table,
-                     S32 layer, ffi::AnyBuffer data, ffi::AnyBuffer scales, F32 sinks, S32 last_seen, S32 places,
-                     F32Result y, ffi::Result<ffi::AnyBuffer> data_out, ffi::Result<ffi::AnyBuffer> scales_out,
+                     S32 layer, ffi::AnyBuffer data, ffi::AnyBuffer scales, F32 sinks, S32 last_seen, S32 first_seen,
+                     S32 places, F32Result y, ffi::Result<ffi::AnyBuffer> data_out, ffi::Result<ffi::AnyBuffer> scales_out,
                      int64_t num_tiles, int64_t num_groups, double scale, float softcap, float epsilon, bool is_causal) {
   if (data.untyped_data() != data_out->untyped_data() || scales.untyped_data() != scales_out->untyped_data()) {
     return invalid("the pages must be updated in place");
@@ -120,18 +120,26 @@ ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm
   if (ffi::Error error = read_place(places, page_table, index, num_groups, place, in); error.failure()) return error;
   if (ffi::Error error = read_pages(data, scales, place, pages); error.failure()) return error;
   const auto y_shape = y->dimensions(), qkv_shape = qkv.dimensions(), table_shape = page_table.dimensions();
-  if (y_shape.size() != 2 || y_shape[1] % pages.head_dim != 0) return invalid("y has another shape");
+  if (y_shape.size() != 2 || qkv_shape.size() != 2) return invalid("y has another shape");
+  in.head_dim = (qkv_shape[1] - y_shape[1]) / (pages.num_parts * pages.num_heads);
+  // Norms, sinks and what int8 pages hold are of heads that are as wide as those in the pages.
+  const bool may_be_narrow = q_norm.element_count() + k_norm.element_count() + sinks.element_count() == 0 &&
+                             pages.type != PageType::kInt8;
+  if (in.head_dim <= 0 || in.head_dim > pages.head_dim || (in.head_dim < pages.head_dim && !may_be_narrow)) {
+    return invalid("qkv has another shape");
+  }
+  if (y_shape[1] % in.head_dim != 0) return invalid("y has another shape");
   in.qkv = qkv.typed_data();
-  in.num_heads = y_shape[1] / pages.head_dim;
-  if (in.num_heads % pages.num_heads != 0 || qkv_shape.size() != 2 || qkv_shape[0] != y_shape[0] ||
-      qkv_shape[1] != (in.num_heads + pages.num_parts * pages.num_heads) * pages.head_dim) {
+  in.num_heads = y_shape[1] / in.head_dim;
+  if (in.num_heads % pages.num_heads != 0 || qkv_shape[0] != y_shape[0] ||
+      qkv_shape[1] != (in.num_heads + pages.num_parts * pages.num_heads) * in.head_dim) {
     return invalid("qkv has another shape");
   }
   int64_t table = -1;
   if (ffi::Error error = read_constant(tables, index, "tables", table); error.failure()) return error;
   if (ffi::Error error = read_constant(windows, index, "windows", in.window); error.failure()) return error;
   if (in.window < 0) return invalid("a window is negative");
-  if (ffi::Error error = read_rotations(rotations, table, y_shape[0], pages.head_dim, in); error.failure()) return error;
+  if (ffi::Error error = read_rotations(rotations, table, y_shape[0], in.head_dim, in); error.failure()) return error;
   if (ffi::Error error = read_norm(q_norm, index, in.num_heads, pages.head_dim, in.q_norm); error.failure()) return error;
   if (ffi::Error error = read_norm(k_norm, index, pages.num_heads, pages.head_dim, in.k_norm); error.failure()) {
     return error;
@@ -146,6 +154,10 @@ ffi::Error attention(F32 qkv, F32 rotations, S32 tables, S32 windows, F32 q_norm
   if (last_seen.element_count() > 0) {
     if (static_cast<int64_t>(last_seen.element_count()) != y_shape[0]) return invalid("last_seen has another shape");
     in.last_seen = last_seen.typed_data();
+  }
+  if (first_seen.element_count() > 0) {
+    if (static_cast<int64_t>(first_seen.element_count()) != y_shape[0]) return invalid("first_seen has another shape");
+    in.first_seen = first_seen.typed_data();
   }
   if (rows.dimensions().size() != 2 || table_shape[0] != rows.dimensions()[0]) {
     return invalid("the page table has another shape");

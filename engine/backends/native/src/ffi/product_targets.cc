@@ -109,7 +109,7 @@ ffi::Error norm_product(F32 x, S32 rows, S32 layer, F32 norm, F32 norm_bias, U8 
                         F32 extra, F32Result y, int64_t num_tiles, Tiles tiles, int64_t num_inputs, int64_t norm_kind,
                         float epsilon, int64_t activation, bool is_gated) {
   ProductCall call{x, {blocks, places, tiles, num_inputs}, bias, layer.typed_data()[0]};
-  if (activation < 0 || activation > static_cast<int64_t>(Finish::kReluSquared)) return invalid("unknown activation");
+  if (activation < 0 || activation > static_cast<int64_t>(Finish::kQuickGelu)) return invalid("unknown activation");
   call.finish = static_cast<Finish>(activation);
   call.is_gated = is_gated;
   call.extra = &extra;

@@ -8,7 +8,7 @@
 
 namespace eagre {
 
-// The values of the first six are those of Activation in engine/backends/base/operands.py, and the seventh is that of a
+// The values of the first seven are those of Activation in engine/backends/base/operands.py, and the eighth is that of a
 // gated product with a Clamp.
 enum class Finish : int64_t {
   kNone = 0,
@@ -17,9 +17,10 @@ enum class Finish : int64_t {
   kGeluErf = 3,
   kRelu = 4,
   kReluSquared = 5,
-  kClamped = 6,  // z * logistic(scale * z) of z = min(x, softcap), whose partner is clamped to +-softcap, plus 1
-  kScaled = 7,   // scale * x
-  kCapped = 8,   // softcap * tanh(scale * x / softcap)
+  kQuickGelu = 6,
+  kClamped = 7,  // z * logistic(scale * z) of z = min(x, softcap), whose partner is clamped to +-softcap, plus 1
+  kScaled = 8,   // scale * x
+  kCapped = 9,   // softcap * tanh(scale * x / softcap)
 };
 
 // x * logistic(z) for an x of z's sign and e = e^(-|z|), which is never larger than 1 and so cannot overflow.
@@ -50,6 +51,9 @@ inline Floats gelu_erf(Floats x) {
   return choose(at_least(x, zeros()), sub(x, tail), tail);
 }
 
+// x * logistic(1.702 x), another approximation of Hendrycks and Gimpel
+inline Floats quick_gelu(Floats x) { return times_logistic(x, exp2(mul(abs(x), broadcast(-1.702f * kLog2E)))); }
+
 inline Floats relu(Floats x) { return max(zeros(), x); }  // of a NaN, max gives its second operand
 
 template <Finish F>
@@ -59,6 +63,7 @@ inline Floats finish(Floats x, float scale, float softcap) {
   if constexpr (F == Finish::kGeluErf) return gelu_erf(x);
   if constexpr (F == Finish::kRelu) return relu(x);
   if constexpr (F == Finish::kReluSquared) return mul(relu(x), relu(x));
+  if constexpr (F == Finish::kQuickGelu) return quick_gelu(x);
   if constexpr (F == Finish::kClamped) {
     const Floats z = min(broadcast(softcap), x);  // of a NaN, min gives its second operand
     return times_logistic(z, exp2(mul(abs(mul(z, broadcast(scale))), broadcast(-kLog2E))));

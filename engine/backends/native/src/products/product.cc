@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kBytesAhead = 128 << 10;  // of the next product, for each thread; a part of its second cache
 constexpr int kLeastBlocksOfPart = 4;       // of rows, because each part reads all weights once more
+constexpr size_t kBytesOfPart = 256 << 10;  // of rows, for which all weights are read again
 constexpr int kTasksPerThread = 8;          // enough that a thread that the system puts aside is not waited for long
 
 // What the sums of a tile begin with: the biases of its outputs, from `first` on, and what its rows have beside them.
@@ -75,6 +76,7 @@ StoreTiles store_tiles_of(Finish finish) {
     case Finish::kGeluErf: return store_tiles<Finish::kGeluErf>;
     case Finish::kRelu: return store_tiles<Finish::kRelu>;
     case Finish::kReluSquared: return store_tiles<Finish::kReluSquared>;
+    case Finish::kQuickGelu: return store_tiles<Finish::kQuickGelu>;
     case Finish::kClamped: return store_tiles<Finish::kClamped>;
     case Finish::kScaled: return store_tiles<Finish::kScaled>;
     case Finish::kCapped: return store_tiles<Finish::kCapped>;
@@ -144,9 +146,14 @@ void multiply(Pool& pool, const PackedRows& x, const Matrix& weights, const Outp
   float* totals = totals_memory.take<float>(threads * totals_size(x));
   const int64_t num_results = weights.num_tiles / (y.is_gated ? 2 : 1);
   if (num_results == 0) return;
-  // Many rows are cut into up to as many parts as there are threads, whose tasks are neighbours. So a thread with a part of
-  // its own multiplies about the rows that it has packed, and what it reads and writes lies in its own second cache.
-  const int64_t num_parts = std::clamp(x.num_blocks() / kLeastBlocksOfPart, 1, threads);
+  // Many rows are cut into parts, at least as many as there are threads, whose tasks are neighbours. So a thread multiplies
+  // about the rows that it has packed, and what it reads and writes of a part lies in its own second cache.
+  const size_t block_bytes = group_bytes(weights.parts[0].activations) * x.num_groups() * kBlockRows;
+  int64_t num_parts = std::clamp(x.num_blocks() / kLeastBlocksOfPart, 1, threads);
+  if (weights.parts[0].activations != Activations::kInt8) {  // a group of integers is unpacked for many rows
+    const int most_blocks = std::max(kLeastBlocksOfPart, static_cast<int>(kBytesOfPart / block_bytes));
+    num_parts = std::max<int64_t>(num_parts, (x.num_blocks() + most_blocks - 1) / most_blocks);
+  }
   const int64_t fair = num_results * num_parts / (threads * kTasksPerThread);
   // Pairs of tiles, because some kernels multiply two together.
   const int64_t per_task = fair >= kStoredTiles ? fair / kStoredTiles * kStoredTiles : fair >= 2 ? 2 : 1;

@@ -28,6 +28,7 @@ ACTIVATIONS: dict[Activation, Callable[[np.ndarray], np.ndarray]] = {
     Activation.GELU_ERF: lambda x: x / 2 * (1 + np.vectorize(erf, otypes=[np.float64])(x / 2**0.5)),
     Activation.RELU: lambda x: np.maximum(x, 0),
     Activation.RELU_SQUARED: lambda x: np.maximum(x, 0) ** 2,
+    Activation.QUICK_GELU: lambda x: x / (1 + np.exp(-1.702 * x)),
 }
 SHAPES = [(1, 16, 32), (3, 40, 96), (17, 7, 160), (50, 100, 64)]  # tokens, outputs, inputs
 

@@ -318,7 +318,7 @@ def test_a_wrong_call_is_an_error(variant, changes, message):
             dict(norm_bias=np.ones((2, 64), np.float32)),
             r"norm_bias has the shape \(2, 64\), but norm_kind is RMS",
         ),
-        (dict(activation=9), r"activation is 9; it is one of \[0, 1, 2, 3, 4, 5\]"),
+        (dict(activation=9), r"activation is 9; it is one of \[0, 1, 2, 3, 4, 5, 6\]"),
     ],
 )
 def test_kinds_that_there_are_none_of(variant, changes, message):
