@@ -188,8 +188,8 @@ class Engine:
         targets = targets_of(opened.model)
         if config.adapters is not None and targets:
             adapters = AdapterStacks(
-                targets, config.adapters, backends.weights.pair_dtype(precision),
-                names_in_gguf(opened.architecture), devices.pairs,
+                targets, config.adapters, backends.weights, precision, names_in_gguf(opened.architecture),
+                devices.pairs,
             )  # fmt: skip
             params, backends = adapters.attach(params), with_adapters(backends)
         model_info = ModelInfo(

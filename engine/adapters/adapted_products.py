@@ -33,27 +33,21 @@ class AdaptedProducts:
     def norm_product(
         self, x: jax.Array, norm: Norm | None, weights: Matrix, layer: jax.Array, layout: TokenLayout, *,
         bias: jax.Array | None = None, activation: Activation = Activation.NONE, is_gated: bool = False,
-        extra: jax.Array | None = None,
+        pairs: LowRankPairs | None = None,
     ) -> jax.Array:  # fmt: skip
         if isinstance(weights, AdaptedMatrix):
-            inputs = x if norm is None else self._products.norm(x, norm, layer, layout)
-            extra = self._extra(inputs, weights.pairs, layer, layout, extra)
-            weights = weights.base
+            weights, pairs = weights
         return self._products.norm_product(
-            x, norm, weights, layer, layout, bias=bias, activation=activation, is_gated=is_gated, extra=extra
+            x, norm, weights, layer, layout, bias=bias, activation=activation, is_gated=is_gated, pairs=pairs
         )
 
     def add_product(
         self, addend: jax.Array, x: jax.Array, weights: Matrix, layer: jax.Array, layout: TokenLayout, *,
-        bias: jax.Array | None = None, scale: float = 1.0, extra: jax.Array | None = None,
+        bias: jax.Array | None = None, scale: float = 1.0, pairs: LowRankPairs | None = None,
     ) -> jax.Array:  # fmt: skip
         if isinstance(weights, AdaptedMatrix):
-            extra = self._extra(x, weights.pairs, layer, layout, extra)
-            weights = weights.base
-        return self._products.add_product(addend, x, weights, layer, layout, bias=bias, scale=scale, extra=extra)
-
-    def low_rank(self, x: jax.Array, pairs: LowRankPairs, layer: jax.Array, layout: TokenLayout) -> jax.Array:
-        return self._products.low_rank(x, pairs, layer, layout)
+            weights, pairs = weights
+        return self._products.add_product(addend, x, weights, layer, layout, bias=bias, scale=scale, pairs=pairs)
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: Matrix, down: Matrix, picks: Picks, layer: jax.Array,
@@ -70,12 +64,6 @@ class AdaptedProducts:
         bias: jax.Array | None = None, scale: float = 1.0, softcap: float = 0.0,
     ) -> jax.Array:  # fmt: skip
         return self._products.head_product(x, sampled, norm, weights, bias=bias, scale=scale, softcap=softcap)
-
-    def _extra(
-        self, x: jax.Array, pairs: LowRankPairs, layer: jax.Array, layout: TokenLayout, extra: jax.Array | None
-    ) -> jax.Array:
-        added = self._products.low_rank(x, pairs, layer, layout)
-        return added if extra is None else added + extra
 
 
 def with_adapters(backends: Backends) -> Backends:

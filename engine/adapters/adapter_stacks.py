@@ -22,7 +22,7 @@ from engine.backends.base.empty_arrays import EmptyArrays
 from engine.backends.base.operands import LowRankPairs
 from engine.interface.config import AdapterLimits
 from engine.interface.errors import ModelError, naming
-from engine.weights.layout import Params
+from engine.weights.layout import Params, Precision, WeightsLayout
 
 _RANK_MULTIPLE = 16  # to which ranks are filled up, for the kernels
 
@@ -36,12 +36,13 @@ class AdapterStacks:
     """
 
     def __init__(
-        self, targets: Sequence[AdapterTarget], limits: AdapterLimits, dtype: str, architectures: Sequence[str],
-        placement: PairPlacement | None = None,
+        self, targets: Sequence[AdapterTarget], limits: AdapterLimits, weights: WeightsLayout, precision: Precision,
+        architectures: Sequence[str], placement: PairPlacement | None = None,
     ) -> None:  # fmt: skip
         """Compiles a program for each shape of pairs, which writes one slot.
 
         Args:
+            weights: the layout of the weights beside which the pairs stand.
             architectures: names that the model's architecture may have in GGUF files.
             placement: where the pairs lie; by default on one device.
         """
@@ -49,7 +50,8 @@ class AdapterStacks:
         self._targets = targets
         self._limits = limits
         self._rank = padded_rank(limits.max_rank)
-        self._dtype = jnp.dtype(dtype)
+        self._dtype = jnp.dtype(weights.pair_dtype(precision))
+        self._arranged = weights.arranged_pair
         self._placement = placement or PairPlacement()
         self._loaded: dict[int, AdapterWeights] = {}  # by slot
         self._shapes = {target.name: self._shapes_of(target) for target in targets}
@@ -95,8 +97,7 @@ class AdapterStacks:
             if not isinstance(stack, jax.Array):  # its shape, or a copy in the memory of the host
                 return params
             pair = weights.pairs.get(target.name) or self._nothing(target)
-            # In the stacks the numbers that a kernel adds up at once are neighbours.
-            halves = (half.astype(self._dtype, copy=False) for half in (pair.down.swapaxes(1, 2), pair.up))
+            halves = self._arranged(*(half.astype(self._dtype, copy=False) for half in pair[:2]))
             down, up = self._placement.halves(target, *halves)
             pairs = self._writes[target.name](matrix.pairs, np.int32(slot), down, up, np.int32(pair.rank))
             written[target.name] = AdaptedMatrix(matrix.base, pairs)
@@ -104,16 +105,20 @@ class AdapterStacks:
 
     def _nothing(self, target: AdapterTarget) -> LeafPair:
         """The pair of an adapter that does not change a leaf."""
-        shapes = self._shapes[target.name]
-        down, up = (np.zeros(stack.shape[1:], self._dtype) for stack in (shapes.down, shapes.up))
-        return LeafPair(down.swapaxes(1, 2), up, 0)
+        down, up = (np.zeros(shape, self._dtype) for shape in self._halves_of(target))
+        return LeafPair(down, up, 0)
+
+    def _halves_of(self, target: AdapterTarget) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """The shapes of one adapter's matrices, before they are arranged."""
+        layers, columns = len(target.layers), len(target.parts) * self._rank
+        return (layers, columns, target.num_inputs), (layers, self._rank, target.ends[-1])
 
     def _shapes_of(self, target: AdapterTarget) -> LowRankPairs:
-        slots, layers = self._limits.num_slots, len(target.layers)
+        slots = self._limits.num_slots
 
         def make() -> LowRankPairs:
-            down = jnp.zeros((slots, layers, target.num_inputs, len(target.parts) * self._rank), self._dtype)
-            up = jnp.zeros((slots, layers, self._rank, target.ends[-1]), self._dtype)
+            halves = self._arranged(*(np.zeros(shape, self._dtype) for shape in self._halves_of(target)))
+            down, up = (jnp.zeros((slots, *half.shape), self._dtype) for half in halves)
             return LowRankPairs(down, up, jnp.zeros(slots, jnp.int32), target.ends)
 
         shapes: LowRankPairs = jax.eval_shape(make)

@@ -6,8 +6,6 @@ the downs of its own inputs and all ups, so that what the devices make is added 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -21,21 +19,13 @@ from engine.weights.leaf import Split
 _INPUTS, _OUTPUTS = 2, 3  # axes of `down` and of `up`
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class SplitPairs(LowRankPairs):
-    """`LowRankPairs` over a mesh; `ends` are those of one device."""
-
-    split: Split = field(default=Split.REPLICATED, metadata={"static": True})
-
-
 class SplitPlacement(PairPlacement):
-    """The `PairPlacement` over a mesh."""
+    """The `PairPlacement` over a mesh, of pairs with XLA's axes; `ends` are those of one device."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
 
-    def stacks(self, target: AdapterTarget, shapes: LowRankPairs) -> SplitPairs:
+    def stacks(self, target: AdapterTarget, shapes: LowRankPairs) -> LowRankPairs:
         split, count = target.leaf.split, self._mesh.size
         of_inputs, of_outputs = split is Split.INPUTS, _has_split_outputs(split)
 
@@ -45,12 +35,11 @@ class SplitPlacement(PairPlacement):
                 array.shape, array.dtype, sharding=NamedSharding(self._mesh, PartitionSpec(*spec))
             )
 
-        return SplitPairs(
+        return LowRankPairs(
             on_mesh(shapes.down, _INPUTS if of_inputs else None),  # type: ignore[arg-type]  # abstract arrays
             on_mesh(shapes.up, _OUTPUTS if of_outputs else None),  # type: ignore[arg-type]
             on_mesh(shapes.ranks, None),  # type: ignore[arg-type]
             tuple(end // count for end in shapes.ends) if of_outputs else shapes.ends,
-            split,
         )
 
     def halves(self, target: AdapterTarget, down: np.ndarray, up: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,6 @@ from engine.backends.xla.backend import BACKEND as XLA
 from engine.backends.xla.products import XlaProducts
 from engine.interface.config import EngineConfig
 from engine.parallel.mesh import AXIS
-from engine.parallel.split_pairs import SplitPairs
 from engine.parallel.split_weights import SplitLayout, SplitMatrix
 from engine.weights.leaf import Split
 
@@ -44,30 +43,22 @@ class SplitProducts:
     def norm_product(
         self, x: jax.Array, norm: Norm | None, weights: SplitMatrix, layer: jax.Array, layout: TokenLayout, *,
         bias: jax.Array | None = None, activation: Activation = Activation.NONE, is_gated: bool = False,
-        extra: jax.Array | None = None,
+        pairs: LowRankPairs | None = None,
     ) -> jax.Array:  # fmt: skip
         """As `Products.norm_product`; of split outputs each device has its own."""
         if weights.split is Split.INPUTS:
-            product = biased(self._summed(x, weights, layer, layout), bias, layer)
-            return product if extra is None else product + extra
+            return biased(self._summed(x, weights, layer, layout, pairs), bias, layer)
         return self._local.norm_product(
-            x, norm, weights.array, layer, layout, bias=bias, activation=activation, is_gated=is_gated, extra=extra
+            x, norm, weights.array, layer, layout, bias=bias, activation=activation, is_gated=is_gated, pairs=pairs
         )
 
     def add_product(
         self, addend: jax.Array, x: jax.Array, weights: SplitMatrix, layer: jax.Array, layout: TokenLayout, *,
-        bias: jax.Array | None = None, scale: float = 1.0, extra: jax.Array | None = None,
+        bias: jax.Array | None = None, scale: float = 1.0, pairs: LowRankPairs | None = None,
     ) -> jax.Array:  # fmt: skip
         """As `Products.add_product`, of split inputs."""
-        product = biased(self._summed(x, weights, layer, layout), bias, layer)
-        product = product if extra is None else product + extra
+        product = biased(self._summed(x, weights, layer, layout, pairs), bias, layer)
         return addend + (product if scale == 1.0 else product * scale)
-
-    def low_rank(self, x: jax.Array, pairs: LowRankPairs, layer: jax.Array, layout: TokenLayout) -> jax.Array:
-        """As `Products.low_rank`, for the product of weights that are split alike."""
-        assert isinstance(pairs, SplitPairs)
-        added = self._local.low_rank(x, pairs, layer, layout)
-        return _sum(added) if pairs.split is Split.INPUTS else added
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: SplitMatrix, down: SplitMatrix, picks: Picks,
@@ -94,8 +85,11 @@ class SplitProducts:
         logits: jax.Array = lax.all_gather(own, AXIS, axis=1, tiled=True)
         return logits[:, : weights.num_outputs]
 
-    def _summed(self, x: jax.Array, weights: SplitMatrix, layer: jax.Array, layout: TokenLayout) -> jax.Array:
-        return _sum(self._local.norm_product(x, None, weights.array, layer, layout))
+    def _summed(
+        self, x: jax.Array, weights: SplitMatrix, layer: jax.Array, layout: TokenLayout, pairs: LowRankPairs | None
+    ) -> jax.Array:
+        """Products of split inputs, and of pairs beside them, whose downs are split alike."""
+        return _sum(self._local.norm_product(x, None, weights.array, layer, layout, pairs=pairs))
 
 
 def _sum(x: jax.Array) -> jax.Array:

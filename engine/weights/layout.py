@@ -62,6 +62,12 @@ class WeightsLayout(Protocol):
     def pair_dtype(self, precision: Precision) -> str:
         """The type of the pairs of adapters."""
 
+    def arranged_pair(self, down: np.ndarray, up: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """One adapter's matrices beside a leaf, in that type, as products read them.
+
+        They come as [num_layers, columns, inputs] and [num_layers, rank, outputs]. Only their axes and order change.
+        """
+
     def vector(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> jax.Array:
         """[num_layers, size], each layer's tensors joined."""
 

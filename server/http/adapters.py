@@ -3,12 +3,14 @@
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 from aiohttp import web
 
 from server.http.admin import read_admin_body
 from server.http.entry.guard import LOAD_ADAPTER, UNLOAD_ADAPTER
 from server.http.entry.served import SERVED, in_memory
+from server.http.streams.router_headers import REPLACED_HEADER
 from server.protocol.admin_requests import LoadAdapterBody, UnloadAdapterBody
 from server.protocol.errors import ApiError, invalid_value, shorten, unavailable
 from server.serving.served_model import ServedModel
@@ -43,9 +45,10 @@ async def _load(request: web.Request) -> web.Response:
     check = partial(_check_name, name, model, served)
     check()
     async with nullcontext() if model.is_open else in_memory(served, model):
-        await model.adapters.load(name, Path(body.lora_path), in_place=body.load_inplace, check=check)
+        replaced = await model.adapters.load(name, Path(body.lora_path), in_place=body.load_inplace, check=check)
     log.info("admin", action="load_lora_adapter", adapter=shorten(name))
-    return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
+    headers = None if replaced is None else {REPLACED_HEADER: quote(bytes(replaced))}
+    return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.", headers=headers)
 
 
 async def _unload(request: web.Request) -> web.Response:

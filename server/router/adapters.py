@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from os import fsdecode
 from typing import Any, TypeVar
+from urllib.parse import unquote_to_bytes
 
 import orjson
 from aiohttp import web
 from pydantic import ValidationError
 
 from server.http.entry.guard import LOAD_ADAPTER, UNLOAD_ADAPTER
+from server.http.streams.router_headers import REPLACED_HEADER
 from server.protocol.admin_requests import LoadAdapterBody, UnloadAdapterBody
 from server.protocol.errors import shorten
 from server.router.forwarding import NOT_FOUND, WholeAnswer, ask, log_lost, lost_error, send_answer, worst_of
@@ -130,14 +133,28 @@ async def _ask_each(replicas: Sequence[Replica], proxied: ProxyRequest) -> list[
 
 
 async def _undo(router: Router, body: LoadAdapterBody, answers: Sequence[WholeAnswer]) -> None:
-    """Loads again what had the name before, as far as it is known here, or else drops the name."""
-    before = router.adapters.get(body.lora_name)
-    undone = UnloadAdapterBody(lora_name=body.lora_name) if before is None else before
-    loaded = [answer.replica for answer in answers if answer.status == web.HTTPOk.status_code]
-    undoing = await _ask_each(loaded, _call(router, undone))
-    is_everywhere = _are_of_all(router, answers) and len(undoing) == len(loaded)
-    if before is None and not body.load_inplace and not is_everywhere:
+    """Has each replica that has loaded it load again what had the name before, or else drop the name."""
+    loaded = [answer for answer in answers if answer.status == web.HTTPOk.status_code]
+    undone = [_before(body, answer) for answer in loaded]
+    undoing = await asyncio.gather(
+        *(_ask_each([answer.replica], _call(router, call)) for answer, call in zip(loaded, undone, strict=True))
+    )
+    if router.adapters.get(body.lora_name) is not None or (all(undoing) and _are_of_all(router, answers)):
+        return
+    replaced = next((call for call in undone if isinstance(call, LoadAdapterBody)), None)
+    if replaced is not None:
+        router.adapters.add(replaced)
+    elif not body.load_inplace:
         router.adapters.linger(body.lora_name)
+
+
+def _before(body: LoadAdapterBody, answer: WholeAnswer) -> LoadAdapterBody | UnloadAdapterBody:
+    """The call that undoes a load at the replica that has answered it so."""
+    replaced = answer.answer.headers.get(REPLACED_HEADER)
+    if replaced is None:
+        return UnloadAdapterBody(lora_name=body.lora_name)
+    path = fsdecode(unquote_to_bytes(replaced))
+    return body.model_copy(update={"lora_path": path, "load_inplace": True})
 
 
 def _are_of_all(router: Router, answers: Sequence[WholeAnswer]) -> bool:

@@ -147,8 +147,10 @@ class Adapters:
 
     async def load(
         self, name: str, path: Path, *, in_place: bool = False, check: Callable[[], None] = lambda: None
-    ) -> None:
+    ) -> Path | None:
         """Serves one more adapter, from a folder or file on the server's machine.
+
+        Returns where the one that it has replaced is read from.
 
         Args:
             in_place: it may replace one of this name; requests that run keep that.
@@ -175,6 +177,7 @@ class Adapters:
         if self._free:
             await self._load_into_slot(adapter, weights)
             self._release(adapter)  # it may have been removed meanwhile
+        return None if old is None else old.path
 
     def _check_free(self, name: str, *, in_place: bool) -> None:
         """Raises ApiError where an adapter cannot get this name."""

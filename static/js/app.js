@@ -16,6 +16,7 @@
  */
 
 import { readParameters, sentParameters } from "./parameters/catalogue.js";
+import { Departures } from "./parameters/departures.js";
 import { Hold } from "./parameters/hold.js";
 import { ParameterPanel } from "./parameters/panel.js";
 import { Presets } from "./parameters/presets.js";
@@ -36,7 +37,7 @@ import { conversationOf } from "./store/adopted.js";
 import { IndexedDatabase, MemoryDatabase } from "./store/database.js";
 import { Drafts } from "./store/drafts.js";
 import { FORMATS } from "./store/formats.js";
-import { Library, makeId } from "./store/library.js";
+import { Library, makeId, modelNameOf } from "./store/library.js";
 import { ApiKey } from "./transport/api_key.js";
 import { ConnectionLost, ServerError } from "./transport/errors.js";
 import { Server } from "./transport/server.js";
@@ -80,13 +81,17 @@ function start(language) {
   document.documentElement.lang = language;
   fillIn(document);
   const stored = loadSettings(storage);
-  const controls = new Controls({ ...stored, extra: readParameters(stored.extra) }, (settings) => saveSettings(storage, settings));
+  const departures = []; // one list for each form whose requests follow the settings
+  const controls = new Controls({ ...stored, extra: readParameters(stored.extra) }, (settings) => {
+    saveSettings(storage, settings);
+    showDepartures();
+  });
   const theme = new Theme(storage);
   const own = new Server(new URL(".", location.href).href.replace(/\/$/, ""), tabStorage, "eagre.api-key");
   const { fetch: keyedFetch, transports } = own;
   const peers = new Map(byId("peers").content.split(" ").filter((url) => url !== "").map((url) => [url, new Server(url, tabStorage)]));
   const server = new ServerState(() => showState(), {
-    fetch: keyedFetch, chosen: controls.settings.model, told: toldWithPage(), hasKey: () => own.key.value !== "",
+    fetch: keyedFetch, wanted: [controls.settings.model], told: toldWithPage(), hasKey: () => own.key.value !== "",
   });
   const router = new Router((route) => show(route));
 
@@ -99,14 +104,14 @@ function start(language) {
   }
 
   /** The parameters of a completion; a seed is drawn here, so that each answer can be had again. */
-  function sampling() {
-    return { ...firstParameters(), ...sentParameters(controls.settings.extra, false), ...answerFormat() };
+  function sampling(model = server.model) {
+    return { ...firstParameters(model), ...sentParameters(controls.settings.extra, false), ...answerFormat() };
   }
 
   /** The parameters of a chat. */
-  function chatParameters() {
+  function chatParameters(model = server.model) {
     const { extra, toolsText, toolChoice } = controls.settings;
-    const parameters = { ...firstParameters(), ...sentParameters(extra, true), ...answerFormat() };
+    const parameters = { ...firstParameters(model), ...sentParameters(extra, true), ...answerFormat() };
     const tools = readTools(toolsText).value;
     return tools === null ? parameters : { ...parameters, tools, tool_choice: toolChoice };
   }
@@ -117,10 +122,10 @@ function start(language) {
     return { response_format: { type: "json_schema", json_schema: { name: "answer", schema, strict: true } } };
   }
 
-  function firstParameters() {
+  function firstParameters(model) {
     const first = samplingOf(controls.settings);
     first.seed ??= crypto.getRandomValues(new Uint32Array(1))[0];
-    return server.model === null ? first : { model: server.model.id, ...first };
+    return model === null ? first : { model: model.id, ...first };
   }
 
   const toast = new Toast();
@@ -136,7 +141,9 @@ function start(language) {
     models: () => server.models,
     transport: () => (controls.settings.transport === "websocket" ? "websocket" : "sse"), // the two that columns have
   };
-  const inspector = new Inspector({ ...shared, peers: [] }, (isOpen) => layout.open(isOpen ? "inspector" : null));
+  const inspector = new Inspector({
+    ...shared, peers: [], asked: (node) => chat.asked(node), keep: (node, kept) => chat.keepBranch(node, kept),
+  }, (isOpen) => layout.open(isOpen ? "inspector" : null));
   const layout = new Layout(storage, inspector);
   const chat = new Chat({
     transport: transportFor,
@@ -145,7 +152,8 @@ function start(language) {
     sampling,
     system: () => controls.settings.system,
     setSystem: (system) => controls.setSystem(system),
-    model: () => server.model,
+    modelOf: (conversation) => server.first(modelsFor(conversation)),
+    use: (conversation) => useModelOf(conversation),
     fetch: keyedFetch,
     canGenerate,
     onLost: () => server.check(),
@@ -158,10 +166,10 @@ function start(language) {
     toast,
     drafts,
     filesChanged: () => showHolds(),
-    inspect: (node, isAsked) => (isAsked ? inspector.open(node) : inspector.show(node)),
+    inspect: (node, isAsked) => (isAsked ? inspector.open(node) : inspector.follow(node)),
     changed: () => {
       sidebar.update();
-      inspector.show(chat.lastAnswer());
+      inspector.follow(chat.lastAnswer());
     },
   }, library, tabStorage);
   const sidebar = new Sidebar(library, {
@@ -200,12 +208,28 @@ function start(language) {
       });
     },
   };
+  const isComparedChat = () => byId("tokens-kind").value === "chat";
   const holds = [
     new Hold(byId("story-form"), () => parameterPanel.problem(false)),
     new Hold(byId("chat-form"), () => parameterPanel.problem(true) ?? chat.problem),
-    new Hold(byId("tokens-form"), () => parameterPanel.problem(byId("tokens-kind").value === "chat")),
+    new Hold(byId("tokens-form"), () => parameterPanel.problem(isComparedChat())),
   ];
-  byId("tokens-kind").addEventListener("change", showHolds);
+  for (const [form, isOfChat] of [["story-form", () => false], ["chat-form", () => true], ["tokens-form", isComparedChat]]) {
+    departures.push(new Departures(byId(form), {
+      list: () => parameterPanel.departures(isOfChat()),
+      reset: (names) => parameterPanel.reset(names),
+      reveal: (name) => parameterPanel.show(name),
+    }));
+  }
+  byId("tokens-kind").addEventListener("change", () => {
+    showHolds();
+    showDepartures();
+  });
+
+  /** Shows what is set otherwise than the model recommends. */
+  function showDepartures() {
+    for (const shown of departures) shown.update();
+  }
 
   /** Shows what keeps requests from being sent. */
   function showHolds() {
@@ -226,7 +250,10 @@ function start(language) {
     }
     if (panels.engine !== null) panels.engine.isShown = view === "engine";
     layout.showView(view);
-    if (view === "chat") await showConversation(route);
+    if (view === "chat") {
+      await showConversation(route);
+      useModelOf(chat.conversation); // on another page, another one may have been chosen
+    }
     parameterPanel.isChat = !(view === "chat" && chat.conversation?.kind === "completion");
     byId("tab-chat").href = chat.conversation !== null && chat.conversation.tree.size > 0 ? addressOf(chat.conversation.id) : NEW.chat;
     if (view !== "chat") document.title = `${words.header[view === "tokens" ? "compare" : "engine"]} – Eagre`;
@@ -294,17 +321,36 @@ function start(language) {
     await chat.adopt("", [{ id: makeId(), parent: null, role: "user", content, created: Date.now(), attachments: [] }], "completion");
   }
 
-  /** Whose answers, and whose engine, are shown from now on. */
+  /** The names of the models that may answer in a conversation: its own, and the one that was chosen last. */
+  function modelsFor(conversation) {
+    const own = conversation === null ? null : modelNameOf(conversation);
+    return own === null ? [controls.settings.model] : [own, controls.settings.model];
+  }
+
+  /** While a conversation is shown, its model is the one that the page shows. */
+  function useModelOf(conversation) {
+    if (document.body.dataset.mode === "chat" && conversation !== null) useModel(modelsFor(conversation));
+  }
+
+  /** Whose answers, and whose engine, are shown from now on: those of the first of these models that is there. */
+  function useModel(names) {
+    const before = server.model?.id;
+    server.choose(names);
+    if (server.model?.id !== before) panels.engine?.reopen();
+  }
+
+  /** The reader has chosen a model: it answers from now on, in the conversation that is shown and in new ones. */
   function chooseModel(name) {
     controls.change({ model: name });
-    server.choose(name);
-    panels.engine?.reopen();
+    if (document.body.dataset.mode === "chat") chat.chooseModel(name);
+    else useModel([name]);
   }
 
   function showState() {
     showServer(server);
     panels.tokens?.offerModels(server.models);
     parameterPanel.model = server.model;
+    showDepartures();
     chat.showSight();
     if (server.name === "locked" && (byId("key-setting").hidden || server.isRefused)) askForKey();
     byId("api-key-error").textContent = server.isRefused ? words.settings.keyRefused : "";
@@ -360,6 +406,7 @@ function start(language) {
     { name: palette.newChat, run: () => router.go(NEW.chat) },
     { name: palette.newCompletion, run: () => router.go(NEW.completion) },
     { name: palette.find, run: () => (layout.showSidebar(true), sidebar.focusSearch()) },
+    { name: words.sidebar.bin, run: () => sidebar.showBin() },
     { name: palette.toChat, run: () => router.go(byId("tab-chat").getAttribute("href")) },
     { name: palette.toCompare, run: () => router.go("#/compare") },
     { name: palette.toEngine, run: () => router.go("#/engine") },

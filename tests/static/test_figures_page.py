@@ -11,6 +11,8 @@ from tests.fakes.text_model import EOS
 from tests.server.conftest import eventually, server_starter
 from tests.static.conversation.test_chat_page import LAST, answer, ask, open_chat, reload
 from tests.static.support.devtools import Browser
+from tests.static.support.kept import until_kept
+from tests.static.test_tokens_page import set_value
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -78,4 +80,21 @@ async def test_the_figures_of_a_continued_answer_are_those_of_the_whole(browser:
         await page.wait_for(f"{LAST}.dataset.finish === 'stop'")
         figures = await page.evaluate(FIGURES)
         assert (figures[0], figures[-2:]) == (first, [f"{5 + len(text)} tokens", "complete"])
+        await page.close()
+
+
+async def test_the_figures_of_an_old_answer_are_in_the_language_in_which_they_are_read(browser: Browser) -> None:
+    async with server_starter() as start:
+        server = await start(FakeEngineClient(respond=answer, max_model_len=2048))
+        page = await open_chat(browser, server.url)
+        await ask(page, "the tide")
+        await page.wait_for(f"{LAST}?.dataset.finish === 'stop'")
+        assert (await page.evaluate(FIGURES))[-2:] == ["9 tokens", "complete"]
+        await until_kept(page, "nodes.some(({ finish }) => finish === 'stop')")
+        await set_value(page, "#language", "de")
+        await page.wait_for(f"document.documentElement?.lang === 'de' && {LAST}?.dataset.finish === 'stop'")
+        figures = await page.evaluate(FIGURES)
+        assert figures[0].startswith("erstes Token")
+        assert figures[-2:] == ["9 Tokens", "vollständig"]
+        assert page.complaints() == []
         await page.close()

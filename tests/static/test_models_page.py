@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.server.serving.conftest import several
-from tests.static.conversation.test_chat_page import READY
-from tests.static.support.devtools import Browser
+from tests.static.conversation.test_chat_page import ANSWERS, LAST, READY, ask, reload
+from tests.static.support.devtools import Browser, Page
+from tests.static.support.kept import until_kept
+from tests.static.support.stub_server import StubServer
 from tests.static.test_tokens_page import choose_model, open_tokens, run, set_value, shown
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -106,3 +108,70 @@ async def test_the_list_in_the_header_tells_states_and_memory_and_lets_who_may_l
         await page.wait_for("document.querySelector('#server-state').textContent === 'sleeping'")
         assert page.complaints() == []
         await page.close()
+
+
+HEADER = "document.querySelector('#server-model').textContent"
+
+
+async def open_entry(page: Page, title: str) -> None:
+    """Opens a conversation by the beginning of its title."""
+    found = f"[...document.querySelectorAll('#conversations .title')].find((e) => e.textContent.startsWith({title!r}))"
+    await page.wait_for(f"({found})?.click() ?? {found} !== undefined")
+    await page.wait_for(f"document.querySelector('#chat-title').textContent.startsWith({title!r})")
+
+
+async def test_a_conversation_goes_on_with_its_own_model_until_another_one_is_chosen_in_it(browser: Browser) -> None:
+    async with several("tide ebb") as server:
+        page = await browser.open(server.url + "/")
+        await page.wait_for(READY)
+
+        async def answered(question: str, model: str, number: int) -> None:
+            await ask(page, question)
+            await page.wait_for(f"{ANSWERS} === {number}")
+            assert (await page.text(f".message.assistant:nth-of-type({2 * number}) .name")) == model
+            assert (await page.evaluate(f"{LAST}.querySelector('.content').textContent")).startswith(f"{model}:")
+
+        await answered("first", "tide", 1)
+        await page.click("#chat-new")
+        await page.wait_for("document.querySelectorAll('.message').length === 0")
+        await choose_model(page, "ebb")
+        await answered("second", "ebb", 1)
+        await open_entry(page, "first")
+        assert await page.evaluate(HEADER) == "tide"
+        await answered("again", "tide", 2)
+        await choose_model(page, "ebb")
+        await answered("and by hand", "ebb", 3)
+        await choose_model(page, "tide")
+        ended = "nodes.filter(({ role, finish }) => role === 'assistant' && finish !== null).length === 4"
+        await until_kept(page, f"conversations.some(({{ model }}) => model === 'tide') && {ended}")
+        await reload(page)  # what was chosen by hand is kept with the conversation, before any answer
+        await page.wait_for(f"{ANSWERS} === 3 && {HEADER} === 'tide'")
+        await open_entry(page, "second")
+        assert await page.evaluate(HEADER) == "ebb"
+        await page.click("#chat-new")
+        await page.wait_for(f"document.querySelectorAll('.message').length === 0 && {HEADER} === 'tide'")
+        assert page.complaints() == []
+        await page.close()
+
+
+async def test_where_its_model_is_gone_a_conversation_says_which_one_answers(browser: Browser) -> None:
+    server = StubServer()
+    server.models = ["tide", "ebb"]
+    await server.start()
+    page = await browser.open(server.origin + "/")
+    await page.wait_for(READY)
+    await ask(page, "first")
+    await page.wait_for(f"{ANSWERS} === 1")
+    assert await page.evaluate("document.querySelector('#chat-other-model').hidden")
+    server.models = ["ebb"]
+    await until_kept(page, "nodes.some(({ finish }) => finish === 'stop')")
+    await reload(page)
+    await page.wait_for("!document.querySelector('#chat-other-model').hidden")
+    assert await page.text("#chat-other-model") == "tide is not on this server. ebb answers now."
+    await ask(page, "second")
+    await page.wait_for(f"{ANSWERS} === 2")
+    await page.wait_for("document.querySelector('#chat-other-model').hidden")  # it is ebb's conversation now
+    assert [request["model"] for request in server.requests] == ["tide", "ebb"]
+    assert page.complaints() == []
+    await page.close()
+    await server.stop()

@@ -90,6 +90,28 @@ async def test_who_has_no_key_sees_the_models_and_changes_nothing(browser: Brows
         await close(page)
 
 
+async def test_a_wrong_key_is_told_at_its_field_and_not_taken(browser: Browser) -> None:
+    async with several("tide", admin_keys=(ADMIN,)) as server:
+        page = await open_engine(browser, server.url, key="wrong")
+        error = "document.querySelector('#KEY-error').textContent"
+        refused = "'The server does not accept this key.'"
+        await page.wait_for(f"{error.replace('KEY', 'engine-key')} === {refused}")
+        assert await page.evaluate("document.querySelector('#engine-key').getAttribute('aria-invalid')") == "true"
+        assert await page.evaluate(BUTTONS) == []
+        await page.click("#models-open")
+        await page.wait_for("document.querySelector('#picker-key') !== null")
+        await set_value(page, "#picker-key", "as wrong")
+        await page.wait_for(f"{error.replace('KEY', 'picker-key')} === {refused}")
+        await set_value(page, "#picker-key", ADMIN)
+        await page.wait_for(f"{error.replace('KEY', 'picker-key')} === ''")
+        await page.click("#models-dialog [data-close]")
+        await page.wait_for(f"{BUTTONS}.join() === 'Sleep tide,Pause tide'")  # the operator's page has the key too
+        assert await page.evaluate(f"{error.replace('KEY', 'engine-key')} === ''")
+        assert await page.evaluate("document.querySelector('#engine-key').value") == ADMIN
+        assert all("401" in complaint for complaint in page.complaints())  # of the keys that were tried
+        await page.close()
+
+
 async def test_a_paused_engine_says_so_everywhere(browser: Browser) -> None:
     async with several("tide", admin_keys=(ADMIN,)) as server:
         page = await open_engine(browser, server.url)

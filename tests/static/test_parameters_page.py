@@ -85,6 +85,41 @@ async def test_what_nobody_has_touched_is_not_sent(page: Page, server: StubServe
     assert [name for name in CHOSEN_BY_NOBODY if name in body] == []
 
 
+CHIPS = "[...document.querySelectorAll('#FORM .departures:not([hidden]) button')].map((button) => button.textContent)"
+
+
+async def test_what_is_set_for_all_chats_stands_beside_the_message_and_is_taken_back_there(
+    page: Page, server: StubServer
+) -> None:
+    chips = CHIPS.replace("FORM", "chat-form")
+    assert await page.evaluate(chips) == []
+    await set_value(page, "#max-tokens", "5")
+    assert await page.evaluate(chips) == ["Length 5", "×"]
+    await set_value(page, "#temperature", "0.2")  # as the model recommends
+    await set_value(page, "#parameter-top_k", "40")
+    assert await page.evaluate(chips) == ["Length 5", "×"]
+    await set_value(page, "#temperature", "0.5")
+    await set_value(page, "#parameter-top_k", "0")
+    await set_value(page, "#parameter-stop", "tide")
+    await reload(page)  # it holds until it is taken back
+    await page.wait_for(f"{chips}.join() === 'Temperature 0.5,×,Length 5,×,top k 0,×,1 more,Reset all'")
+    await page.click("#chat-new")
+    await page.click("#chat-form .departures button")
+    await page.wait_for("document.activeElement.id === 'temperature'")
+    await page.click("#chat-form [aria-label='Take back Temperature 0.5']")
+    assert await page.evaluate(chips) == ["Length 5", "×", "top k 0", "×", "stop", "×", "Reset all"]
+    assert await page.text("#temperature-value") == "0.20"
+    assert await page.evaluate("document.activeElement.id") == "chat-input"
+    await page.click("#chat-form .departures > button")
+    assert await page.evaluate(chips) == []
+    body = await answered(page, server, "hello")
+    assert [name for name in (*CHOSEN_BY_NOBODY, "stop") if name in body] == []
+    await set_value(page, "#parameter-reasoning_effort", "low")
+    assert await page.evaluate(chips) == ["reasoning effort low", "×"]
+    await open_completion(page)
+    assert await page.evaluate(CHIPS.replace("FORM", "story-form")) == []  # it is of chats alone
+
+
 async def test_a_story_goes_on_until_it_is_done(page: Page, server: StubServer) -> None:
     await open_completion(page)
     await page.click("#story-continue")

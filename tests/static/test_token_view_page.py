@@ -9,7 +9,9 @@ import pytest_asyncio
 
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, eventually, server_starter
+from tests.static.conversation.test_chat_page import ask, open_chat, reload
 from tests.static.support.devtools import Browser, Page
+from tests.static.support.kept import until_kept
 from tests.static.test_tokens_page import open_tokens, run, set_value
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -160,6 +162,59 @@ async def test_in_the_inspector_the_alternatives_of_a_token_are_in_sight(
     await page.click("#inspector .tokens [data-at='5']")
     await page.click("#inspector .branches button")  # another answer is in its place
     assert not await page.evaluate("document.querySelector('#inspector .token-card').classList.contains('open')")
+    assert page.complaints() == []
+    await page.close()
+
+
+async def test_a_branch_becomes_an_answer_of_the_conversation_and_is_there_again_when_it_does_not(
+    browser: Browser, server: RunningServer
+) -> None:
+    tabs = "document.querySelectorAll('#inspector .branches button').length"
+    request = "document.querySelector('#inspector .raw pre').textContent"
+    about = "document.querySelector('#inspector .raw .about').textContent"
+    has_ended = "!document.querySelector('#inspector-replay').hidden"
+    answered = "document.querySelectorAll('.message.assistant[data-finish]').length"
+    page = await open_chat(browser, server.url)
+    await set_value(page, "#max-tokens", "8")
+    await ask(page, "Boats?")
+    await page.wait_for(f"{answered} === 1")
+    await page.click(".message.assistant [data-action=tokens]")
+    await page.click("#inspector [data-view=raw]")
+    await page.wait_for(f"{request}.includes('/v1/chat/completions') && {request}.includes('Boats?')")
+    assert (await page.evaluate(about)).startswith("For this answer")
+    await page.click("#inspector [data-view=tokens]")
+    await page.click("#inspector-replay")
+    await page.wait_for(f"{tabs} === 2 && {has_ended}")
+    assert await page.evaluate("document.querySelector('#inspector-keep').hidden"), "a replay is no branch"
+    await page.click("#inspector .tokens [data-at='3']")
+    await page.click("#inspector .alternatives button:enabled")
+    await page.wait_for(f"{tabs} === 3 && {has_ended}")
+    await page.click("#inspector [data-view=raw]")
+    await page.wait_for(f"{request}.includes('num_prompt_output_tokens') && {about}.includes('branch')")
+    branch = await page.evaluate("document.querySelector('#inspector .column .tokens').textContent")
+    assert branch.startswith(TEXT[:3])
+    await page.click("#inspector-keep:not([hidden])")
+    await page.wait_for("document.querySelector('.message.assistant .place')?.textContent === '2/2'")
+    assert await page.text(".message.assistant .content") == branch.strip()
+    assert "branch at token 4" in await page.text(".message.assistant .figures")
+    await ask(page, "And then?")
+    await page.wait_for(f"{answered} === 2")
+    assert branch in bytes(server.engine.submitted[-1].prompt_token_ids).decode()  # the conversation goes on with it
+    await page.click(".message.assistant .branches button:enabled")
+    await page.wait_for(f"{answered} === 1")
+    await page.click(".message.assistant [data-action=tokens]")
+    await page.wait_for(f"{tabs} === 3")  # what was begun of this answer is there again
+    await until_kept(page, "nodes.filter(({ finish }) => finish === 'length').length === 3")
+    await reload(page)
+    await page.click(".message.assistant .branches button:enabled")
+    await page.wait_for(f"{answered} === 2")
+    await page.click(".message.assistant [data-action=tokens]")
+    await page.click("#inspector [data-view=tokens]")
+    await page.wait_for(f"document.querySelector('#inspector .column .tokens').textContent === {branch!r}")
+    await page.click("#inspector-replay")  # the same branch comes again
+    await page.wait_for(f"{tabs} === 2 && {has_ended}")
+    assert f"the same {len(branch)} tokens again" in await page.text("#inspector .column .figures")
+    assert await page.evaluate("document.querySelector('#inspector-keep').hidden")
     assert page.complaints() == []
     await page.close()
 

@@ -47,24 +47,22 @@ class Products(Protocol):
     def norm_product(
         self, x: jax.Array, norm: Norm | None, weights: Matrix, layer: jax.Array, layout: TokenLayout, *,
         bias: jax.Array | None = None, activation: Activation = Activation.NONE, is_gated: bool = False,
-        extra: jax.Array | None = None,
+        pairs: LowRankPairs | None = None,
     ) -> jax.Array:  # fmt: skip
-        """activation(norm(x) @ weights + bias + extra); gated, activation(gate) * up of a matrix that has both.
+        """activation(norm(x) @ weights + bias); gated, activation(gate) * up of a matrix that has both.
 
-        x is [num_tokens, inputs], bias [num_layers, outputs], extra [num_tokens, outputs]; gated, weights, bias and
-        extra have first the gates, then the ups.
+        x is [num_tokens, inputs], bias [num_layers, outputs]; gated, weights and bias have first the gates, then the
+        ups. Beside the bias stands what the adapters of the step's rows make of norm(x) with their pairs: 0 in rows
+        without an adapter.
         """
 
     def add_product(
         self, addend: jax.Array, x: jax.Array, weights: Matrix, layer: jax.Array, layout: TokenLayout, *,
-        bias: jax.Array | None = None, scale: float = 1.0, extra: jax.Array | None = None,
+        bias: jax.Array | None = None, scale: float = 1.0, pairs: LowRankPairs | None = None,
     ) -> jax.Array:  # fmt: skip
-        """addend + scale * (x @ weights + bias + extra), [num_tokens, outputs]; the addend may be overwritten."""
+        """addend + scale * (x @ weights + bias), [num_tokens, outputs]; the addend may be overwritten.
 
-    def low_rank(self, x: jax.Array, pairs: LowRankPairs, layer: jax.Array, layout: TokenLayout) -> jax.Array:
-        """The `extra` of a product of x that the adapters of the step's rows make, [num_tokens, outputs].
-
-        It is 0 in rows without an adapter.
+        Pairs as in `norm_product`.
         """
 
     def add_experts(

@@ -70,17 +70,14 @@ class LowRankPairs:
     """The pairs of low-rank matrices that adapters add to one leaf (Hu et al., "LoRA", 2021).
 
     The outputs of a leaf are in parts, such as queries, keys and values, each with columns of `down` of its own, from
-    part * rank on. What an adapter's own rank leaves free is 0.
+    part * rank on. What an adapter's own rank leaves free is 0. How the matrices of a slot and a layer lie is for the
+    backend's layout of weights to say; these are XLA's axes.
     """
 
     down: jax.Array  # [num_slots, num_layers, inputs, num_parts * rank]
     up: jax.Array  # [num_slots, num_layers, rank, outputs], times the adapter's own scale
     ranks: jax.Array  # int32[num_slots], of each adapter; 0: it does not change this leaf, or there is none
     ends: tuple[int, ...] = field(metadata={"static": True})  # of each part, among the outputs
-
-    @property
-    def num_outputs(self) -> int:
-        return self.ends[-1]
 
 
 class TokenIndex(NamedTuple):

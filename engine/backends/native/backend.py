@@ -49,27 +49,24 @@ class NativeProducts:
     def norm_product(
         self, x: jax.Array, norm: Norm | None, weights: PackedMatrix, layer: jax.Array, layout: TokenLayout, *,
         bias: jax.Array | None = None, activation: Activation = Activation.NONE, is_gated: bool = False,
-        extra: jax.Array | None = None,
+        pairs: LowRankPairs | None = None,
     ) -> jax.Array:  # fmt: skip
         weight, norm_bias, kind, epsilon = _of_norm(norm)
         return products.norm_product(
             x, layout.rows, layer, weight, norm_bias, weights, _or_nothing(bias),
             norm_kind=kind, epsilon=epsilon, activation=activation, is_gated=is_gated, num_tiles=layout.num_tiles,
-            extra=_or_nothing(extra),
+            pairs=pairs,
         )  # fmt: skip
 
     def add_product(
         self, addend: jax.Array, x: jax.Array, weights: PackedMatrix, layer: jax.Array, layout: TokenLayout, *,
-        bias: jax.Array | None = None, scale: float = 1.0, extra: jax.Array | None = None,
+        bias: jax.Array | None = None, scale: float = 1.0, pairs: LowRankPairs | None = None,
     ) -> jax.Array:  # fmt: skip
         """As `Products.add_product`, in place."""
         return products.add_product(
             addend, x, layout.rows, layer, weights, _or_nothing(bias),
-            scale=scale, num_tiles=layout.num_tiles, extra=_or_nothing(extra),
+            scale=scale, num_tiles=layout.num_tiles, pairs=pairs,
         )  # fmt: skip
-
-    def low_rank(self, x: jax.Array, pairs: LowRankPairs, layer: jax.Array, layout: TokenLayout) -> jax.Array:
-        return products.low_rank(x, layout.rows, layer, pairs, num_tiles=layout.num_tiles)
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: PackedMatrix, down: PackedMatrix, picks: Picks,

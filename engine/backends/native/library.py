@@ -21,7 +21,7 @@ VARIANTS |= {name: variant for other in MACHINES.values() for name, variant in o
 TARGETS = (
     "norm_product", "add_product", "add_experts", "head_product", "embed", "attention", "argmax", "empty",
     "sample_random", "sample_full", "logprobs", "gated_delta", "convolution", "state_space",
-    "norm", "low_rank",
+    "norm",
 )  # fmt: skip
 
 # Of `eagre_pack` in src/ffi/packing_calls.cc; what it returns is an int.

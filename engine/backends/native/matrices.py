@@ -42,6 +42,10 @@ class PackedLayout:
         # A batch of many adapters reads as much of them as of packed weights, and waits for the memory.
         return "float32" if precision.dtype == "float32" else "bfloat16"
 
+    def arranged_pair(self, down: np.ndarray, up: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Tiles of 16 outputs, as those of packed matrices of floats: src/ffi/step_adapters.h has their shapes."""
+        return _tiles(down), _tiles(up.swapaxes(1, 2))
+
     def vector(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> jax.Array:
         return stacked_arrays(layers, self.vector_dtype(precision), count)
 
@@ -67,6 +71,14 @@ class PackedLayout:
             return f"{stored} as bfloat16" if matrix.placement.as_bfloat16 and kind.is_integer else stored
 
         return frozenset(map(name, matrix.placement.formats))
+
+
+def _tiles(matrices: np.ndarray) -> np.ndarray:
+    """[num_layers, tiles, inputs / lane, 16, lane] of [num_layers, outputs, inputs]; a lane has inputs of 4 bytes."""
+    num_layers, num_outputs, num_inputs = matrices.shape
+    lane = 4 // matrices.dtype.itemsize
+    tiles = matrices.reshape(num_layers, num_outputs // TILE, TILE, num_inputs // lane, lane)
+    return tiles.swapaxes(2, 3)
 
 
 def packed_format(tensor: ModelTensor, precision: Precision) -> Format:

@@ -18,7 +18,8 @@ from engine.weights.packing import ALIGNMENT, Format, PackedMatrix
 
 Array: TypeAlias = jax.Array | np.ndarray
 
-_NOTHING = np.zeros(0, np.float32)  # in place of biases
+_NOTHING = np.zeros(0, np.float32)  # in place of biases and of adapters
+_NO_RANKS = np.zeros(0, np.int32)
 _CLAMPED = 7  # the number of what stands for an activation where there is a clamp; as src/products/finish.h has it
 _AS_BFLOAT16 = 64  # on top of a format of integers: they are multiplied as bfloat16; as src/ffi/stack.h has it
 
@@ -38,13 +39,13 @@ def norm(
 def norm_product(
     x: Array, rows: Array, layer: Array, norm: Array, norm_bias: Array,
     weights: PackedMatrix, bias: Array, *,
-    norm_kind: int, epsilon: float, activation: int, is_gated: bool, num_tiles: int, extra: Array = _NOTHING,
+    norm_kind: int, epsilon: float, activation: int, is_gated: bool, num_tiles: int, pairs: LowRankPairs | None = None,
 ) -> jax.Array:  # fmt: skip
-    """activation(norm(x) @ weights[layer]ᵀ + bias[layer] + extra), or gated, activation(gate) * up.
+    """activation(norm(x) @ weights[layer]ᵀ + bias[layer]), or gated, activation(gate) * up.
 
     A gated product is that of Shazeer, "GLU variants improve transformer", 2020; the gate's parts come before those of
-    `up`. Arrays are float32: norms [num_layers, inputs], bias [num_layers, outputs], extra and result [num_tokens,
-    outputs].
+    `up`. Arrays are float32: norms [num_layers, inputs], bias [num_layers, outputs], result [num_tokens, outputs].
+    Beside the bias stands what the adapters of rows add, whose pairs lie as `PackedLayout` arranges them.
 
     Raises ValueError: the kind of norm or activation is unknown, or the norm's arrays do not belong to its kind.
     """
@@ -54,37 +55,28 @@ def norm_product(
     num_outputs = weights.num_outputs // 2 if is_gated else weights.num_outputs
     call = jax.ffi.ffi_call(target("norm_product"), jax.ShapeDtypeStruct((x.shape[0], num_outputs), jnp.float32))
     product: jax.Array = call(
-        x, rows, layer, norm, norm_bias, weights.blocks, places_of(weights), bias, extra,
+        x, rows, layer, norm, norm_bias, weights.blocks, places_of(weights), bias, *_arrays_of(pairs),
         num_tiles=num_tiles, **_sizes(weights), norm_kind=int(norm_kind), epsilon=np.float32(epsilon),
-        activation=int(activation), is_gated=is_gated,
+        activation=int(activation), is_gated=is_gated, ends=_ends_of(pairs),
     )  # fmt: skip
     return product
 
 
 def add_product(
     addend: Array, x: Array, rows: Array, layer: Array, weights: PackedMatrix, bias: Array, *,
-    scale: float = 1.0, num_tiles: int, extra: Array = _NOTHING,
+    scale: float = 1.0, num_tiles: int, pairs: LowRankPairs | None = None,
 ) -> jax.Array:  # fmt: skip
-    """addend + scale * (x @ weights[layer]ᵀ + bias[layer] + extra), in place of the addend.
+    """addend + scale * (x @ weights[layer]ᵀ + bias[layer]), float32[num_tokens, outputs], in place of the addend.
 
-    Addend and extra are float32[num_tokens, outputs].
+    Pairs as in `norm_product`.
     """
     out = jax.ShapeDtypeStruct(addend.shape, jnp.float32)
     call = jax.ffi.ffi_call(target("add_product"), out, input_output_aliases={0: 0})
     total: jax.Array = call(
-        addend, x, rows, layer, weights.blocks, places_of(weights), bias, extra,
-        num_tiles=num_tiles, **_sizes(weights), scale=np.float32(scale),
+        addend, x, rows, layer, weights.blocks, places_of(weights), bias, *_arrays_of(pairs),
+        num_tiles=num_tiles, **_sizes(weights), scale=np.float32(scale), ends=_ends_of(pairs),
     )  # fmt: skip
     return total
-
-
-def low_rank(x: Array, rows: Array, layer: Array, pairs: LowRankPairs, *, num_tiles: int) -> jax.Array:
-    """What the adapters of a step's rows add to a product of x, float32[num_tokens, outputs]."""
-    out = jax.ShapeDtypeStruct((x.shape[0], pairs.num_outputs), jnp.float32)
-    added: jax.Array = jax.ffi.ffi_call(target("low_rank"), out)(
-        x, rows, layer, pairs.down, pairs.up, pairs.ranks, num_tiles=num_tiles, ends=np.array(pairs.ends, np.int64)
-    )
-    return added
 
 
 def head_product(
@@ -136,6 +128,14 @@ def places_of(weights: PackedMatrix) -> np.ndarray:
         for parts in placement.places
     ]
     return np.array(places, np.int32)
+
+
+def _arrays_of(pairs: LowRankPairs | None) -> tuple[Array, Array, Array]:
+    return (_NOTHING, _NOTHING, _NO_RANKS) if pairs is None else (pairs.down, pairs.up, pairs.ranks)
+
+
+def _ends_of(pairs: LowRankPairs | None) -> np.ndarray:
+    return np.array([0] if pairs is None else pairs.ends, np.int64)
 
 
 def _sizes(weights: PackedMatrix) -> dict[str, Any]:

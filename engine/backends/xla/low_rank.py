@@ -9,7 +9,7 @@ from engine.backends.base.token_layout import ADAPTER, ADAPTER_SCALE, TokenLayou
 
 
 def low_rank(x: jax.Array, pairs: LowRankPairs, layer: jax.Array, layout: TokenLayout) -> jax.Array:
-    """As `Products.low_rank`.
+    """What the adapters of the step's rows make of x, [num_tokens, outputs]; 0 in rows without an adapter.
 
     All tokens are multiplied with the pairs of all slots, and what is not of a token's own adapter becomes 0 between
     the two matrices. So there are two products whatever the adapters of a step are, and no copy of a pair by token.

@@ -4,6 +4,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from engine.weights.layout import EXACT, Count, LayerTensors, Matrix, Precision, stacked_arrays
 from engine.weights.leaf import Leaf
@@ -27,6 +28,10 @@ class ArrayLayout:
 
     def pair_dtype(self, precision: Precision) -> str:
         return self.vector_dtype(precision)
+
+    def arranged_pair(self, down: np.ndarray, up: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """[num_layers, inputs, columns] and [num_layers, rank, outputs]."""
+        return down.swapaxes(1, 2), up
 
     def vector(self, leaf: Leaf, layers: LayerTensors, precision: Precision, count: Count) -> jax.Array:
         """[num_layers, size]."""

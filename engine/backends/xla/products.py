@@ -34,20 +34,21 @@ class XlaProducts:
     def norm_product(
         self, x: jax.Array, norm: Norm | None, weights: jax.Array, layer: jax.Array, layout: TokenLayout, *,
         bias: jax.Array | None = None, activation: Activation = Activation.NONE, is_gated: bool = False,
-        extra: jax.Array | None = None,
+        pairs: LowRankPairs | None = None,
     ) -> jax.Array:  # fmt: skip
         """As `Products.norm_product` (gated: Shazeer, "GLU variants improve transformer", 2020)."""
-        product = _with(biased(normed(x, norm, layer) @ of_layer(weights, layer), bias, layer), extra)
+        rows = normed(x, norm, layer)
+        product = biased(rows @ of_layer(weights, layer), bias, layer)
+        if pairs is not None:
+            product = product + low_rank(rows, pairs, layer, layout)
         return _finished(product, activation, is_gated)
 
     def add_product(
         self, addend: jax.Array, x: jax.Array, weights: jax.Array, layer: jax.Array, layout: TokenLayout, *,
-        bias: jax.Array | None = None, scale: float = 1.0, extra: jax.Array | None = None,
+        bias: jax.Array | None = None, scale: float = 1.0, pairs: LowRankPairs | None = None,
     ) -> jax.Array:  # fmt: skip
-        return addend + _scaled(_with(biased(x @ of_layer(weights, layer), bias, layer), extra), scale)
-
-    def low_rank(self, x: jax.Array, pairs: LowRankPairs, layer: jax.Array, layout: TokenLayout) -> jax.Array:
-        return low_rank(x, pairs, layer, layout)
+        product = self.norm_product(x, None, weights, layer, layout, bias=bias, pairs=pairs)
+        return addend + _scaled(product, scale)
 
     def add_experts(
         self, addend: jax.Array, x: jax.Array, gate_up: jax.Array, down: jax.Array, picks: Picks, layer: jax.Array,
@@ -69,10 +70,6 @@ class XlaProducts:
         product = jnp.einsum("re,ve->rv", rows, weights, preferred_element_type=jnp.float32)
         logits = _scaled(biased(product, bias, only), scale)
         return softcap * jnp.tanh(logits / softcap) if softcap else logits
-
-
-def _with(product: jax.Array, extra: jax.Array | None) -> jax.Array:
-    return product if extra is None else product + extra
 
 
 def _scaled(x: jax.Array, scale: float) -> jax.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
@@ -22,7 +22,7 @@ from server.api.route import AnswerContext, BodyRoute, checked
 from server.generation.answers import Answer
 from server.http.entry.served import HasIgnored, ignored_in, in_memory
 from server.http.pooling.embedding import embed
-from server.http.pooling.reranking import rerank
+from server.http.pooling.reranking import in_form_of, rerank
 from server.http.pooling.scoring import score
 from server.http.responses.create_response import parse_turn
 from server.http.responses.response_runner import ResponseRunner
@@ -32,8 +32,16 @@ from server.serving.submit import Submission
 from server.startup.logs import failure_of
 from server.storage.database import StoreError, TooLarge
 
-# From the decoded body of a request and its id to the body of the answer.
-Compute: TypeAlias = Callable[[ServedModels, Tenant, dict[str, Any], str], Awaitable[dict[str, Any]]]
+
+class Computed(NamedTuple):
+    """The body of an answer, and the tokens that it has taken, as answers tell them."""
+
+    body: Any
+    usage: Any
+
+
+# From the decoded body of a request and its id.
+Compute: TypeAlias = Callable[[ServedModels, Tenant, dict[str, Any], str], Awaitable[Computed]]
 
 _RETRY_S = 1.0
 
@@ -60,10 +68,10 @@ async def execute(served: ServedModels, tenant: Tenant, request: LineRequest) ->
         # The priority is that of batches, and what nobody has asked to be stored is in the batch's file.
         body = {"store": False} if request.url == _RESPONSES else {}
         body |= {name: value for name, value in request.body.items() if name != "priority"}
-        answer = await compute(served, tenant, body, request_id)
+        answer, usage = await compute(served, tenant, body, request_id)
         encoded = await served.workers.run(orjson.dumps, answer)
         _count(tenant)
-        return LineAnswer(200, request_id, encoded, token_counts(answer.get("usage")))
+        return LineAnswer(200, request_id, encoded, token_counts(usage))
     except Postponed:
         raise
     except Exception as error:  # noqa: BLE001 - it is the answer to this request, and the log has the traceback
@@ -101,7 +109,7 @@ def _check_ignored(parsed: HasIgnored, served: ServedModels) -> None:
 
 async def _generate(
     route: BodyRoute, served: ServedModels, tenant: Tenant, body: dict[str, Any], request_id: str
-) -> dict[str, Any]:
+) -> Computed:
     call = await served.workers.run(lambda: checked(lambda: route.parse(body)))
     _check_ignored(call, served)
     if call.is_streamed:
@@ -113,7 +121,11 @@ async def _generate(
         writer = call.make_writer(generation, context)
         answers = await generation.collect()
         _check_complete(answers, served, may_time_out=call.request.timeout is not None)
-        return await served.workers.run(writer.to_dict, answers)
+        return _computed(await served.workers.run(writer.to_dict, answers))
+
+
+def _computed(body: dict[str, Any]) -> Computed:
+    return Computed(body, body.get("usage"))
 
 
 def _check_complete(answers: Sequence[Answer], served: ServedModels, *, may_time_out: bool) -> None:
@@ -125,7 +137,7 @@ def _check_complete(answers: Sequence[Answer], served: ServedModels, *, may_time
         raise Postponed(_RETRY_S, "the request has waited longer than the server lets one wait")
 
 
-async def _respond(served: ServedModels, tenant: Tenant, body: dict[str, Any], request_id: str) -> dict[str, Any]:
+async def _respond(served: ServedModels, tenant: Tenant, body: dict[str, Any], request_id: str) -> Computed:
     turn = await served.workers.run(lambda: checked(lambda: parse_turn(body)))
     _check_ignored(turn, served)
     for name in ("stream", "background", "resumable"):
@@ -137,19 +149,21 @@ async def _respond(served: ServedModels, tenant: Tenant, body: dict[str, Any], r
         response = await runner.run(turn, None, request_id=request_id)
     if served.phase is not Phase.READY and response["status"] not in ("completed", "incomplete"):
         raise Postponed(_RETRY_S, "the server ends")
-    return response
+    return _computed(response)
 
 
 def _pooling(
     kind: type[EmbeddingsRequest] | type[RerankRequest] | type[ScoreRequest], answer: Callable[..., Awaitable[Any]]
 ) -> Compute:
-    async def compute(served: ServedModels, tenant: Tenant, body: dict[str, Any], _request_id: str) -> dict[str, Any]:
+    async def compute(served: ServedModels, tenant: Tenant, body: dict[str, Any], _request_id: str) -> Computed:
         query = await served.workers.run(lambda: checked(lambda: kind.parse(body)))
         _check_ignored(query, served)
         model = served.find(query.model)
         async with in_memory(served, model):
             response: dict[str, Any] = await answer(query, model, served, tenant)
-        return response
+        if isinstance(query, RerankRequest):
+            return Computed(in_form_of(query, response), response["usage"])
+        return _computed(response)
 
     return compute
 

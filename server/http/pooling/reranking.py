@@ -21,8 +21,12 @@ async def rerank(query: RerankRequest, model: ServedModel, served: ServedModels,
 async def rerank_in_either_form(
     query: RerankRequest, model: ServedModel, served: ServedModels, tenant: Tenant
 ) -> dict[str, Any] | list[dict[str, Any]]:
-    """Jina's answer, or for the form of Text Embeddings Inference the results alone, with its names."""
-    ranking = await rerank(query, model, served, tenant)
+    """Jina's answer, or that of Text Embeddings Inference."""
+    return in_form_of(query, await rerank(query, model, served, tenant))
+
+
+def in_form_of(query: RerankRequest, ranking: dict[str, Any]) -> dict[str, Any] | list[dict[str, Any]]:
+    """Jina's answer as a query wants it: of Text Embeddings Inference's form the results alone, with its names."""
     if not query.is_listed:
         return ranking
     return [

@@ -1,4 +1,6 @@
-"""Headers between a router and its servers: the id of a resumable stream, and what a router adds to its requests."""
+"""Headers between a router and its servers: the id of a resumable stream, what a router adds to its requests, and what
+tells it how to undo one.
+"""
 
 import hmac
 import re
@@ -14,6 +16,8 @@ NOT_HELD = "none"  # in place of the id: the server had no room for a resumable 
 FRONT_KEY_HEADER = "X-Eagre-Front"
 AFTER_HEADER = "X-Eagre-After"
 KEYED_HEADER = "X-Eagre-Keyed"  # the router wants keys of its clients, whether the server wants some or not
+# Of answers to administrators: the percent-encoded path of the adapter whose name a new one has taken.
+REPLACED_HEADER = "X-Eagre-Replaced"
 # In lower case. A router passes none of them on from its clients.
 FRONT_HEADERS = frozenset(name.lower() for name in (FRONT_KEY_HEADER, AFTER_HEADER, STREAM_HEADER, KEYED_HEADER))
 

@@ -2,7 +2,7 @@
 
 import { words } from "../words/words.js";
 import { FrameText } from "./frame_text.js";
-import { Meter, describe } from "./meter.js";
+import { Meter, figuresOf } from "./meter.js";
 import { measuredOf } from "./recorder.js";
 import { Waiting } from "./waiting.js";
 
@@ -11,7 +11,7 @@ const MOST_AT_ONCE = 8; // milliseconds of work without a rest: one read may bri
 const REST = 2; // milliseconds between two chunks in which the page had time for a frame
 
 /**
- * @typedef {{finish: string, error: Error|null, figures: string[], numTokens: number,
+ * @typedef {{finish: string, error: Error|null, figures: import("../words/figures.js").Figure[], numTokens: number,
  *   measured: import("./recorder.js").Measured}} Outcome
  */
 export class Generation {
@@ -32,7 +32,7 @@ export class Generation {
    * Never rejects: an error is part of the outcome, beside the text that came before it.
    *
    * @param {(signal: AbortSignal) => AsyncIterable<import("../transport/chunk.js").Chunk>} open
-   * @param {{onText?: (text: string) => void, onFigures: (figures: string[]) => void, onWaiting: (text: string) => void,
+   * @param {{onText?: (text: string) => void, onFigures: (figures: import("../words/figures.js").Figure[]) => void, onWaiting: (text: string) => void,
    *          onChunk?: (chunk: import("../transport/chunk.js").Chunk, at: number) => void}} handlers `onText` is called
    *   once for each frame, `onChunk` for each chunk, with the milliseconds since the request (NaN where that was in an
    *   earlier view), `onWaiting` with what is being waited for, or an empty text
@@ -70,7 +70,7 @@ export class Generation {
         text.push(chunk.text);
         if (now - lastFigures >= METER_INTERVAL) {
           lastFigures = now;
-          onFigures(describe(meter));
+          onFigures(figuresOf(meter));
         }
         workEnded = performance.now();
         if (workEnded - workBegan > MOST_AT_ONCE) {
@@ -84,7 +84,7 @@ export class Generation {
     }
     waiting.stop();
     text.flush();
-    const figures = describe(meter, finish);
+    const figures = figuresOf(meter, finish);
     onFigures(figures);
     return { finish, error, figures, numTokens: meter.numTokens, measured: meter.measured };
   }

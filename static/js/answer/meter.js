@@ -1,5 +1,4 @@
-import { describeEnd } from "../words/finish.js";
-import { words } from "../words/words.js";
+import { figuresOfEnd } from "../words/figures.js";
 
 const NOTHING = Object.freeze({ numTokens: 0, numTimed: 0, milliseconds: 0 });
 const MIN_SPAN = 50; // milliseconds; over less, the rate is that of a burst in the network and not the model's
@@ -90,12 +89,8 @@ export class Meter {
   }
 }
 
-/** The line under an answer, as words; `finish` is null while it is being written. */
-export function describe(meter, finish = null) {
-  const parts = [];
-  const wait = meter.timeToFirstToken;
-  if (wait !== null) parts.push(words.answer.first(wait < 1000 ? `${Math.round(wait)} ms` : `${(wait / 1000).toFixed(1)} s`));
-  const rate = meter.tokensPerSecond;
-  if (rate !== null) parts.push(words.answer.rate(rate < 10 ? rate.toFixed(1) : Math.round(rate)));
-  return [...parts, ...describeEnd(meter.numTokens, finish)];
+/** The line under an answer; `finish` is null while it is being written. @returns {import("../words/figures.js").Figure[]} */
+export function figuresOf(meter, finish = null) {
+  const measured = [["first", meter.timeToFirstToken], ["rate", meter.tokensPerSecond]];
+  return [...measured.filter(([, value]) => value !== null), ...figuresOfEnd(meter.numTokens, finish)];
 }

@@ -1,15 +1,32 @@
 /** What an operator may ask of the engine; each call carries the administrator's key, which is kept for this tab alone. */
 
 import { ConnectionLost, ServerError } from "../transport/errors.js";
+import { words } from "../words/words.js";
 
 export class Admin {
   #fetch;
+  #taking = Promise.resolve(""); // of the key that was entered last
   key;
 
   /** @param {{key: string}} key holds the administrator's key @param {typeof fetch} fetch without any key */
   constructor(key, fetch = globalThis.fetch.bind(globalThis)) {
     this.key = key;
     this.#fetch = fetch;
+  }
+
+  /**
+   * Takes a key that the server accepts; in the place of one that it refuses, there is none. What is asked for meanwhile
+   * waits for it.
+   *
+   * @returns {Promise<string>} what is wrong with the key, or an empty text
+   */
+  takeKey(text) {
+    const taking = this.#try(text).then((problem) => {
+      if (taking === this.#taking) this.key.value = problem === "" ? text : ""; // none was entered meanwhile
+      return problem;
+    });
+    this.#taking = taking;
+    return taking;
   }
 
   /**
@@ -65,9 +82,25 @@ export class Admin {
     return this.#ask(path, { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
   }
 
+  async #try(text) {
+    if (text === "") return "";
+    try {
+      await this.#request("/admin/usage", {}, text);
+      return "";
+    } catch (error) {
+      if (error.status === 401 || error.status === 403) return words.engine.keyRefused;
+      return error.status === 404 ? words.engine.noAdminKey : words.engine.keyUntried(error instanceof ServerError ? error.message : words.transport.unreachable);
+    }
+  }
+
   async #ask(path, options = {}) {
+    await this.#taking;
+    return this.#request(path, options, this.key.value);
+  }
+
+  async #request(path, options, key) {
     const headers = { ...options.headers };
-    if (/^[!-~]+$/.test(this.key.value)) headers.Authorization = `Bearer ${this.key.value}`;
+    if (/^[!-~]+$/.test(key)) headers.Authorization = `Bearer ${key}`;
     const response = await this.#fetch(path, { ...options, headers, cache: "no-store" });
     if (!response.ok) throw await ServerError.fromResponse(response);
     return response;

@@ -4,6 +4,7 @@ import { announce, byId, make } from "../page/dom.js";
 import { colourOf, onTheme } from "../page/theme.js";
 import { words } from "../words/words.js";
 import { Admin } from "./admin.js";
+import { AdminKeyField } from "./admin_key_field.js";
 import { EngineEvents } from "./engine_events.js";
 import { KeyUsage } from "./key_usage.js";
 import { Steps, drawLanes } from "./lanes.js";
@@ -23,6 +24,7 @@ const MOST_NAMED = 6; // requests of the queue
 
 export class EngineView {
   #admin;
+  #keyField;
   #model;
   #lists; // what is asked for while the page is shown
   #models;
@@ -64,14 +66,10 @@ export class EngineView {
       onTrouble: (error) => this.#tell(error.message, true, "stream"),
       model,
     });
-    byId("engine-key").addEventListener("change", () => {
-      admin.key.value = byId("engine-key").value;
-      this.takeKey();
-    });
+    this.#keyField = new AdminKeyField(byId("engine-key"), byId("engine-key").parentElement, admin, () => this.takeKey());
     for (const button of document.querySelectorAll("#engine-actions [data-call]")) {
       button.addEventListener("click", () => this.#call(button.dataset.call, button.textContent));
     }
-    byId("engine-key").value = admin.key.value;
     byId("engine-trace").addEventListener("click", () => this.#saveTrace());
     byId("engine-hold").addEventListener("click", () => {
       this.#isHeld = !this.#isHeld;
@@ -91,7 +89,7 @@ export class EngineView {
 
   /** The administrator's key is another one. */
   takeKey() {
-    byId("engine-key").value = this.#admin.key.value;
+    this.#keyField.show();
     this.reopen(); // an administrator sees the ids of all requests
     for (const list of this.#lists) list.follow();
   }

@@ -6,13 +6,14 @@
 import { byId, make } from "../page/dom.js";
 import { words } from "../words/words.js";
 import { Admin } from "./admin.js";
+import { AdminKeyField } from "./admin_key_field.js";
 import { ModelFetcher } from "./model_fetcher.js";
 import { ModelList } from "./model_list.js";
 
 export class ModelPicker {
-  #adminKey;
   #dialog = byId("models-dialog");
   #field = make("input");
+  #keyField;
   #lists;
   #message = make("p", "note");
 
@@ -23,7 +24,6 @@ export class ModelPicker {
    */
   constructor({ fetch, adminKey, chosen, choose, onState, onKey }) {
     const admin = new Admin(adminKey);
-    this.#adminKey = adminKey;
     const tell = (text, isTrouble = false) => this.#tell(text, isTrouble);
     const models = new ModelList({ fetch, admin, tell, onChange: onState }, {
       chosen,
@@ -34,7 +34,7 @@ export class ModelPicker {
     });
     this.#lists = [models, new ModelFetcher({ admin, tell, onServe: (model) => models.load(model) }, "picker")];
     this.#message.setAttribute("role", "status");
-    byId("models-picker").append(models.element, this.#makeKey(onKey), this.#lists[1].element, this.#message);
+    byId("models-picker").append(models.element, this.#makeKey(admin, onKey), this.#lists[1].element, this.#message);
     this.#dialog.querySelector("[data-close]").addEventListener("click", () => this.#dialog.close());
     this.#dialog.querySelector("a").addEventListener("click", () => this.#dialog.close());
     this.#dialog.addEventListener("click", (event) => {
@@ -45,7 +45,7 @@ export class ModelPicker {
 
   open() {
     this.#tell("", false);
-    this.#field.value = this.#adminKey.value; // it may have been given on the operator's page
+    this.#keyField.show(); // it may have been given on the operator's page
     this.#follow(true);
     this.#dialog.showModal();
   }
@@ -54,17 +54,16 @@ export class ModelPicker {
     for (const list of this.#lists) list.isShown = isShown;
   }
 
-  #makeKey(onKey) {
+  #makeKey(admin, onKey) {
     const part = make("details", "admin-key");
     const label = make("label", "", words.engine.adminKey);
     Object.assign(this.#field, { id: "picker-key", type: "password", autocomplete: "off", spellcheck: false });
     label.htmlFor = this.#field.id;
-    this.#field.addEventListener("change", () => {
-      this.#adminKey.value = this.#field.value;
+    part.append(make("summary", "", words.engine.operator), label, this.#field);
+    this.#keyField = new AdminKeyField(this.#field, this.#field, admin, () => {
       for (const list of this.#lists) list.follow();
       onKey();
     });
-    part.append(make("summary", "", words.engine.operator), label, this.#field);
     return part;
   }
 

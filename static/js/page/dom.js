@@ -21,7 +21,7 @@ export function announce(text) {
   byId("announcer").textContent = text;
 }
 
-/** The figures under an answer. */
+/** The figures under an answer. @param {string[]} figures */
 export function showFigures(element, figures) {
   element.replaceChildren(...figures.map((figure) => make("span", "figure", figure)));
 }

@@ -51,10 +51,10 @@ export class Answers {
     this.#running.get(id)?.generation.stop();
   }
 
-  /** Ends the answer of a conversation, and waits until it is kept. */
+  /** Ends the answer of a conversation, and waits until what there is of it is kept. */
   async finish(id) {
     this.stop(id);
-    await this.#ended.get(id);
+    if (this.#running.get(id)?.node.events.length !== 0) await this.#ended.get(id);
   }
 
   /** The conversation: the one that is being written to, or as it is kept; null where it is not. */

@@ -5,7 +5,7 @@
 
 import { announce, byId, swapButtons } from "../page/dom.js";
 import { NEW, addressOf } from "../page/route.js";
-import { titleOf } from "../store/library.js";
+import { modelNameOf, titleOf } from "../store/library.js";
 import { picturesOf, sentOf, shorterFrom } from "../store/messages.js";
 import { seesPictures } from "../transport/server_state.js";
 import { words } from "../words/words.js";
@@ -42,13 +42,15 @@ export class Chat {
   #urgent = new WeakSet(); // conversations whose answer is interrupted by the next message
 
   /**
-   * @param {{transport: (task: object) => object, transportOf: (name: string) => object, parameters: () => object,
-   *   sampling: () => object, system: () => string, setSystem: (text: string) => void, model: () => object|null,
-   *   fetch: typeof fetch, canGenerate: (isChat: boolean) => boolean, onError: (error: Error) => void, onLost: () => void,
+   * @param {{transport: (task: object) => object, transportOf: (name: string) => object,
+   *   parameters: (model: object|null) => object, sampling: (model: object|null) => object, system: () => string,
+   *   setSystem: (text: string) => void, modelOf: (conversation: object) => object|null, use: (conversation: object) => void, fetch: typeof fetch, canGenerate: (isChat: boolean) => boolean, onError: (error: Error) => void, onLost: () => void,
    *   router: import("../page/route.js").Router, toast: import("../page/toast.js").Toast,
    *   drafts: import("../store/drafts.js").Drafts, inspect: (node: object|null, isAsked: boolean) => void,
    *   filesChanged: () => void,
-   *   changed: () => void}} deps `changed` hears of every change that the list of conversations shows
+   *   changed: () => void}} deps `modelOf` is the entry of the model that goes
+   *   on with a conversation, `use` makes it the one that the page shows, `changed` hears of every change that the list of
+   *   conversations shows
    * @param {Promise<import("../store/library.js").Library>} library
    * @param {() => Storage} storage the tab's own
    */
@@ -92,7 +94,7 @@ export class Chat {
       completion: () => this.#completion,
       log: () => this.#log,
     };
-    this.#answer = new ShownAnswer({ ...parts, model: deps.model });
+    this.#answer = new ShownAnswer({ ...parts, modelOf: deps.modelOf });
     this.#turns = new Turns(this.answers, this.#tasks, this.#calls, {
       ...deps,
       ...parts,
@@ -123,7 +125,7 @@ export class Chat {
       editLast: () => this.editLast(),
       count: (content, attachments) => this.#count(content, attachments),
       drafts: deps.drafts,
-      seesPictures: () => seesPictures(deps.model()),
+      seesPictures: () => seesPictures(this.#model),
       filesChanged: deps.filesChanged,
       shorten: () => this.shorten(),
       create: () => deps.router.go(NEW.chat),
@@ -152,7 +154,7 @@ export class Chat {
 
   /** What keeps the message from being sent: pictures for a model that does not see. @returns {{text: string, show: () => void}|null} */
   get problem() {
-    const model = this.#deps.model();
+    const model = this.#model;
     const { pictures } = this.#composer;
     if (pictures.length === 0 || seesPictures(model)) return null;
     const names = pictures.map(({ name }) => name).join(", ");
@@ -161,13 +163,26 @@ export class Chat {
 
   /** Says that the model gets notes in the place of earlier pictures, where it does not see. */
   showSight() {
-    const model = this.#deps.model();
+    const model = this.#model;
     const isChat = this.#conversation !== null && !this.#isCompletion;
     const pictures = isChat ? picturesOf(sentOf(this.#conversation.tree.path(), this.#conversation.sentFrom)) : [];
     const text = pictures.length === 0 || seesPictures(model) ? "" : words.attachments.unseenBefore(model.id);
     const line = byId("chat-unseen");
     if (line.textContent !== text) line.textContent = text; // it is read out once
     line.hidden = text === "";
+    this.#showModel();
+  }
+
+  /** The reader has chosen who answers: in this conversation, whatever is chosen elsewhere later. */
+  chooseModel(name) {
+    const conversation = this.#conversation;
+    if (conversation === null) return;
+    if (conversation.tree.size > 0) {
+      conversation.model = name;
+      this.#save(conversation);
+    }
+    this.#deps.use(conversation);
+    this.#composer.recount();
   }
 
   focus() {
@@ -240,6 +255,17 @@ export class Chat {
     return this.#conversation?.tree.path().findLast(({ role }) => role === "assistant") ?? null;
   }
 
+  /** The task of an answer of the conversation that is shown; null where it is not known. */
+  asked(node) {
+    const conversation = this.#conversation;
+    return conversation?.tree.get(node.id) === node ? this.#tasks.asked(conversation, node) : null;
+  }
+
+  /** Makes a branch of an answer another answer in its place. */
+  keepBranch(node, kept) {
+    this.#edits.keepBranch(node, kept);
+  }
+
   scrollToEnd() {
     this.#log.scrollToEnd();
   }
@@ -267,9 +293,9 @@ export class Chat {
   /** A conversation was deleted; its answer ends, and one that is shown makes room for a new one. */
   async removed(id) {
     const conversation = await this.#loaded(id);
+    await this.answers.finish(id);
     if (conversation === null) return;
     conversation.isGone = true;
-    this.answers.stop(id);
     if (conversation === this.#conversation) this.#deps.router.go(NEW.chat);
   }
 
@@ -281,6 +307,22 @@ export class Chat {
     } else if (document.body.dataset.mode !== "chat") {
       byId("tab-chat").click();
     }
+  }
+
+  /** The model that goes on with the conversation that is shown. */
+  get #model() {
+    return this.#deps.modelOf(this.#conversation);
+  }
+
+  /** Says that the model of the conversation is not here any more, and which one answers in its place. */
+  #showModel() {
+    const model = this.#model;
+    const name = this.#conversation === null ? null : modelNameOf(this.#conversation);
+    const isGone = name !== null && model !== null && model.id !== name;
+    const line = byId("chat-other-model");
+    const text = isGone ? words.chat.otherModel(name, model.id) : "";
+    if (line.textContent !== text) line.textContent = text;
+    line.hidden = !isGone;
   }
 
   get #isCompletion() {
@@ -327,6 +369,7 @@ export class Chat {
     if (this.#isCompletion) this.#completion.show(path);
     else this.#log.show(path);
     this.#showTitle();
+    this.#deps.use(this.#conversation);
     this.showSight();
   }
 

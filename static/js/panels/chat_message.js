@@ -4,6 +4,7 @@ import { MarkdownView } from "../markdown/view.js";
 import { copyText } from "../page/clipboard.js";
 import { make, showFigures } from "../page/dom.js";
 import { showPicture } from "../page/picture_dialog.js";
+import { tellFigures } from "../words/figures.js";
 import { words } from "../words/words.js";
 import { ToolCards } from "./calls/tool_cards.js";
 
@@ -90,7 +91,7 @@ export class MessageView {
       else this.#markdown.append(text);
     }
     if (node.toolCalls.length > 0) this.#showCalls();
-    showFigures(this.element.querySelector(".figures"), node.figures);
+    showFigures(this.element.querySelector(".figures"), tellFigures(node.figures));
   }
 
   /** The answer goes on: what was its end is none any more. */

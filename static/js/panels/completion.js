@@ -2,6 +2,7 @@
 
 import { Follower, announce, byId, make, onEnter, showFigures } from "../page/dom.js";
 import { textOf } from "../store/messages.js";
+import { tellFigures } from "../words/figures.js";
 import { words } from "../words/words.js";
 
 export class Completion {
@@ -94,7 +95,7 @@ export class Completion {
     this.#numShown = node.content.length;
     const end = this.#text.value.length;
     if (text !== "") this.#follower.around(() => this.#text.setRangeText(text, end, end, "preserve"));
-    showFigures(this.#figures, node.figures);
+    showFigures(this.#figures, tellFigures(node.figures));
   }
 
   end(node) {
@@ -128,7 +129,7 @@ export class Completion {
   }
 
   #showOutcome(figures, finish, error = null) {
-    showFigures(this.#figures, figures);
+    showFigures(this.#figures, tellFigures(figures));
     this.#page.dataset.finish = finish;
     this.#error.textContent = error ?? "";
     this.#error.hidden = error === null;

@@ -40,11 +40,26 @@ export class Edits {
     }
     const { parent, model, parameters, transport, reasoning } = node;
     const edited = makeAnswer({ id: makeId(), parent, model, parameters, transport, created: Date.now() });
-    Object.assign(edited, { content: text, reasoning, finish: "edited", figures: [words.chat.edited] });
+    Object.assign(edited, { content: text, reasoning, finish: "edited", figures: [["edited"]] });
     const conversation = this.#deps.shown();
     conversation.tree.add(edited);
     this.#deps.render();
     this.#deps.save(conversation, [edited]);
+  }
+
+  /** Adds a branch that was begun at one of its tokens beside an answer. @param {object} kept see `views/branch.js` */
+  keepBranch(node, kept) {
+    const conversation = this.#deps.shown();
+    if (conversation.tree.get(node.id) !== node) return;
+    const { parent, model } = node;
+    const { parameters, transport, ...rest } = kept;
+    const answer = makeAnswer({ id: makeId(), parent, model, parameters, transport, created: Date.now() });
+    conversation.tree.add(Object.assign(answer, rest));
+    this.#deps.render();
+    this.#deps.save(conversation, [answer]);
+    this.#deps.recount();
+    this.#deps.changed();
+    announce(words.chat.branchKept);
   }
 
   /** Deletes a message and all below it, which can be undone. */
@@ -76,7 +91,7 @@ export class Edits {
     this.#deps.render();
     this.#deps.recount();
     const isEmpty = conversation.tree.size === 0;
-    this.#library.then((library) => (isEmpty ? library.remove(conversation.id) : library.removeNodes(conversation, nodes)))
+    this.#library.then((library) => (isEmpty ? library.forget(conversation.id) : library.removeNodes(conversation, nodes)))
       .then(() => this.#deps.save(conversation));
     return nodes;
   }

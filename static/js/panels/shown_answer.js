@@ -10,7 +10,7 @@ export class ShownAnswer {
   /**
    * @param {{shown: () => object|null, composer: () => import("./chat_composer.js").Composer,
    *   completion: () => import("./completion.js").Completion, log: () => import("./chat_log.js").ChatLog,
-   *   model: () => object|null}} deps `shown` is the conversation that is shown
+   *   modelOf: (conversation: object) => object|null}} deps `shown` is the conversation that is shown
    */
   constructor(deps) {
     this.#deps = deps;
@@ -40,7 +40,7 @@ export class ShownAnswer {
   ended(conversation, node) {
     if (!this.#isShown(conversation)) return;
     this.#draw(conversation, (completion) => completion.end(node), node, (view) => view.finish());
-    this.#showUsage(node);
+    this.#showUsage(conversation, node);
     this.#narrator.end(node);
   }
 
@@ -57,8 +57,8 @@ export class ShownAnswer {
     });
   }
 
-  #showUsage({ usage }) {
-    const limit = this.#deps.model()?.max_model_len;
+  #showUsage(conversation, { usage }) {
+    const limit = this.#deps.modelOf(conversation)?.max_model_len;
     if (usage?.total_tokens && limit) this.#deps.composer().showContext({ used: usage.total_tokens, limit });
   }
 }

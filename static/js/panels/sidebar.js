@@ -1,9 +1,10 @@
 /** The list of conversations that stays at the side: search, open, rename, delete, export, import. */
 
+import { ClickGuard } from "../page/click_guard.js";
 import { download } from "../page/clipboard.js";
 import { announce, byId, make } from "../page/dom.js";
 import { addressOf } from "../page/route.js";
-import { byDay } from "../store/days.js";
+import { byDay, momentOf } from "../store/days.js";
 import { suffixOf } from "../store/formats.js";
 import { words } from "../words/words.js";
 
@@ -15,6 +16,7 @@ export class Sidebar {
   #note = byId("conversations-note");
   #library;
   #deps;
+  #guard = new ClickGuard(); // the next conversation comes into the place of one that is deleted
   #timer = null;
   #showing = null;
   #isStale = false;
@@ -42,6 +44,11 @@ export class Sidebar {
       const summaries = await (await this.#library).find();
       await this.#export(summaries.map(({ id }) => id), "conversations");
     });
+    byId("bin-open").addEventListener("click", () => this.showBin());
+    library.then(async (kept) => {
+      await kept.prune();
+      await this.#showBinButton();
+    });
     const chooser = byId("import-file");
     byId("import").addEventListener("click", () => chooser.click());
     chooser.addEventListener("change", async () => {
@@ -66,6 +73,26 @@ export class Sidebar {
     this.#isStale = true;
     this.#showing ??= this.#show().finally(() => (this.#showing = null));
     return this.#showing;
+  }
+
+  /** Shows what was deleted lately, and can be had back. */
+  async showBin() {
+    const part = await import("./bin.js").catch(() => null);
+    if (part === null) {
+      this.#deps.toast.show(words.engine.loadFailed);
+      return;
+    }
+    this.#deps.toast.hide(); // what it offers to take back may be taken back here
+    await part.showBin(await this.#library, () => {
+      this.#showBinButton();
+      this.update();
+    });
+  }
+
+  async #showBinButton() {
+    const { length } = await (await this.#library).deleted();
+    byId("bin-open").textContent = words.sidebar.binOf(length);
+    byId("bin-open").hidden = length === 0;
   }
 
   /** Adds the conversations of an exported file, and says how many, or what is wrong with it. */
@@ -141,7 +168,9 @@ export class Sidebar {
     add(words.sidebar.rename, "✎", () => this.#rename(entry, summary));
     add(words.sidebar.copy, copySign(), () => this.#copy(summary));
     add(words.sidebar.exportOne, "⤓", () => this.#export([summary.id], summary.title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 40)));
-    add(words.common.delete, "×", () => this.#remove(summary));
+    add(words.common.delete, "×", (event) => {
+      if (!this.#guard.isStray(event)) this.#guard.during(() => this.#remove(summary));
+    });
     entry.append(open, buttons);
     return entry;
   }
@@ -188,19 +217,16 @@ export class Sidebar {
   /** Deletes at once, and offers to take it back. */
   async #remove(summary) {
     const library = await this.#library;
-    const conversation = await this.#deps.load(summary.id);
     await this.#deps.removed(summary.id);
     await library.remove(summary.id);
     const draft = this.#deps.drafts.get(summary.id);
     this.#deps.drafts.set(summary.id, null);
-    await this.update();
+    await Promise.all([this.update(), this.#showBinButton()]);
     announce(words.sidebar.deleted(summary.title));
-    if (conversation === null) return;
     this.#deps.toast.show(words.sidebar.deleted(summary.title), async () => {
-      delete conversation.isGone;
       this.#deps.drafts.set(summary.id, draft);
-      await library.restore(conversation);
-      await this.update();
+      await library.recover(summary.id);
+      await Promise.all([this.update(), this.#showBinButton()]);
       location.hash = addressOf(summary.id);
     });
   }
@@ -217,10 +243,5 @@ function copySign() {
 }
 
 function describe({ updated, numMessages }) {
-  const date = new Date(updated);
-  const isToday = date.toDateString() === new Date().toDateString();
-  const when = isToday
-    ? date.toLocaleTimeString(words.common.locale, { hour: "2-digit", minute: "2-digit" })
-    : date.toLocaleDateString(words.common.locale, { day: "numeric", month: "short", year: "numeric" });
-  return `${when} · ${words.sidebar.messages(numMessages)}`;
+  return `${momentOf(updated)} · ${words.sidebar.messages(numMessages)}`;
 }

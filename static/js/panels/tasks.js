@@ -7,8 +7,9 @@ export class Tasks {
   #deps;
 
   /**
-   * @param {{parameters: () => object, sampling: () => object, system: (conversation: object) => string, model: () => object|null,
-   *   fetch: typeof fetch}} deps `parameters` are those of chats, `sampling` those of completions
+   * @param {{parameters: (model: object|null) => object, sampling: (model: object|null) => object,
+   *   system: (conversation: object) => string, modelOf: (conversation: object) => object|null, fetch: typeof fetch}} deps
+   *   `parameters` are those of chats, `sampling` those of completions
    */
   constructor(deps) {
     this.#deps = deps;
@@ -16,11 +17,32 @@ export class Tasks {
 
   /** The task of an answer to the path that ends with `parent`. */
   of(conversation, parent) {
-    const path = conversation.tree.pathTo(parent.id);
+    const model = this.#deps.modelOf(conversation);
+    const parameters = conversation.kind === "completion" ? this.#deps.sampling(model) : this.#deps.parameters(model);
+    return { ...this.#promptOf(conversation, parent.id, model), ...parameters };
+  }
+
+  /**
+   * The task of an answer that was written, with what stands above it now; null for one that was not asked for like this.
+   *
+   * @param {object} answer its node
+   */
+  asked(conversation, { parent, parameters, usage }) {
+    if (parent === null || parameters.num_prompt_output_tokens !== undefined) return null;
+    const model = this.#deps.modelOf(conversation);
+    const task = { ...this.#promptOf(conversation, parent, model), ...parameters };
+    // A completion without a length of its own was given what its prompt left of the context.
+    const left = (model?.max_model_len ?? NaN) - (usage?.prompt_tokens ?? NaN);
+    return "messages" in task || task.max_tokens !== undefined || !(left > 0) ? task : { ...task, max_tokens: left };
+  }
+
+  /** What leads to a place of the conversation, as the server gets it. */
+  #promptOf(conversation, parent, model) {
+    const path = conversation.tree.pathTo(parent);
     // A space at the end would part the model from the word it is about to write.
-    if (conversation.kind === "completion") return { prompt: textOf(path).replace(/ +$/, ""), ...this.#deps.sampling() };
-    const asPart = seesPictures(this.#deps.model()) ? pictureOf : noteOf;
-    return { messages: messagesOf(this.#deps.system(conversation), sentOf(path, conversation.sentFrom), asPart), ...this.#deps.parameters() };
+    if (conversation.kind === "completion") return { prompt: textOf(path).replace(/ +$/, "") };
+    const asPart = seesPictures(model) ? pictureOf : noteOf;
+    return { messages: messagesOf(this.#deps.system(conversation), sentOf(path, conversation.sentFrom), asPart) };
   }
 
   /** The task that goes on where an answer ends. */
@@ -35,7 +57,7 @@ export class Tasks {
    * @returns {Promise<{used: number, limit: number}|null>} null where it is not known, or the model is not in memory
    */
   async count(conversation, content, attachments) {
-    const model = this.#deps.model();
+    const model = this.#deps.modelOf(conversation);
     if (conversation.kind !== "chat" || !model?.max_model_len) return null;
     if (!["ready", undefined].includes(model.state)) return null; // to count would wake a model, and put another one to sleep
     const path = sentOf(conversation.tree.path(), conversation.sentFrom);
@@ -44,7 +66,7 @@ export class Tasks {
     const messages = messagesOf(this.#deps.system(conversation), path, noteOf);
     const numOfPictures = picturesOf(path).length * (model.image_tokens ?? 0);
     if (messages.length === 0) return { used: 0, limit: model.max_model_len };
-    const { tools } = this.#deps.parameters();
+    const { tools } = this.#deps.parameters(model);
     try {
       const response = await this.#deps.fetch("/tokenize", {
         method: "POST",

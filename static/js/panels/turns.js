@@ -5,7 +5,6 @@ import { addressOf } from "../page/route.js";
 import { makeId } from "../store/library.js";
 import { textOf } from "../store/messages.js";
 import { makeAnswer, readNode } from "../store/tree.js";
-import { words } from "../words/words.js";
 
 export class Turns {
   #answers;
@@ -78,7 +77,7 @@ export class Turns {
     const last = messages.findLastIndex(({ role }) => role === "assistant") + 1;
     for (const { role, text } of messages.slice(0, last)) {
       const node = questionOf(conversation, { content: text, attachments: [] });
-      this.#begin(conversation, role === "user" ? node : readNode({ ...node, role, finish: "edited", figures: [words.chat.given] }));
+      this.#begin(conversation, role === "user" ? node : readNode({ ...node, role, finish: "edited", figures: [["given"]] }));
     }
     return texts(messages.slice(last));
   }

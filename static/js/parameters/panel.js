@@ -17,6 +17,7 @@ export class ParameterPanel {
   #onChange;
   #reveal;
   #fields = new Map(); // name -> {field, error, entry, note, limits}
+  #recommended = {}; // by the wire's names
   #sampling;
   #structure;
   #isReady = false;
@@ -44,7 +45,7 @@ export class ParameterPanel {
   /** The model whose recommendations and limits hold. @param {object|null} model an entry of `/v1/models` */
   set model(model) {
     this.#sampling.model = model;
-    const recommended = model?.sampling_defaults ?? {};
+    const recommended = (this.#recommended = model?.sampling_defaults ?? {});
     for (const [name, { field, entry }] of this.#fields) {
       if (entry.kind === "number") field.placeholder = String(recommended[name] ?? entry.none ?? words.parameters.none);
     }
@@ -63,15 +64,34 @@ export class ParameterPanel {
   problem(isChat) {
     const wrong = this.#sampling.problem ?? this.#fieldProblem(isChat) ?? this.#structure.problem(isChat);
     if (wrong === null) return null;
-    return {
-      text: wrong.text,
-      show: () => {
-        if (wrong.dialog !== undefined) wrong.dialog.showModal();
-        else this.#reveal();
-        wrong.field.closest("details")?.setAttribute("open", "");
-        wrong.field.focus();
-      },
-    };
+    return { text: wrong.text, show: () => this.#show(wrong) };
+  }
+
+  /**
+   * What is set otherwise than the model recommends.
+   *
+   * @param {boolean} isChat @returns {import("./departures.js").Departure[]}
+   */
+  departures(isChat) {
+    const others = Object.entries(this.#controls.settings.extra).filter(([name, value]) => {
+      const { entry } = this.#fields.get(name);
+      return (isChat || !entry.isChat) && value !== (this.#recommended[name] ?? entry.none);
+    });
+    return [...this.#sampling.departures, ...others.map(([name, value]) => ({ name, text: describe(name, value) }))];
+  }
+
+  /** Leads to the control of a setting. */
+  show(name) {
+    this.#show({ field: this.#sampling.fieldOf(name) ?? this.#fields.get(name).field });
+  }
+
+  /** Takes settings back: what the model recommends holds again. @param {string[]} names */
+  reset(names) {
+    const { extra } = this.#controls.settings;
+    const isOther = (name) => Object.hasOwn(extra, name);
+    const kept = Object.entries(extra).filter(([name]) => !names.includes(name));
+    const unset = names.filter((name) => !isOther(name)).map((name) => [name, null]);
+    this.#apply({ ...Object.fromEntries(unset), extra: Object.fromEntries(kept) });
   }
 
   /**
@@ -85,6 +105,13 @@ export class ParameterPanel {
     this.#sampling.restore(parameters);
     if (isChat) this.#structure.restore(parameters);
     this.#showValues();
+  }
+
+  #show({ field, dialog }) {
+    if (dialog !== undefined) dialog.showModal();
+    else this.#reveal();
+    field.closest("details")?.setAttribute("open", "");
+    field.focus();
   }
 
   #apply(values) {
@@ -189,6 +216,12 @@ export class ParameterPanel {
       this.#check(name);
     }
   }
+}
+
+/** A setting as it stands beside a message; of lists and objects the name alone. */
+function describe(name, value) {
+  const isPlain = ["number", "string"].includes(typeof value) || value === false;
+  return isPlain ? `${titleOf(name)} ${value}` : titleOf(name);
 }
 
 function titleOf(name) {

@@ -41,6 +41,22 @@ export class SamplingControls {
     return wrong === undefined ? null : { text: wrong.error.textContent, field: wrong.field };
   }
 
+  /** What is set here otherwise than the model recommends. @returns {import("./departures.js").Departure[]} */
+  get departures() {
+    const { settings } = this.#controls;
+    const sliders = SLIDERS.filter(({ name, wire }) => settings[name] !== null && settings[name] !== (this.#recommended?.[wire] ?? PLAIN));
+    const numbers = this.#numbers.filter(({ name }) => settings[name] !== null);
+    return [
+      ...sliders.map(({ name }) => ({ name, text: `${words.parameters[name]} ${settings[name]}` })),
+      ...numbers.map(({ name, label }) => ({ name, text: `${label} ${settings[name]}` })),
+    ];
+  }
+
+  /** The control of a setting; undefined where it has none here. */
+  fieldOf(name) {
+    return [...this.#sliders, ...this.#numbers].find((control) => control.name === name)?.field;
+  }
+
   /** What a model recommends, and how long its answers can be. @param {object|null} model an entry of `/v1/models` */
   set model(model) {
     this.#recommended = model === null ? null : (model.sampling_defaults ?? {});

@@ -1,6 +1,6 @@
 /** A request of another client as a conversation of this browser. */
 
-import { describeEnd } from "../words/finish.js";
+import { figuresOfEnd } from "../words/figures.js";
 import { words } from "../words/words.js";
 import { makeId } from "./library.js";
 import { makeAnswer, readNode } from "./tree.js";
@@ -39,7 +39,7 @@ function answerOf(record, { token_ids: ids, token_texts: texts, text, events, fi
     promptTokens: record.prompts[0].token_ids,
     events: ids.map((id, at) => ({ at: arrivals[at] ?? 0, text: texts?.[at] ?? "", reasoning: "", ids: [id], logprobs: null })),
     finish: finish ?? "cut",
-    figures: describeEnd(ids.length, finish ?? record.state),
+    figures: figuresOfEnd(ids.length, finish ?? record.state),
   });
 }
 

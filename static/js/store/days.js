@@ -19,6 +19,14 @@ export function byDay(summaries, now = new Date()) {
   return groups;
 }
 
+/** A moment as it is read: its time where it is today's, else its day. */
+export function momentOf(time, now = new Date()) {
+  const date = new Date(time);
+  return date.toDateString() === now.toDateString()
+    ? date.toLocaleTimeString(words.common.locale, { timeStyle: "short" })
+    : date.toLocaleDateString(words.common.locale, { day: "numeric", month: "short", year: "numeric" });
+}
+
 function titleOf(updated, midnight) {
   if (updated >= midnight) return words.sidebar.today;
   if (updated >= midnight - DAY) return words.sidebar.yesterday;

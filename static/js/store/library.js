@@ -4,8 +4,9 @@
  * A conversation is `{id, kind, title, system, created, updated, state, sentFrom, tree}`. Its `kind` is "chat" or
  * "completion"; `state` is "new" or "failed" where an answer has ended so and nobody has seen it, else empty; `sentFrom`
  * is the id of the first message that the model still gets, or null for all of them; `toolSources` names where its tools
- * come from, and `allowedTools` those that run without a question. The list is of summaries, which have
- * `text`, the words to search, instead of the tree.
+ * come from, and `allowedTools` those that run without a question; `model` is the name of the model that the reader has
+ * chosen in it, if any. The list is of summaries, which have `text`, the words to search, instead of the tree. One that
+ * was deleted stays for a while: its summary has `deleted`, the time of it, and its size in `bytes`.
  */
 
 import { words } from "../words/words.js";
@@ -14,6 +15,11 @@ import { Tree } from "./tree.js";
 const MAX_TITLE = 60;
 const MAX_SEARCHED = 20_000; // characters of a conversation
 const MAX_WRITTEN = 500; // events that are copied between two turns of the page; 500 with probabilities take about 3 ms
+
+const DAY = 86_400_000; // milliseconds
+
+/** How much of what was deleted is kept, and for how long. */
+export const BIN = Object.freeze({ days: 30, most: 50, megabytes: 64 });
 
 export class Library {
   #database;
@@ -35,7 +41,7 @@ export class Library {
   /** Summaries of the conversations that have all words of the query, the latest first. */
   async find(query = "") {
     const words = query.toLowerCase().split(/\s+/).filter((word) => word !== "");
-    const found = (await this.#database.conversations()).filter(({ title, text }) => {
+    const found = (await this.#summaries()).filter(({ title, text }) => {
       const searched = `${title}\n${text}`.toLowerCase();
       return words.every((word) => searched.includes(word));
     });
@@ -44,11 +50,11 @@ export class Library {
 
   /** The conversation, or null where it is not kept any more. */
   async load(id) {
-    const summary = (await this.#database.conversations()).find((record) => record.id === id);
+    const summary = await this.#summaryOf(id);
     if (summary === undefined) return null;
     const { nodes, pieces } = await this.#database.partsOf(id);
-    const { kind = "chat", title, system, created, updated, state = "", sentFrom = null, toolSources = [], allowedTools = [], chosen } = summary;
-    return { id, kind, title, system, created, updated, state, sentFrom, toolSources, allowedTools, tree: new Tree(this.#join(nodes, pieces), chosen) };
+    const { kind = "chat", title, system, created, updated, state = "", sentFrom = null, toolSources = [], allowedTools = [], model, chosen } = summary;
+    return { id, kind, title, system, created, updated, state, sentFrom, toolSources, allowedTools, model, tree: new Tree(this.#join(nodes, pieces), chosen) };
   }
 
   /** Keeps what has changed: the conversation's own record, and these nodes of it. */
@@ -63,12 +69,46 @@ export class Library {
   }
 
   async rename(id, title) {
-    const summary = (await this.#database.conversations()).find((record) => record.id === id);
+    const summary = await this.#summaryOf(id);
     if (summary !== undefined) await this.#database.put({ ...summary, title: cut(title) }, []);
   }
 
+  /** Deletes a conversation; for a while it can be had back. */
   async remove(id) {
+    const summary = await this.#summaryOf(id);
+    if (summary === undefined) return;
+    const bytes = JSON.stringify(await this.#database.partsOf(id)).length;
+    await this.#database.put({ ...summary, deleted: this.#now(), bytes }, []);
+    await this.prune();
+  }
+
+  /** Summaries of the conversations that were deleted and can be had back, the latest first. */
+  async deleted() {
+    return (await this.#summaries(true)).sort((a, b) => b.deleted - a.deleted);
+  }
+
+  /** Has a deleted conversation back. An answer that was being written then ends where it was cut. */
+  async recover(id) {
+    const { deleted: _, bytes: __, ...summary } = (await this.#summaries(true)).find((record) => record.id === id) ?? {};
+    if (summary.id === undefined) return;
+    const { nodes } = await this.#database.partsOf(id);
+    const open = nodes.filter(({ finish }) => finish === null);
+    await this.#database.put(summary, open.map((node) => ({ ...node, finish: "cut", stream: null })));
+  }
+
+  /** Forgets a conversation for good. */
+  async forget(id) {
     await this.#database.remove(id);
+  }
+
+  /** Forgets for good what was deleted too long ago, or is too much; what was deleted last can be had back in any case. */
+  async prune() {
+    let numBytes = 0;
+    for (const [at, { id, deleted, bytes }] of (await this.deleted()).entries()) {
+      numBytes += bytes;
+      const isOld = this.#now() - deleted > BIN.days * DAY;
+      if (isOld || at >= BIN.most || (at > 0 && numBytes > 1e6 * BIN.megabytes)) await this.forget(id);
+    }
   }
 
   /** Forgets nodes of a conversation; saved again, they are written whole. */
@@ -86,7 +126,7 @@ export class Library {
 
   /** Says what nobody has seen of a conversation: "new", "failed", or nothing. */
   async mark(id, state) {
-    const summary = (await this.#database.conversations()).find((record) => record.id === id);
+    const summary = await this.#summaryOf(id);
     if (summary !== undefined && (summary.state ?? "") !== state) await this.#database.put({ ...summary, state }, []);
   }
 
@@ -132,6 +172,15 @@ export class Library {
     return conversations.length;
   }
 
+  /** Of the conversations that are kept, or of those that were deleted. */
+  async #summaries(areDeleted = false) {
+    return (await this.#database.conversations()).filter(({ deleted }) => (deleted !== undefined) === areDeleted);
+  }
+
+  async #summaryOf(id) {
+    return (await this.#summaries()).find((record) => record.id === id);
+  }
+
   /** A node's record has the number of its events in their place; those that are not kept yet follow in pieces. */
   async #keep({ id: conversation, ...rest }, nodes, hasSummary) {
     const piece = (node) => {
@@ -173,6 +222,11 @@ export function titleOf(conversation) {
   return conversation.title || cut(first?.content || first?.attachments?.[0]?.name || "") || words.sidebar.untitled;
 }
 
+/** The model that goes on with a conversation: the one chosen in it, or that of its last answer; null where it has none. */
+export function modelNameOf({ model, tree }) {
+  return model ?? tree.path().findLast(({ role, model: own }) => role === "assistant" && own !== null)?.model ?? null;
+}
+
 /** 64 random bits; `crypto.randomUUID` is missing where a page comes over plain HTTP from another machine. */
 export function makeId() {
   const bytes = crypto.getRandomValues(new Uint8Array(8));
@@ -180,12 +234,11 @@ export function makeId() {
 }
 
 function summaryOf(conversation) {
-  const { id, kind, system, created, updated, state, sentFrom, toolSources = [], allowedTools = [], tree } = conversation;
+  const { id, kind, system, created, updated, state, sentFrom, toolSources = [], allowedTools = [], model, tree } = conversation;
   const text = tree.nodes().map(({ content }) => content).join("\n").slice(0, MAX_SEARCHED);
   return {
-    id, kind, title: titleOf(conversation), system, created, updated, state, sentFrom, toolSources, allowedTools,
-    chosen: tree.chosen(),
-    numMessages: tree.size, text,
+    id, kind, title: titleOf(conversation), system, created, updated, state, sentFrom, toolSources, allowedTools, model,
+    chosen: tree.chosen(), numMessages: tree.size, text,
   };
 }
 

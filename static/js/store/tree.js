@@ -22,7 +22,7 @@
  *                   request, or null for what came after a reload, `ids` the token ids or null, `logprobs` as JSON, or null. A continued
  *                   answer goes on in the same list, and in the same time
  *   usage, metrics  as the server sent them, or null
- *   figures         the line under the answer, as words
+ *   figures         the line under the answer, see `words/figures.js`
  *   finish          null while it is being written, else the reason; "cut" where the stream was lost for good
  *   error           the server's sentence, or null
  *   stream          {id, place} of a resumable stream that has not ended, or null
@@ -30,6 +30,7 @@
  */
 
 import { isPictureUrl } from "../attachments/picture.js";
+import { isFigure } from "../words/figures.js";
 import { words } from "../words/words.js";
 
 const ROLES = ["user", "assistant", "tool"];
@@ -194,7 +195,7 @@ export function readNode(raw) {
     events: listOf(raw.events, isEvent),
     usage: isObject(raw.usage) ? raw.usage : null,
     metrics: isObject(raw.metrics) ? raw.metrics : null,
-    figures: listOf(raw.figures, (word) => typeof word === "string"),
+    figures: listOf(raw.figures, isFigure),
     finish: typeof raw.finish === "string" ? raw.finish : "cut",
     error: typeof raw.error === "string" ? raw.error : null,
     stream: null, // a stream belongs to the page that began it

@@ -12,7 +12,7 @@ export class ServerState {
   name = "connecting";
   detail = ""; // the server's own word on why it is not ready
   #entries = []; // of /v1/models
-  #chosen;
+  #wanted; // names of models, the first one before the others
   #fetch;
   #onChange;
   #setTimer;
@@ -25,11 +25,11 @@ export class ServerState {
 
   /**
    * @param {(state: ServerState) => void} onChange
-   * @param {{chosen?: string, told?: {data: object[]}|null, hasKey?: () => boolean}} options `chosen` is the name of a model,
-   *   `told` what came with the page of a server that was ready
+   * @param {{wanted?: string[], told?: {data: object[]}|null, hasKey?: () => boolean}} options `wanted` are names of models,
+   *   see `choose`, `told` is what came with the page of a server that was ready
    */
   constructor(onChange, {
-    chosen = "",
+    wanted = [],
     told = null,
     hasKey = () => false,
     fetch = globalThis.fetch.bind(globalThis),
@@ -37,7 +37,7 @@ export class ServerState {
     clearTimer = globalThis.clearTimeout.bind(globalThis),
   } = {}) {
     this.#onChange = onChange;
-    this.#chosen = chosen;
+    this.#wanted = wanted;
     this.#hasKey = hasKey;
     this.#fetch = fetch;
     this.#setTimer = setTimer;
@@ -56,7 +56,13 @@ export class ServerState {
 
   /** The entry of the chosen model, or of the first one where the server does not have it; null before it has told. */
   get model() {
-    return this.#entries.find(({ id }) => id === this.#chosen) ?? this.#entries[0] ?? null;
+    return this.first(this.#wanted);
+  }
+
+  /** The entry of the first of these models that the server has, or of its own first one; null before it has told. */
+  first(names) {
+    const found = names.map((name) => this.#entries.find(({ id }) => id === name)).find((entry) => entry !== undefined);
+    return found ?? this.#entries[0] ?? null;
   }
 
   /** What the server tells of each model. */
@@ -74,8 +80,10 @@ export class ServerState {
     return this.#entries.filter(({ task }) => task === undefined).map(({ id }) => id); // others do not generate
   }
 
-  choose(model) {
-    this.#chosen = model;
+  /** Chooses the first of these models that the server has. @param {string[]} names */
+  choose(names) {
+    if (names.join("\n") === this.#wanted.join("\n")) return;
+    this.#wanted = names;
     this.#onChange(this);
   }
 

@@ -7,8 +7,9 @@
  *            its place, 0 to 1
  * @typedef {{task: object, transport: string, promptTokens: number[]|null, numCached: number|null, tokens: Token[],
  *            numGiven: number, events: {at: number|null, raw: object}[], numLeftOut: number, text: string,
- *            finish: string|null, error: string|null, usage: object|null}} Answer `numGiven` of the tokens were in the prompt already,
- *            `numLeftOut` events were too many to keep
+ *            finish: string|null, error: string|null, usage: object|null, asked?: () => object|null}} Answer `numGiven` of the
+ *            tokens were in the prompt already, `numLeftOut` events were too many to keep, and `asked` makes the task that an
+ *            answer of a conversation had
  */
 
 import { completionOf } from "./branch.js";
@@ -51,6 +52,7 @@ export function answerOfNode(node) {
   const task = { ...completionOf(node.parameters), prompt: node.promptTokens ?? [], max_tokens: most, logprobs: NUM_ALTERNATIVES };
   const answer = makeAnswer(task, node.transport);
   answer.promptTokens = node.promptTokens;
+  answer.numGiven = node.parameters.num_prompt_output_tokens ?? 0; // of a branch that was kept
   const events = node.events.map((event) => ({ ...event, logprobs: readLogprobs(event.logprobs) }));
   for (const { at, text, ids, logprobs } of events) answer.tokens.push(...tokensOf(ids, logprobs, text, at));
   answer.events = events.map(({ at, ...raw }) => ({ at, raw }));
@@ -77,7 +79,7 @@ export function tokensOf(ids, logprobs, text, at) {
   if (Array.isArray(logprobs?.content)) {
     return logprobs.content.map((entry, index) => make({
       id: entry.id ?? ids?.[index] ?? null, text: entry.token, logprob: entry.logprob, rank: entry.rank ?? null,
-      masked: entry.masked_probability ?? 0,
+      masked: entry.masked_probability ?? 0, ...(entry.is_forced ? { isForced: true } : {}),
       top: (entry.top_logprobs ?? []).map(({ id = null, token, logprob }) => ({ id, text: token, logprob })),
     }));
   }

@@ -26,7 +26,7 @@ export class Bench {
    * @param {HTMLElement} root has `.views` with a button for each view, `.columns`, `.token-card` and `.raw`
    * @param {{serverOf: (origin: string) => import("../transport/server.js").Server, peers: string[], model: () => object|null,
    *   models: () => string[], transport: () => string, colouring: () => string, changed: () => void}} deps `changed` hears
-   *   that an answer has begun or ended
+   *   that an answer has begun or ended, or another one is shown
    */
   constructor(root, deps) {
     this.#root = root;
@@ -155,6 +155,7 @@ export class Bench {
         this.columns.forEach((column, at) => drawStrip(column.canvas, own[at], axis));
       }
       if (view === "raw") this.#raw.show((this.#active ?? this.columns[0])?.answer ?? null);
+      this.#deps.changed();
     });
   }
 

@@ -132,11 +132,11 @@ export class Column {
     this.#showTabs();
   }
 
-  /** Shows an answer that came elsewhere. */
-  open(answer) {
+  /** Shows answers that came elsewhere, or were here before. */
+  open(answers) {
     this.clear();
-    this.answers = [answer];
-    this.show(0);
+    this.answers = answers;
+    this.show(answers.length - 1);
   }
 
   /** Takes away all that this column changes. */

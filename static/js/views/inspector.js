@@ -1,24 +1,35 @@
 /** The selected answer beside the conversation: who wrote it and how, its tokens, their timing, and what went over the wire. */
 
 import { byId, make } from "../page/dom.js";
+import { tellFigures } from "../words/figures.js";
 import { words } from "../words/words.js";
 import { answerOfNode } from "./answer.js";
 import { Bench, fact } from "./bench.js";
+import { keptBranch, saidBy } from "./branch.js";
 
 export class Inspector {
   #root = byId("inspector");
   #bench;
+  #branches = new WeakMap(); // node -> the answers that were shown of it, its replays and branches
+  #deps;
+  #last = null; // the last answer of the conversation
   #node = null; // the selected answer
   #shown = null; // {node, numEvents}: what is drawn of it, or of another one
   #onToggle;
 
-  /** @param {object} deps as of `Bench` @param {(isOpen: boolean) => void} onToggle */
+  /**
+   * @param {object} deps as of `Bench`, and `asked`, which makes the task that an answer of the conversation had, and `keep`,
+   *   which makes a branch an answer of the conversation: `(node, kept) => void`
+   * @param {(isOpen: boolean) => void} onToggle
+   */
   constructor(deps, onToggle) {
+    this.#deps = deps;
     this.#onToggle = onToggle;
     this.#bench = new Bench(this.#root, { ...deps, colouring: () => "probability", changed: () => this.#showButtons() });
     this.#bench.look("details");
     byId("inspector-close").addEventListener("click", () => onToggle(false));
     byId("inspector-replay").addEventListener("click", () => this.#bench.replay());
+    byId("inspector-keep").addEventListener("click", () => this.#deps.keep(this.#node, keptBranch(this.#node, this.#keptBranch)));
     byId("inspector-stop").addEventListener("click", () => this.#bench.stop());
     this.show(null);
   }
@@ -32,18 +43,27 @@ export class Inspector {
     if (isOpen) this.show(this.#node);
   }
 
+  /** Hears which answer is the last one: it is shown, unless the reader looks at an earlier one. */
+  follow(last) {
+    const isNew = last !== this.#last;
+    this.#last = last;
+    if (isNew || this.#node === last) this.show(last);
+  }
+
   /** Shows an answer of the conversation; null where it has none. A closed inspector remembers it for later. */
   show(node) {
     this.#node = node;
     const numEvents = node?.events.length ?? 0;
     if (!this.isOpen || (this.#shown?.node === node && this.#shown.numEvents === numEvents)) return;
+    this.#rememberBranches();
     this.#shown = { node, numEvents };
     this.#root.classList.toggle("empty", node === null);
     byId("inspector-title").textContent = node?.model ?? words.inspector.nothing;
     byId("inspector-details").replaceChildren(...(node === null ? [] : this.#facts(node)));
     if (node !== null) {
       this.#bench.setColumns(1);
-      this.#bench.columns[0].open(answerOfNode(node));
+      const own = { ...answerOfNode(node), asked: () => this.#deps.asked(node) };
+      this.#bench.columns[0].open([own, ...(this.#branches.get(node) ?? [])]);
     }
     this.#bench.release();
     this.#showButtons();
@@ -54,13 +74,27 @@ export class Inspector {
     this.#onToggle(true);
   }
 
+  /** What was begun of an answer is there again when the reader comes back to it. */
+  #rememberBranches() {
+    const { answers = [] } = this.#bench.columns[0] ?? {};
+    if (this.#shown?.node != null) this.#branches.set(this.#shown.node, answers.slice(1));
+  }
+
+  /** The branch that is shown, where it can be an answer of the conversation; else null. */
+  get #keptBranch() {
+    const { answer = null, answers = [] } = this.#bench.columns[0] ?? {};
+    const isBranch = answer !== null && answer !== answers[0] && answer.numGiven > 0 && answer.text !== answers[0].text;
+    const hasEnded = isBranch && !this.#bench.isRunning && answer.error === null;
+    return hasEnded && saidBy(this.#node, answer) !== null ? answer : null;
+  }
+
   #facts(node) {
     const { inspector } = words;
     const { metrics, usage } = node;
     const rows = [
       [inspector.model, node.model ?? "–"],
       [inspector.written, new Date(node.created).toLocaleString(words.common.locale)],
-      [inspector.figures, node.figures.join(" · ")],
+      [inspector.figures, tellFigures(node.figures).join(" · ")],
       [inspector.transport, node.transport ?? "–"],
       [inspector.prompt, usage?.prompt_tokens === undefined ? null : inspector.numTokens(usage.prompt_tokens, usage.prompt_tokens_details?.cached_tokens ?? 0)],
       [inspector.seed, node.seed === null ? null : String(node.seed)],
@@ -86,6 +120,7 @@ export class Inspector {
     byId("inspector-unknown").hidden = isRunning || hasProbabilities;
     byId("inspector-replay").hidden = isRunning;
     byId("inspector-replay").disabled = this.#node?.promptTokens == null;
+    byId("inspector-keep").hidden = this.#keptBranch === null;
     byId("inspector-stop").hidden = !isRunning;
   }
 }

@@ -10,6 +10,7 @@ const MOST_SHOWN = 200;
 export class RawEvents {
   #list = make("ol", "raw-events");
   #note = make("p", "note");
+  #about = make("p", "about"); // what the request is
   #earlier = make("button", "raw-events-earlier", words.wire.earlier);
   #code = make("pre", "code");
   #language = "curl";
@@ -43,7 +44,7 @@ export class RawEvents {
     const earlier = make("div", "chips");
     earlier.append(this.#earlier);
     element.append(
-      make("h2", "", words.wire.request), chips, this.#code, make("h2", "", words.wire.events), this.#note, earlier, this.#list,
+      make("h2", "", words.wire.request), this.#about, chips, this.#code, make("h2", "", words.wire.events), this.#note, earlier, this.#list,
     );
   }
 
@@ -81,7 +82,11 @@ export class RawEvents {
 
   #showRequest() {
     this.#task = this.#answer?.task ?? null;
-    this.#code.textContent = this.#answer === null ? "" : LANGUAGES[this.#language](requestOf(this.#answer.task, this.#answer.server?.origin ?? location.origin));
+    const asked = this.#answer?.asked?.() ?? null; // the task is that of a replay then
+    const task = asked ?? this.#task;
+    const isTokens = Array.isArray(task?.prompt) && task.prompt.length > 0;
+    this.#about.textContent = asked !== null ? words.wire.asked : isTokens ? words.wire.asTokens : "";
+    this.#code.textContent = task === null ? "" : LANGUAGES[this.#language](requestOf(task, this.#answer.server?.origin ?? location.origin));
   }
 }
 

@@ -66,7 +66,7 @@ def make(root: Path, name: str, backend: str) -> Adapted:
     config = EngineConfig(dtype="float32", matmul_backend=backend, attention_backend=backend)
     opened, precision = open_model(folder), Precision.of_engine(config)
     backends = choose_backends(config, opened.config)
-    stacks = AdapterStacks(targets_of(opened.model), AdapterLimits(2, 4), "float32", ("llama",))
+    stacks = AdapterStacks(targets_of(opened.model), AdapterLimits(2, 4), backends.weights, precision, ("llama",))
 
     def loaded(path: Path) -> Params:
         return open_model(path).load(backends.weights, precision, lambda *step: None).params

@@ -14,9 +14,11 @@ from engine.adapters.adapter_stacks import AdapterStacks
 from engine.adapters.gguf_adapter import open_adapter
 from engine.adapters.peft_folder import PeftFolder
 from engine.adapters.targets import AdapterTarget, targets_of
+from engine.backends.xla.matrices import ArrayLayout
 from engine.interface.config import AdapterLimits
 from engine.interface.errors import ModelError
 from engine.models.open_model import open_model
+from engine.weights.layout import Precision
 from tests.engine.adapters.peft_adapters import ALL, ATTENTION, pairs_of, rank_stabilised, write_adapter
 from tests.engine.models.test_architectures import GOLDENS, tensors_of
 
@@ -209,5 +211,6 @@ def test_numbers_that_the_type_of_the_weights_does_not_have_are_refused(
     pairs[MODULE][0][0, 0] = 1e5
     folder = write_adapter(tmp_path / "a", pairs, CONFIG)
     PeftFolder(folder).read(targets, 4, 8)
+    halves = Precision("float16", None)
     with pytest.raises(ModelError, match="too large for float16"):
-        AdapterStacks(targets[:1], AdapterLimits(1, 4), "float16", ("llama",)).read(folder)
+        AdapterStacks(targets[:1], AdapterLimits(1, 4), ArrayLayout(), halves, ("llama",)).read(folder)

@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType as Kind
 from engine.adapters.adapter_stacks import AdapterStacks
 from engine.adapters.targets import targets_of
 from engine.backends.backends import choose_backends
+from engine.backends.xla.matrices import ArrayLayout
 from engine.client import EngineClient
 from engine.interface.config import AdapterLimits, EngineConfig
 from engine.interface.errors import ModelError
@@ -53,7 +54,8 @@ def test_adapters_take_the_memory_of_their_places(tmp_path: Path) -> None:
     alone = EngineClient.footprint(path, config)
     said = EngineClient.footprint(path, replace(config, adapters=limits))
     targets = targets_of(open_model(path).model)
-    attached = AdapterStacks(targets, limits, "float32", ()).attach({target.name: None for target in targets})
+    stacks = AdapterStacks(targets, limits, ArrayLayout(), Precision.of_engine(config), ())
+    attached = stacks.attach({target.name: None for target in targets})
     pairs = [leaf.pairs for leaf in attached.values()]
     assert said.weight_bytes - alone.weight_bytes == sum(pair.down.nbytes + pair.up.nbytes for pair in pairs) > 0
 

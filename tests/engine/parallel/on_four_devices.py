@@ -95,7 +95,8 @@ def test_an_adapter_over_two_devices_is_equal_to_merged_weights(folders: Path) -
     whole = merged(folders / "llama", folders / "merged", pairs, dict.fromkeys(ALL, 1.5))
     config, opened = configuration(2), open_model(folders / "llama")
     devices, precision = choose_devices(config, opened.model), Precision.of_engine(config)
-    stacks = AdapterStacks(targets_of(opened.model), AdapterLimits(2, 4), "float32", ("llama",), devices.pairs)
+    targets, layout = targets_of(opened.model), devices.backends.weights
+    stacks = AdapterStacks(targets, AdapterLimits(2, 4), layout, precision, ("llama",), devices.pairs)
     weights, expected_weights = (
         open_model(path).load(devices.backends.weights, precision, silent).params for path in (folders / "llama", whole)
     )

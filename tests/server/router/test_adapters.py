@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from engine.adapters.adapter_weights import AdapterWeights
+from engine.interface.errors import ModelError
 from server.router import adapters
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.router.conftest import RunningFront, StartFront
@@ -77,6 +78,27 @@ async def test_what_one_replica_refuses_none_has(front: RunningFront) -> None:
     assert (await call(front, LOAD, lora_name="b", lora_path="/bad"))[0] == 400
     assert (await call(front, LOAD, lora_name="b"))[0] == 400
     assert list(front.router.adapters.calls()) == []
+
+
+async def test_what_an_adapter_has_replaced_is_there_again_where_another_replica_refuses_it(
+    front: RunningFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the start, of which the front knows nothing, and one that it has loaded, whose path has a space."""
+    first, second = front.servers.values()
+    for server in front.servers.values():
+        await server.served.first.adapters.load("given", Path("/at its/stärt"))
+    assert (await call(front, LOAD, lora_name="later", lora_path="/later"))[0] == 200
+
+    def refuse(path: Path) -> AdapterWeights:
+        raise ModelError(f"{path}: it is not on this disk")
+
+    monkeypatch.setattr(second.engine.client, "read_adapter", refuse)
+    for name in ("given", "later"):
+        status, _ = await call(front, LOAD, lora_name=name, lora_path="/new", load_inplace=True)
+        assert status == 400
+    paths = [str(adapter.path) for adapter in first.served.first.adapters.all]
+    assert paths == ["/at its/stärt", "/later"]
+    assert [adapter.name for adapter in second.served.first.adapters.all] == ["given", "later"]
 
 
 async def test_a_replica_that_has_not_answered_is_told_again(front: RunningFront) -> None:

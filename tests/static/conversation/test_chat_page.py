@@ -16,6 +16,7 @@ from tests.fakes.engine_client import FakeEngineClient
 from tests.fakes.text_model import EOS
 from tests.server.conftest import RunningServer, eventually, quiet_logs, server_starter
 from tests.static.support.devtools import Browser, Page
+from tests.static.support.kept import until_kept
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
@@ -208,7 +209,8 @@ async def test_edits_and_other_answers_are_branches_and_come_back_after_a_reload
     assert await shown(page) == ["three", "THREE"]
     await page.evaluate("document.querySelector('.message.user .branches button').click()")
     assert await shown(page) == ["one", "ONE", "two", "TWO"]
-    await page.wait_for("new Promise(resolve => setTimeout(() => resolve(true), 50))")
+    is_shown = "conversations[0].chosen[''] === nodes.find(({ content }) => content === 'one').id"
+    await until_kept(page, f"nodes.filter(({{ finish }}) => finish === 'stop').length === 4 && {is_shown}")
     await reload(page)
     await page.wait_for(f"{ANSWERS} === 2")
     assert await shown(page) == ["one", "ONE", "two", "TWO"]

@@ -80,6 +80,7 @@ async def test_conversations_are_found_renamed_taken_away_and_brought_back(page:
     await page.wait_for(f"{ANSWERS} === 0")
     await ask(page, "A loop in Python")
     await page.wait_for(f"{ANSWERS} === 1")
+    await page.wait_for(f"{ENTRIES}.includes('A loop in Python')")  # it is kept
     await reload(page)
     await page.wait_for(f"{ENTRIES}.length === 2")
     await set_value(page, "#conversation-search", "sky")
@@ -114,6 +115,66 @@ async def test_conversations_are_found_renamed_taken_away_and_brought_back(page:
     await page.evaluate("[...document.querySelectorAll('#conversations .title')].at(-1).click()")
     await page.wait_for("document.querySelectorAll('.content').length === 2")
     assert await page.text("#chat-title") in ("Colours of the air", "A loop in Python")
+
+
+BIN = "[...document.querySelectorAll('.bin .name')].map((part) => part.textContent).join()"
+# Clicks with a pointer on what lies in the place of the first conversation, as soon as it has been deleted.
+CLICK_AGAIN = """
+new MutationObserver((_, observer) => {
+  observer.disconnect();
+  const [next] = document.querySelectorAll("#conversations .tools button:last-child");
+  next.dispatchEvent(new MouseEvent("click", { bubbles: true, detail: 2 }));
+  document.body.dataset.clicked = next.title;
+}).observe(document.querySelector("#conversations"), { childList: true });
+"""
+
+
+async def asked(page: Page, question: str) -> None:
+    """Asks in a new chat."""
+    await page.click("#chat-new")
+    await page.wait_for(f"{ANSWERS} === 0")
+    await ask(page, question)
+    await page.wait_for(f"{ANSWERS} === 1")
+    await page.wait_for(f"{ENTRIES}.includes({question!r})")
+
+
+async def test_what_was_deleted_comes_back_from_its_list_after_a_reload_or_goes_for_good(page: Page) -> None:
+    for question in ("one", "two", "three"):
+        await asked(page, question)
+    assert await page.evaluate("document.querySelector('#bin-open').hidden")
+    for left in ("two,one", "one", ""):
+        await page.click("#conversations .tools button:last-child")
+        await page.wait_for(f"{ENTRIES}.join() === {left!r}")
+    await page.wait_for("document.querySelector('#bin-open').textContent === 'Recently deleted (3)'")
+    await reload(page)
+    await page.click("#bin-open:not([hidden])")
+    await page.wait_for(f"{BIN} === 'one,two,three'")
+    await page.click(".bin [aria-label='Restore: two']")
+    await page.wait_for(f"{BIN} === 'one,three' && {ENTRIES}.join() === 'two'")
+    await page.click(".bin [aria-label='Delete for good: one']")
+    await page.wait_for(f"{BIN} === 'three'")
+    await page.click(".bin > .small")
+    await page.wait_for("document.querySelector('.bin > .small').textContent.startsWith('Click again')")
+    assert await page.evaluate(BIN) == "three"
+    await page.click(".bin > .small")
+    await page.wait_for(f"{BIN} === ''")
+    await page.click(".bin .quiet")
+    await page.wait_for("document.querySelector('.bin') === null && document.querySelector('#bin-open').hidden")
+    await page.click("#conversations .title")
+    await page.wait_for(f"{ANSWERS} === 1 && document.querySelector('#chat-title').textContent === 'two'")
+    await reload(page)
+    await page.wait_for(f"{ENTRIES}.join() === 'two'")
+
+
+async def test_a_double_click_deletes_one_conversation(page: Page) -> None:
+    for question in ("one", "two"):
+        await asked(page, question)
+    await page.evaluate(CLICK_AGAIN)
+    await page.click("#conversations .tools button:last-child")
+    await page.wait_for("document.body.dataset.clicked === 'Delete'")
+    await page.wait_for("document.querySelector('#bin-open').textContent === 'Recently deleted (1)'")
+    await page.wait_for("!document.querySelector('#toast').hidden")
+    assert await page.evaluate(ENTRIES) == ["one"]
 
 
 async def test_a_conversation_is_copied_whole_and_up_to_a_message(page: Page) -> None:

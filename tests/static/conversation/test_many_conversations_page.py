@@ -127,6 +127,28 @@ async def test_each_conversation_has_its_draft_which_a_reload_keeps(browser: Bro
     await page.close()
 
 
+async def test_a_conversation_that_is_deleted_while_it_answers_comes_back_with_what_there_was(
+    browser: Browser, server: RunningServer
+) -> None:
+    engine = server.engine
+    page = await open_page(browser, server)
+    await ask(page, "the tide comes in")
+    await eventually(lambda: len(engine.running) == 1)
+    for _ in range(3):
+        engine.step()
+    await page.wait_for(f"{LAST}?.querySelector('.content').textContent === 'THE'")
+    await page.wait_for("document.querySelectorAll('#conversations .name').length === 1")
+    await page.click("#conversations .tools button:last-child")
+    await page.wait_for("document.querySelector('#bin-open').textContent === 'Recently deleted (1)'")
+    await eventually(lambda: not engine.running)
+    await page.click("#toast-undo")
+    await page.wait_for(f"{LAST}?.dataset.finish === 'abort'")
+    assert await shown(page) == ["the tide comes in", "THE"]
+    await page.wait_for("document.querySelector('#bin-open').hidden")
+    assert page.complaints() == []
+    await page.close()
+
+
 async def test_a_long_conversation_opens_at_its_end_and_is_there_to_its_beginning(
     browser: Browser, server: RunningServer
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from types import MappingProxyType
@@ -11,6 +12,9 @@ import numpy as np
 import pytest
 
 from engine.interface.types import Pooling
+from server.admission.keyring import ANYBODY
+from server.api.batches.batch_lines import LineRequest
+from server.http.batches.line_execution import execute
 from server.text.label_head import HeadActivation, LabelHead
 from server.text.pair_prompt import AnswerTokens, PairPrompt
 from server.text.sentence_encoder import SentenceEncoder
@@ -170,6 +174,18 @@ async def test_texts_are_ranked_in_the_form_of_text_embeddings_inference(reranke
     for body, param in (({"query": "q", "texts": []}, "texts"), ({**texts, "return_text": 1}, "return_text")):
         status, answer = await reranker.post("/rerank", body)
         assert (status, answer["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("name", ["texts", "documents"])
+async def test_a_batch_ranks_in_the_form_of_its_lines(reranker: RunningServer, name: str) -> None:
+    body = {"query": "q", name: ["b", "dddd", "ccc"]}
+    line = LineRequest("a", "/v1/rerank", {"model": "fake", **body})
+    answer = await execute(reranker.served, ANYBODY, line)
+    expected, told = (await reranker.post("/v1/rerank", body))[1], json.loads(answer.body)
+    if name == "documents":
+        expected = {**expected, "id": told["id"]}
+    assert (answer.status, told) == (200, expected)
+    assert answer.usage.input_tokens > 0
 
 
 @pytest.mark.parametrize(

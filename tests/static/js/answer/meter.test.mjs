@@ -1,7 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Meter, describe } from "../../../../static/js/answer/meter.js";
+import { Meter, figuresOf } from "../../../../static/js/answer/meter.js";
+import { tellFigures } from "../../../../static/js/words/figures.js";
+
+const describe = (meter, finish) => tellFigures(figuresOf(meter, finish));
 
 test("the rate counts the tokens after the first chunk, over the time since it", () => {
   const meter = new Meter(1000);

@@ -3,6 +3,7 @@ import { test } from "node:test";
 
 import { highlightLine } from "../../../../static/js/markdown/highlight.js";
 import { languageOf } from "../../../../static/js/markdown/languages.js";
+import { processorTime } from "./processor_time.mjs";
 
 const NAMES = ["python", "js", "ts", "c", "java", "go", "rust", "swift", "php", "sh", "sql", "json", "yaml", "toml", "html", "css", "ruby",
   "lua", "haskell", "r", "matlab", "docker", "make", "diff"];
@@ -50,9 +51,8 @@ test("no character is lost, and an unknown language is none", () => {
 test("no line takes longer than its length allows", () => {
   for (const piece of ["/*", '"', "'", "`", "#", "<a ", "a:", "$(", "${", "%", "@", "1", "--", "{-", "- "]) {
     for (const name of NAMES) {
-      const start = performance.now();
-      highlightLine(piece.repeat(2000).slice(0, 2000), null, languageOf(name));
-      assert.ok(performance.now() - start < 500, `${name} ${piece}`);
+      const line = piece.repeat(2000).slice(0, 2000);
+      assert.ok(processorTime(() => highlightLine(line, null, languageOf(name))) < 500, `${name} ${piece}`);
     }
   }
 });

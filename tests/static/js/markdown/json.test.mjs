@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { MarkdownStream, parseMarkdown } from "../../../../static/js/markdown/stream.js";
+import { processorTime } from "./processor_time.mjs";
 
 /** The blocks of code of an answer. */
 const codes = (blocks) => blocks.filter(({ attributes }) => attributes.class === "code").map((block) => block.children[1].children[0].children[0]);
@@ -41,8 +42,6 @@ test("what only looks like JSON is prose", () => {
 
 test("no text takes longer than its length allows", () => {
   for (const text of [`["${"x".repeat(1_000_000)}`, `[${"[".repeat(100_000)}`, `["${"\\\\".repeat(200_000)}`, `["a"${", 1".repeat(100_000)}`]) {
-    const start = performance.now();
-    parseMarkdown(text);
-    assert.ok(performance.now() - start < 2000, text.slice(0, 20));
+    assert.ok(processorTime(() => parseMarkdown(text)) < 2000, text.slice(0, 20));
   }
 });

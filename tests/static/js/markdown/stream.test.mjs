@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { MarkdownStream, parseMarkdown } from "../../../../static/js/markdown/stream.js";
+import { processorTime } from "./processor_time.mjs";
 
 const TEXT = `# Title *x*
 
@@ -133,9 +134,7 @@ test("emphasis, code and names", () => {
 test("no text takes longer than its length allows", () => {
   const evil = ["$", "$$ ", "$a", "\\(", "\\[a", "\n$$", "\n\\[x", "$x$ ", "*", "[", "`a", "[]", "> ", "**a ", "<https://", "_a_", "- ", "* a\n", "![](", "[a](", "|-|\n", "~~a "];
   for (const piece of evil) {
-    const start = performance.now();
-    parseMarkdown(piece.repeat(10_000));
-    assert.ok(performance.now() - start < 2000, JSON.stringify(piece));
+    assert.ok(processorTime(() => parseMarkdown(piece.repeat(10_000))) < 2000, JSON.stringify(piece));
   }
 });
 

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { MemoryDatabase } from "../../../../static/js/store/database.js";
-import { Library, titleOf } from "../../../../static/js/store/library.js";
+import { BIN, Library, modelNameOf, titleOf } from "../../../../static/js/store/library.js";
 import { makeAnswer, readNode } from "../../../../static/js/store/tree.js";
 
 const event = (at) => ({ at, text: `${at} `, reasoning: "", ids: [at], logprobs: null });
@@ -42,6 +42,71 @@ test("conversations are found by all words of a query, the latest first, and ren
   await library.remove(loop.id);
   assert.equal(await library.load(loop.id), null);
   assert.equal((await library.load(sky.id)).title, "Colours of air");
+});
+
+test("what was deleted is not found, and comes back whole as long as it is kept", async () => {
+  const { library, made: [sky, loop] } = await setUp();
+  const written = makeAnswer({ id: "a", parent: sky.tree.path()[0].id, model: "m", parameters: {}, transport: "sse", created: 3 });
+  Object.assign(written, { content: "Scatt", stream: { id: "s", place: "1" }, events: [event(1)] });
+  sky.tree.add(written);
+  await library.save(sky, [written]);
+  await library.remove(sky.id);
+  await library.remove(sky.id);
+  assert.deepEqual([await library.find("sky"), await library.load(sky.id)], [[], null]);
+  await library.rename(sky.id, "Other");
+  await library.remove(loop.id);
+  assert.deepEqual((await library.deleted()).map(({ title }) => title), ["A loop in Python", "Why is the sky blue?"]);
+  await library.recover(sky.id);
+  await library.recover("none");
+  const back = await library.load(sky.id);
+  assert.deepEqual(back.tree.path().map(({ content }) => content), ["Why is the sky blue?", "Scatt"]);
+  assert.deepEqual([back.tree.get("a").finish, back.tree.get("a").stream, back.tree.get("a").events.length], ["cut", null, 1]);
+  assert.deepEqual((await library.deleted()).map(({ id }) => id), [loop.id]);
+  await library.forget(loop.id);
+  assert.deepEqual(await library.deleted(), []);
+  await library.recover(loop.id);
+  assert.equal(await library.load(loop.id), null);
+});
+
+test("of what was deleted, no more is kept than there is room for, and none for ever", async () => {
+  let now = 0;
+  const database = new MemoryDatabase();
+  const library = new Library(database, { now: () => now });
+  const remove = async (content) => {
+    const conversation = library.create("");
+    const node = readNode({ id: "n", role: "user", content, created: 1 });
+    conversation.tree.add(node);
+    await library.save(conversation, [node]);
+    now += 1;
+    await library.remove(conversation.id);
+  };
+  for (let number = 0; number < BIN.most + 2; number += 1) await remove(`${number}`);
+  const titles = async () => (await library.deleted()).map(({ title }) => title);
+  assert.deepEqual([(await titles()).length, (await titles()).at(-1)], [BIN.most, "2"]);
+  await remove("x".repeat(0.7e6 * BIN.megabytes));
+  await remove("y".repeat(0.7e6 * BIN.megabytes));
+  assert.deepEqual((await titles()).map((title) => title[0]), ["y"]);
+  await remove("z".repeat(1.1e6 * BIN.megabytes));
+  assert.deepEqual((await titles()).map((title) => title[0]), ["z"]);
+  now += BIN.days * 86_400_000;
+  await library.prune();
+  assert.equal((await library.deleted()).length, 1);
+  now += 1;
+  await library.prune();
+  assert.deepEqual([await library.deleted(), await database.conversations()], [[], []]);
+});
+
+test("a conversation goes on with the model of its last answer, or with the one that was chosen in it", async () => {
+  const { library, made: [sky] } = await setUp();
+  assert.equal(modelNameOf(sky), null);
+  const answer = (id, model, created) => makeAnswer({ id, parent: "n-20", model, parameters: {}, transport: "sse", created });
+  for (const node of [answer("a", "one", 2), answer("b", "two", 3), answer("c", null, 4)]) sky.tree.add(node);
+  assert.equal(modelNameOf(sky), null, "nobody knows who wrote the answer that is shown");
+  sky.tree.show("a");
+  assert.equal(modelNameOf(sky), "one");
+  sky.model = "three";
+  await library.save(sky);
+  assert.equal(modelNameOf(await library.load(sky.id)), "three");
 });
 
 test("what is exported comes back under new ids, with its branches", async () => {

@@ -42,11 +42,11 @@ test("of several models the chosen one, or the first where the server does not h
   const fetch = async (url) => Response.json(url === "/v1/models" ? { data: [{ id: "one" }, { id: "two" }] } : { status: "ready" });
   const seen = [];
   const state = new ServerState(({ model }) => seen.push(model?.id), {
-    fetch, chosen: "two", setTimer: () => 0, clearTimer: () => undefined,
+    fetch, wanted: ["two"], setTimer: () => 0, clearTimer: () => undefined,
   });
   await state.check();
-  state.choose("gone");
-  state.choose("two");
+  state.choose(["gone"]);
+  state.choose(["gone", "two"]);
   assert.deepEqual(seen, ["two", "one", "two"]);
   assert.deepEqual(state.models, ["one", "two"]);
   state.forget();

@@ -8,6 +8,7 @@ import { readTools } from "../../../../static/js/parameters/structure.js";
 import { describeLatency } from "../../../../static/js/views/latency.js";
 import de from "../../../../static/js/words/de.js";
 import en from "../../../../static/js/words/en.js";
+import { isFigure, tellFigures } from "../../../../static/js/words/figures.js";
 import { languageOf, loadWords, words } from "../../../../static/js/words/words.js";
 
 const STATIC = new URL("../../../../static/", import.meta.url);
@@ -45,6 +46,23 @@ test("a module that was loaded before its words shows those of the language", as
   const presets = new Presets(() => ({ getItem: () => null }));
   assert.deepEqual([presets.names[0], presets.get("Genau").temperature], ["Wie das Modell es empfiehlt", 0.2]);
   await loadWords("en");
+});
+
+test("figures are kept as numbers, and told in the language in which they are read", async () => {
+  const kept = [["first", 477.4], ["rate", 78.2], ["tokens", 1], ["end", "stop"], ["end", "something new"], ["stoppedAt", 9], ["edited"]];
+  const read = JSON.parse(JSON.stringify(kept)).filter(isFigure);
+  const english = ["first token 477 ms", "78 tokens/s", "1 token", "complete", "something new", "stopped at 9 tokens", "edited"];
+  assert.deepEqual(tellFigures(read), english);
+  await loadWords("de");
+  assert.deepEqual(tellFigures(read).slice(0, 4), ["erstes Token 477 ms", "78 Tokens/s", "1 Token", "vollständig"]);
+  await loadWords("en");
+  assert.deepEqual(tellFigures(["erstes Token 5 ms"]), ["erstes Token 5 ms"], "of a page that kept words");
+});
+
+test("what is no figure is none, whatever a file says", () => {
+  for (const value of [null, 7, [], ["first"], ["first", "1"], ["end", 3], ["toString", 1], ["constructor"], { 0: "edited" }]) {
+    assert.equal(isFigure(value), false, JSON.stringify(value));
+  }
 });
 
 test("every word that the page or a module names is in the catalogue", () => {

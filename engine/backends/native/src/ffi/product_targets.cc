@@ -9,11 +9,12 @@
 #include "ffi/handler.h"
 #include "ffi/stack.h"
 #include "ffi/step.h"
+#include "ffi/step_adapters.h"
 #include "layout/format.h"
 #include "layout/packed_rows.h"
 #include "products/embedding.h"
+#include "products/low_rank.h"
 #include "products/product.h"
-#include "runtime/adapter_rows.h"
 
 namespace eagre {
 namespace {
@@ -39,7 +40,8 @@ struct ProductCall {
   float scale = 1.0f, softcap = 0.0f;
   bool is_gated = false;
   const F32* addend = nullptr;
-  const F32* extra = nullptr;  // of adapters, added to the sums; null or without elements: nothing
+  const LowRank* pairs = nullptr;  // of the adapters of the rows; null: none has one
+  const RowAdapter* adapters = nullptr;
 };
 
 ffi::Error read_norm(const F32& x, int64_t layer, const F32& weights, const F32& bias, int64_t kind, float epsilon,
@@ -77,57 +79,72 @@ ffi::Error multiply_rows(const StepCall& step, const ProductCall& call, const st
   if (call.addend != nullptr && call.addend->element_count() != static_cast<size_t>(y->element_count())) {
     return invalid("the addend has another shape");
   }
-  const float* extra = nullptr;
-  if (call.extra != nullptr && call.extra->element_count() > 0) {
-    if (call.extra->element_count() != static_cast<size_t>(parts * y->element_count())) {
-      return invalid("what is added to the sums has another shape");
-    }
-    extra = call.extra->typed_data();
-  }
   if (from.empty()) return ffi::Error::Success();
   static RowPacker& packed = *new RowPacker;  // the caller holds the pool
-  packed.pack(step.pool(), {call.x.typed_data(), from.data(), static_cast<int>(from.size()), call.norm}, matrix);
+  static AdapterSums& sums = *new AdapterSums;
+  Matrix asking = matrix;  // for rows
+  if (call.pairs != nullptr) {
+    if (matrix.num_parts == Matrix::kMostParts) return invalid("a matrix with adapters has too many parts");
+    MatrixPart& part = asking.parts[asking.num_parts++] = {};
+    part.format = call.pairs->numbers == Activations::kFloat32 ? Format::kFloat32 : Format::kBfloat16;
+    part.activations = call.pairs->numbers;
+  }
+  packed.pack(step.pool(), {call.x.typed_data(), from.data(), static_cast<int>(from.size()), call.norm}, asking);
+  if (call.pairs != nullptr) sums.compute(step.pool(), packed, *call.pairs, call.adapters);
   multiply(step.pool(), packed, matrix,
            {y->typed_data(), to.data(), y_shape[1], bias, call.finish, call.scale, call.softcap, call.is_gated,
-            call.addend == nullptr ? nullptr : call.addend->typed_data(), extra});
+            call.addend == nullptr ? nullptr : call.addend->typed_data(), call.pairs == nullptr ? nullptr : &sums});
   return ffi::Error::Success();
 }
 
-ffi::Error multiply_step(ProductCall call, const S32& rows, int64_t num_tiles, F32Result& y) {
+// Multiplies a step's real tokens. Where no row has an adapter, the pairs are not even looked at.
+ffi::Error multiply_step(ProductCall call, const PairStack& stack, const S32& rows, int64_t num_tiles, F32Result& y) {
   if (call.x.dimensions().size() != 2 || y->dimensions().size() != 2 || call.x.dimensions()[0] != y->dimensions()[0]) {
     return invalid("x and y differ in rows");
   }
   StepCall step;
   if (ffi::Error error = step.read(rows, num_tiles, call.x.dimensions()[0]); error.failure()) return error;
-  if (!has_adapters(rows.typed_data(), rows.dimensions()[0], rows.dimensions()[1])) call.extra = nullptr;
-  return multiply_rows(step, call, step.rows().tokens(), step.rows().tokens(), y);
+  const std::vector<int32_t>* tokens = &step.rows().tokens();
+  static StepAdapters& adapters = *new StepAdapters;  // the caller holds the pool
+  LowRank pairs{};
+  if (!stack.is_empty() && have_adapters(rows)) {
+    const int64_t num_outputs = y->dimensions()[1] * (call.is_gated ? 2 : 1);
+    const ffi::Error error = read_pairs(stack, call.layer, call.x.dimensions()[1], num_outputs, pairs);
+    if (error.failure()) return error;
+    const int64_t num_slots = stack.ranks.element_count();
+    if (ffi::Error wrong = adapters.read(rows, step.rows(), num_slots); wrong.failure()) return wrong;
+    tokens = &adapters.tokens();
+    call.pairs = &pairs;
+    call.adapters = adapters.adapters();
+  }
+  return multiply_rows(step, call, *tokens, *tokens, y);
 }
 
-// y = activation(norm(x) @ transpose(W) + bias + extra), for a step's real tokens; gated: activation(gate) * partner,
-// whose tiles alternate.
+// y = activation(norm(x) @ transpose(W) + bias + what adapters add), for a step's real tokens; gated: activation(gate) *
+// partner, whose tiles alternate.
 ffi::Error norm_product(F32 x, S32 rows, S32 layer, F32 norm, F32 norm_bias, U8 blocks, S32 places, F32 bias,
-                        F32 extra, F32Result y, int64_t num_tiles, Tiles tiles, int64_t num_inputs, int64_t norm_kind,
-                        float epsilon, int64_t activation, bool is_gated) {
+                        ffi::AnyBuffer down, ffi::AnyBuffer up, S32 ranks, F32Result y, int64_t num_tiles, Tiles tiles,
+                        int64_t num_inputs, int64_t norm_kind, float epsilon, int64_t activation, bool is_gated,
+                        ffi::Span<const int64_t> ends) {
   ProductCall call{x, {blocks, places, tiles, num_inputs}, bias, layer.typed_data()[0]};
   if (activation < 0 || activation > static_cast<int64_t>(Finish::kQuickGelu)) return invalid("unknown activation");
   call.finish = static_cast<Finish>(activation);
   call.is_gated = is_gated;
-  call.extra = &extra;
   if (ffi::Error error = read_norm(x, call.layer, norm, norm_bias, norm_kind, epsilon, call.norm); error.failure()) {
     return error;
   }
-  return multiply_step(call, rows, num_tiles, y);
+  return multiply_step(call, {down, up, ranks, ends}, rows, num_tiles, y);
 }
 
-// y = addend + scale * (x @ transpose(W) + bias + extra), for a step's real tokens; y may be the addend.
-ffi::Error add_product(F32 addend, F32 x, S32 rows, S32 layer, U8 blocks, S32 places, F32 bias, F32 extra, F32Result y,
-                       int64_t num_tiles, Tiles tiles, int64_t num_inputs, float scale) {
+// y = addend + scale * (x @ transpose(W) + bias + what adapters add), for a step's real tokens; y may be the addend.
+ffi::Error add_product(F32 addend, F32 x, S32 rows, S32 layer, U8 blocks, S32 places, F32 bias, ffi::AnyBuffer down,
+                       ffi::AnyBuffer up, S32 ranks, F32Result y, int64_t num_tiles, Tiles tiles, int64_t num_inputs,
+                       float scale, ffi::Span<const int64_t> ends) {
   ProductCall call{x, {blocks, places, tiles, num_inputs}, bias, layer.typed_data()[0]};
   call.addend = &addend;
-  call.extra = &extra;
   call.finish = scale == 1.0f ? Finish::kNone : Finish::kScaled;
   call.scale = scale;
-  return multiply_step(call, rows, num_tiles, y);
+  return multiply_step(call, {down, up, ranks, ends}, rows, num_tiles, y);
 }
 
 // y = norm(x), for a step's real tokens.
@@ -202,9 +219,9 @@ ffi::Error embed(S32 tokens, S32 rows, U8 blocks, S32 places, F32Result y, int64
 
 EAGRE_TARGET(eagre_norm, norm_rows, "num_tiles", "norm_kind", "epsilon")
 EAGRE_TARGET(eagre_norm_product, norm_product,
-             "num_tiles", "tiles", "num_inputs", "norm_kind", "epsilon", "activation", "is_gated")
+             "num_tiles", "tiles", "num_inputs", "norm_kind", "epsilon", "activation", "is_gated", "ends")
 
-EAGRE_TARGET(eagre_add_product, add_product, "num_tiles", "tiles", "num_inputs", "scale")
+EAGRE_TARGET(eagre_add_product, add_product, "num_tiles", "tiles", "num_inputs", "scale", "ends")
 
 EAGRE_TARGET(eagre_head_product, head_product, "tiles", "num_inputs", "norm_kind", "epsilon", "scale", "softcap")
 

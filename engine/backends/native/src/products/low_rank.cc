@@ -1,201 +1,185 @@
 #include "products/low_rank.h"
 
-#include <algorithm>
+#include <type_traits>
 
 #include "isa/isa.h"
-#include "runtime/scratch.h"
 
 namespace eagre {
 namespace {
 
-constexpr int64_t kLanes = 16;
-constexpr int64_t kOutputsPerTask = 1024;
-constexpr int kVectors = 4;  // whose sums are computed together
+constexpr int kChains = 2;  // of sums, so that one need not wait for the last
 // What is read so far ahead is asked for early: each matrix is short, and the processor's own guesses end with its pages.
-constexpr int64_t kAhead = 48, kAheadVectors = 16;
-constexpr int kChains = 2;   // of sums over the inputs, so that one sum need not wait for the last
+constexpr int64_t kVectorsAhead = 32;
+constexpr int64_t kTilesAhead = 4;  // of outputs, whose sums begin before the weights of the first are multiplied
+// Rows that read a matrix together, as many as there are registers for their sums.
 #ifdef __AVX512F__
-constexpr int64_t kMostTokens = 4;  // that read a matrix together, as many as there are registers for their sums
+constexpr int kMostRows = 8;
 #else
-constexpr int64_t kMostTokens = 1;
+constexpr int kMostRows = 2;
 #endif
 
-// Neighbouring tokens of one adapter, or of none.
-struct Block {
-  int64_t first, count;  // among the sorted tokens
-};
+template <class Number>
+constexpr int64_t kPerLane = sizeof(float) / sizeof(Number);  // inputs of a lane
+template <class Number>
+constexpr int64_t kPerVector = kTile * kPerLane<Number>;
 
-inline Floats widened(const float* p) { return load(p); }
-inline Floats widened(const uint16_t* p) { return load_bf16(p); }
+// Adds the products of a lane's inputs at `x` with a vector of weights.
+inline Floats multiply_add(Floats sum, const float* weights, const float* x) {
+  return fma(broadcast(*x), load(weights), sum);
+}
+inline Floats multiply_add(Floats sum, const uint16_t* weights, const uint16_t* x) {
+  return dot2(sum, load_words(weights), x);
+}
 
-// kLanes products of each of some rows with neighbouring columns of `down`, each times the scale of the row.
-template <int kCount, class Number>
-void multiply_down(const AdaptedToken* tokens, const float* x, const Number* down, int64_t num_inputs, int64_t stride,
-                   float* inner) {
-  Floats sums[kCount][kChains];
-  const float* rows[kCount];
-  EAGRE_UNROLL(4)
-  for (int row = 0; row < kCount; ++row) {
-    rows[row] = x + tokens[row].token * num_inputs;
-    for (int chain = 0; chain < kChains; ++chain) sums[row][chain] = zeros();
-  }
-  for (int64_t i = 0; i < num_inputs; i += kChains) {
-    __builtin_prefetch(down + (i + kAhead) * stride);
+// Adds the products of `count` vectors of weights, an even number, with as many inputs of each of some rows.
+template <int kRows, class Number>
+inline void add_vectors(Floats (&sums)[kRows][kChains], const Number* weights, const Number* x, int64_t stride,
+                        int64_t count) {
+  for (int64_t i = 0; i < count; i += kChains) {
     EAGRE_UNROLL(2)
     for (int chain = 0; chain < kChains; ++chain) {
-      const Floats weights = widened(down + (i + chain) * stride);
-      EAGRE_UNROLL(4)
-      for (int row = 0; row < kCount; ++row) {
-        sums[row][chain] = fma(broadcast(rows[row][i + chain]), weights, sums[row][chain]);
+      const Number* own = weights + (i + chain) * kPerVector<Number>;
+      EAGRE_UNROLL(8)
+      for (int row = 0; row < kRows; ++row) {
+        sums[row][chain] = multiply_add(sums[row][chain], own, x + row * stride + (i + chain) * kPerLane<Number>);
       }
     }
   }
-  EAGRE_UNROLL(4)
-  for (int row = 0; row < kCount; ++row) {
-    store(inner + row * stride, mul(broadcast(tokens[row].scale), add(sums[row][0], sums[row][1])));
+}
+
+template <int kRows>
+inline void clear(Floats (&sums)[kRows][kChains]) {
+  EAGRE_UNROLL(8)
+  for (int row = 0; row < kRows; ++row) {
+    for (int chain = 0; chain < kChains; ++chain) sums[row][chain] = zeros();
   }
 }
 
-// kOwnVectors * kLanes outputs of each of some rows, which begin at `at`.
-template <int kCount, int kOwnVectors, class Number>
-void multiply_up(const AdaptedToken* tokens, const float* inner, int64_t stride, const Number* up, int64_t rank,
-                 int64_t num_outputs, int64_t at, float* y) {
-  Floats sums[kCount][kOwnVectors];
-  EAGRE_UNROLL(4)
-  for (int row = 0; row < kCount; ++row) {
-    EAGRE_UNROLL(4)
-    for (int i = 0; i < kOwnVectors; ++i) sums[row][i] = zeros();
+inline void store_numbers(float* to, Floats x) { store(to, x); }
+inline void store_numbers(uint16_t* to, Floats x) { store_bf16(to, x); }
+
+// A tile of columns of `down` for some rows of a block, of which there are `rows` in all; each result times the scale of
+// its row, `stride` numbers from one row's to the next one's.
+template <int kRows, class Number>
+void multiply_down(const Number* tile, const Number* x, int rows, int num_groups, const RowAdapter* adapters,
+                   Number* inner, int64_t stride) {
+  constexpr int64_t kVectors = kGroup / kPerLane<Number>;  // of a group
+  Floats sums[kRows][kChains];
+  clear<kRows>(sums);
+  for (int group = 0; group < num_groups; ++group, x += int64_t{1} * rows * kGroup, tile += kVectors * kPerVector<Number>) {
+    for (int64_t i = 0; i < kVectors; ++i) prefetch(tile + (kVectorsAhead + i) * kPerVector<Number>);
+    add_vectors<kRows>(sums, tile, x, kGroup, kVectors);
   }
-  for (int64_t k = 0; k < rank; ++k) {
-    Floats weights[kOwnVectors];
-    const Number* own = up + k * num_outputs + at;
-    for (int i = 0; i < kOwnVectors; i += 2) __builtin_prefetch(own + (kAheadVectors + i) * kLanes);
-    EAGRE_UNROLL(4)
-    for (int i = 0; i < kOwnVectors; ++i) weights[i] = widened(own + i * kLanes);
-    EAGRE_UNROLL(4)
-    for (int row = 0; row < kCount; ++row) {
-      const Floats factor = broadcast(inner[row * stride + k]);
-      EAGRE_UNROLL(4)
-      for (int i = 0; i < kOwnVectors; ++i) sums[row][i] = fma(factor, weights[i], sums[row][i]);
-    }
-  }
-  EAGRE_UNROLL(4)
-  for (int row = 0; row < kCount; ++row) {
-    float* out = y + tokens[row].token * num_outputs + at;
-    EAGRE_UNROLL(4)
-    for (int i = 0; i < kOwnVectors; ++i) store(out + i * kLanes, sums[row][i]);
+  EAGRE_UNROLL(8)
+  for (int row = 0; row < kRows; ++row) {
+    store_numbers(inner + row * stride, mul(broadcast(adapters[row].scale), add(sums[row][0], sums[row][1])));
   }
 }
 
-// The outputs of a block from `begin` to `end`; inner: [tokens][parts][rank].
-template <int kCount, class Number>
-void multiply_outputs(const LowRank<Number>& pairs, const AdaptedToken* tokens, const float* inner, int64_t begin,
-                      int64_t end, float* y) {
-  const int64_t stride = pairs.num_parts * pairs.rank, rank = pairs.ranks[tokens->slot];
-  const Number* up = pairs.up + tokens->slot * pairs.up_stride;
-  int64_t part = 0;
-  for (int64_t at = begin; at < end;) {
-    while (pairs.ends[part] <= at) ++part;
-    const int64_t limit = std::min(end, pairs.ends[part]);
-    const float* own = inner + part * pairs.rank;
-    for (; at + kVectors * kLanes <= limit; at += kVectors * kLanes) {
-      multiply_up<kCount, kVectors>(tokens, own, stride, up, rank, pairs.num_outputs, at, y);
-    }
-    for (; at < limit; at += kLanes) {
-      multiply_up<kCount, 1>(tokens, own, stride, up, rank, pairs.num_outputs, at, y);
-    }
+// Adds a tile of outputs of some rows to their totals.
+template <int kRows, class Number>
+void multiply_up(const Number* tile, const Number* inner, int64_t stride, int64_t num_vectors, float* totals) {
+  Floats sums[kRows][kChains];
+  clear<kRows>(sums);
+  add_vectors<kRows>(sums, tile, inner, stride, num_vectors);
+  EAGRE_UNROLL(8)
+  for (int row = 0; row < kRows; ++row) {
+    float* to = totals + row * kTile;
+    store(to, add(load(to), add(sums[row][0], sums[row][1])));
   }
 }
 
-// Calls `body` with the number of a block's tokens as a constant.
+// Calls `body` with the number of a run's rows as a constant.
 template <class Body>
-void with_count(int64_t count, const Body& body) {
+inline void with_count(int count, const Body& body) {
   switch (count) {
-    case 1: return body.template operator()<1>();
+    case 1: return body(std::integral_constant<int, 1>());
+    case 2: return body(std::integral_constant<int, 2>());
 #ifdef __AVX512F__
-    case 2: return body.template operator()<2>();
-    case 3: return body.template operator()<3>();
-    case 4: return body.template operator()<4>();
+    case 3: return body(std::integral_constant<int, 3>());
+    case 4: return body(std::integral_constant<int, 4>());
+    case 5: return body(std::integral_constant<int, 5>());
+    case 6: return body(std::integral_constant<int, 6>());
+    case 7: return body(std::integral_constant<int, 7>());
+    case 8: return body(std::integral_constant<int, 8>());
 #endif
   }
 }
 
-template <class Number>
-struct Down {
-  const LowRank<Number>& pairs;
-  const AdaptedToken* tokens;
-  const float* x;
-  int64_t column;
-  float* inner;
-
-  template <int kCount>
-  void operator()() const {
-    multiply_down<kCount>(tokens, x, pairs.down + tokens->slot * pairs.down_stride + column, pairs.num_inputs,
-                          pairs.num_parts * pairs.rank, inner + column);
-  }
-};
-
-template <class Number>
-struct Up {
-  const LowRank<Number>& pairs;
-  const AdaptedToken* tokens;
-  const float* inner;
-  int64_t begin, end;
-  float* y;
-
-  template <int kCount>
-  void operator()() const {
-    multiply_outputs<kCount>(pairs, tokens, inner, begin, end, y);
-  }
-};
-
 }  // namespace
 
-template <class Number>
-void multiply_low_rank(Pool& pool, std::vector<AdaptedToken>& tokens, const LowRank<Number>& pairs, const float* x,
-                       float* y) {
-  static Scratch& memory = *new Scratch;  // the caller holds the pool
-  static std::vector<Block>& blocks = *new std::vector<Block>;
-  const auto is_adapted = [&](const AdaptedToken& token) { return token.slot >= 0 && pairs.ranks[token.slot] > 0; };
-  std::stable_sort(tokens.begin(), tokens.end(),
-                   [](const AdaptedToken& a, const AdaptedToken& b) { return a.slot < b.slot; });
-  blocks.clear();
-  const int64_t num_tokens = static_cast<int64_t>(tokens.size());
-  for (int64_t i = 0; i < num_tokens; ++i) {
-    if (!blocks.empty() && tokens[i].slot == tokens[blocks.back().first].slot && blocks.back().count < kMostTokens) {
-      ++blocks.back().count;
+void AdapterSums::find_runs(int num_rows, const RowAdapter* adapters) {
+  runs_.clear();
+  first_runs_.clear();
+  for (int row = 0; row < num_rows; ++row) {
+    if (row % kBlockRows == 0) first_runs_.push_back(runs_.size());
+    const int32_t slot = adapters[row].slot;
+    if (slot < 0 || pairs_.ranks[slot] == 0) continue;
+    const bool goes_on = runs_.size() > first_runs_.back() && runs_.back().slot == slot &&
+                         runs_.back().row + runs_.back().count == row && runs_.back().count < kMostRows;
+    if (goes_on) {
+      ++runs_.back().count;
     } else {
-      blocks.push_back({i, 1});
+      runs_.push_back({row, 1, slot});
     }
   }
-  const int64_t num_columns = pairs.num_parts * pairs.rank, num_blocks = static_cast<int64_t>(blocks.size());
-  const int64_t vectors_of_part = pairs.rank / kLanes, num_vectors = pairs.num_parts * vectors_of_part;
-  float* inner = memory.take<float>(static_cast<size_t>(num_tokens * num_columns));
-  if (std::any_of(tokens.begin(), tokens.end(), is_adapted)) {
-    pool.run(num_blocks * num_vectors, [&](int64_t task, int) {
-      const Block& block = blocks[task / num_vectors];
-      const AdaptedToken* own = &tokens[block.first];
-      const int64_t vector = task % num_vectors;
-      if (!is_adapted(*own) || vector % vectors_of_part * kLanes >= pairs.ranks[own->slot]) return;
-      with_count(block.count, Down<Number>{pairs, own, x, vector * kLanes, inner + block.first * num_columns});
+  first_runs_.push_back(runs_.size());
+}
+
+template <class Number>
+void AdapterSums::compute_of(Pool& pool, const PackedRows& x, const RowAdapter* adapters) {
+  const int64_t num_columns = pairs_.num_parts * pairs_.rank, tiles_of_part = pairs_.rank / kTile;
+  const int64_t num_tiles = pairs_.num_parts * tiles_of_part;
+  Number* inner = memory_.take<Number>(static_cast<size_t>(x.num_rows() * num_columns));
+  inner_ = reinterpret_cast<const std::byte*>(inner);
+  pool.run(static_cast<int64_t>(runs_.size()) * num_tiles, [&](int64_t task, int) {
+    const Run& run = runs_[task / num_tiles];
+    const int64_t tile = task % num_tiles;
+    if (tile % tiles_of_part * kTile >= pairs_.ranks[run.slot]) return;
+    const int block = run.row / kBlockRows;
+    const Number* down = reinterpret_cast<const Number*>(pairs_.down + run.slot * pairs_.down_stride);
+    const Number* rows = reinterpret_cast<const Number*>(x.values(pairs_.numbers, block)) + run.row % kBlockRows * kGroup;
+    with_count(run.count, [&](auto count) {
+      multiply_down<decltype(count)::value>(down + tile * pairs_.num_inputs * kTile, rows, x.rows_of(block), x.num_groups(),
+                                            adapters + run.row, inner + run.row * num_columns + tile * kTile, num_columns);
     });
-  }
-  const int64_t num_pieces = (pairs.num_outputs + kOutputsPerTask - 1) / kOutputsPerTask;
-  pool.run(num_blocks * num_pieces, [&](int64_t task, int) {
-    const Block& block = blocks[task / num_pieces];
-    const AdaptedToken* own = &tokens[block.first];
-    const int64_t begin = task % num_pieces * kOutputsPerTask, end = std::min(pairs.num_outputs, begin + kOutputsPerTask);
-    if (is_adapted(*own)) {
-      return with_count(block.count, Up<Number>{pairs, own, inner + block.first * num_columns, begin, end, y});
-    }
-    for (int64_t i = 0; i < block.count; ++i) {
-      float* row = y + own[i].token * pairs.num_outputs;
-      std::fill(row + begin, row + end, 0.0f);
-    }
   });
 }
 
-template void multiply_low_rank(Pool&, std::vector<AdaptedToken>&, const LowRank<float>&, const float*, float*);
-template void multiply_low_rank(Pool&, std::vector<AdaptedToken>&, const LowRank<uint16_t>&, const float*, float*);
+void AdapterSums::compute(Pool& pool, const PackedRows& x, const LowRank& pairs, const RowAdapter* adapters) {
+  pairs_ = pairs;
+  find_runs(x.num_rows(), adapters);
+  if (pairs.numbers == Activations::kFloat32) return compute_of<float>(pool, x, adapters);
+  compute_of<uint16_t>(pool, x, adapters);
+}
+
+template <class Number>
+void AdapterSums::add_of(int64_t tile, int first_row, int num_rows, float* totals) const {
+  const int64_t num_columns = pairs_.num_parts * pairs_.rank, tile_size = pairs_.rank * kTile;
+  int64_t part = 0;
+  while (pairs_.ends[part] <= tile * kTile) ++part;
+  const Number* inner = reinterpret_cast<const Number*>(inner_) + part * pairs_.rank;
+  const size_t begin = first_runs_[first_row / kBlockRows];
+  const size_t end = first_runs_[(first_row + num_rows + kBlockRows - 1) / kBlockRows];
+  for (size_t i = begin; i < end; ++i) {
+    const Run& run = runs_[i];
+    const Number* up = reinterpret_cast<const Number*>(pairs_.up + run.slot * pairs_.up_stride) + tile * tile_size;
+    // What lies behind the adapter's rank is 0, up to that of all.
+    const int64_t rank = pairs_.ranks[run.slot], step = kChains * kPerLane<Number>;
+    const int64_t num_vectors = (rank + step - 1) / step * kChains;
+    if (i == begin || run.slot != runs_[i - 1].slot) {
+      for (int64_t v = 0; v < num_vectors; ++v) prefetch_later(up + kTilesAhead * tile_size + v * kPerVector<Number>);
+    }
+    with_count(run.count, [&](auto count) {
+      multiply_up<decltype(count)::value>(up, inner + run.row * num_columns, num_columns, num_vectors,
+                                          totals + (run.row - first_row) * kTile);
+    });
+  }
+}
+
+void AdapterSums::add(int64_t tile, int first_row, int num_rows, float* totals) const {
+  if (pairs_.numbers == Activations::kFloat32) return add_of<float>(tile, first_row, num_rows, totals);
+  add_of<uint16_t>(tile, first_row, num_rows, totals);
+}
 
 }  // namespace eagre

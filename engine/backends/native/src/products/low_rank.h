@@ -1,42 +1,70 @@
-// y = up(down(x)) for rows of activations, each with the pair of matrices of its adapter (Hu et al., "LoRA", 2021).
+// What adapters add to the sums of a product: up(down(x)) for rows of activations, each with the pair of matrices of its
+// adapter (Hu et al., "LoRA", 2021).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "layout/packed_rows.h"
 #include "runtime/pool.h"
+#include "runtime/scratch.h"
 
 namespace eagre {
 
-// A token of a step and its adapter; a slot below 0 is none, whose result is 0.
-struct AdaptedToken {
-  int32_t token;
+// The pairs of all slots, in one layer. Each matrix lies as a packed one of float32 or of bfloat16 does (layout/format.h),
+// without scales: `down` has tiles of 16 columns of all inputs, `up` tiles of 16 outputs of all of `rank`. The outputs are
+// in parts, each with columns of `down` of its own.
+struct LowRank {
+  Activations numbers;  // their type, and that of the rows with which they are multiplied
+  const std::byte* down;  // of the first slot
+  const std::byte* up;
+  int64_t down_stride, up_stride;  // bytes from slot to slot
+  const int32_t* ranks;  // of each slot, at most `rank`; 0: its adapter does not change this product
+  int64_t rank;          // a multiple of kTile
+  int64_t num_inputs;
+  const int64_t* ends;  // of each part, among the outputs, multiples of kTile
+  int64_t num_parts;
+};
+
+// The adapter of a row; a slot below 0 is none.
+struct RowAdapter {
   int32_t slot;
   float scale;
 };
 
-// The pairs of all slots, in one layer, of float32 or of bfloat16. The outputs are in parts, each with columns of `down`
-// of its own.
-template <class Number>
-struct LowRank {
-  const Number* down;  // of the first slot: [inputs][parts * rank]
-  const Number* up;    // of the first slot: [rank][outputs]
-  int64_t down_stride, up_stride;  // from slot to slot
-  const int32_t* ranks;  // of each slot, at most `rank`; 0: its adapter does not change this product
-  int64_t rank;          // a multiple of kRankMultiple
-  int64_t num_inputs, num_outputs;  // multiples of 16
-  const int64_t* ends;  // of each part, among the outputs, multiples of 16; the last one is num_outputs
-  int64_t num_parts;
+// The products with `down` of a step's rows, and on demand those with `up`, one tile of outputs at a time, so that they
+// are added where the tile's sums are. Neighbouring rows of one adapter read its matrices together.
+class AdapterSums {
+ public:
+  AdapterSums() = default;
+  AdapterSums(const AdapterSums&) = delete;
+  AdapterSums& operator=(const AdapterSums&) = delete;
+
+  // x is packed as `numbers` too; adapters: of its rows. What it is given must last as long as it is used.
+  void compute(Pool& pool, const PackedRows& x, const LowRank& pairs, const RowAdapter* adapters);
+
+  // Adds what the adapters of rows make of a tile's outputs to the totals, [rows][kTile]. `first_row` is a block's first.
+  // A row's result is the same bit for bit whichever rows are beside it.
+  void add(int64_t tile, int first_row, int num_rows, float* totals) const;
+
+ private:
+  // Neighbouring rows of a block with one adapter.
+  struct Run {
+    int32_t row, count, slot;
+  };
+
+  void find_runs(int num_rows, const RowAdapter* adapters);
+  template <class Number>
+  void compute_of(Pool& pool, const PackedRows& x, const RowAdapter* adapters);
+  template <class Number>
+  void add_of(int64_t tile, int first_row, int num_rows, float* totals) const;
+
+  LowRank pairs_{};
+  std::vector<Run> runs_;
+  std::vector<size_t> first_runs_;  // of each block of rows, and behind them how many runs there are
+  const std::byte* inner_ = nullptr;  // [rows][parts][rank]
+  Scratch memory_;
 };
-
-constexpr int64_t kRankMultiple = 16;
-
-// Sorts the tokens by their slots. A row's result is the same bit for bit whichever rows are beside it.
-template <class Number>
-void multiply_low_rank(Pool& pool, std::vector<AdaptedToken>& tokens, const LowRank<Number>& pairs, const float* x,
-                       float* y);
-
-extern template void multiply_low_rank(Pool&, std::vector<AdaptedToken>&, const LowRank<float>&, const float*, float*);
-extern template void multiply_low_rank(Pool&, std::vector<AdaptedToken>&, const LowRank<uint16_t>&, const float*, float*);
 
 }  // namespace eagre

@@ -16,8 +16,9 @@ constexpr int kLeastBlocksOfPart = 4;       // of rows, because each part reads 
 constexpr size_t kBytesOfPart = 256 << 10;  // of rows, for which all weights are read again
 constexpr int kTasksPerThread = 8;          // enough that a thread that the system puts aside is not waited for long
 
-// What the sums of a tile begin with: the biases of its outputs, from `first` on, and what its rows have beside them.
-void start_totals(const PackedRows& x, const Output& y, const float* bias, const float* extra, int64_t first,
+// What the sums of a tile begin with: the biases of its outputs, from `first` on, and what adapters add to its rows, of
+// whose outputs it is tile `adapted_tile`.
+void start_totals(const PackedRows& x, const Output& y, const float* bias, int64_t adapted_tile, int64_t first,
                   float* totals) {
   const int num_blocks = x.num_blocks(), padded = (num_blocks - 1) * kBlockRows + x.rows_of(num_blocks - 1);
   const int64_t width = std::min<int64_t>(kTile, y.num_outputs - first);  // the last tile may reach beyond the outputs
@@ -28,17 +29,7 @@ void start_totals(const PackedRows& x, const Output& y, const float* bias, const
     std::copy_n(bias + first, width, of_tile);
     for (int row = 0; row < padded; ++row) store(totals + row * kTile, load(of_tile));
   }
-  if (extra == nullptr) return;
-  const int64_t stride = y.num_outputs * (y.is_gated ? 2 : 1);
-  for (int row = 0; row < x.num_rows(); ++row) {
-    const float* own = extra + y.index[row] * stride + first;
-    float* of_row = totals + row * kTile;
-    if (width == kTile) {
-      store(of_row, add(load(of_row), load(own)));
-    } else {
-      for (int64_t i = 0; i < width; ++i) of_row[i] += own[i];
-    }
-  }
+  if (y.adapted != nullptr) y.adapted->add(adapted_tile, y.first_row, x.num_rows(), totals);
 }
 
 // Stores the results of neighbouring tiles row by row: stored tile by tile, many rows would be as many short writes to
@@ -86,9 +77,11 @@ StoreTiles store_tiles_of(Finish finish) {
 
 // Starts and adds the sums of neighbouring tiles of results, from `first` on, which `to_weights` tiles of weights precede.
 // Neighbours may belong to different parts.
-void sum_tiles(const PackedRows& x, const Matrix& weights, const Output& y, const float* bias, const float* extra,
-               int64_t first, int count, int64_t to_weights, UnpackedGroup* unpacked, float* totals, size_t of_tile) {
-  for (int i = 0; i < count; ++i) start_totals(x, y, bias, extra, (first + i) * kTile, totals + i * of_tile);
+void sum_tiles(const PackedRows& x, const Matrix& weights, const Output& y, const float* bias, int64_t first, int count,
+               int64_t to_weights, UnpackedGroup* unpacked, float* totals, size_t of_tile) {
+  for (int i = 0; i < count; ++i) {
+    start_totals(x, y, bias, to_weights + first + i, (first + i) * kTile, totals + i * of_tile);
+  }
   for (int done = 0, some; done < count; done += some) {
     int64_t tile = to_weights + first + done;
     const MatrixPart& part = weights.part_of(tile);
@@ -124,15 +117,14 @@ void multiply_tiles(const PackedRows& x, const Matrix& weights, const Output& y,
                     UnpackedGroup* unpacked, float* totals) {
   const size_t of_tile = size_t{1} * x.num_blocks() * kBlockRows * kTile;
   const float* partner_bias = y.bias == nullptr ? nullptr : y.bias + y.num_outputs;
-  const float* partner_extra = y.extra == nullptr ? nullptr : y.extra + y.num_outputs;
   const int64_t num_results = weights.num_tiles / (y.is_gated ? 2 : 1);
   const StoreTiles store_results = store_tiles_of(y.finish);
   float* partners = totals + kStoredTiles * of_tile;
   for (int64_t first = begin; first < end; first += kStoredTiles) {
     const int count = static_cast<int>(std::min<int64_t>(kStoredTiles, end - first));
-    sum_tiles(x, weights, y, y.bias, y.extra, first, count, 0, unpacked, totals, of_tile);
+    sum_tiles(x, weights, y, y.bias, first, count, 0, unpacked, totals, of_tile);
     if (y.is_gated) {
-      sum_tiles(x, weights, y, partner_bias, partner_extra, first, count, num_results, unpacked, partners, of_tile);
+      sum_tiles(x, weights, y, partner_bias, first, count, num_results, unpacked, partners, of_tile);
     }
     store_results(x, y, first, count, of_tile, totals, y.is_gated ? partners : nullptr);
   }
@@ -175,6 +167,7 @@ void multiply(Pool& pool, const PackedRows& x, const Matrix& weights, const Outp
     const auto [first_block, end_block] = Pool::share(x.num_blocks(), num_parts, task / tasks_of_part);
     Output to = y;
     to.index += first_block * kBlockRows;
+    to.first_row = static_cast<int>(first_block) * kBlockRows;
     const PackedRows rows = x.blocks(static_cast<int>(first_block), static_cast<int>(end_block));
     multiply_part(rows, to, task % tasks_of_part * per_task, thread);
   };

@@ -7,6 +7,7 @@
 #include "layout/matrix.h"
 #include "layout/packed_rows.h"
 #include "products/finish.h"
+#include "products/low_rank.h"
 #include "runtime/pool.h"
 #include "tiles/tile_kernel.h"
 
@@ -24,8 +25,10 @@ struct Output {
   // partner (Shazeer, "GLU variants improve transformer", 2020), which is half as many outputs.
   bool is_gated;
   const float* addend;  // added to what is finished, laid out as `values`, which it may be; or null
-  // Added to the sums of each row of y, as the bias: [num_outputs], of a gated product [2 * num_outputs]; or null.
-  const float* extra = nullptr;
+  // What adapters add to the sums of the packed rows from `first_row` on, which begin with row 0 of x; or null. Of a gated
+  // product the outputs are first the gates, then their partners.
+  const AdapterSums* adapted = nullptr;
+  int first_row = 0;
 };
 
 constexpr int kStoredTiles = 4;  // neighbours whose results are stored together
