@@ -101,6 +101,11 @@ ROUTE_BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
         "prompt": "a", "n_predict": 2, "n_probs": 2, "logit_bias": [[5, 1.0]], "samplers": ["top_k"], "lora": [],
         "json_schema": _SCHEMA, "dry_sequence_breakers": ["a"], "stop": ["e"], "cache_prompt": True, "id_slot": -1,
     }),
+    ("/completion", {
+        "prompt": {"prompt_string": "a <__media__>", "multimodal_data": ["aGFsbG8="]}, "n_predict": 2, "n_probs": 2,
+        "post_sampling_probs": True,
+    }),
+    ("/chat/completions", {"messages": [*_CHAT, {"role": "assistant", "content": "b"}], "max_tokens": 2}),
     ("/completions", {"prompt": [1, "a", 2], "n_predict": 2, "grammar": 'root ::= "a"'}),
     ("/infill", {"input_prefix": "a", "input_suffix": "b", "input_extra": [{"text": "c", "filename": "d"}]}),
     ("/embedding", {"content": "a"}),
