@@ -1,6 +1,7 @@
 """A queue that serves its owners round-robin."""
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -28,3 +29,9 @@ class FairQueue(Generic[T]):
         if items:
             self._waiting[owner] = items
         return item
+
+    def keep(self, is_wanted: Callable[[T], bool]) -> int:
+        """Drops the other items; returns how many are left."""
+        kept = ((owner, deque(filter(is_wanted, items))) for owner, items in self._waiting.items())
+        self._waiting = OrderedDict((owner, items) for owner, items in kept if items)
+        return sum(map(len, self._waiting.values()))

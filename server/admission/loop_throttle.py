@@ -8,6 +8,7 @@ from server.admission.fair_queue import FairQueue
 # wait, and three times as long where the engine's threads want all cores.
 BEGUN_AT_ONCE = 4
 PROBES_AT_ONCE = 1  # beside these: a probe takes little of that time, and a flood of probes may not take more either
+_FEW_GONE = 64  # clients that have left may stay in the queue before it is made shorter
 
 
 class LoopThrottle:
@@ -24,6 +25,7 @@ class LoopThrottle:
         self._is_counting_soon = False  # `_count_anew` is scheduled
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue(newest_first=newest_first)
         self._num_waiting = 0
+        self._num_gone = 0  # of these, about as many wait no more
 
     async def next(self, owner: str = "") -> None:
         """Returns when the caller may begin: at once, unless many have begun in this iteration or wait already."""
@@ -35,7 +37,13 @@ class LoopThrottle:
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.put(owner, waiter)
         self._num_waiting += 1
-        await waiter
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            self._num_gone += 1
+            if self._num_gone > _FEW_GONE and 2 * self._num_gone > self._num_waiting:
+                self._num_waiting, self._num_gone = self._waiting.keep(lambda each: not each.done()), 0
+            raise
 
     def _count_anew_soon(self) -> None:
         asyncio.get_running_loop().call_soon(self._count_anew)

@@ -21,7 +21,8 @@ class PicturePrompt(NamedTuple):
 
     @property
     def num_chars(self) -> int:
-        return sum(len(part) for part in self.parts if isinstance(part, str))
+        of_pictures = sum(len(each.text) for each in self.decoded)  # no little text: a token for each position
+        return of_pictures + sum(len(part) for part in self.parts if isinstance(part, str))
 
     @property
     def pictures(self) -> Sequence[Picture]:

@@ -14,6 +14,7 @@ from sampling.host.params import MAX_SEED, MAX_STOP_TOKEN_IDS, InvalidParameter,
 from server.admission.workers import Workers
 from server.generation.bad_words import bad_word_ids
 from server.generation.generation_request import GenerationRequest
+from server.generation.picture_prompt import PicturePrompt
 from server.generation.prompt_sources import (
     COUNTED_CHARS,
     MAX_INLINE_CHARS,
@@ -269,7 +270,7 @@ def _encode(
             most = max(1, max_model_len - _limit_tokens(request, 1) + request.num_prompt_output_tokens)
         if len(token_ids) > most:
             # What the tokenizer puts before a text stays, as in Hugging Face's tokenizers.
-            has_special = isinstance(source, TextPrompt) and source.adds_special
+            has_special = isinstance(source, PicturePrompt) or (isinstance(source, TextPrompt) and source.adds_special)
             num_kept = min(tokenizer.num_prefix_tokens, most) if has_special else 0
             num_last = most - num_kept
             pictures = _pictures_in(token_ids, source, request.prompt_parameter, text_model.pictures)

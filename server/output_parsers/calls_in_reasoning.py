@@ -46,7 +46,8 @@ class CallsInReasoning:
         """What was held back, once no more text can come: whole calls of tools that there are, or reasoning."""
         if self._calls is None:
             return self.release()
-        events = [*self._events, *self._calls.flush()]
+        ended = self._calls.flush(drops_markup=True)
+        events = [event for event in (*self._events, *ended) if not isinstance(event, ContentDelta)]
         names = [event.name for event in events if isinstance(event, ToolCallStart)]
         if not names or self._calls.has_cut_call or not all(name in self._schemas for name in names):
             return self.release()

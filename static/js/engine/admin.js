@@ -3,6 +3,8 @@
 import { ConnectionLost, ServerError } from "../transport/errors.js";
 import { words } from "../words/words.js";
 
+const TRIAL = 10_000; // milliseconds in which a key must have been tried: other calls wait for it
+
 export class Admin {
   #fetch;
   #taking = Promise.resolve(""); // of the key that was entered last
@@ -15,14 +17,14 @@ export class Admin {
   }
 
   /**
-   * Takes a key that the server accepts; in the place of one that it refuses, there is none. What is asked for meanwhile
-   * waits for it.
+   * Takes a key, unless the server refuses it: then there is none. One that could not be tried may be right. What is
+   * asked for meanwhile waits for it.
    *
    * @returns {Promise<string>} what is wrong with the key, or an empty text
    */
   takeKey(text) {
-    const taking = this.#try(text).then((problem) => {
-      if (taking === this.#taking) this.key.value = problem === "" ? text : ""; // none was entered meanwhile
+    const taking = this.#try(text).then(({ problem, isRefused }) => {
+      if (taking === this.#taking) this.key.value = isRefused ? "" : text; // none was entered meanwhile
       return problem;
     });
     this.#taking = taking;
@@ -83,13 +85,15 @@ export class Admin {
   }
 
   async #try(text) {
-    if (text === "") return "";
+    if (text === "") return { problem: "", isRefused: false };
     try {
-      await this.#request("/admin/usage", {}, text);
-      return "";
+      await this.#request("/admin/usage", { signal: AbortSignal.timeout(TRIAL) }, text);
+      return { problem: "", isRefused: false };
     } catch (error) {
-      if (error.status === 401 || error.status === 403) return words.engine.keyRefused;
-      return error.status === 404 ? words.engine.noAdminKey : words.engine.keyUntried(error instanceof ServerError ? error.message : words.transport.unreachable);
+      if (error.status === 401 || error.status === 403) return { problem: words.engine.keyRefused, isRefused: true };
+      if (error.status === 404) return { problem: words.engine.noAdminKey, isRefused: true };
+      const reason = error instanceof ServerError ? error.message : words.transport.unreachable;
+      return { problem: words.engine.keyUntried(reason), isRefused: false };
     }
   }
 

@@ -42,8 +42,8 @@ export class AdminKeyField {
     const before = this.#admin.key.value;
     const problem = await this.#admin.takeKey(text);
     if (text !== this.#text) return; // another one was entered meanwhile
-    this.#tell(problem);
     if (this.#admin.key.value !== before) this.#onTaken();
+    this.#tell(problem);
   }
 
   #tell(text) {

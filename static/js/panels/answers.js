@@ -10,6 +10,7 @@ import { words } from "../words/words.js";
 import { AnswerSaver } from "./answer_saver.js";
 
 const KEY = "eagre.running"; // in the tab's own storage: a reload goes on with these conversations
+const LONGEST_END = 1000; // milliseconds in which an answer that is stopped is waited for
 
 export class Answers {
   #running = new Map(); // id of a conversation -> {conversation, node, generation, waiting}
@@ -51,10 +52,12 @@ export class Answers {
     this.#running.get(id)?.generation.stop();
   }
 
-  /** Ends the answer of a conversation, and waits until what there is of it is kept. */
+  /** Ends the answer of a conversation, and waits a while until what there is of it is kept. */
   async finish(id) {
     this.stop(id);
-    if (this.#running.get(id)?.node.events.length !== 0) await this.#ended.get(id);
+    if (this.#running.get(id)?.node.events.length === 0) return;
+    // A server that does not answer says no end over a socket.
+    await Promise.race([this.#ended.get(id), new Promise((resolve) => setTimeout(resolve, LONGEST_END))]);
   }
 
   /** The conversation: the one that is being written to, or as it is kept; null where it is not. */

@@ -219,6 +219,9 @@ export class Chat {
     const conversation = await this.answers.load(id);
     if (ticket !== this.#ticket) return true; // another one was asked for meanwhile
     if (conversation === null) return false;
+    // One that was deleted while it answered may be back: else nothing of it would be kept any more.
+    if (conversation.isGone && (await (await this.#library).load(id)) !== null) delete conversation.isGone;
+    if (ticket !== this.#ticket) return true;
     this.#show(conversation);
     announce(words.chat.opened(titleOf(conversation)));
     this.#calls.offer(conversation);

@@ -52,6 +52,21 @@ def test_turns_are_those_of_the_naive_model(steps: list[str | None], newest_firs
                 queue.take()
 
 
+@given(STEPS, st.integers(1, 4))
+def test_what_is_kept_keeps_its_turns(steps: list[str | None], divisor: int) -> None:
+    queue, naive = FairQueue[int](), Naive()
+    for number, owner in enumerate(steps):
+        if owner is not None:
+            queue.put(owner, number)
+            naive.put(owner, number)
+        elif naive.things:
+            assert queue.take() == naive.take()
+    naive.things = [thing for thing in naive.things if thing[1] % divisor]
+    assert queue.keep(lambda number: bool(number % divisor)) == len(naive.things)
+    assert [queue.take() for _ in range(len(naive.things))] == [naive.take() for _ in range(len(naive.things))]
+    assert not queue
+
+
 @given(st.lists(st.sampled_from("abcd"), max_size=60))
 def test_between_two_things_of_one_owner_comes_one_of_each_other(owners: list[str]) -> None:
     queue = FairQueue[tuple[str, int]]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,23 @@ async def test_many_that_come_at_once_begin_in_many_turns_and_in_their_order() -
     counts = await begun_in_each_turn(begun, len(tasks))
     assert max(counts) == MOST
     assert begun == list(range(20))
+
+
+async def test_clients_that_come_and_leave_faster_than_turns_do_not_pile_up() -> None:
+    turns = LoopThrottle(1, newest_first=True)
+    left = [asyncio.create_task(turns.next()) for _ in range(2000)]
+    stays = [asyncio.create_task(turns.next()) for _ in range(300)]
+    await asyncio.sleep(0)
+    for task in left:
+        task.cancel()
+    left.clear()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not all(task.done() for task in stays)
+    waiting = [each for each in gc.get_objects() if type(each) is asyncio.Future and each.cancelled()]
+    assert len(waiting) < 1000
+    del waiting
+    await asyncio.gather(*stays)
 
 
 async def test_one_that_never_waits_gives_the_loop_its_turns() -> None:

@@ -42,6 +42,7 @@ def read(
         (f"Hm.\n{CALL}", [ReasoningDelta("Hm."), *OF_W]),
         (f"Hm.\n{XML}\n", [ReasoningDelta("Hm."), *OF_W]),
         (f"{CALL}\n{CALL}", [*OF_W, *OF_W]),
+        (f'Hm.\n{CALL}\n<tool_call>{{"na', [ReasoningDelta("Hm."), *OF_W]),  # the next one is cut off
         (f"I could write {CALL} here, {CALL}", [ReasoningDelta(f"I could write {CALL} here,"), *OF_W]),
     ],
 )

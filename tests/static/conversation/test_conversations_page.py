@@ -169,8 +169,7 @@ async def test_what_was_deleted_comes_back_from_its_list_after_a_reload_or_goes_
 async def test_a_double_click_deletes_one_conversation(page: Page) -> None:
     for question in ("one", "two"):
         await asked(page, question)
-    await page.evaluate(CLICK_AGAIN)
-    await page.click("#conversations .tools button:last-child")
+    await page.evaluate(CLICK_AGAIN + 'document.querySelector("#conversations .tools button:last-child").click();')
     await page.wait_for("document.body.dataset.clicked === 'Delete'")
     await page.wait_for("document.querySelector('#bin-open').textContent === 'Recently deleted (1)'")
     await page.wait_for("!document.querySelector('#toast').hidden")

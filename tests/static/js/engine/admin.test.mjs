@@ -40,8 +40,16 @@ test("a key that the server refuses is none, and the reason is told", async () =
   const none = serverWith(null);
   none.open();
   assert.equal(await new Admin({ value: "" }, none.fetch).takeKey("any"), words.engine.noAdminKey);
-  const lost = new Admin({ value: "" }, () => Promise.reject(new TypeError("fetch failed")));
-  assert.equal(await lost.takeKey("any"), words.engine.keyUntried(words.transport.unreachable));
+});
+
+test("a key that could not be tried may be right, and stays", async () => {
+  const lost = new Admin({ value: "right" }, () => Promise.reject(new TypeError("fetch failed")));
+  assert.equal(await lost.takeKey("right"), words.engine.keyUntried(words.transport.unreachable));
+  assert.equal(lost.key.value, "right");
+  const draining = async () => Response.json({ error: { message: "draining" } }, { status: 503 });
+  const busy = new Admin({ value: "right" }, draining);
+  assert.equal(await busy.takeKey("right"), words.engine.keyUntried("draining"));
+  assert.equal(busy.key.value, "right");
 });
 
 test("of two keys, the one that was entered last counts, whichever answer comes first", async () => {
