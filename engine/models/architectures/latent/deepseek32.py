@@ -40,6 +40,11 @@ class Deepseek32Config(LatentConfig):
     index: IndexSizes
     is_indexed: bool = True  # whether contexts are longer than what the index picks; else it changes nothing
 
+    @property
+    def joined_outputs(self) -> dict[str, int]:
+        """As `ModelConfig.joined_outputs`."""
+        return {**super().joined_outputs, **({"keys of the index": self.index.size} if self.is_indexed else {})}
+
 
 @dataclass(frozen=True)
 class Deepseek32(DeepseekV3):

@@ -147,6 +147,8 @@ class Deci(Decoder):
             num_kv_heads=max(layer.num_kv_heads for layer in layers) or None,
             intermediate_size=max(feed_sizes) or 1,
         )
+        if sizes["num_layers"] != num_layers:
+            raise file.fields.error("nextn_predict_layers", "it is not served of this architecture")
         rotary_dim = read_rotary_dim_of_gguf(file, sizes["head_dim"])
         rotary = read_rotary_of_gguf(file, rotary_dim, sizes["context_length"])
         attending = [index for index, layer in enumerate(layers) if layer.num_kv_heads]
@@ -282,6 +284,8 @@ def _read_block(block: Any, num_heads: int, hidden_size: int) -> DeciLayer:
     if type(factor) not in (int, float) or not 0 < factor < MAX_INTEGER / hidden_size:
         raise ValueError("ffn_mult must be a number above 0")
     feed_size = math.ceil(int(2 * factor * hidden_size / 3) / _SIZE_MULTIPLE) * _SIZE_MULTIPLE
+    if not feed_size:
+        raise ValueError("ffn_mult is too small: not one feature is left")
     return DeciLayer(num_kv_heads, is_linear, feed_size)
 
 

@@ -58,6 +58,7 @@ def test_the_first_models_list_their_heads_of_keys_alone() -> None:
         ),
         (with_block(ffn={"ffn_mult": 1e300}), "ffn_mult must be a number above 0"),
         (with_block(ffn={"ffn_mult": "3"}), "ffn_mult must be a number above 0"),
+        (with_block(ffn={"ffn_mult": 0.001}), "ffn_mult is too small"),
         (with_block(ffn={"ffn_mult": 3.0, "replace_with_linear": True}), "replace_with_linear of ffn is not served"),
         ({"block_configs": [{**USUAL, "attention": {}}] * 2}, "no layer attends"),
         ({"num_key_value_heads_per_layer": [3, 4], "intermediate_size": 96}, "each must divide num_attention_heads"),
