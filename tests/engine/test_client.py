@@ -225,8 +225,9 @@ async def test_the_queue_is_bounded_in_requests_and_in_prompt_tokens(make_client
     client, engine = make_client(max_num_queued_requests=3, max_num_queued_tokens=20)
     engine.gate.clear()
     streams = [client.submit([1], greedy(2)) for _ in range(2)]
-    while engine.scheduler.num_running < 2:
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(PATIENCE_S):
+        while engine.scheduler.num_running < 2:
+            await asyncio.sleep(0.001)
     streams += [client.submit([1] * 9, greedy(2)) for _ in range(2)]
     with pytest.raises(QueueFull, match="18 prompt tokens are queued and this prompt has 3; the limit is 20"):
         client.submit([1] * 3, greedy(2))
@@ -259,11 +260,13 @@ async def test_the_queue_is_bounded_in_the_pixels_of_pictures(make_client, monke
             client.submit([1, 2], greedy(2), pictures=[PromptPicture(0, 1, b"digest", np.zeros(shape, np.uint8))])
     for shape in ((4, 2, 3), (4, 3)):
         client.submit([1, 2], greedy(2), pictures=[PromptPicture(0, 1, b"digest", np.zeros(shape, np.uint8))]).abort()
+    await read(client.submit([1], greedy(2)))  # behind it, no step of these waits at the gate
     client.model_info = dataclasses.replace(client.model_info, pictures=PictureInput(1, 1, 1, 8, max_tokens=1))
     engine.gate.clear()
     streams = [client.submit([1], greedy(2)) for _ in range(2)]
-    while engine.scheduler.num_running < 2:
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(PATIENCE_S):
+        while engine.scheduler.num_running < 2:
+            await asyncio.sleep(0.001)
     pictures = [PromptPicture(0, 1, b"digest", np.zeros((2 << 20,), np.uint8))]
     streams.append(client.submit([1, 2], greedy(2), pictures=pictures))
     with pytest.raises(QueueFull, match="of 2 MiB are queued and this prompt has 2 MiB; the limit is 3"):
@@ -433,8 +436,9 @@ async def test_a_queued_request_is_told_in_time_although_the_step_hangs(make_cli
     client, engine = make_client(queue_timeout=0.05)
     engine.gate.clear()  # closed first, or the requests could end before both are seen running
     running = [client.submit([i + 1], greedy(5)) for i in range(2)]
-    while engine.scheduler.num_running < 2:
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(PATIENCE_S):
+        while engine.scheduler.num_running < 2:
+            await asyncio.sleep(0.001)
     queued = client.submit([9], greedy(5))
     assert (await read(queued))[1] is FinishReason.TIMEOUT
     engine.gate.set()
