@@ -92,6 +92,7 @@ class EngineClient:
         opened = open_model.open_model(
             model_path, language_model_only=config.language_model_only, mmproj=config.mmproj_path
         )
+        opened = opened.laid_out_for(config.max_model_len)
         return with_adapter_bytes(footprint(opened, config), opened, config)
 
     @staticmethod

@@ -59,7 +59,11 @@ class OpenModel:
     def laid_out_for(self, num_tokens: int | None) -> OpenModel:
         """As `Model.laid_out_for`; None: the longest requests that the model takes."""
         longest = min(num_tokens or self.config.context_length, self.config.context_length)
-        return dataclasses.replace(self, model=self.model.laid_out_for(longest))
+        model = self.model.laid_out_for(longest)
+        if model is self.model:
+            return self
+        tensors = self.tensors.limited_to({leaf.name for leaf in model.all_leaves()})
+        return dataclasses.replace(self, model=model, tensors=tensors)
 
     def for_context(self, num_tokens: int) -> OpenModel:
         """The model for requests of up to so many tokens."""

@@ -33,6 +33,11 @@ class LeafTensors:
         self._format = file_format
         self._num_layers = num_layers
 
+    def limited_to(self, names: Collection[str]) -> "LeafTensors":
+        """Those of the leaves of these names."""
+        leaves = [leaf for leaf in self.leaves if leaf.name in names]
+        return LeafTensors(leaves, self._num_layers, self._file, self._format)
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor, row-major, by its name in the file."""
         return {

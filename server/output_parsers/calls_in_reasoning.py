@@ -21,7 +21,7 @@ class CallsInReasoning:
     def __init__(self, syntax: ToolCallSyntax, schemas: Mapping[str, Any]) -> None:
         self._syntax = syntax
         self._schemas = schemas
-        self._held = ""  # may be a call, or the beginning of one, with the white space before it
+        self._held: list[str] = []  # pieces that may be a call, or the beginning of one, with the white space before it
         self._calls: ToolParser | None = None  # of what is held, from the marker on
         self._events: list[ParserEvent] = []  # of these calls
 
@@ -29,17 +29,13 @@ class CallsInReasoning:
         """The reasoning that has become certain with `text`."""
         certain = ""
         while text:
-            if self._calls is None:
-                more, text = self._outside(text)
-                certain += more
-            else:
-                certain += self._inside(text[0])
-                text = text[1:]
+            more, text = self._outside(text) if self._calls is None else self._inside(text, self._calls)
+            certain += more
         return (ReasoningDelta(certain),) if certain else ()
 
     def release(self) -> Sequence[ReasoningDelta]:
         """What was held back, where the reasoning has ended as it should."""
-        held, self._held, self._calls, self._events = self._held, "", None, []
+        held, self._held, self._calls, self._events = "".join(self._held), [], None, []
         return (ReasoningDelta(held),) if held else ()
 
     def flush(self) -> Sequence[ParserEvent]:
@@ -56,27 +52,27 @@ class CallsInReasoning:
 
     def _outside(self, text: str) -> tuple[str, str]:
         """What of `text`, and of what was held, is reasoning; and what follows a marker."""
-        text = self._held + text
+        text = "".join((*self._held, text))
         start, begin = min(
             ((text.find(begin), begin) for begin in self._syntax.begins if begin in text), default=(-1, "")
         )
         end = len(text) - max(overlap(text, each) for each in self._syntax.begins) if start < 0 else start
         certain = text[:end].rstrip()
         if start < 0:
-            self._held = text[len(certain) :]
+            self._held = [text[len(certain) :]]
             return certain, ""
         behind = start + len(begin)
-        self._held = text[len(certain) : behind]
+        self._held = [text[len(certain) : behind]]
         self._calls, self._events = ToolParser(self._syntax, self._schemas), []
         self._calls.feed(begin)
         return certain, text[behind:]
 
-    def _inside(self, char: str) -> str:
-        """Reads one more character of a call; what it shows to be reasoning after all."""
-        assert self._calls is not None
-        self._held += char
-        found = self._calls.feed(char)
-        self._events += found
-        if not any(isinstance(event, ContentDelta) for event in found):
-            return ""
-        return "".join(event.text for event in self.release())
+    def _inside(self, text: str, calls: ToolParser) -> tuple[str, str]:
+        """Reads on in a call; what shows that it is reasoning after all, with what was held, and what follows that."""
+        for at, char in enumerate(text, start=1):
+            self._held.append(char)
+            found = calls.feed(char)
+            self._events += found
+            if any(isinstance(event, ContentDelta) for event in found):
+                return "".join(event.text for event in self.release()), text[at:]
+        return "", ""

@@ -6,7 +6,7 @@ import numpy as np
 
 from cache.storage import KVPages
 from engine.backends.base.patches import Patches
-from engine.backends.native.attention import HEAD_MULTIPLE, attention
+from engine.backends.native.attention import HEAD_MULTIPLE, LARGEST_HEAD, attention
 from engine.backends.native.library import target
 
 _PAGE_SIZE = 64  # patches: what the kernel attends to at a time
@@ -21,10 +21,17 @@ def attend_patches(
     """As `PatchAttention`; patches that are not real are neither read nor written.
 
     Unless it is exact, queries, keys, values and weights are rounded to bfloat16 where that is faster.
+
+    Raises ValueError, while it is traced: the kernel does not take such heads.
     """
     num_patches, width = qkv.shape
     size = width // (3 * num_heads)
     padded = -(-size // HEAD_MULTIPLE) * HEAD_MULTIPLE
+    if padded > LARGEST_HEAD:
+        raise ValueError(
+            f"native attention takes heads of up to {LARGEST_HEAD} features; those of the encoder of pictures have "
+            f"{size}; --matmul-backend xla serves it"
+        )
     num_pages = -(-num_patches // _PAGE_SIZE)
     pages = jax.ShapeDtypeStruct(
         (1, 1 + num_pages, 2, num_heads, _PAGE_SIZE, padded), jnp.float32 if is_exact else jnp.bfloat16

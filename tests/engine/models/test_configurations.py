@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from safetensors.numpy import save_file
 
+from engine.client import EngineClient
+from engine.interface.config import EngineConfig
 from engine.interface.errors import ModelError
 from engine.models.architectures.latent.deepseek32 import IndexSizes
 from engine.models.open_model import OpenModel, open_model
@@ -85,17 +87,19 @@ def test_long_factors_are_for_contexts_above_the_original(tmp_path: Path) -> Non
 
 
 def test_contexts_that_an_index_picks_whole_are_served_without_it(tmp_path: Path) -> None:
-    model = opened(tmp_path, "deepseek_v32", {}).model  # of 512 tokens, of which it picks 128
-    short, long = model.laid_out_for(128), model.laid_out_for(129)
-    assert long == model
+    whole = opened(tmp_path, "deepseek_v32", {})  # of 512 tokens, of which it picks 128
+    picked = whole.laid_out_for(128)
+    short, long = picked.model, whole.laid_out_for(129).model
+    assert long == whole.model
     assert long.for_context(100) == long  # its pages are laid out
     size = {each.config.head_dim for each in (short, long)}
     assert size == {80, 112}
-    index = "model.layers.0.self_attn.indexer.wk.weight"
-    assert (short.leaves_out(index), long.leaves_out(index)) == (True, False)
-    assert {leaf.name for leaf in long.leaves()} - {leaf.name for leaf in short.leaves()} == {
-        "index_key", "index_norm", "index_norm_bias", "index_queries", "index_weights",
-    }  # fmt: skip
+    in_model = {leaf.name for leaf in long.leaves()} - {leaf.name for leaf in short.leaves()}
+    read = {leaf.name for leaf in whole.tensors.leaves} - {leaf.name for leaf in picked.tensors.leaves}
+    assert in_model == read == {"index_key", "index_norm", "index_norm_bias", "index_queries", "index_weights"}
+    less, more = (EngineClient.footprint(whole.path, EngineConfig(max_model_len=most)) for most in (128, 129))
+    assert less.weight_bytes < more.weight_bytes
+    assert less.kv_bytes_per_token < more.kv_bytes_per_token
 
 
 @pytest.mark.parametrize(

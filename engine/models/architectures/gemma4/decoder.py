@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import ClassVar, NamedTuple, Self
 
 import jax
@@ -20,7 +19,7 @@ from engine.models.architectures.gemma4.config import Gemma4Config, read_folder,
 from engine.models.architectures.gemma4.experts import NORMS, expert_leaves, with_experts
 from engine.models.parts.decoder import Decoder, Names, in_layers, single
 from engine.models.parts.even_sums import multiplied, normed
-from engine.models.parts.hybrids.layers import Run, runs_of
+from engine.models.parts.hybrids.layers import Run, through_layers
 from engine.models.parts.model import Model
 from engine.models.parts.rotary import rotation_tables
 from engine.models.parts.routing import Routing
@@ -192,7 +191,7 @@ class Gemma4(Decoder):
     def forward(
         self, params: Params, tokens: jax.Array, kv: KVPages, layout: TokenLayout, backends: Backends
     ) -> tuple[jax.Array, KVPages]:
-        """As `Decoder.forward`; layers come in runs of a pattern, as `runs_of` finds them."""
+        """As `Decoder.forward`; layers come in runs of a pattern, as `through_layers` finds them."""
         config = self.config
         x, layout, pictures = self.embed_with_pictures(params, tokens, kv, layout, backends.products)
         if pictures is not None:
@@ -216,10 +215,7 @@ class Gemma4(Decoder):
             return stream
 
         none = jnp.zeros((len(tokens), 2 * config.kv_size), x.dtype)
-        stream = Stream(self.begun(x, step), kv, none, none)
-        for run in runs_of(kinds):
-            body = partial(run_pattern, run)
-            stream = body(jnp.int32(0), stream) if run.times == 1 else lax.fori_loop(0, run.times, body, stream)
+        stream = through_layers(kinds, run_pattern, Stream(self.begun(x, step), kv, none, none))
         return self.ended(stream.x, step), stream.kv
 
     @property

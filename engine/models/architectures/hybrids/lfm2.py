@@ -3,13 +3,11 @@
 import dataclasses
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from cache.states import StateArray
 from cache.storage import KVPages
@@ -21,7 +19,7 @@ from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder import Decoder, Names, QueryKeyNorm, in_layers
 from engine.models.parts.decoder_config import DecoderConfig
 from engine.models.parts.experts import ExpertsConfig, ExpertsDecoder
-from engine.models.parts.hybrids.layers import Run, runs_of
+from engine.models.parts.hybrids.layers import Run, through_layers
 from engine.models.parts.model import Carry
 from engine.models.parts.rotary import rotation_tables
 from engine.models.parts.routing import Routing, Scoring
@@ -160,7 +158,7 @@ class Lfm2(ExpertsDecoder):
     def forward(
         self, params: Params, tokens: jax.Array, kv: KVPages, layout: TokenLayout, backends: Backends
     ) -> tuple[jax.Array, KVPages]:
-        """As `Decoder.forward`; layers come in runs of a pattern, as `runs_of` finds them."""
+        """As `Decoder.forward`; layers come in runs of a pattern, as `through_layers` finds them."""
         config = self.config
         x, layout, _ = self.embed_with_pictures(params, tokens, kv, layout, backends.products)
         windows = np.array([config.windows[layer] for layer in config.attention_layers], np.int32)
@@ -190,10 +188,7 @@ class Lfm2(ExpertsDecoder):
             return carry
 
         carry: Carry = (x, kv)
-        for run in runs_of(kinds):
-            body = partial(run_pattern, run)
-            carry = body(jnp.int32(0), carry) if run.times == 1 else lax.fori_loop(0, run.times, body, carry)
-        return carry
+        return through_layers(kinds, run_pattern, carry)
 
     def _layer(
         self, kind: Kind, layer: jax.Array, places: Sequence[jax.Array], carry: Carry, params: Params,

@@ -1,6 +1,5 @@
 """The architecture of DeepSeek-V3.2 (DeepSeek-AI, "DeepSeek-V3.2", 2025)."""
 
-import re
 from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
@@ -56,7 +55,6 @@ class Deepseek32(DeepseekV3):
     config: Deepseek32Config
 
     model_type = "deepseek_v32"
-    _of_index = re.compile(r"model\.layers\.\d+\.self_attn\.indexer\..*")
 
     @classmethod
     def from_folder(cls, config: JsonFile, tensor_names: Set[str]) -> Self:
@@ -93,11 +91,6 @@ class Deepseek32(DeepseekV3):
         if num_tokens > config.index.num_picked:
             return self
         return replace(self, config=replace(config, is_indexed=False, head_dim=config.latent.page_dim))
-
-    def leaves_out(self, tensor_name: str) -> bool:
-        """Also the index where it changes nothing."""
-        is_of_index = not self.config.is_indexed and self._of_index.fullmatch(tensor_name) is not None
-        return is_of_index or super().leaves_out(tensor_name)
 
     def attention_leaves(self) -> list[Leaf]:
         config, index, leaves = self.config, self.config.index, super().attention_leaves()

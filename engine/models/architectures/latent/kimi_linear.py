@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from cache.storage import KVPages
 from engine.backends.base.backend import Backends
@@ -19,7 +17,7 @@ from engine.models.parts import gguf_config
 from engine.models.parts.decoder import Names, in_layers
 from engine.models.parts.hybrids import delta_config
 from engine.models.parts.hybrids.delta_config import DeltaSizes, WithDeltaLayers
-from engine.models.parts.hybrids.layers import Run, runs_of
+from engine.models.parts.hybrids.layers import Run, through_layers
 from engine.models.parts.model import Carry
 from engine.models.parts.routed import config as routed_config
 from engine.models.parts.routed import latent_config
@@ -204,7 +202,7 @@ class KimiLinear(LatentDecoder):
     def forward(
         self, params: Params, tokens: jax.Array, kv: KVPages, layout: TokenLayout, backends: Backends
     ) -> tuple[jax.Array, KVPages]:
-        """As `Decoder.forward`; layers come in runs of a pattern, as `runs_of` finds them."""
+        """As `Decoder.forward`; layers come in runs of a pattern, as `through_layers` finds them."""
         config = self.config
         step = _Step(params, layout, backends, self.constants(params, layout), self._delta_constants(params))
         dense = frozenset(config.dense_layers)
@@ -223,10 +221,7 @@ class KimiLinear(LatentDecoder):
             return carry
 
         carry: Carry = (self.embed(params, tokens, layout, backends.products), kv)
-        for run in runs_of(kinds):
-            body = partial(run_pattern, run)
-            carry = body(jnp.int32(0), carry) if run.times == 1 else lax.fori_loop(0, run.times, body, carry)
-        return carry
+        return through_layers(kinds, run_pattern, carry)
 
     def _layer(self, kind: _Kind, layer: jax.Array, places: _Places, carry: Carry, step: _Step) -> Carry:
         """The residual stream and kv after a layer, of which so many of its kinds come before."""

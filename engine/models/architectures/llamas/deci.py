@@ -3,12 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
-import jax.numpy as jnp
-from jax import lax
 
 from cache.storage import KVPages
 from engine.backends.base.backend import Backends
@@ -18,7 +15,7 @@ from engine.interface.errors import ModelError
 from engine.models.parts import folder_config, gguf_config
 from engine.models.parts.decoder import Decoder, Names, in_layers
 from engine.models.parts.decoder_config import DecoderConfig
-from engine.models.parts.hybrids.layers import Run, runs_of
+from engine.models.parts.hybrids.layers import Run, through_layers
 from engine.models.parts.model import Carry
 from engine.models.parts.rotary_config import read_rotary_dim_of_gguf, read_rotary_of_gguf
 from engine.weights.formats.fields import MAX_INTEGER
@@ -191,7 +188,7 @@ class Deci(Decoder):
     def forward(
         self, params: Params, tokens: jax.Array, kv: KVPages, layout: TokenLayout, backends: Backends
     ) -> tuple[jax.Array, KVPages]:
-        """As `Decoder.forward`; layers come in runs of a pattern, as `runs_of` finds them."""
+        """As `Decoder.forward`; layers come in runs of a pattern, as `through_layers` finds them."""
         kinds = [layer.kind for layer in self.config.layers]
         constants = self.constants(params, layout)
 
@@ -204,10 +201,7 @@ class Deci(Decoder):
             return carry
 
         carry: Carry = (self.embed(params, tokens, layout, backends.products), kv)
-        for run in runs_of(kinds):
-            body = partial(run_pattern, run)
-            carry = body(jnp.int32(0), carry) if run.times == 1 else lax.fori_loop(0, run.times, body, carry)
-        return carry
+        return through_layers(kinds, run_pattern, carry)
 
     def _layer(
         self, carry: Carry, kind: LayerKind, places: dict[str, jax.Array], params: Params, layout: TokenLayout,

@@ -8,7 +8,6 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from cache.storage import KVPages
 from engine.backends.base.backend import Backends, Products
@@ -18,7 +17,7 @@ from engine.backends.base.token_layout import TokenLayout
 from engine.models.parts.decoder import Names, in_layers
 from engine.models.parts.experts import ExpertsDecoder
 from engine.models.parts.hybrids.hybrid_config import Block, HybridConfig
-from engine.models.parts.hybrids.layers import Run, runs_of
+from engine.models.parts.hybrids.layers import Run, through_layers
 from engine.models.parts.model import Carry
 from engine.models.parts.rotary import rotation_tables
 from engine.models.parts.routing import pick
@@ -178,28 +177,23 @@ class HybridDecoder(ExpertsDecoder):
     def forward(
         self, params: Params, tokens: jax.Array, kv: KVPages, layout: TokenLayout, backends: Backends
     ) -> tuple[jax.Array, KVPages]:
-        """As `Decoder.forward`; layers come in runs of a pattern, as `runs_of` finds them."""
+        """As `Decoder.forward`; layers come in runs of a pattern, as `through_layers` finds them."""
         config = self.config
         attention = self._attention(params, layout) if config.attention_layers else None
-        counts: Counts = {block: jnp.int32(0) for block in Block}
         carry: Carry = (backends.products.embed(params["embedding"], tokens, layout, scale=config.embedding_scale), kv)
 
-        def run_pattern(run: Run, counts: Counts, index: jax.Array, carry: Carry) -> Carry:
-            kinds = config.blocks[run.first : run.first + run.length]
-            flat = [block for of_layer in kinds for block in of_layer]
-            done = {block: counts[block] + index * flat.count(block) for block in Block}
+        def run_pattern(run: Run, index: jax.Array, carry: Carry) -> Carry:
+            before, pattern = config.blocks[: run.first], config.blocks[run.first : run.first + run.length]
+            flat = [block for of_layer in pattern for block in of_layer]
+            done: Counts = {
+                block: sum(of_layer.count(block) for of_layer in before) + index * flat.count(block) for block in Block
+            }
             for block in flat:
                 carry = self._block(block, done, carry, params, layout, backends, attention)
                 done[block] = done[block] + 1
             return carry
 
-        for run in runs_of(config.blocks):
-            body = partial(run_pattern, run, dict(counts))
-            carry = body(jnp.int32(0), carry) if run.times == 1 else lax.fori_loop(0, run.times, body, carry)
-            covered = config.blocks[run.first : run.first + run.length * run.times]
-            for block in Block:
-                counts[block] = counts[block] + sum(of_layer.count(block) for of_layer in covered)
-        return carry
+        return through_layers(config.blocks, run_pattern, carry)
 
     def _block(
         self, block: Block, done: Counts, carry: Carry, params: Params, layout: TokenLayout, backends: Backends,

@@ -1,7 +1,14 @@
 """Loops over layers of several kinds: the shortest program that goes through a pattern of layers."""
 
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Carry = TypeVar("Carry")
 
 _LONGEST_PATTERN = 16  # layers that a loop's body may have
 
@@ -25,6 +32,20 @@ def runs_of(kinds: Sequence[Hashable]) -> list[Run]:
         runs.append(run)
         first += run.length * run.times
     return runs
+
+
+def through_layers(
+    kinds: Sequence[Hashable], run_pattern: Callable[[Run, jax.Array, Carry], Carry], carry: Carry
+) -> Carry:
+    """Goes through layers of these kinds, and returns what the last of them makes of `carry`.
+
+    Args:
+        run_pattern: goes through the pattern of a run, where that comes for the index-th time.
+    """
+    for run in runs_of(kinds):
+        body = partial(run_pattern, run)
+        carry = body(jnp.int32(0), carry) if run.times == 1 else lax.fori_loop(0, run.times, body, carry)
+    return carry
 
 
 def _run(kinds: Sequence[Hashable], first: int, length: int) -> Run:

@@ -371,6 +371,24 @@ def test_one_key_whose_values_are_far_from_the_others(variant, kind, weight, sca
     assert (np.abs(as_in_pages(out, shape) - want) <= bound).all()
 
 
+def test_products_of_the_largest_heads_fit_their_sums(variant):
+    """Vectors with one feature in each block of the transform become vectors of equal features, as large as can be."""
+    random = np.random.default_rng(9)
+    shape = Shape(kind="int8", group=1, num_kv_heads=1, head_dim=704, page_size=32, rotary_dim=0, scale=0.25)
+    step = make_step([1])
+    table, num_pages = make_table(random, step, shape.page_size)
+    kv = make_pages(random, shape, num_pages)
+    ones = np.zeros(shape.head_dim, np.float32)
+    ones[::64] = 1.0
+    values = random.standard_normal((2, shape.head_dim)).astype(np.float32)
+    for token, key in enumerate((ones, -ones)):
+        qkv = np.stack([4 * ones, key, values[token]]).reshape(1, -1)
+        out, kv = run(shape, qkv, angles(random, 1, shape), make_step([token]), table, 0, kv)
+    keys, stored = context(kv, 0, table[0], 2)
+    want, bound = attend(as_in_pages(4 * ones[None, None], shape), 1, keys, stored, shape)
+    assert (np.abs(as_in_pages(out, shape) - want) <= bound).all()
+
+
 def pages_of(parts: int, head_dim: int, dtype: str = "float32", scales: np.ndarray | None = None) -> KVPages:
     return KVPages(np.zeros((1, 4, parts, 2, 16, head_dim), dtype), scales)
 

@@ -1,6 +1,7 @@
 #include "attention/placement.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "isa/attention_isa.h"
@@ -58,7 +59,9 @@ void write_query(Factors factors, const float* query, int64_t d, std::byte* to) 
   } else if (factors != Factors::kBytePairs) {
     std::memcpy(to, query, d * sizeof(float));
   } else {  // the scale stands behind the numbers
-    const float scale = largest_magnitude(query, d) / kInt16Max;
+    // The sum of d products with bytes must fit an int32: from 513 features on, queries have fewer steps.
+    const float most = std::min(kInt16Max, std::floor(2147483647.0f / (127.0f * static_cast<float>(d))) - 1.0f);
+    const float scale = largest_magnitude(query, d) / most;
     const Floats inverse = broadcast(inverse_of(scale));
     for (int64_t i = 0; i < d; i += kLanes) {
       store_16_bits(reinterpret_cast<int16_t*>(to) + i, mul(load(query + i), inverse));

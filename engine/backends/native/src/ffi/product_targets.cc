@@ -111,6 +111,7 @@ ffi::Error multiply_step(ProductCall call, const PairStack& stack, const S32& ro
     const int64_t num_outputs = y->dimensions()[1] * (call.is_gated ? 2 : 1);
     const ffi::Error error = read_pairs(stack, call.layer, call.x.dimensions()[1], num_outputs, pairs);
     if (error.failure()) return error;
+    if (y->dimensions()[1] % kTile != 0) return invalid("outputs with pairs come in whole tiles");
     const int64_t num_slots = stack.ranks.element_count();
     if (ffi::Error wrong = adapters.read(rows, step.rows(), num_slots); wrong.failure()) return wrong;
     tokens = &adapters.tokens();
