@@ -17,7 +17,7 @@ from engine.loop import Call
 from engine.schedule.admission import preempt
 from sampling.host.params import SamplingParams
 from server.startup.progress import silent
-from tests.engine.feature_sets import FEATURE_SETS
+from tests.feature_sets import FEATURE_SETS
 from tests.forward_steps import ForwardSteps
 from tests.thoroughness import IS_FULL, some
 

@@ -23,7 +23,7 @@ from typing import Any
 import sentencepiece
 from gguf import GGUFReader
 
-from tests.server.text.mixed_lines import SCRIPTS, lines_of
+from tests.server.support.mixed_lines import SCRIPTS, lines_of
 
 HERE = Path(__file__).parent
 NUM_SHOWN = 3  # lines of each script whose ids are kept, so that a difference can be looked at

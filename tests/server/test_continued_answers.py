@@ -16,7 +16,7 @@ from sampling.host.params import InvalidParameter, SamplingParams
 from server.offline.llm import LLM
 from server.startup.model_loader import LoadedModel
 from server.text.text_model import TextModel
-from tests.engine.feature_sets import FEATURE_SETS
+from tests.feature_sets import FEATURE_SETS
 from tests.server.support.real_server import serving
 from tests.server.support.sse_reader import chunks_of
 

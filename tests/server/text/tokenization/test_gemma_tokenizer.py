@@ -12,7 +12,7 @@ import pytest
 from server.text.detokenizer import IncrementalDetokenizer
 from server.text.tokenization.gguf_metadata import read_gguf_metadata
 from server.text.tokenizer import Tokenizer
-from tests.server.text.mixed_lines import lines_of
+from tests.server.support.mixed_lines import lines_of
 
 GOLDEN = json.loads((Path(__file__).parents[3] / "golden" / "gemma3_tokenizer.json").read_bytes())
 

@@ -14,7 +14,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from server.text.tokenization.pre_tokenizers import SCHEMES
-from tests.server.text.mixed_lines import MIXED_LINES
+from tests.server.support.mixed_lines import MIXED_LINES
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"

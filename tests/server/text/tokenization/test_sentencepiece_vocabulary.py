@@ -19,7 +19,7 @@ from server.text.tokenization.gguf_metadata import TokenType
 from server.text.tokenization.sentencepiece_vocabulary import SentencePieceVocabulary, SpacePrefix
 from server.text.tokenizer import Tokenizer
 from tests.server.support.gguf_files import metadata_of
-from tests.server.text.mixed_lines import MIXED_LINES
+from tests.server.support.mixed_lines import MIXED_LINES
 
 SENTENCES = [
     "The boat came in the morning and the captain found them waiting.",

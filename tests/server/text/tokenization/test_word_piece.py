@@ -13,7 +13,7 @@ from tokenizers.models import WordPiece
 from server.text.tokenization.gguf_metadata import TokenType
 from server.text.tokenizer import Tokenizer
 from tests.server.support.gguf_files import metadata_of
-from tests.server.text.mixed_lines import SCRIPTS, lines_of
+from tests.server.support.mixed_lines import SCRIPTS, lines_of
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 UNCASED = [*SPECIAL, *"abcdefghijklmnopqrstuvwxyz0123456789.,!?-_", *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"),
