@@ -74,6 +74,13 @@ def shared_library() -> ctypes.CDLL:
     return _libraries[load()]
 
 
+def page_type() -> str:
+    """The type of pages of 16 bits that attention is fastest with here, bfloat16 or int16; raises as `load`."""
+    tell = shared_library().eagre_page_type
+    tell.restype = ctypes.c_char_p
+    return str(tell().decode())
+
+
 def target(name: str) -> str:
     """The name of a target in XLA; the variant is part of it, for results differ in the last bits. Raises as `load`."""
     return f"eagre_{load()}_{name}"

@@ -45,7 +45,7 @@ BACKEND = Backend(
     recurrence=gated_delta,
     convolution=convolution,
     state_space=state_space,
-    kv_dtype="float32",
+    kv_dtype=lambda: "float32",
     is_opaque_to_xla=False,
     empty=EmptyArrays(lambda shape: jnp.zeros(shape.shape, shape.dtype)),
 )
