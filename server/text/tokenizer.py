@@ -19,10 +19,11 @@ from server.text.tokenization.control_tokens import (
     choose_mark,
     without_mark,
 )
-from server.text.tokenization.gguf_metadata import GgufMetadata, TokenType
+from server.text.tokenization.gguf_metadata import GgufMetadata
 from server.text.tokenization.plamo_unigram import PlamoUnigram
 from server.text.tokenization.sentencepiece_proto import ModelType
 from server.text.tokenization.sentencepiece_vocabulary import SentencePieceVocabulary
+from server.text.tokenization.spaced_bpe import PRE_TOKENIZERS, SpacedBpe
 from server.text.tokenization.word_piece import WordPieceVocabulary
 
 _REMEMBERED_SEARCHES = 64
@@ -109,12 +110,10 @@ class Tokenizer:
         bos_token_id, eos_token_id = metadata.bos_token_id, metadata.eos_token_id
         vocabulary, adds_bos_token, adds_eos_token = _gguf_vocabulary(metadata)
         stated = (metadata.eos_token_id, metadata.eot_token_id, metadata.eom_token_id)
-        types = metadata.token_types
-        control_ids = [token_id for token_id in metadata.other_ids if types[token_id] == TokenType.CONTROL]
         return cls(
             vocabulary,
             bos_token_id=bos_token_id,
-            eos_token_ids=end_token_ids(stated, metadata.tokens, control_ids),
+            eos_token_ids=end_token_ids(stated, metadata.tokens, metadata.control_ids),
             prefix_ids=(bos_token_id,) if adds_bos_token and bos_token_id is not None else (),
             suffix_ids=(eos_token_id,) if adds_eos_token and eos_token_id is not None else (),
             between_ids=_between_ids(metadata) if adds_eos_token else None,
@@ -282,6 +281,10 @@ def _gguf_vocabulary(metadata: GgufMetadata) -> tuple[Vocabulary, bool, bool]:
     """The vocabulary, and whether a text gets a begin- and an end-of-sequence token; llama.cpp's defaults."""
     adds_bos, adds_eos = metadata.add_bos_token, metadata.add_eos_token
     match metadata.tokenizer_model:
+        case "gemma4":  # which needs the first token even where a file says that it does not
+            return SpacedBpe(metadata), True, adds_eos is True
+        case "gpt2" if metadata.tokenizer_pre in PRE_TOKENIZERS:
+            return SpacedBpe(metadata), adds_bos is True, adds_eos is True
         case "gpt2":
             vocabulary = ByteLevelBpe(metadata)
             return vocabulary, vocabulary.add_bos_token, adds_eos is True
@@ -295,8 +298,8 @@ def _gguf_vocabulary(metadata: GgufMetadata) -> tuple[Vocabulary, bool, bool]:
     kind = _REFUSED_KINDS.get(metadata.tokenizer_model, "of a kind that is not known")
     raise ModelError(
         f"the tokenizer {metadata.tokenizer_model!r} (tokenizer.ggml.model) is {kind}, which is not supported; "
-        "supported are gpt2 (byte-level BPE), llama (SentencePiece BPE), t5 (SentencePiece Unigram), plamo2 "
-        "and bert (WordPiece)"
+        "supported are gpt2 (byte-level BPE), llama (SentencePiece BPE), t5 (SentencePiece Unigram), gemma4, "
+        "plamo2 and bert (WordPiece)"
     )
 
 
