@@ -195,7 +195,7 @@ class Backend:
     recurrence: Recurrence
     convolution: StateConvolution
     state_space: StateSpaceScan
-    kv_dtype: str  # of the pages, where the configuration leaves it open
+    kv_dtype: Callable[[], str]  # of the pages, where the configuration leaves it open
     is_opaque_to_xla: bool  # XLA cannot estimate the arithmetic of its kernels, and counts them for nothing
     empty: EmptyArrays
 

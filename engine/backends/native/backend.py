@@ -190,7 +190,7 @@ BACKEND = Backend(
     recurrence=gated_delta,
     convolution=convolution,
     state_space=state_space,
-    kv_dtype="bfloat16",
+    kv_dtype=lambda: "bfloat16",
     is_opaque_to_xla=True,
     empty=EmptyArrays(_uninitialised),
 )
