@@ -163,7 +163,7 @@ def test_lists_of_word_pieces(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "config", "message"),
     [
-        ("tiktoken.model", tiktoken_file(TOKENS), {"tokenizer_class": "XTokenizer"}, "XTokenizer of tokenizer_config.json"),
+        ("tiktoken.model", tiktoken_file(TOKENS), {"tokenizer_class": "XTokenizer"}, "XTokenizer of tok"),
         ("tiktoken.model", tiktoken_file([b"a" * 1025]), {"tokenizer_class": "TikTokenTokenizer"}, "over 1024 bytes"),
         ("tiktoken.model", tiktoken_file(TOKENS), {}, "does not say how texts are split"),
         ("tiktoken.model", "aa== 0\n!! 1\n", {"tokenizer_class": "TikTokenTokenizer"}, "not base 64"),
