@@ -13,6 +13,7 @@ from server.text.tokenization.byte_level_bpe import ByteLevelBpe
 from server.text.tokenization.control_tokens import (
     END_TOKENS,
     HARMONY_ENDS,
+    OTHER_END_TOKENS,
     ControlTokens,
     Part,
     ShieldedText,
@@ -85,6 +86,8 @@ class Tokenizer:
         self._vocabulary = vocabulary
         self._tokens = [*vocabulary.tokens, *[""] * num_unknown]
         self.token_bytes = [*vocabulary.token_bytes, *[b""] * num_unknown]
+        for token_id in eos_token_ids:  # some are stored as text, and an end is none
+            self.token_bytes[token_id] = b""
         self.vocab_size = len(self._tokens)
         # The largest number of bytes that one token can match in a prompt, where names of control tokens count too.
         longest = max(map(len, self.token_bytes))
@@ -263,9 +266,11 @@ def _are_equal(left: Iterable[Part], right: Iterable[Part]) -> bool:
 
 
 def end_token_ids(stated: Sequence[int | None], tokens: Sequence[str], control_ids: Collection[int]) -> tuple[int, ...]:
-    """The tokens that end an output: first those that the model states, then control tokens in END_TOKENS."""
+    """The tokens that end an output: those that the model states, then control tokens that do so by name."""
     names = {tokens[token_id] for token_id in control_ids}
-    ends = END_TOKENS - {"<|end|>"} if names >= HARMONY_ENDS else END_TOKENS
+    ends = END_TOKENS | OTHER_END_TOKENS
+    if any(names >= both for both in HARMONY_ENDS):
+        ends -= {"<|end|>"}
     named = (token_id for token_id in sorted(control_ids) if tokens[token_id] in ends)
     return tuple(dict.fromkeys([*(token_id for token_id in stated if token_id is not None), *named]))
 

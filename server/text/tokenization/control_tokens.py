@@ -29,6 +29,8 @@ END_TOKENS = frozenset(
         "<|end|>",
         "<|return|>",
         "<|call|>",
+        "<|flush|>",
+        "<|calls|>",
         "<\uff5cend\u2581of\u2581sentence\uff5c>",  # of DeepSeek
         "<end_of_turn>",
         "<end_of_utterance>",
@@ -36,8 +38,11 @@ END_TOKENS = frozenset(
         "<|tool_response>",
     }
 )
-# In the vocabularies that have these two, <|end|> ends only one of several messages of an answer.
-HARMONY_ENDS = frozenset({"<|return|>", "<|call|>"})
+# The same where the file itself calls them control tokens: their names alone do not show it.
+OTHER_END_TOKENS = frozenset({"<EOT>", "_<EOT>", "[EOT]", "[EOS]", "[e~["})
+# In the vocabularies that have both of one of these, of gpt-oss and of Solar Open, <|end|> ends only one of several
+# messages of an answer.
+HARMONY_ENDS = (frozenset({"<|return|>", "<|call|>"}), frozenset({"<|flush|>", "<|calls|>"}))
 _START_TOKENS = frozenset({"<start_of_turn>"})  # of those families that have no bars in their names
 # With bars on both sides, or on one as Gemma 4 has them: <|turn> and <turn|>.
 _BARRED_NAME = re.compile(r"<\|.+\|>|<\|\w+>|<\w+\|>", re.DOTALL)
