@@ -1,6 +1,6 @@
 """Tests of JAX's device as it is, such as a GPU: every family through XLA. `EAGRE_DEVICE=1` runs them, and only it.
 
-On a CPU they take half an hour, and most of what they compute is computed by other tests too.
+On a CPU they take long, and most of what they compute is computed by other tests too.
 """
 
 from __future__ import annotations
