@@ -55,7 +55,7 @@ class KVPages(NamedTuple):
         from them; transformed, all features are of a like size (Ashkboos et al., "QuaRot", 2024). Of int16 enough bits
         are left.
         """
-        return self.data.dtype == jnp.int8
+        return str(self.data.dtype) == "int8"
 
     @property
     def num_parts(self) -> int:
