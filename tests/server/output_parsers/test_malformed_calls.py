@@ -7,7 +7,7 @@ import json
 import pytest
 
 from server.output_parsers.families.deepseek import DEEPSEEK
-from server.output_parsers.families.gemma4 import GEMMA4
+from server.output_parsers.families.gemma4 import FUNCTIONGEMMA, GEMMA4
 from server.output_parsers.families.glm import GLM
 from server.output_parsers.families.harmony import HARMONY
 from server.output_parsers.families.json_formats import FUNCTIONARY, HERMES, MISTRAL, QWEN_CODER
@@ -103,6 +103,8 @@ CITY = ("w", {"city": "Oslo"})
         ('<tool_call>{"name": "v", "arguments": []}</tool_call>', [("v", {})]),
         ('<tool_call>{"function": "w", "arguments": {"city": "Oslo"}}</tool_call>', [CITY]),
         ('{"tool": "w", "args": {"city": "Oslo"}}', [CITY]),
+        (f"<longcat_tool_call>{OSLO}</longcat_tool_call>", [CITY]),
+        (f"<|action_start|><|plugin|>\n{OSLO}<|action_end|>", [CITY]),
         ('{"type": "tool_use", "id": "1", "name": "w", "input": {"city": "Oslo"}}', [CITY]),
         ('<function=w>{"city": "Oslo"}</function>', [CITY]),
         ("<function=w>\n<parameter=city>\nOslo\n</parameter>\n</function>", [CITY]),
@@ -229,6 +231,8 @@ def test_quotes_of_gemma(text: str, calls: list[tuple[str, object]]) -> None:
     """The mark around texts is written as < and > here."""
     written = text.replace("<", "\0").replace(">", "\0").replace("\0", SAID)
     assert_calls(GEMMA4, f"<|tool_call>{written}<tool_call|>", "", *calls)
+    escaped = f"<start_function_call>{written.replace(SAID, '<escape>')}<end_function_call>"
+    assert_calls(FUNCTIONGEMMA, f"I call.{escaped}", "I call.", *calls)
 
 
 @pytest.mark.parametrize(
