@@ -101,6 +101,14 @@ class Timeline:
         self._in_flight.append((times, is_done))
         self._num_dispatched += 1
 
+    def withdrawn(self, num_steps: int) -> None:
+        """Marks that the device does not compute so many of the steps dispatched last, of which it has begun none."""
+        for _ in range(num_steps):
+            times, _ = self._in_flight.pop()
+            self.num_step_tokens -= times.num_tokens
+            self.step_token_counts[bisect_left(STEP_TOKEN_BOUNDS, times.num_tokens)] -= 1
+        self._num_dispatched -= num_steps
+
     def wait_began(self) -> None:
         """Marks that the host waits for the result of the oldest step."""
         now = self._mark()
