@@ -128,7 +128,7 @@ def end(engine: Engine, request: Request) -> None:
 
 def test_a_burst_that_is_cut_goes_on_with_the_next_one(engine: Engine) -> None:
     runner, scheduler, prompt = engine.runner, engine.scheduler, prompts(1)[0]
-    request = Request("a", prompt, params(1), 7, len(prompt) + MAX_TOKENS)
+    request = Request("a", list(prompt), params(1), 7, len(prompt) + MAX_TOKENS)
     plans = decode_plans(engine, request, 8)
     tokens: list[int] = []
     while len(plans) > 0:
@@ -142,7 +142,7 @@ def test_a_burst_that_is_cut_goes_on_with_the_next_one(engine: Engine) -> None:
         following = scheduler.schedule()
         plans = [] if following is None else [following, *scheduler.plan_ahead(following, 7)]
     assert len(tokens) == MAX_TOKENS - 1
-    other = Request("b", prompt, params(1), 7, len(prompt) + MAX_TOKENS)
+    other = Request("b", list(prompt), params(1), 7, len(prompt) + MAX_TOKENS)
     expected: list[int] = []
     plan: StepPlan | None = decode_plans(engine, other, 1)[0]
     while plan is not None:
@@ -159,7 +159,7 @@ def test_a_program_that_fails_in_a_burst_ends_the_wait_for_its_steps(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner, prompt = engine.runner, prompts(1)[0]
-    request = Request("a", prompt, params(0), 7, len(prompt) + MAX_TOKENS)
+    request = Request("a", list(prompt), params(0), 7, len(prompt) + MAX_TOKENS)
     steps = runner.dispatch_burst(decode_plans(engine, request, 4))
     results = [runner.result(step) for step in steps]
     broken = dataclasses.replace(steps[-1], index=4)  # the program has ended before it
@@ -172,7 +172,7 @@ def test_a_program_that_fails_in_a_burst_ends_the_wait_for_its_steps(
 
 def test_the_results_of_steps_are_there_before_the_program_ends(engine: Engine) -> None:
     runner, prompt = engine.runner, prompts(1)[0]
-    request = Request("a", prompt, params(0), 7, len(prompt) + MAX_TOKENS)
+    request = Request("a", list(prompt), params(0), 7, len(prompt) + MAX_TOKENS)
     steps = runner.dispatch_burst(decode_plans(engine, request, MAX_BURST_STEPS))
     for index, step in enumerate(steps):
         result = runner.result(step)
