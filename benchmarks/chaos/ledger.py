@@ -21,11 +21,14 @@ class Ledger:
     def note(self, attack: str, outcome: str) -> None:
         self.outcomes.setdefault(attack, Counter())[outcome] += 1
 
-    def note_status(self, attack: str, status: int, expected: tuple[int, ...]) -> None:
+    def note_status(self, attack: str, status: int, expected: tuple[int, ...], asked: str = "a request") -> None:
         """Counts an HTTP status; any other than the expected ones is a failure."""
         self.note(attack, str(status))
-        if status not in expected and not (status == 503 and self.may_be_full):
-            self.fail(f"{attack}: status {status}, expected {' or '.join(map(str, expected))}")
+        if not self.is_expected(status, expected):
+            self.fail(f"{attack}: {asked} got status {status}, expected {' or '.join(map(str, expected))}")
+
+    def is_expected(self, status: int, expected: tuple[int, ...]) -> bool:
+        return status in expected or (status == 503 and self.may_be_full)
 
     def fail(self, sentence: str) -> None:
         if sentence not in self.failures:

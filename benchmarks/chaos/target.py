@@ -56,8 +56,11 @@ class Target:
     ) -> tuple[int, bytes]:
         """Sends a request and reads its response to the end; any other status than the expected ones is a failure."""
         async with self.session.request(method, self.url + path, **options) as response:
-            self.ledger.note_status(attack, response.status, expected)
-            return response.status, await response.read()
+            self.ledger.note_status(attack, response.status, expected, f"{method} {path}")
+            told = await response.read()
+            if not self.ledger.is_expected(response.status, expected):
+                self.ledger.fail(f"{attack}: {method} {path} was told {told[:300]!r}")
+            return response.status, told
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A TCP connection, for what no HTTP library would send."""

@@ -7,9 +7,10 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """A first-in-first-out queue for each owner; `take` goes round the owners, whatever one of them has put."""
+    """A queue for each owner, first in first out or newest first; `take` goes round the owners, whatever one puts."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, newest_first: bool = False) -> None:
+        self._newest_first = newest_first
         self._waiting: OrderedDict[str, deque[T]] = OrderedDict()  # the next owner first
 
     def __bool__(self) -> bool:
@@ -23,7 +24,7 @@ class FairQueue(Generic[T]):
     def take(self) -> T:
         """Removes and returns the next item; raises KeyError where nothing waits."""
         owner, items = self._waiting.popitem(last=False)
-        item = items.popleft()
+        item = items.pop() if self._newest_first else items.popleft()
         if items:
             self._waiting[owner] = items
         return item

@@ -17,11 +17,12 @@ class LoopThrottle:
     message calls `next` before anything is done for it.
     """
 
-    def __init__(self, most: int = BEGUN_AT_ONCE) -> None:
+    def __init__(self, most: int = BEGUN_AT_ONCE, *, newest_first: bool = False) -> None:
+        """`newest_first`: of one owner's that wait, the newest begins next, not the oldest."""
         self._most = most
         self._num_begun = 0  # in this iteration
         self._is_counting_soon = False  # `_count_anew` is scheduled
-        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue(newest_first=newest_first)
         self._num_waiting = 0
 
     async def next(self, owner: str = "") -> None:

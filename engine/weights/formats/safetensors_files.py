@@ -47,7 +47,7 @@ _BITS = {
     "U64": 64, "I64": 64, "F64": 64, "C64": 64,
 }  # fmt: skip
 _SIZE_BYTES = 8  # of the number in front, which says how long the header is
-_MAX_HEADER_BYTES = 100_000_000  # as in the safetensors project
+_MAX_HEADER_BYTES = 32 << 20  # of some 300,000 tensors; other models wait for the interpreter while it is read
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +212,9 @@ def _places_in(file: ModelFile) -> Iterator[tuple[str, _Place]]:
         raise ValueError("it has no header")
     num_bytes = int.from_bytes(file.read(0, _SIZE_BYTES).tobytes(), "little")
     if num_bytes > min(_MAX_HEADER_BYTES, file.size - _SIZE_BYTES):
-        raise ValueError(f"its header is of {num_bytes} bytes, the file of {file.size}")
+        raise ValueError(
+            f"its header has {num_bytes} bytes, the file {file.size}; a header may have {_MAX_HEADER_BYTES}"
+        )
     place = data = _SIZE_BYTES + num_bytes
     header = json.loads(file.read(_SIZE_BYTES, data).tobytes().decode("utf-8"))
     if not isinstance(header, dict):

@@ -50,8 +50,9 @@ class Upload:
         try:
             self._number = await asyncio.shield(creating)
         except asyncio.CancelledError:
-            self._number = await creating
-            await self.__aexit__()
+            with suppress(FilesFull, StoreError):  # nobody is there to be told
+                self._number = await creating
+                await self.__aexit__()
             raise
         except FilesFull as error:
             raise self._full(error) from error

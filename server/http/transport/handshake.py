@@ -28,7 +28,9 @@ class Handshakes:
     def __init__(self, context: ssl.SSLContext) -> None:
         limit_tls_buffers()
         self._context = context
-        self._turns = LoopThrottle(COMPUTED_AT_ONCE)
+        # The newest first: behind a crowd from its own address, a probe would else wait for as long as all of them
+        # take, and where that is longer than the deadline, every handshake would be computed for nothing.
+        self._turns = LoopThrottle(COMPUTED_AT_ONCE, newest_first=True)
         self._running: set[asyncio.Task[None]] = set()
 
     def start(

@@ -67,7 +67,7 @@ def test_ledgers_of_two_processes_add_up() -> None:
     theirs.note_status("chat", 500, (200, 429))
     ours.add(pickle.loads(pickle.dumps(theirs)))  # noqa: S301 - of our own process
     assert ours.outcomes["chat"] == {"200": 2, "500": 1}
-    assert ours.failures == ["chat: status 500, expected 200 or 429"]
+    assert ours.failures == ["chat: a request got status 500, expected 200 or 429"]
     assert ours.num_attacks == 3
 
 

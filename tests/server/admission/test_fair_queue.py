@@ -17,7 +17,8 @@ STEPS = st.lists(st.none() | st.sampled_from("abcd"), max_size=60)
 class Naive:
     """Looks through everything at each step."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, newest_first: bool = False) -> None:
+        self.order = -1 if newest_first else 1
         self.time = 0
         self.things: list[tuple[str, int]] = []
         self.waits_since: dict[str, int] = {}  # by owner: for its turn
@@ -30,15 +31,15 @@ class Naive:
 
     def take(self) -> int:
         self.time += 1
-        owner, thing = min(self.things, key=lambda one: (self.waits_since[one[0]], one[1]))
+        owner, thing = min(self.things, key=lambda one: (self.waits_since[one[0]], self.order * one[1]))
         self.things.remove((owner, thing))
         self.waits_since[owner] = self.time
         return thing
 
 
-@given(STEPS)
-def test_turns_are_those_of_the_naive_model(steps: list[str | None]) -> None:
-    queue, naive = FairQueue[int](), Naive()
+@given(STEPS, st.booleans())
+def test_turns_are_those_of_the_naive_model(steps: list[str | None], newest_first: bool) -> None:
+    queue, naive = FairQueue[int](newest_first=newest_first), Naive(newest_first=newest_first)
     for number, owner in enumerate(steps):
         assert bool(queue) == bool(naive.things)
         if owner is not None:

@@ -92,3 +92,12 @@ def test_a_damaged_header_is_refused(tmp_path: Path, data: bytes) -> None:
         SafetensorsFiles(ModelFolder(tmp_path))
     with pytest.raises(SafetensorError), safe_open(tmp_path / "model.safetensors", framework="numpy"):
         pass  # the library refuses it too
+
+
+def test_a_header_that_would_hold_up_other_models_is_refused_unread(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.write(struct.pack("<Q", (32 << 20) + 1))
+        file.truncate(48 << 20)
+    with pytest.raises(ModelError, match=r"its header has 33554433 bytes, .* a header may have 33554432"):
+        SafetensorsFiles(ModelFolder(tmp_path))

@@ -12,6 +12,9 @@ import pytest
 from openai import AsyncOpenAI
 
 from server.http.batches import upload
+from server.http.batches.upload import Upload
+from server.storage.database import StoreError
+from server.storage.file_table import FilesFull
 from tests.fakes.engine_client import FakeEngineClient
 from tests.server.conftest import RunningServer, StartServer, eventually
 from tests.server.http.batches.conftest import client_of
@@ -139,6 +142,29 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing(server: Running
     async with asyncio.timeout(10):
         while await held(lambda tables: tables.files.num_bytes.total):
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("error", [FilesFull(1, 2, 3), StoreError("the disk is full")], ids=["full", "broken"])
+async def test_a_client_that_leaves_before_its_upload_is_refused_is_no_failure(error: Exception) -> None:
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    class Refusing:
+        async def run(self, _work: object) -> int:
+            has_begun.set()
+            await may_end.wait()
+            raise error
+
+    async def begin() -> None:
+        async with Upload(Refusing(), "me", 100):  # type: ignore[arg-type]
+            raise AssertionError("it has begun")
+
+    leaving = asyncio.create_task(begin())
+    await has_begun.wait()
+    leaving.cancel()
+    await asyncio.sleep(0)
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
 
 
 async def test_an_upload_that_is_too_slow_ends(start_server: StartServer) -> None:

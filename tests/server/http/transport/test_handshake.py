@@ -63,6 +63,14 @@ async def ask(port: int) -> bytes:
     return answer
 
 
+def first_message() -> bytes:
+    """What a client of TLS says first."""
+    outgoing = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ssl._create_unverified_context().wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
+    return outgoing.read()
+
+
 async def silent(port: int, count: int) -> list[asyncio.StreamWriter]:
     """Connections whose handshakes never come."""
     return [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(count)]
@@ -176,17 +184,13 @@ async def test_a_crowd_that_sends_its_first_messages_at_once_is_computed_in_turn
             loop.call_soon(next_turn)
 
     monkeypatch.setattr(SSLProtocol, "buffer_updated", count)
-    outgoing = ssl.MemoryBIO()
-    with contextlib.suppress(ssl.SSLWantReadError):
-        ssl._create_unverified_context().wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
-    first_message = outgoing.read()
     async with guarded(tmp_path) as port:
         with contextlib.ExitStack() as crowd:
             clients = [crowd.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(40)]
             await asyncio.sleep(0.1)
             loop.call_soon(next_turn)
             for client in clients:
-                client.sendall(first_message)
+                client.sendall(first_message())
             async with asyncio.timeout(PATIENCE_S):
                 while sum(computed) < len(clients):
                     await asyncio.sleep(0)
@@ -195,6 +199,32 @@ async def test_a_crowd_that_sends_its_first_messages_at_once_is_computed_in_turn
             for client in clients:  # each is answered
                 client.settimeout(PATIENCE_S)
                 assert client.recv(1)
+
+
+async def test_one_that_comes_behind_a_crowd_of_its_own_address_does_not_wait_for_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[int] = []  # ports of the clients, in the order in which their messages are computed
+    clients: list[socket.socket] = []
+    compute = SSLProtocol.buffer_updated
+
+    def note(protocol: SSLProtocol, num_bytes: int) -> None:
+        if not computed:
+            clients[-1].sendall(first_message())
+        computed.append(protocol._transport.get_extra_info("peername")[1])  # type: ignore[attr-defined]
+        compute(protocol, num_bytes)
+
+    monkeypatch.setattr(SSLProtocol, "buffer_updated", note)
+    async with guarded(tmp_path) as port:
+        with contextlib.ExitStack() as crowd:
+            clients += [crowd.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(60)]
+            await asyncio.sleep(0.1)
+            for client in clients[:-1]:  # the loop reads them all before it computes any
+                client.sendall(first_message())
+            async with asyncio.timeout(PATIENCE_S):
+                while len(computed) < len(clients):
+                    await asyncio.sleep(0.01)
+            assert computed.index(clients[-1].getsockname()[1]) < len(clients) // 2
 
 
 async def test_a_server_that_ends_does_not_wait_for_handshakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
