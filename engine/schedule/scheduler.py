@@ -179,7 +179,6 @@ class Scheduler:
             if not plan.requests:
                 return None
             self._num_in_flight_steps += 1
-            self.counters.num_steps += 1
             return plan
 
     def plan_ahead(self, plan: StepPlan, most: int) -> list[StepPlan]:
@@ -191,7 +190,8 @@ class Scheduler:
         requests, rows = self.requests, plan.requests
         if not self._only_decodes or any(request.level is SamplerVariant.FULL for request in rows):
             return []
-        if requests.waiting and self.buffer.num_free_slots:
+        # A piece of a picture is encoded between two steps each, so that they stay apart.
+        if requests.waiting and (self.buffer.num_free_slots or requests.pictures is not None):
             return []
         num_ahead = self._grow_ahead(rows, min(most, *(request.max_length - request.num_tokens for request in rows)))
         plans, work = list[StepPlan](), plan.work
@@ -204,13 +204,11 @@ class Scheduler:
             request.num_in_flight_steps += num_ahead
             request.num_in_flight_tokens += num_ahead
         self._num_in_flight_steps += num_ahead
-        self.counters.num_steps += num_ahead
         return plans
 
     def withdraw(self, plan: StepPlan) -> None:
         """Takes back the last plan of `plan_ahead`, which the device does not compute."""
         self._num_in_flight_steps -= 1
-        self.counters.num_steps -= 1
         for request in plan.requests:
             request.num_computed_tokens -= 1
             request.num_in_flight_steps -= 1
@@ -231,6 +229,7 @@ class Scheduler:
     def commit(self, plan: StepPlan, result: StepResult) -> list[StepEvent]:
         """Commits a finished step, in the order of the plans; returns the events of its requests."""
         self._num_in_flight_steps -= 1
+        self.counters.num_steps += 1  # here, because others may be withdrawn, and a count must never fall
         return self._output_processor.commit(plan, result)
 
     def _plan(self) -> StepPlan:
