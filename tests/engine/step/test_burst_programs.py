@@ -170,7 +170,7 @@ def test_a_program_that_fails_in_a_burst_ends_the_wait_for_its_steps(
     end(engine, request)
 
 
-def test_the_results_of_steps_are_there_before_the_program_ends(engine: Engine) -> None:
+def test_the_results_of_steps_come_one_by_one(engine: Engine) -> None:
     runner, prompt = engine.runner, prompts(1)[0]
     request = Request("a", list(prompt), params(0), 7, len(prompt) + MAX_TOKENS)
     steps = runner.dispatch_burst(decode_plans(engine, request, MAX_BURST_STEPS))

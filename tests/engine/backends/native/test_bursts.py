@@ -12,13 +12,13 @@ import pytest
 from jax import lax
 
 from engine.backends.native.bursts import NativeBurst, NativeBursts
-from engine.step.forward import _kept_asynchronous
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("native")
 
 NUM_ROWS = 3
-FOR_EVER = 1_000_000  # steps, which no test waits for
+FOR_EVER = 1_000_000  # steps of about a millisecond, for which no test waits
+ARITHMETIC = 100_000  # sines, which make a step so long
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,8 @@ def program():
     def steps(name):
         def step(carry):
             index, _ = carry
-            tokens = _kept_asynchronous(index + jnp.arange(NUM_ROWS, dtype=jnp.int32))
+            lengthy = jnp.sum(jnp.sin(jnp.arange(ARITHMETIC, dtype=jnp.float32) + index)) > ARITHMETIC  # never
+            tokens = index + lengthy + jnp.arange(NUM_ROWS, dtype=jnp.int32)
             return index + 1, NativeBursts().tell(tokens, jnp.asarray(name))
 
         return lax.while_loop(lambda carry: carry[1], step, (jnp.int32(0), jnp.bool_(True)))[0]
