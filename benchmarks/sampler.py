@@ -87,7 +87,7 @@ def kinds(vocab_size: int) -> dict[str, dict[str, Any]]:
             "logit_bias": tuple((token_id, 0.5) for token_id in range(min(300, vocab_size))),
             "allowed_token_ids": tuple(range(vocab_size // 8, vocab_size)),
             "bad_words": tuple((token_id, token_id + 1) for token_id in range(vocab_size // 2, vocab_size // 2 + 20)),
-            "logprobs": 20, "logprob_token_ids": tuple(range(100, 110)),
+            "logprobs": 20, "drawn_logprobs": True, "logprob_token_ids": tuple(range(100, 110)),
         },
     }  # fmt: skip
 

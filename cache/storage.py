@@ -48,6 +48,15 @@ class KVPages(NamedTuple):
         return self.data.shape[3]
 
     @property
+    def is_transformed(self) -> bool:
+        """Whether keys and values are here as their Hadamard transforms, and so are queries and what comes of them.
+
+        A scale follows the largest feature of a vector. One that is far larger than the others would take bits away
+        from them; transformed, all features are of a like size (Ashkboos et al., "QuaRot", 2024).
+        """
+        return self.scales is not None
+
+    @property
     def num_parts(self) -> int:
         """2 where keys and values are vectors of their own, 1 where a vector is both."""
         return self.data.shape[2]

@@ -220,6 +220,7 @@ class EngineClient:
     ) -> np.ndarray:  # fmt: skip
         """The embedding of a prompt, float32[hidden], in the model's own length; raises as `submit`.
 
+        With Pooling.NONE each token has its own, float32[num_tokens, hidden].
         Of a model with a head they are its scores, float32[num_labels]. It is a request like any other. In a decoder,
         two tokens of the context are left for the token that follows the prompt and for the one that is sampled.
         """

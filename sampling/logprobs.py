@@ -1,11 +1,14 @@
 """Log probabilities of tokens, from the model's logits as they are: before any bias, penalty or temperature.
 
+A row with `drawn_logprobs` has those of the distribution that its token was drawn from, behind all of these.
+
 They leave the device in the same integer array as the tokens, as the bits of floats:
 
     column 0         the token
            1         its log probability
            2         its rank, from 1
-           3         the probability of the tokens that a grammar's mask took away; 0 without a grammar
+           3         the probability of the tokens that a grammar's mask took away; 0 without a grammar, and of what
+                     is drawn from
            4 …       ids of the best tokens, best first; of equals the smaller id first
           24 …       their log probabilities
           44 …       log probabilities of `logprob_token_ids`, in their order

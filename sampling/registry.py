@@ -11,7 +11,7 @@ from sampling.filters.top_n_sigma import top_n_sigma_mask
 from sampling.filters.top_p import top_p_mask
 from sampling.filters.typical_p import typical_p_mask
 from sampling.filters.xtc import xtc_mask
-from sampling.host.features import FEATURES, Stage
+from sampling.host.features import DRAWN_LOGPROBS, FEATURES, Stage
 from sampling.logprobs import LOGPROBS
 from sampling.processors.allowed_tokens import ALLOWED_TOKENS
 from sampling.processors.bad_words import BAD_WORDS
@@ -33,6 +33,7 @@ PROCESSORS: Mapping[str, LogitsProcessor[Any, Any]] = {
     "penalties": PENALTIES,
     "dry": DRY,
     "logprobs": LOGPROBS,
+    DRAWN_LOGPROBS: LogitsProcessor(),  # which logprobs are told; nothing changes and nothing is kept
 }
 
 # Of the candidates and the feature's columns, float32 or int32[num_rows]: which tokens the filter leaves,
@@ -53,3 +54,6 @@ if _missing or _misplaced:
 
 # Features that keep something for each slot.
 STATEFUL = {name: feature for name, feature in PROCESSORS.items() if feature.keeps_state}
+
+if STATEFUL.keys() != {feature.name for feature in FEATURES if feature.keeps_state and feature.name in PROCESSORS}:
+    raise RuntimeError("host and device differ in which sampling features keep a state")

@@ -2,7 +2,7 @@
 
 The order of operations is that of the rows in sampling/host/features.py:
 
-    logprobs            are taken from the unmodified logits
+    logprobs            are taken from the unmodified logits, or with `drawn_logprobs` from what is drawn from
     Stage.LOGITS        logits processors: sets of tokens, biases, bans, the grammar's mask, penalties
     temperature         at 0 the best token; else the logits are divided by it
     Stage.FILTER        filters of the distribution; each works on what the one before it has left
@@ -20,7 +20,7 @@ from jax import lax
 
 from sampling.draw import draw, uniforms
 from sampling.filters.candidates import Candidates
-from sampling.host.features import FEATURES, GRAMMAR, SamplingFeature, Stage
+from sampling.host.features import DRAWN_LOGPROBS, FEATURES, GRAMMAR, SamplingFeature, Stage
 from sampling.host.rows import NOT_SAMPLED, NOTHING_LEFT, SLOT, TEMPERATURE, SamplingRows, value_when_off, values_of
 from sampling.logprobs import LOGPROBS, NUM_COLUMNS, TOKEN, portable_logprobs
 from sampling.processors.grammar_mask import masked_share
@@ -127,7 +127,10 @@ def portable_full(
     out = lax.cond(
         jnp.any(uses(rows, "logprobs")),
         lambda: portable_logprobs(
-            logits, tokens, LOGPROBS.listed(states["logprobs"], rows), _masked(logits, rows, mask)
+            _told(logits, processed, tokens, rows),
+            tokens,
+            LOGPROBS.listed(states["logprobs"], rows),
+            _masked(logits, rows, mask),
         ),
         lambda: jnp.pad(tokens[:, None], ((0, 0), (0, NUM_COLUMNS - 1))),
     )
@@ -154,9 +157,25 @@ def _apply(name: str, logits: jax.Array, step: StepInput) -> jax.Array:
     return changed
 
 
+def _told(logits: jax.Array, processed: jax.Array, tokens: jax.Array, rows: SamplingRows) -> jax.Array:
+    """The logits of which each row's logprobs are told."""
+    # A row without a token tells of its logits, in which a NaN shows.
+    is_drawn = uses(rows, DRAWN_LOGPROBS) & (tokens < logits.shape[-1])
+
+    def drawn() -> jax.Array:
+        left = _candidates(processed, rows, uniforms(rows)[:, 1])
+        is_greedy = jnp.asarray(rows.floats)[:, TEMPERATURE, None] == 0.0
+        is_token = jnp.arange(logits.shape[-1]) == tokens[:, None]
+        certain = jnp.where(is_token, 0.0, -jnp.inf)
+        return jnp.where(is_greedy, certain, jnp.where(left.weights > 0.0, left.scaled, -jnp.inf))
+
+    told: jax.Array = lax.cond(jnp.any(is_drawn), lambda: jnp.where(is_drawn[:, None], drawn(), logits), lambda: logits)
+    return told
+
+
 def _masked(logits: jax.Array, rows: SamplingRows, mask: jax.Array) -> jax.Array:
     """The probability that the grammars of rows that use logprobs have masked, float32[num_rows]."""
-    is_used = uses(rows, GRAMMAR) & uses(rows, "logprobs")
+    is_used = uses(rows, GRAMMAR) & uses(rows, "logprobs") & ~uses(rows, DRAWN_LOGPROBS)
     share: jax.Array = lax.cond(
         jnp.any(is_used), lambda: masked_share(logits, mask, is_used), lambda: jnp.zeros(logits.shape[0], logits.dtype)
     )
@@ -165,18 +184,23 @@ def _masked(logits: jax.Array, rows: SamplingRows, mask: jax.Array) -> jax.Array
 
 def _draw(logits: jax.Array, rows: SamplingRows) -> jax.Array:
     """int32[num_rows]; rows at temperature 0 get any token."""
+    uniform = uniforms(rows)
+    return draw(_candidates(logits, rows, uniform[:, 1]).weights, uniform[:, 0])
+
+
+def _candidates(logits: jax.Array, rows: SamplingRows, uniform: jax.Array) -> Candidates:
+    """What the filters leave of each row; `uniform` is that of XTC, float32[num_rows]."""
     temperature = jnp.asarray(rows.floats)[:, TEMPERATURE, None]
     best = jnp.max(logits, axis=-1, keepdims=True)
     # The best logit is subtracted before the division. A tiny temperature then gives the other tokens probability 0,
     # where without the subtraction all of them would overflow.
     centred = jnp.where(logits == best, 0.0, logits - best)
     scaled = centred / jnp.where(temperature == 0.0, 1.0, temperature)
-    uniform = uniforms(rows)
-    left = Candidates(centred, scaled, jnp.ones(logits.shape, bool), uniform[:, 1])
+    left = Candidates(centred, scaled, jnp.ones(logits.shape, bool), uniform)
     for feature in FEATURES:
         if feature.stage is Stage.FILTER:
             left = _filter(feature, left, rows)
-    return draw(left.weights, uniform[:, 0])
+    return left
 
 
 def _filter(feature: SamplingFeature, left: Candidates, rows: SamplingRows) -> Candidates:

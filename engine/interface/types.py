@@ -29,10 +29,14 @@ class Pooling(StrEnum):
     CLS = "cls"  # that of the first token
     LAST = "last"  # that of the last token
     MEAN = "mean"  # the mean of all
+    NONE = "none"  # each token has its own, before projections of encoders
 
 
 class TokenLogprobs(NamedTuple):
-    """Logprobs at the position of one token: natural logarithms, from the unmodified logits of the model."""
+    """Logprobs at the position of one token: natural logarithms, from the unmodified logits of the model.
+
+    With `drawn_logprobs` those of output tokens are from the distribution that they were drawn from.
+    """
 
     logprob: float  # of the token that was sampled, or that the prompt has
     rank: int  # of that token in the whole vocabulary, from 1
@@ -73,7 +77,8 @@ class TokenEvent(NamedTuple):
     # One for each prompt token, with None for the first. Only in the first event with tokens, if requested.
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     is_dead_end: bool = False  # the error follows from the request's own parameters
-    pooled: np.ndarray | None = None  # float32[hidden], of a request with a `Pooling`, in the first event with tokens
+    # Of a request with a `Pooling`, in the first event with tokens: float32[hidden], or [num_tokens, hidden] of NONE.
+    pooled: np.ndarray | None = None
     progress: PromptProgress | None = None  # of a request that asks for it; only in events without tokens
 
 

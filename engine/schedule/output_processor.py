@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from engine.interface.types import FinishReason
+import numpy as np
+
+from engine.interface.types import FinishReason, Pooling
 from engine.schedule.live_requests import LiveRequests
 from engine.schedule.request import Request, RequestStatus
 from engine.schedule.request_event import NewTokens, RequestEvent, StepEvent
@@ -80,8 +82,10 @@ class OutputProcessor:
             if request.prompt_logprobs is not None and request in result.prompt_logprobs:
                 request.prompt_logprobs.append(result.prompt_logprobs[request])
             if request.pooling is not None and request in result.pooled:
-                piece = result.pooled[request]
-                request.pooled = piece if request.pooled is None else request.pooled + piece
+                piece, before = result.pooled[request], request.pooled
+                if before is not None:
+                    piece = np.concatenate([before, piece]) if request.pooling is Pooling.NONE else before + piece
+                request.pooled = piece
             if samples:
                 event = self._append(request, sampled)
                 if logprobs is not None and request.params.logprobs is not None:

@@ -88,7 +88,7 @@ class Request:
     # Logprobs of the prompt, int32[num_tokens, NUM_COLUMNS] for each computed piece. None if they were not requested
     # for or have been sent.
     prompt_logprobs: list[np.ndarray] | None = None
-    pooled: np.ndarray | None = None  # float32[hidden], the sum of what is computed so far
+    pooled: np.ndarray | None = None  # float32[hidden], the sum of what is computed so far, or the vectors one by one
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.token_ids)

@@ -74,4 +74,5 @@ class StepResult(NamedTuple):
     # For requests with prompt logprobs: int32[num_tokens, NUM_COLUMNS], one line for each prompt token that
     # follows a token computed in this step.
     prompt_logprobs: Mapping[Request, np.ndarray] = MappingProxyType({})
-    pooled: Mapping[Request, np.ndarray] = MappingProxyType({})  # of those with a pooling: float32[hidden], this step's
+    # Of those with a pooling, this step's: float32[hidden], or of Pooling.NONE [num_tokens, hidden].
+    pooled: Mapping[Request, np.ndarray] = MappingProxyType({})

@@ -12,6 +12,7 @@ from engine.adapters.adapter_weights import AdapterWeights
 from engine.backends.base.backend import Backends
 from engine.backends.base.bursts import Burst
 from engine.interface.config import TILE_SIZE
+from engine.interface.types import Pooling
 from engine.models.parts.model import Model
 from engine.parallel.placement import Placement
 from engine.schedule.request import Request
@@ -116,7 +117,7 @@ class DeviceRunner:
             shares = np.zeros((inputs.shape.num_tiles, TILE_SIZE), np.float32)
             for tile_of_text in inputs.pooled:
                 shares[tile_of_text.tile] = tile_of_text.shares
-            pending.out, arrays.kv = compiled["encode", inputs.shape](
+            pending.out, arrays.kv, pending.states = compiled["encode", inputs.shape](
                 arrays.params, arrays.kv, inputs.batch._replace(sampled=_NOTHING_SAMPLED), shares
             )
             self._start_copy(pending.out)
@@ -186,12 +187,24 @@ class DeviceRunner:
             before = prompt_logprobs.get(tile.request)
             prompt_logprobs[tile.request] = piece if before is None else np.concatenate([before, piece])
         pooled: dict[Request, np.ndarray] = {}
+        unpooled: dict[Request, list[np.ndarray]] = {}
         if self.model.is_encoder:
             for tile_of_text in inputs.pooled:
-                pooled[tile_of_text.request] = out[tile_of_text.tile]  # the last tile of a text has all of it
+                request = tile_of_text.request
+                if request.pooling is Pooling.NONE:
+                    states = np.asarray(pending.states)[tile_of_text.hidden[tile_of_text.hidden >= 0]]
+                    unpooled.setdefault(request, []).append(states)
+                else:
+                    pooled[request] = out[tile_of_text.tile]  # the last tile of a text has all of it
+            pooled |= {request: np.concatenate(pieces) for request, pieces in unpooled.items()}
             return StepResult([0] * inputs.num_sampled, None, prompt_logprobs, pooled)
         for pooled_tile, added in zip(inputs.pooled, pending.pooled, strict=True):
-            pooled[pooled_tile.request] = pooled.get(pooled_tile.request, np.float32(0)) + np.asarray(added)
+            request = pooled_tile.request
+            if request.pooling is Pooling.NONE:
+                unpooled.setdefault(request, []).append(np.asarray(added))
+            else:
+                pooled[request] = pooled.get(request, np.float32(0)) + np.asarray(added)
+        pooled |= {request: np.stack(vectors) for request, vectors in unpooled.items()}
         if inputs.level is SamplerVariant.FULL:
             out = out[: inputs.num_sampled]
             return StepResult(out[:, TOKEN].tolist(), out, prompt_logprobs, pooled)

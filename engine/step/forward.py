@@ -54,21 +54,23 @@ def forward_prompt(
 def encode(
     params: Params, kv: KVPages, batch: StepBatch, shares: np.ndarray, *,
     model: Model, backends: Backends, max_num_tiles: int,
-) -> tuple[jax.Array, KVPages]:  # fmt: skip
+) -> tuple[jax.Array, KVPages, jax.Array]:  # fmt: skip
     """What the tiles of a text make up to each of them, float32[num_tiles, size], and `kv`, which is donated.
+
+    Also the states of all their tokens, float32[num_tiles * TILE_SIZE, hidden].
 
     The step has tiles alone, of whole texts; the last pooled tile of a text has its embedding, or its scores. `shares`
     are float32[num_tiles, TILE_SIZE], of each token.
     """
     tokens = jnp.asarray(batch.tile_tokens).reshape(-1)
     hidden, kv = _hidden_of(params, kv, tokens, batch, model, backends, groups=None)
-    states = model.states(params, hidden, jnp.arange(hidden.shape[0]), backends).reshape(*shares.shape, -1)
+    states = model.states(params, hidden, jnp.arange(hidden.shape[0]), backends).astype(jnp.float32)
     # Padding may be anything: 0 times a NaN is a NaN.
-    weighted = jnp.where(shares[..., None] > 0, states.astype(jnp.float32) * shares[..., None], 0)
+    weighted = jnp.where(shares[..., None] > 0, states.reshape(*shares.shape, -1) * shares[..., None], 0)
     vectors = _sums_by_text(jnp.sum(weighted, axis=1), jnp.asarray(batch.rows)[:, START] == 0)
     # A head's products have one shape in every step, so that XLA makes their sums in one order.
     padded = jnp.pad(vectors, ((0, max_num_tiles - len(vectors)), (0, 0)))
-    return model.pooled(params, padded)[: len(vectors)], kv
+    return model.pooled(params, padded)[: len(vectors)], kv, states
 
 
 def _sums_by_text(vectors: jax.Array, are_first: jax.Array) -> jax.Array:

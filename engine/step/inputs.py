@@ -344,6 +344,8 @@ def _pooled_tiles(plan: StepPlan, row: int, first_tile: int) -> list[PooledTile]
     """The tiles of one row that contribute to the embedding of its prompt."""
     request, start = plan.requests[row], plan.starts[row]
     num_pooled = request.num_pooled_tokens
+    if request.pooling is Pooling.NONE:
+        return _unpooled_tiles(plan, row, first_tile)
     pooled = {Pooling.CLS: 0, Pooling.LAST: num_pooled - 1}.get(request.pooling) if request.pooling else None
     end = min(start + plan.num_tokens[row], num_pooled)
     tiles = []
@@ -354,6 +356,22 @@ def _pooled_tiles(plan: StepPlan, row: int, first_tile: int) -> list[PooledTile]
             hidden = np.where(is_pooled, np.arange(index * TILE_SIZE, (index + 1) * TILE_SIZE), -1)
             share = 1 / num_pooled if pooled is None else 1.0
             tiles.append(PooledTile(request, hidden.astype(np.int32), (is_pooled * share).astype(np.float32)))
+    return tiles
+
+
+def _unpooled_tiles(plan: StepPlan, row: int, first_tile: int) -> list[PooledTile]:
+    """The same where each token has its own embedding: one for each token, or of an encoder, for each of its tiles."""
+    request, start = plan.requests[row], plan.starts[row]
+    num_tokens = min(start + plan.num_tokens[row], request.num_pooled_tokens) - start
+    places = first_tile * TILE_SIZE + np.arange(num_tokens, dtype=np.int32)
+    num_each = TILE_SIZE if request.is_whole else 1
+    tiles = []
+    for first in range(0, num_tokens, num_each):
+        own = places[first : first + num_each]
+        hidden, shares = np.full(TILE_SIZE, -1, np.int32), np.zeros(TILE_SIZE, np.float32)
+        hidden[: len(own)] = own
+        shares[0] = not request.is_whole  # an encoder's states are taken as they are
+        tiles.append(PooledTile(request, hidden, shares))
     return tiles
 
 

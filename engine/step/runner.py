@@ -31,6 +31,7 @@ class PendingStep:
     out: jax.Array | None = None
     scores: list[jax.Array] = field(default_factory=list)  # int32[TILE_SIZE, NUM_COLUMNS] for each scored tile
     pooled: list[jax.Array] = field(default_factory=list)  # float32[hidden] for each pooled tile
+    states: jax.Array | None = None  # float32[num_tokens, hidden], of the tokens of an encoder's tiles
     # Of a step of a burst, whose `out` is the number of the burst's steps: it tells of its tokens itself.
     burst: Burst | None = None
     index: int = 0  # of the step in the burst

@@ -43,6 +43,7 @@ class SamplingFeature(NamedTuple):
     # Whether a request uses the feature, by its parameters. A filter needs no predicate: it is on where
     # its first column differs from the default.
     is_used: Callable[[SamplingParams], bool] = lambda params: False
+    keeps_state: bool = True  # for each request that uses it; no filter does
 
 
 def _up_to_int32(value: int) -> int:
@@ -54,6 +55,7 @@ def _stays_positive(value: float) -> float:
     return max(value, SMALLEST_POSITIVE) if value > 0.0 else 0.0
 
 
+DRAWN_LOGPROBS = "drawn_logprobs"
 GRAMMAR = "grammar"  # used where a request has a grammar, whatever its parameters; the mask comes with the step
 
 FEATURES = (
@@ -62,7 +64,7 @@ FEATURES = (
     SamplingFeature("logit_bias", Stage.LOGITS, is_used=lambda p: bool(p.logit_bias)),
     SamplingFeature("min_tokens", Stage.LOGITS, (Column("min_tokens", _up_to_int32),), lambda p: p.min_tokens > 0),
     SamplingFeature("bad_words", Stage.LOGITS, is_used=lambda p: bool(p.bad_words)),
-    SamplingFeature(GRAMMAR, Stage.LOGITS),
+    SamplingFeature(GRAMMAR, Stage.LOGITS, keeps_state=False),
     SamplingFeature(
         "penalties",
         Stage.LOGITS,
@@ -87,4 +89,7 @@ FEATURES = (
     SamplingFeature("top_p", Stage.FILTER, (Column("top_p", _stays_positive),)),
     SamplingFeature("xtc", Stage.FILTER, (Column("xtc_probability"), Column("xtc_threshold"))),
     SamplingFeature("logprobs", Stage.REPORT, is_used=lambda p: p.logprobs is not None),
+    SamplingFeature(
+        DRAWN_LOGPROBS, Stage.REPORT, is_used=lambda p: p.drawn_logprobs and p.logprobs is not None, keeps_state=False
+    ),
 )

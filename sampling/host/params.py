@@ -104,6 +104,9 @@ class SamplingParams:
     logprobs: Annotated[int, Between(0, MAX_LOGPROBS)] | None = None
     prompt_logprobs: Annotated[int, Between(0, MAX_LOGPROBS)] | None = None  # likewise, of the prompt's tokens
     logprob_token_ids: tuple[int, ...] = ()  # tokens whose logprobs are wanted wherever a token is sampled
+    # Whether the logprobs of output tokens are those of the distribution that they were drawn from, after all that
+    # changes it; else those of the unmodified logits.
+    drawn_logprobs: bool = False
 
     def __post_init__(self) -> None:
         # Most requests change few parameters, so those that have their defaults are passed over.

@@ -115,13 +115,14 @@ BITS = {feature.name: 1 << index for index, feature in enumerate(_BEYOND_FILTERS
 
 
 def used_features(params: SamplingParams) -> list[str]:
-    """Names of the features, filters and grammar aside, that a request uses; each of them keeps a state for it."""
-    return [feature.name for feature in _BEYOND_FILTERS if feature.is_used(params)]
+    """Names of the features that a request uses and that keep a state for it."""
+    return [feature.name for feature in _BEYOND_FILTERS if feature.keeps_state and feature.is_used(params)]
 
 
 def uses_bits(params: SamplingParams, *, has_grammar: bool = False) -> int:
     """The features of a request as bits of the USES column."""
-    return sum(BITS[name] for name in used_features(params)) | (BITS[GRAMMAR] if has_grammar else 0)
+    used = sum(BITS[feature.name] for feature in _BEYOND_FILTERS if feature.is_used(params))
+    return used | (BITS[GRAMMAR] if has_grammar else 0)
 
 
 def level_of(params: SamplingParams, *, has_grammar: bool = False) -> SamplerVariant:

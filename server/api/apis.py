@@ -7,7 +7,7 @@ from server.startup.settings import Api
 _LLAMA_CPP_PATHS = frozenset(
     {
         "/completion", "/completions", "/infill", "/embedding", "/embeddings", "/apply-template", "/props", "/slots",
-        "/lora-adapters", "/models", "/models/load",
+        "/lora-adapters", "/models", "/models/load", "/chat/completions",
     }
 )  # fmt: skip
 _OPENAI_PATHS = (

@@ -11,18 +11,20 @@ from aiohttp import web
 
 from engine.interface.types import EngineState
 from sampling.host.params import SamplingParams
+from server.api.llama_cpp.chat import LlamaChatCall
 from server.api.llama_cpp.completion import error_object
 from server.api.llama_cpp.generation_settings import settings_object
 from server.api.llama_cpp.queries import EmbeddingRequest, LoadRequest
-from server.api.openai.chat import ChatCall
+from server.api.openai.prompt_forms import MEDIA_MARKER
 from server.api.openai.token_requests import EmbeddingsRequest
 from server.api.route import ErrorShape
 from server.http import models
 from server.http.entry.guard import TENANT
 from server.http.entry.served import SERVED, decode_pictures, in_memory, read_request
-from server.http.pooling.embedding import embed
+from server.http.pooling.embedding import embed, embed_tokens
 from server.http.transport.json_body import json_response, send_whole
-from server.protocol.errors import unavailable
+from server.protocol.errors import ApiError, unavailable
+from server.serving.pooled_texts import pools_nothing
 from server.serving.served_model import ServedModel
 from server.startup.version import system_fingerprint
 
@@ -46,15 +48,22 @@ def add_routes(app: web.Application) -> None:
 
 
 async def _embed(request: web.Request) -> web.StreamResponse:
-    """POST /embedding and /embeddings: a list with an entry for each text, which has one embedding."""
+    """POST /embedding and /embeddings: a list with an entry for each text, which has one embedding.
+
+    Of a model that pools nothing it has those of its tokens.
+    """
     with ExitStack() as preparing:
         asked = await read_request(request, EmbeddingRequest.parse, preparing)
         served = request.app[SERVED]
         model = served.find(asked.model)
         query = EmbeddingsRequest.model_construct(model=asked.model, input=asked.prompts)
         async with in_memory(served, model):
-            found = await embed(query, model, served, request[TENANT])
-    body = [{"index": entry["index"], "embedding": [entry["embedding"]]} for entry in found["data"]]
+            if pools_nothing(model):
+                vectors = await embed_tokens(query, model, served, request[TENANT])
+            else:
+                found = await embed(query, model, served, request[TENANT])
+                vectors = [[entry["embedding"]] for entry in found["data"]]
+    body = [{"index": index, "embedding": embedding} for index, embedding in enumerate(vectors)]
     return await send_whole(request, await served.workers.run(json_response, body), served.settings, is_owed=True)
 
 
@@ -62,7 +71,7 @@ async def _apply_template(request: web.Request) -> web.StreamResponse:
     """POST /apply-template: the text that the chat template makes of a conversation."""
     served = request.app[SERVED]
     with ExitStack() as preparing:
-        call = await read_request(request, ChatCall.parse, preparing)
+        call = await read_request(request, LlamaChatCall.parse, preparing)
         model = served.find(call.request.model)
         async with in_memory(served, model):
             decoded = await decode_pictures(call.conversation.pictures, model, served)
@@ -85,6 +94,7 @@ async def _show_properties(request: web.Request) -> web.Response:
         "model_alias": model.model_name,
         "model_path": Path(str(model.settings.model)).name,  # where it lies is no client's affair
         "modalities": {"vision": model.sees, "audio": False},
+        "media_marker": MEDIA_MARKER,
         "chat_template": "",
         "bos_token": "",
         "eos_token": "",
@@ -106,6 +116,10 @@ async def _list_slots(request: web.Request) -> web.Response:
     """
     served = request.app[SERVED]
     served.check_accepting()
+    if served.settings.no_slots:
+        raise ApiError(
+            "this server was started with --no-slots", status=501, error_type="not_supported_error", code="no_slots"
+        )
     model = served.find(request.query.get("model"))
     num_running = model.engine.stats().num_running if model.is_open else 0
     num_slots = model.settings.engine.max_num_seqs

@@ -1,6 +1,7 @@
 """The list of all routes that generate text."""
 
 from server.api.anthropic.messages import MESSAGES
+from server.api.llama_cpp.chat import CHAT as LLAMA_CHAT
 from server.api.llama_cpp.completion import ALSO_COMPLETION, COMPLETION, INFILL
 from server.api.ollama.generating import CHAT, GENERATE
 from server.api.openai.chat import CHAT_COMPLETIONS
@@ -17,5 +18,6 @@ ROUTES: tuple[Route, ...] = (
     COMPLETION,
     ALSO_COMPLETION,
     INFILL,
+    LLAMA_CHAT,
     STREAM,
 )

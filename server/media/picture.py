@@ -141,6 +141,16 @@ def refuse_too_many(pictures: Sequence[Picture]) -> None:
         )
 
 
+def image_not_supported(picture: Picture) -> ApiError:
+    """The error for a picture where the model reads text alone."""
+    return ApiError(
+        f"{picture.path} is a {picture.noun}, and this model reads text alone; --ignore-media of the server leaves "
+        f"{picture.noun}s out",
+        param=picture.path,
+        code="image_not_supported",
+    )
+
+
 def _pictures(content: Sequence[Mapping[str, Any]]) -> Iterator[Picture]:
     for part in content:
         if part["type"] == "image":
@@ -150,10 +160,5 @@ def _pictures(content: Sequence[Mapping[str, Any]]) -> Iterator[Picture]:
 def _noted(content: list[dict[str, Any]], *, ignores: bool) -> str:
     for picture in _pictures(content):
         if not ignores:
-            raise ApiError(
-                f"{picture.path} is a {picture.noun}, and this model reads text alone; --ignore-media of the server "
-                f"leaves {picture.noun}s out",
-                param=picture.path,
-                code="image_not_supported",
-            )
+            raise image_not_supported(picture)
     return "\n".join(part["text"] if part["type"] == "text" else NOTE for part in content)

@@ -38,7 +38,7 @@ from server.offline.text_stream import TextStream
 from server.startup.model_loader import LoadedModel, load_with
 from server.startup.progress import ProgressReporter, shown
 from server.startup.settings import DEFAULT_MODEL
-from server.text.sentence_encoder import usual_pooling
+from server.text.sentence_encoder import POOLINGS, usual_pooling
 
 ShowProgress: TypeAlias = bool | Callable[[BatchProgress], None]
 
@@ -193,8 +193,8 @@ class LLM(LLMLifecycle):
         engine = self._engine
         if pooling is None:
             pooling = usual_pooling(engine.text_model.sentences, is_encoder=self.model_info.is_encoder)
-        if pooling not in list(Pooling):
-            raise InvalidParameter("pooling", f"pooling is {pooling!r}; it must be {' or '.join(Pooling)}")
+        if pooling not in POOLINGS:
+            raise InvalidParameter("pooling", f"pooling is {pooling!r}; it must be {' or '.join(POOLINGS)}")
         is_one = is_one_prompt(prompts)
         texts = [prompts] if is_one else list(prompts)
         with as_invalid_parameter("prompt"):

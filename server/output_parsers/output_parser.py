@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from server.output_parsers.calls_in_reasoning import CallsInReasoning
 from server.output_parsers.families.json_formats import ARRAY, HERMES
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 from server.output_parsers.json_calls import JsonCallFinder
@@ -38,6 +39,14 @@ class OutputFormat(NamedTuple):
     def is_plain(self) -> bool:
         """Whether all text is content."""
         return self.reasoning is None and self.calls is None
+
+    @property
+    def finds_calls_in_reasoning(self) -> bool:
+        """Whether an output that ends within its reasoning may end with calls: where only a call has their marker."""
+        calls = self.calls
+        if calls is None or calls.is_ambiguous or calls.only_first or calls.frames_text:
+            return False
+        return self.reasoning is not None and bool(self.schemas) and not self.hides_calls
 
     def of_request(
         self,
@@ -111,6 +120,9 @@ class OutputParser:
         self._strays = StrayMarkers(() if parts.calls is None else parts.calls.strays)
         takes_json = parts.calls is not None and parts.takes_json and bool(parts.schemas)
         self._json_calls = JsonCallFinder(parts.schemas) if takes_json else None
+        self._early_calls = None  # those in the reasoning
+        if self._reasoning is not None and parts.finds_calls_in_reasoning and parts.calls is not None:
+            self._early_calls = CallsInReasoning(parts.calls, parts.schemas)
         self._hides_calls, self._only_one = parts.hides_calls, parts.only_one
         self._num_seen_calls = 0  # where only one is let through
         self._reasoning_ids: list[int] = []  # until it is known where the reasoning ends
@@ -142,7 +154,15 @@ class OutputParser:
             events += self._behind_reasoning(text)
         else:
             for event in (*self._reasoning.feed(text), *(self._reasoning.flush() if is_last else ())):
-                events += self._behind_reasoning(event.text) if isinstance(event, ContentDelta) else (event,)
+                if isinstance(event, ContentDelta):
+                    events += () if self._early_calls is None else self._early_calls.release()
+                    events += self._behind_reasoning(event.text)
+                else:
+                    events += (event,) if self._early_calls is None else self._early_calls.feed(event.text)
+            if self._early_calls is not None and not self._reasoning.is_inside:
+                events += self._early_calls.release()
+            elif self._early_calls is not None and is_last:
+                events += self._early_calls.flush()
             self._count(token_ids, self._reasoning)
         if is_last and self._calls is not None:
             events += self._calls_in(self._calls.flush(drops_markup=True))

@@ -224,6 +224,8 @@ class GenerationFields(RequestBody, SamplingFields, StreamFields):
     structured_outputs: StructuredOutputs | None = None
     json_schema: Annotated[Any, BeforeValidator(_as_json_schema)] = None  # llama.cpp's, as is the grammar
     grammar: str | None = None  # in GBNF or Lark
+    regex: str | None = None  # SGLang's, as is ebnf
+    ebnf: str | None = None  # as the grammar
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
@@ -315,6 +317,10 @@ class GenerationFields(RequestBody, SamplingFields, StreamFields):
             forms.append(GrammarRequest("json_schema", StructuredOutputs.model_validate({"json": self.json_schema})))
         if self.grammar:
             forms.append(GrammarRequest("grammar", StructuredOutputs.model_validate({"grammar": self.grammar})))
+        if self.regex:
+            forms.append(GrammarRequest("regex", StructuredOutputs.model_validate({"regex": self.regex})))
+        if self.ebnf:
+            forms.append(GrammarRequest("ebnf", StructuredOutputs.model_validate({"grammar": self.ebnf})))
         return forms
 
     @property

@@ -91,7 +91,7 @@ def _fields_of_params() -> dict[str, Any]:
 
 
 _WIRE_NAMES = {"dry_breaker_ids": "dry_sequence_breakers"}
-_OF_A_ROUTE = ("max_tokens", "logprobs")  # each route has them in its own way
+_OF_A_ROUTE = ("max_tokens", "logprobs", "drawn_logprobs")  # each route has them in its own way
 
 if TYPE_CHECKING:
 

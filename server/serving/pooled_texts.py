@@ -15,6 +15,7 @@ from server.admission.keyring import Tenant
 from server.admission.workers import Workers
 from server.generation.prompt_sources import MAX_INLINE_CHARS
 from server.generation.prompts import MAX_SHORT_CHARS
+from server.protocol.errors import ApiError
 from server.serving.served_model import ServedModel
 from server.serving.served_models import ServedModels
 from server.text.sentence_encoder import usual_pooling
@@ -41,8 +42,22 @@ def most_tokens(model: ServedModel) -> int:
 
 
 def pooling_of(model: ServedModel) -> Pooling:
-    """How the model pools a text where a request does not say it."""
+    """How the model pools a text where a request does not say it; raises ApiError where it pools none."""
+    if pools_nothing(model):
+        raise ApiError(
+            "this server was started with --pooling none, so that a text has no embedding of its own; /embedding tells "
+            "those of its tokens",
+            param="pooling",
+            code="no_pooling",
+        )
+    if model.settings.pooling is not None:
+        return Pooling(model.settings.pooling)
     return usual_pooling(model.text_model.sentences, is_encoder=model.engine.model_info.is_encoder)
+
+
+def pools_nothing(model: ServedModel) -> bool:
+    """Whether each token of a text has an embedding of its own where a request does not say it."""
+    return model.settings.pooling == Pooling.NONE
 
 
 def check_lengths(texts: Sequence[WholeText], model: ServedModel, param: str) -> None:
@@ -64,6 +79,8 @@ async def pool_texts(
     *, answers: Sequence[int] = (),
 ) -> list[np.ndarray]:  # fmt: skip
     """What the model makes of each text, float32[size], in their order; their lengths are checked.
+
+    With Pooling.NONE it is float32[num_tokens, size].
 
     With `answers` these are the logprobs of tokens that may follow it. Where one is refused, or the client has left,
     the others end too. Raises InvalidParameter for `param`, QueueFull, EngineError, or ApiError where the tenant may

@@ -25,8 +25,9 @@ _LIVE = frozenset(
 # Settings with which a model is loaded: where they change, it is loaded anew beside the old one, or after it.
 _OF_MODEL = frozenset(
     {
-        "models", "task", "chat_template", "default_chat_template_kwargs", "mm_processor_kwargs", "sampling_defaults",
-        "tool_call_parser", "reasoning_parser", "additional_properties", "max_grammar_bytes", "grammar_timeout",
+        "models", "task", "pooling", "chat_template", "default_chat_template_kwargs", "mm_processor_kwargs",
+        "sampling_defaults", "tool_call_parser", "reasoning_parser", "additional_properties", "max_grammar_bytes",
+        "grammar_timeout",
         "ignore_media", "lora", "enable_lora", "max_loras", "max_lora_rank",
     }
 )  # fmt: skip

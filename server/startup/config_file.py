@@ -25,7 +25,7 @@ MAX_KEY_PARTS = 32  # between which a key has dots; tomllib takes time and memor
 # Settings of the server that the table of a model may give for that model alone.
 MODEL_SETTINGS = frozenset(
     {
-        "task", "dtype", "quantize", "max_model_len", "language_model_only", "mmproj", "chat_template",
+        "task", "pooling", "dtype", "quantize", "max_model_len", "language_model_only", "mmproj", "chat_template",
         "sampling_defaults", "seed", "tool_call_parser", "reasoning_parser", "max_num_seqs", "kv_cache_bytes",
         "kv_cache_dtype", "num_pages", "target_gap", "max_num_batched_tokens", "matmul_backend", "attention_backend",
         "sleep_idle_seconds", "no_prefix_caching", "max_num_queued_requests", "max_num_queued_tokens",

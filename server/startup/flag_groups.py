@@ -5,14 +5,16 @@ from collections.abc import Mapping
 # By keys of settings. Each setting is in one group.
 FLAG_GROUPS: Mapping[str, tuple[str, ...]] = {
     "model": (
-        "model", "config", "served_model_name", "task", "models_max", "models_max_bytes", "dtype", "quantize",
+        "model", "config", "served_model_name", "task", "pooling", "models_max", "models_max_bytes", "dtype",
+        "quantize",
         "max_model_len", "language_model_only", "mmproj", "mm_processor_kwargs", "chat_template",
         "default_chat_template_kwargs",
         "sampling_defaults", "seed", "tool_call_parser", "reasoning_parser", "lora", "enable_lora", "max_loras",
         "max_lora_rank",
     ),
     "address": (
-        "host", "port", "uds", "api_prefix", "apis", "metrics_port", "metrics_names", "ssl_certfile", "ssl_keyfile",
+        "host", "port", "uds", "api_prefix", "apis", "no_slots", "metrics_port", "metrics_names", "ssl_certfile",
+        "ssl_keyfile",
     ),
     "access": (
         "api_key", "api_key_file", "admin_key", "allowed_hosts", "allowed_origins", "playground_peers",

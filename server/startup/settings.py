@@ -14,6 +14,7 @@ import orjson
 
 from engine.interface.config import EngineConfig
 from engine.interface.setting import NOT_EMPTY, Limit, Setting, at_least, check, from_to, setting, settings_of
+from engine.interface.types import Pooling
 from server.model_sources.cache_folder import cache_folder
 from server.output_parsers.reasoning_parser import OFF, REASONING_SYNTAXES
 from server.output_parsers.tool_call_syntaxes import NATIVE, TOOL_CALL_SYNTAXES
@@ -146,6 +147,7 @@ class ServerSettings:
     apis: tuple[str, ...] = setting(
         tuple(Api), "APIs whose routes exist, comma-separated; all by default", limit=_APIS, metavar="NAMES"
     )
+    no_slots: bool = setting(False, "take away the route /slots, which tells how many requests run")
     metrics_port: int | None = setting(
         None, "port of their own for metrics and health, which need no key there", limit=from_to(0, 65535)
     )
@@ -200,6 +202,12 @@ class ServerSettings:
         None,
         "what the model is for where its files do not say it: generate, embed, rerank or classify",
         limit=_listed(TASKS),
+    )
+    pooling: str | None = setting(
+        None,
+        "how the tokens of a text become its embedding where a request does not say it: cls, last or mean; none: each "
+        "has its own, by /embedding; the model's own way by default",
+        limit=_listed(tuple(Pooling)),
     )
     served_model_name: str | None = setting(
         None, "name for clients of the only model; its own if not given", limit=NOT_EMPTY, metavar="NAME"

@@ -56,6 +56,9 @@ class SentenceEncoder:
         return next((self.prompts[name] for name in names if name in self.prompts), "")
 
 
+POOLINGS = tuple(pooling for pooling in Pooling if pooling is not Pooling.NONE)  # that make one vector of a text
+
+
 def usual_pooling(sentences: SentenceEncoder | None, *, is_encoder: bool) -> Pooling:
     """How the makers of a model pool a text; of an encoder of which they say nothing, as sentence-transformers does."""
     if sentences is not None:

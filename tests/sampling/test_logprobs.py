@@ -1,5 +1,7 @@
 """Log probabilities of what was sampled, of the best tokens and of listed ones."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ from sampling.host.params import MAX_LOGPROB_TOKEN_IDS, MAX_LOGPROBS, SamplingPa
 from sampling.logprobs import BEST, BEST_IDS, LISTED, MASKED, NUM_COLUMNS, OWN, RANK, TOKEN
 from tests.sampling.agreement import assert_follows
 from tests.sampling.batches import batch_of, random_logits, sample_batch, tokens_of
-from tests.sampling.reference import Request, logprobs
+from tests.sampling.random_requests import random_requests
+from tests.sampling.reference import Request, distribution, logprobs
 from tests.thoroughness import some
 
 TOLERANCE = 1e-4
@@ -107,6 +110,52 @@ def test_what_a_grammar_took_away_is_told_exactly(backend, vocab_size):
         probabilities = np.exp(logprobs(logits[row]))
         taken = 0.0 if request.grammar is None else np.delete(probabilities, sorted(request.grammar)).sum()
         assert floats(out[row, MASKED]) == pytest.approx(taken, rel=1e-4, abs=1e-30)
+
+
+@pytest.mark.parametrize("vocab_size", some([7, 600], 1))
+def test_of_the_distribution_that_tokens_were_drawn_from(backend, vocab_size):
+    """Behind everything that changes logits and cuts the distribution; other rows tell of the logits as they came."""
+    random = np.random.default_rng(9)
+    requests = []
+    for index, request in enumerate(random_requests(9, 60, vocab_size)):
+        params = replace(
+            request.params, logprobs=20, xtc_probability=0.0, drawn_logprobs=index % 3 > 0,
+            logprob_token_ids=tuple(random.integers(0, vocab_size, 3).tolist()),
+        )  # fmt: skip
+        requests.append(replace(request, params=params))
+    logits = random_logits(10, 60, vocab_size)
+    out, _ = sample_batch(backend, batch_of(requests, logits))
+    num_drawn = 0
+    for row, request in enumerate(requests):
+        token, listed = out[row, TOKEN], list(request.params.logprob_token_ids)
+        if token >= vocab_size:
+            continue
+        if not request.params.drawn_logprobs:
+            assert_columns(out[row], logits[row], token, listed)
+            continue
+        num_drawn += 1
+        if request.params.temperature == 0.0:
+            expected = np.eye(vocab_size)[token]
+        else:
+            expected = distribution(logits[row], request).without_xtc
+        best, ids = np.exp(floats(out[row, BEST : BEST + MAX_LOGPROBS])), out[row, BEST_IDS : BEST_IDS + MAX_LOGPROBS]
+        num_best = min(MAX_LOGPROBS, vocab_size)
+        np.testing.assert_allclose(best[:num_best], np.sort(expected)[::-1][:num_best], atol=1e-3)
+        np.testing.assert_allclose(best[:num_best], expected[ids[:num_best]], atol=1e-3)
+        assert np.exp(floats(out[row, OWN])) == pytest.approx(expected[token], abs=1e-3)
+        assert expected[token] > 0
+        np.testing.assert_allclose(np.exp(floats(out[row, LISTED : LISTED + 3])), expected[listed], atol=1e-3)
+        assert floats(out[row, MASKED]) == 0
+    assert num_drawn > 20
+
+
+def test_a_number_that_is_none_shows_in_the_drawn_ones_too(backend):
+    logits = np.zeros((1, 600), np.float32)
+    logits[0, 5] = np.nan
+    request = Request(SamplingParams(logprobs=1, drawn_logprobs=True))
+    out, _ = sample_batch(backend, batch_of([request], logits))
+    assert out[0, TOKEN] == 600
+    assert np.isnan(floats(out[0, OWN]))
 
 
 @pytest.mark.parametrize("vocab_size", [7, 600, 49153])

@@ -14,6 +14,7 @@ from cache.storage import KVPages
 from engine.backends.base.norms import normed, of_layer
 from engine.backends.base.operands import AttentionConstants, Norm
 from engine.backends.base.token_layout import END, TokenLayout, pages_per_block
+from engine.backends.xla.hadamard import hadamard
 
 
 def attend(
@@ -27,6 +28,8 @@ def attend(
     )
     q, k = _normed_heads(q, constants.q_norm, layer), _normed_heads(k, constants.k_norm, layer)
     q, k = _rotate(q, layer, constants), _rotate(k, layer, constants)
+    if kv.is_transformed:
+        q, k, values = hadamard(q).astype(q.dtype), hadamard(k), [hadamard(each) for each in values]
     place, page_table, write_page = _pages_of(layer, layout)
     kv = kv.write(place, write_page, layout.write_offset, k, *values)
     outputs = []
@@ -159,7 +162,10 @@ def _attend(
         most = jnp.maximum(best, sinks)
         kept = jnp.exp(best - most)
         total, acc = total * kept + jnp.exp(sinks - most), acc * kept
-    mixed: jax.Array = (acc / total).astype(q.dtype).reshape(num_rows, num_kv_heads, group, width, head_dim)
+    mixed: jax.Array = acc / total
+    if kv.is_transformed:
+        mixed = hadamard(mixed)
+    mixed = mixed.astype(q.dtype).reshape(num_rows, num_kv_heads, group, width, head_dim)
     return mixed.transpose(0, 3, 1, 2, 4).reshape(num_rows * width, num_heads * head_dim)
 
 

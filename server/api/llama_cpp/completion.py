@@ -11,6 +11,7 @@ import orjson
 from engine.interface.types import FinishReason, PromptProgress
 from server.api.framing import SERVER_SENT_EVENTS, Framing
 from server.api.llama_cpp.completion_request import InfillRequest, LlamaCompletionRequest
+from server.api.llama_cpp.drawn_probabilities import DrawnProbabilities
 from server.api.llama_cpp.generation_settings import settings_object
 from server.api.openai.call import to_request
 from server.api.openai.llama_timings import progress_timings, timings_object
@@ -194,6 +195,8 @@ class LlamaCompletionCall(BodyCall):
         if body.max_tokens is not None and body.max_tokens >= 1:  # at most as many as the context has room for
             length = {"max_tokens": None, "default_max_tokens": body.max_tokens}
         request = to_request(body, prompts, text_biases=body.text_biases, adapters=adapters, **length)
+        if body.post_sampling_probs and body.logprobs is not None:
+            request = replace(request, sampling={**request.sampling, "drawn_logprobs": True})
         super().__init__(request, body.request_id, body.ignored, body.stream is True)
 
     @classmethod
@@ -211,9 +214,8 @@ class LlamaCompletionCall(BodyCall):
         logprobs = None
         if self.fields.logprobs is not None:
             prompts = [prompt.token_ids for prompt in generation.prompts]
-            logprobs = ChatLogprobs(
-                context.tokenizer, prompts, self.fields.num_choices, (), of_answers=True, with_ids=True
-            )
+            kind = DrawnProbabilities if self.fields.post_sampling_probs else ChatLogprobs
+            logprobs = kind(context.tokenizer, prompts, self.fields.num_choices, (), of_answers=True, with_ids=True)
         return LlamaCompletionWriter(self, generation, context, logprobs)
 
     def encode_progress(

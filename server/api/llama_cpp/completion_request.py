@@ -10,6 +10,7 @@ from pydantic import Field, PlainValidator, PrivateAttr
 from server.api.llama_cpp.biases import Biases
 from server.api.openai.completion_request import CompletionRequest
 from server.api.openai.prompt_forms import AnyLlamaPrompts, as_sources
+from server.generation.prompt_sources import PromptSource
 from server.protocol.base_models import LenientModel, bounded
 from server.protocol.errors import UnsupportedField
 
@@ -32,7 +33,7 @@ _WITHOUT_MEANING = frozenset(
         "n_keep",
     }
 )  # fmt: skip
-_IGNORED = ("samplers", "post_sampling_probs", "input_extra")  # with a warning: they would change the answer
+_IGNORED = ("samplers", "input_extra")  # with a warning: they would change the answer
 _ONLY_THESE: Mapping[str, tuple[Any, ...]] = {
     "dynatemp_range": (0, 0.0),
     "mirostat": (0,),
@@ -71,10 +72,14 @@ class AdapterScale(LenientModel):
     scale: Annotated[float, Field(ge=-LARGEST_SCALE, le=LARGEST_SCALE)]
 
 
+def _as_prompts(value: Any) -> list[PromptSource]:
+    return as_sources(value, takes_pictures=True)
+
+
 class LlamaCompletionRequest(CompletionRequest):
     """llama.cpp's completion request. Parameters that it shares with OpenAI's have the same meaning."""
 
-    prompt: Annotated[Any, PlainValidator(as_sources, json_schema_input_type=AnyLlamaPrompts)]
+    prompt: Annotated[Any, PlainValidator(_as_prompts, json_schema_input_type=AnyLlamaPrompts)]
     n_predict: int | None = None  # without limit by default; 0 only computes the prompt
     n_probs: int | None = None
     repeat_penalty: float | None = None
@@ -82,7 +87,7 @@ class LlamaCompletionRequest(CompletionRequest):
     samplers: Any = None  # their order is the server's
     return_tokens: bool | None = None
     response_fields: Annotated[list[str], Field(fail_fast=True), bounded("response_fields", MAX_FIELDS)] | None = None
-    post_sampling_probs: bool | None = None
+    post_sampling_probs: bool | None = None  # of the distribution that tokens were drawn from
     _text_biases: Sequence[tuple[str, float]] = PrivateAttr(default=())
     _is_prompt_only: bool = PrivateAttr(default=False)
 

@@ -24,7 +24,6 @@ _OFF: dict[str, Any] = {
     "mirostat_tau": 5.0,
     "n_discard": 0,
     "n_keep": 0,
-    "post_sampling_probs": False,
     "repeat_last_n": -1,  # the whole text
 }
 _SAMPLERS = ("penalties", "dry", "temperature", "top_n_sigma", "min_p", "top_k", "typ_p", "top_p", "xtc")
@@ -41,6 +40,7 @@ def settings_object(
         "max_tokens": num_predicted,
         "n_predict": num_predicted,
         "n_probs": params.logprobs or 0,
+        "post_sampling_probs": params.drawn_logprobs,
         "samplers": _SAMPLERS,
         "stop": list(stops),
         "stream": is_streamed,

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from server.api.openai.call import OpenAICall
-from server.api.openai.chat_deltas import ChatDelta, ChatDeltaParser
+from server.api.openai.chat_deltas import NO_DELTA, ChatDelta, ChatDeltaParser
 from server.api.openai.chat_request import ChatCompletionRequest, as_template_messages
 from server.api.openai.chunk_writer import ChunkWriter
 from server.api.openai.logprobs import ChatLogprobs
@@ -27,6 +27,8 @@ class ChatWriter(ChunkWriter):
     """Writes a chat completion, whole or as chunks."""
 
     chunk_object = f"{_OBJECT}.chunk"
+
+    ends_alone = False  # whether the chunk that ends a choice has nothing else
 
     _is_first_chunk = True
     _make_parts: Callable[[], ChatDeltaParser] | None = None
@@ -62,6 +64,8 @@ class ChatWriter(ChunkWriter):
         """No chunk where nothing is certain yet. Tokens and the end are told with the last chunk of a delta."""
         is_last = delta.finish_reason is not None
         *before, last = parts.feed(delta.text, delta.token_ids, is_last=is_last)
+        if self.ends_alone and is_last and not last.is_empty:
+            before, last = [*before, last], NO_DELTA
         without_tokens = Delta(delta.index, "", [], None, None if delta.logprobs is None else [])
         chunks = [self._encode_fields(without_tokens, found, encode_reason(None)) for found in before]
         if not last.is_empty or is_last or self._with_token_ids or self._logprobs is not None:

@@ -127,6 +127,11 @@ OPERATIONS = (
     _ollama("DELETE", "delete", "Deletes a fetched model, for administrators alone", NamedModel),
     _llama("POST", "/completion", "Creates a completion, whole or as server-sent events", LlamaCompletionRequest),
     _llama("POST", "/completions", "The same as `/completion`", LlamaCompletionRequest),
+    Operation(
+        "POST", "/chat/completions", Tag.LLAMA_CPP,
+        "As `/v1/chat/completions`, but continues an assistant's message at the end", ChatCompletionRequest,
+        answer=answers.ChatCompletion, event=answers.ChatChunk,
+    ),
     _llama("POST", "/infill", "Creates what stands between two texts", InfillRequest),
     _llama("POST", "/embedding", "Creates the embeddings of texts", EmbeddingRequest),
     _llama("POST", "/embeddings", "The same as `/embedding`", EmbeddingRequest),

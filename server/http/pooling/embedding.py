@@ -21,6 +21,9 @@ from server.serving.served_models import ServedModels
 from server.serving.tasks import refuse_adapter, refuse_embeddings
 from server.text.sentence_encoder import SentenceEncoder
 
+# Of a request for the embeddings of tokens, whose answer has some twenty bytes for each number.
+MAX_TOKENS_EMBEDDED = 4096
+MAX_NUMBERS = 1 << 21
 _SHOWN_PROMPTS = 20  # names that a message lists
 
 
@@ -42,6 +45,25 @@ async def embed(query: EmbeddingsRequest, model: ServedModel, served: ServedMode
         "model": model.model_name,
         "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
     }
+
+
+async def embed_tokens(
+    query: EmbeddingsRequest, model: ServedModel, served: ServedModels, tenant: Tenant
+) -> list[list[list[float]]]:
+    """The embeddings of the tokens of each input, in the model's own length."""
+    refuse_adapter(model, query.model)
+    refuse_embeddings(model)
+    prompts: Sequence[PromptSource] = query.input
+    texts = await encode_inputs(prompts, model, served, cut_at=None)
+    _refuse_many(sum(len(text.token_ids) for text in texts), MAX_TOKENS_EMBEDDED, "tokens")
+    vectors = await pool_texts(texts, Pooling.NONE, model, served, tenant, "input")
+    _refuse_many(sum(each.size for each in vectors), MAX_NUMBERS, "numbers in the embeddings of its tokens")
+    return await served.workers.run(lambda: [each.tolist() for each in vectors])
+
+
+def _refuse_many(number: int, most: int, what: str) -> None:
+    if number > most:
+        raise InvalidParameter("input", f"input has {number} {what}; one request may have {most}")
 
 
 def _check_dimensions(query: EmbeddingsRequest, model: ServedModel, sentences: SentenceEncoder | None) -> None:

@@ -125,6 +125,10 @@ class Connection(web.RequestHandler):
         request_handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
     ) -> tuple[web.StreamResponse, bool]:
         """Handles a request in its turn. Its body may have ended wrongly before."""
+        if self._place.is_released:
+            # The connection was ended to make room, or lost, between the arrival of the head and this turn of the loop.
+            # The client cannot know whether the request was handled, and sends it again.
+            return web.Response(), True
         end_refused_body(self, request)
         content, keys = request.content, self._keys
         tenant = None if keys is None else keys.find(presented_key(request.headers))

@@ -22,6 +22,7 @@ _OF_API = {
 }
 # llama.cpp has routes of its own by these names; without its API they are OpenAI's too.
 _SHARED_WITH_LLAMA_CPP = ("completions", "embeddings", "models")
+_LLAMA_CPP_CHAT = "/chat/completions"
 
 
 class RequestPaths:
@@ -44,6 +45,8 @@ class RequestPaths:
         """The path under which the route is registered; `path` itself where it has no other name."""
         path = self._without_prefix(path)
         first, _, rest = path[1:].partition("/")
+        if self._has_llama_cpp and path == _LLAMA_CPP_CHAT:
+            return path
         if first in self._without_version:
             return _VERSION + path
         # llama.cpp's lists and loads models; OpenAI's shows one.

@@ -4,6 +4,8 @@ from server.output_parsers.families.tagged_calls import qwen_call
 from server.output_parsers.families.tool_call_syntax import ToolCallSyntax
 from server.output_parsers.reading.tool_call_reader import CharCoroutine, ToolCallReader
 
+_FENCE = "```"
+
 
 def hermes(text: ToolCallReader) -> CharCoroutine:
     """`{…}</tool_call>`, or Qwen Coder's `<function=…>…</function></tool_call>`."""
@@ -11,6 +13,11 @@ def hermes(text: ToolCallReader) -> CharCoroutine:
     if char == "<":
         yield from text.literal("function=")
         yield from qwen_call(text)
+    elif char == _FENCE[0]:  # small models put the object in one
+        yield from text.literal(_FENCE, char)
+        yield from text.until("\n")
+        yield from text.call_object((yield from text.skip_space()))
+        yield from text.literal(_FENCE, (yield from text.skip_space()))
     else:
         yield from text.call_object(char)
     return (yield from text.literal("</tool_call>", (yield from text.skip_space())))

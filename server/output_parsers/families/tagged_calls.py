@@ -65,7 +65,11 @@ def tagged_call(text: ToolCallReader, tags: Tags) -> CharCoroutine:
         return (yield from text.literal(tags.call_end, (yield from text.skip_space())))
     text.emit("{")
     comma = ""
-    while (yield from text.one_of((tags.argument, tags.call_end), char)) != tags.call_end:
+    tags_here = (tags.argument, tags.argument_end, tags.call_end)
+    while (tag := (yield from text.one_of(tags_here, char))) != tags.call_end:
+        if tag == tags.argument_end:  # once more: some models write it twice
+            char = yield from text.skip_space()
+            continue
         key, rest = _attributes((yield from text.until(">")), tags.argument)
         text.emit(f"{comma}{json.dumps(key, ensure_ascii=False)}: ")
         comma = ", "

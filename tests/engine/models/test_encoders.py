@@ -109,7 +109,7 @@ async def test_texts_are_pooled_as_transformers_does(folders: Path, backend: Bac
     async with engine_of(folders / name, backend.name, max_num_seqs=4, max_num_batched_tokens=64) as client:
         assert client.model_info.is_encoder
         assert client.model_info.num_labels == (len(texts[0]["scores"]) if has_scores else 0)
-        for pooling in [client.model_info.head_pooling] if has_scores else list(Pooling):
+        for pooling in [client.model_info.head_pooling] if has_scores else list(FIELD):
             got = await embed_all(client, texts, pooling)
             field = "scores" if has_scores else FIELD[pooling]
             for text, vector in zip(texts, got, strict=True):
@@ -119,6 +119,20 @@ async def test_texts_are_pooled_as_transformers_does(folders: Path, backend: Bac
                 assert np.array_equal(alone, vector)
         assert client.stats().compiles_after_ready == 0
         assert client.stats().num_active_pages == 0
+
+
+async def test_each_token_of_a_text_has_its_own_embedding(folders: Path) -> None:
+    """All at once and each alone, beside texts that are pooled."""
+    texts = GOLDENS["bert"]["texts"]
+    async with engine_of(folders / "bert", "native", max_num_seqs=4, max_num_batched_tokens=64) as client:
+        several = await asyncio.gather(*(embed_all(client, texts, pooling) for pooling in (Pooling.NONE, Pooling.MEAN)))
+        for text, own, mean in zip(texts, *several, strict=True):
+            assert own.shape == (len(text["token_ids"]), len(mean))
+            for vector, field in ((own[0], "cls"), (own[-1], "last"), (own.mean(axis=0), "mean")):
+                np.testing.assert_allclose(vector, text[field], rtol=0, atol=2e-5)
+            np.testing.assert_allclose(mean, text["mean"], rtol=0, atol=2e-5)
+            (alone,) = await embed_all(client, [text], Pooling.NONE)
+            assert np.array_equal(alone, own)
 
 
 async def test_what_an_encoder_refuses(folders: Path) -> None:
@@ -264,6 +278,20 @@ async def test_the_head_of_a_decoder(folders: Path) -> None:
             assert np.array_equal(await client.embed(text["token_ids"], Pooling.LAST), vector)
         # Of 2, 3, 17, 64, 65 and 130 tokens whole pages, without that of the last token.
         assert client.stats().prefix_cache_hits == 0 + 0 + 16 + 48 + 64 + 128
+
+
+async def test_each_token_of_a_decoders_text_has_its_own(folders: Path) -> None:
+    """A text of several steps; its head is linear, and reads each of them."""
+    golden = GOLDENS[DECODER]
+    async with engine_of(folders / DECODER, "native", max_num_seqs=2, max_num_batched_tokens=64) as client:
+        for text in golden["texts"]:
+            token_ids = text["token_ids"]
+            own, last, mean = [
+                await client.embed(token_ids, each) for each in (Pooling.NONE, Pooling.LAST, Pooling.MEAN)
+            ]
+            assert own.shape == (len(token_ids), len(last))
+            assert np.array_equal(own[-1], last)
+            np.testing.assert_allclose(own.mean(axis=0), mean, rtol=0, atol=2e-5)
 
 
 def test_what_a_decoder_cannot_have_behind_it(tmp_path: Path) -> None:

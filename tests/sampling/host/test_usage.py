@@ -23,11 +23,13 @@ from sampling.host.rows import BITS, SamplerVariant, level_of, used_features, us
         (dict(repetition_penalty=0.9), ["penalties"]),
         (dict(dry_multiplier=0.1), ["history", "dry"]),
         (dict(logprobs=0), ["logprobs"]),
+        (dict(logprobs=0, drawn_logprobs=True), ["logprobs", "drawn_logprobs"]),
+        (dict(drawn_logprobs=True), []),
     ],
 )
 def test_what_a_request_uses(params, names):
     params = SamplingParams(**params)
-    assert sorted(used_features(params)) == sorted(names)
+    assert sorted(used_features(params)) == sorted(set(names) - {"drawn_logprobs"})  # which keeps nothing
     assert uses_bits(params) == sum(BITS[name] for name in names)
     assert uses_bits(params, has_grammar=True) == uses_bits(params) + BITS["grammar"]
 

@@ -101,6 +101,32 @@ async def test_every_api_brings_pictures(seeing: RunningServer, route: str, body
     assert seen(seeing) == [(6, [255, 0, 0])]
 
 
+async def test_a_raw_prompt_has_pictures_at_its_marks(seeing: RunningServer) -> None:
+    _, props = await seeing.get("/props")
+    mark, data = props["media_marker"], [url.partition(",")[2] for url in (RED, BLUE)]
+    shown = {"prompt_string": f"a{mark}b{mark}", "multimodal_data": data}
+    in_parts = {"content": parts("a", RED, "b", BLUE)}
+    for prompt in (shown, in_parts, [shown, "c"]):
+        status, answer = await seeing.post("/completion", {"prompt": prompt, "n_predict": 3})
+        assert status == 200, answer
+        if prompt is not shown and prompt is not in_parts:
+            continue  # the last submitted prompt is a text
+        assert seen(seeing) == [(2, [255, 0, 0]), (8, [0, 0, 255])]
+        assert bytes(seeing.engine.submitted[-1].prompt_token_ids).decode() == "a[\1\1\1]b[\1\1\1]"
+
+
+async def test_a_raw_prompt_has_a_mark_for_each_picture(seeing: RunningServer, server: RunningServer) -> None:
+    data = RED.partition(",")[2]
+    for text, given in (("a", [data]), ("<__media__>", []), ("<__media__>", [data, data]), ("<__media__>", ["%"])):
+        prompt = {"prompt_string": text, "multimodal_data": given}
+        status, answer = await seeing.post("/completion", {"prompt": prompt})
+        assert (status, answer["error"]["param"].partition(".")[0]) == (400, "prompt"), (text, given)
+    prompt = {"prompt_string": "<__media__>", "multimodal_data": [data]}
+    status, answer = await server.post("/completion", {"prompt": [prompt]})
+    assert (status, answer["error"]["param"]) == (400, "prompt[0].multimodal_data[0]")
+    assert "reads text alone" in answer["error"]["message"]
+
+
 async def test_a_picture_of_a_tool_is_seen(seeing: RunningServer) -> None:
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     output = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": RED}]

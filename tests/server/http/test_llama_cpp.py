@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+from engine.interface.types import Pooling, TokenLogprobs
+from server.api.llama_cpp.drawn_probabilities import DrawnProbabilities
+from server.generation.output_sequence import Delta
+from server.http.pooling import embedding
 from server.text.infill import Infill
-from tests.fakes.engine_client import FakeEngineClient
-from tests.fakes.text_model import EOS, FakeTextModel
+from tests.fakes.engine_client import FakeEngineClient, logprob_of
+from tests.fakes.text_model import EOS, FakeTextModel, FakeTokenizer
 from tests.server.conftest import RunningServer, StartServer
 from tests.server.support.sse_reader import chunks_of
 
@@ -52,12 +58,12 @@ async def test_several_prompts_have_a_list(server: RunningServer) -> None:
 async def test_what_would_change_the_answer_is_ignored_with_a_warning(server: RunningServer) -> None:
     body = {
         "prompt": "ab", "n_predict": 2, "repeat_last_n": 3, "t_max_predict_ms": 50, "min_keep": 0, "n_indent": 4,
-        "post_sampling_probs": True, "input_extra": [],
+        "samplers": ["top_k"], "input_extra": [],
     }  # fmt: skip
     async with server.http.post(server.url + "/completion", json=body) as response:
         assert response.status == 200
         ignored = response.headers["X-Eagre-Ignored"].split(", ")
-    assert set(ignored) == {"repeat_last_n", "t_max_predict_ms", "n_indent", "post_sampling_probs"}
+    assert set(ignored) == {"repeat_last_n", "t_max_predict_ms", "n_indent", "samplers"}
 
 
 async def test_parameters_by_their_names(server: RunningServer) -> None:
@@ -83,6 +89,33 @@ async def test_probabilities_have_ids(server: RunningServer) -> None:
     _, answer = await server.post("/completion", {"prompt": "ab", "n_probs": 2, "n_predict": 1})
     (entry,) = answer["completion_probabilities"]
     assert (entry["id"], entry["token"], len(entry["top_logprobs"])) == (97, "a", 2)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_the_probabilities_of_the_draw(server: RunningServer, is_streamed: bool) -> None:
+    body = {"prompt": "ab", "n_probs": 2, "n_predict": 1, "post_sampling_probs": True}
+    if is_streamed:
+        answer, last = await chunks(server, "/completion", body)
+    else:
+        _, answer = await server.post("/completion", body)
+        last = answer
+    (entry,) = answer["completion_probabilities"]
+    drawn = server.engine.submitted[-1].params
+    assert (drawn.logprobs, drawn.drawn_logprobs) == (2, True)
+    assert (entry["id"], entry["token"], entry["bytes"], len(entry["top_probs"])) == (97, "a", [97], 2)
+    assert entry["prob"] == pytest.approx(math.exp(logprob_of(97)))
+    assert last["generation_settings"]["post_sampling_probs"] is True
+    await server.post("/completion", {**body, "n_probs": 0})
+    assert not server.engine.submitted[-1].params.drawn_logprobs
+
+
+async def test_what_could_not_be_drawn_is_not_among_the_probabilities() -> None:
+    kind = DrawnProbabilities(FakeTokenizer(), [[]], 1, (), of_answers=True)
+    piece = Delta(0, "a", [97], None, [TokenLogprobs(0.0, 1, [(97, 0.0), (98, -math.inf)], [])])
+    shape = kind.shape(piece)
+    assert shape is not None
+    (entry,) = shape["content"]
+    assert (entry["prob"], [each["id"] for each in entry["top_probs"]]) == (1.0, [97])
 
 
 async def test_a_stop_string_is_named(start_server: StartServer) -> None:
@@ -125,6 +158,41 @@ async def test_the_text_of_a_template(server: RunningServer) -> None:
     _, rendered = await server.post("/v1/chat/completions/render", {"messages": messages})
     status, answer = await server.post("/apply-template", {"messages": messages})
     assert (status, [*answer["prompt"].encode()]) == (200, rendered["token_ids"])
+
+
+class TokenEngine(FakeEngineClient):
+    """The embedding of a token is that token, and where it stands."""
+
+    async def embed(self, prompt_token_ids: Any, pooling: Pooling, **options: Any) -> np.ndarray:
+        assert pooling is Pooling.NONE
+        return np.array([[token, place] for place, token in enumerate(prompt_token_ids)], np.float32)
+
+
+@pytest.mark.parametrize("path", ["/embedding", "/embeddings"])
+async def test_without_pooling_each_token_has_an_embedding(start_server: StartServer, path: str) -> None:
+    server = await start_server(TokenEngine(), pooling="none")
+    status, answer = await server.post(path, {"content": ["ab", "c"]})
+    assert status == 200
+    assert answer == [{"index": 0, "embedding": [[97, 0], [98, 1]]}, {"index": 1, "embedding": [[99, 0]]}]
+    status, refused = await server.post("/v1/embeddings", {"input": "ab"})
+    assert (status, refused["error"]["code"]) == (400, "no_pooling")
+
+
+async def test_the_embeddings_of_tokens_are_bounded(start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await start_server(TokenEngine(), pooling="none")
+    monkeypatch.setattr(embedding, "MAX_TOKENS_EMBEDDED", 3)
+    for content, status in ((["ab", "c"], 200), (["ab", "cd"], 400)):
+        assert (await server.post("/embedding", {"content": content}))[0] == status
+    monkeypatch.setattr(embedding, "MAX_NUMBERS", 5)
+    assert (await server.post("/embedding", {"content": ["ab", "c"]}))[0] == 400
+
+
+async def test_the_pooling_of_the_settings_holds_where_a_request_says_nothing(start_server: StartServer) -> None:
+    server = await start_server(pooling="mean")
+    _, told = await server.post("/v1/embeddings", {"input": "ab"})
+    _, named = await server.post("/v1/embeddings", {"input": "ab", "pooling": "mean"})
+    _, other = await server.post("/v1/embeddings", {"input": "ab", "pooling": "last"})
+    assert told["data"] == named["data"] != other["data"]
 
 
 async def test_embeddings_are_those_of_the_other_route(server: RunningServer) -> None:

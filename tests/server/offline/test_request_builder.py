@@ -18,7 +18,9 @@ from tests.server.offline.conftest import MakeLLM
 
 
 def test_requests_take_every_sampling_parameter() -> None:
-    names = {field.name for field in fields(SamplingParams)} - {"dry_breaker_ids"} | {"dry_sequence_breakers"}
+    of_llama_cpp_alone = "drawn_logprobs"
+    names = {field.name for field in fields(SamplingParams)} - {"dry_breaker_ids", of_llama_cpp_alone}
+    names |= {"dry_sequence_breakers"}
     assert names <= set(CompletionRequest.model_fields)
     assert names | {"top_logprobs"} <= set(ChatCompletionRequest.model_fields)
 

@@ -51,7 +51,7 @@ def test_any_split_gives_the_same_parts_and_the_same_reason(seed: int) -> None:
     )
     text = "".join(rng.choice(PARTS) for _ in range(rng.randint(1, 4)))
     if parts.reasoning is not None and rng.random() < 0.7:
-        text = f"{parts.reasoning.begins[0]}Hm.{parts.reasoning.ends[0]}{text}"
+        text = f"{parts.reasoning.begins[0]}Hm.{parts.reasoning.ends[0] if rng.random() < 0.7 else ' '}{text}"
     if rng.random() < 0.3:
         text = text[: rng.randrange(len(text)) + 1]
     whole = read(parts, [text])

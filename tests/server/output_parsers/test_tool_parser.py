@@ -122,6 +122,8 @@ CASES: list[tuple[ToolCallSyntax, str, list[ToolEvent]]] = [
     (QWEN_CODER, f"Well.\n<tool_call>\n{XML}\n</tool_call>", [ContentDelta("Well.\n"), *call("w", OF_XML)]),
     (QWEN_CODER, XML, call("w", OF_XML)),
     (HERMES, f"<tool_call>\n{XML}\n</tool_call>", call("w", OF_XML)),
+    (HERMES, f'<tool_call>\n```json\n{{"name": "w", "arguments": {ONE}}}\n```\n</tool_call>', call("w", ONE)),
+    (QWEN_CODER, XML.replace("</parameter>", "</parameter>\n</parameter>"), call("w", OF_XML)),
     (GRANITE, f'<|tool_call|>[{{"name": "w", "arguments": {ONE}}}]', call("w", ONE)),
     (GRANITE, f'<tool_call>{{"name": "w", "arguments": {ONE}}}</tool_call>', call("w", ONE)),
     (PHI, f'functools[{{"name": "w", "arguments": {ONE}}}]', call("w", ONE)),
@@ -141,6 +143,9 @@ CASES: list[tuple[ToolCallSyntax, str, list[ToolEvent]]] = [
      f"{ONE}<|tool_call_end|>\n<|tool_call_begin|>v<|tool_call_argument_begin|>{TWO}<|tool_call_end|>"
      "<|tool_calls_section_end|>",
      [ContentDelta("Yes."), ToolCallStart("w", "functions.w:0"), ToolCallArguments(ONE), *call("v", TWO)]),
+    (KIMI, f"Yes.<|tool_call_begin|>functions_w_0<|tool_call_argument_begin|>{ONE}<|tool_call_end|>"
+     f"<|tool_call_begin|>functions.v:1<|tool_call_argument_begin|>{TWO}<|tool_call_end|>",
+     [ContentDelta("Yes."), *call("w", ONE), ToolCallStart("v", "functions.v:1"), ToolCallArguments(TWO)]),
     (GLM, "Hm.\n<tool_call>w\n<arg_key>city</arg_key>\n<arg_value>a\n</arg_valu>\n</arg_value>\n"
      "<arg_key>days</arg_key>\n<arg_value>[1, 2]</arg_value>\n<arg_key>n</arg_key><arg_value>5</arg_value></tool_call>"
      "\n<tool_call>v</tool_call>",

@@ -27,6 +27,7 @@ ROUTES: list[tuple[str, str, Any]] = [
     ("POST", "/api/show", {"model": "fake"}),
     ("GET", "/api/version", None),
     ("POST", "/api/pull", {"model": "fake"}),
+    ("POST", "/chat/completions", {"messages": CHAT["messages"]}),
     ("POST", "/completion", {"prompt": "Hi"}),
     ("POST", "/completions", {"prompt": "Hi"}),
     ("POST", "/embedding", {"content": "Hi"}),

@@ -9,6 +9,7 @@ from engine.interface.config import EngineConfig
 from server.startup.settings import ServerSettings, SettingsError
 
 SWITCHES = (
+    "no_slots",
     "no_prefix_caching",
     "synchronous",
     "strict_parameters",
@@ -51,6 +52,7 @@ def test_every_setting_has_a_flag_and_a_variable(tmp_path: Path) -> None:
         "uds": "/run/eagre.socket",
         "api_prefix": "/llm",
         "apis": "openai, ollama",
+        "no_slots": "1",
         "metrics_port": "9090",
         "metrics_names": "both",
         "ssl_certfile": "chain.pem",
@@ -148,6 +150,7 @@ def test_every_setting_has_a_flag_and_a_variable(tmp_path: Path) -> None:
         "mm_processor_kwargs": '{"max_pixels": 200704}',
         "strict_parameters": "1",
         "task": "embed",
+        "pooling": "none",
         "sampling_defaults": "openai",
         "log_level": "debug",
         "log_format": "json",

@@ -16,6 +16,7 @@ from tests.engine.backends.native.support.attention_cases import (
     NUM_LAYERS,
     Shape,
     angles,
+    as_in_pages,
     assert_untouched,
     assert_written,
     attend,
@@ -97,8 +98,8 @@ def test_it_equals_attention_in_float64(variant, kind, shape, seed):
             continue
         all_keys, all_values = context(after, layer, table[row], start + count)
         real = slice(step.first_token(row), step.first_token(row) + count)
-        want, bound = attend(queries[real], start, all_keys, all_values, shape)
-        error = np.abs(out[real] - want)
+        want, bound = attend(as_in_pages(queries[real], shape), start, all_keys, all_values, shape)
+        error = np.abs(as_in_pages(out[real], shape) - want)
         assert (error <= bound).all(), f"row {row} is off by {(error / bound).max()} bounds"
         errors.append(error)
         results.append(want)
@@ -272,7 +273,7 @@ def test_scores_far_apart(variant, kind):
     qkv[:, : shape.num_heads] *= 1e4
     rotations = angles(random, 2, shape)
     out, after = run(shape, qkv.reshape(2, -1), rotations, step, table, 0, kv)
-    queries = rotated(qkv[:, : shape.num_heads], rotations, shape)
+    queries = as_in_pages(rotated(qkv[:, : shape.num_heads], rotations, shape), shape)
     for row, start in enumerate((600, 90)):
         keys, values = context(after, 0, table[row], start + 1)
         scores = np.einsum("khd,hd->kh", np.repeat(keys, 3, axis=1), queries[row])
@@ -280,8 +281,10 @@ def test_scores_far_apart(variant, kind):
         chosen = np.repeat(values, 3, axis=1)[scores.argmax(axis=0), np.arange(shape.num_heads)]
         is_clear = best[-1] - best[-2] > 0.02 * np.abs(best[-1])
         assert is_clear.any()
-        rtol = BFLOAT16_UNIT if kind == "int8" else 1e-5  # of int8 the weight is rounded with the value's scale
-        np.testing.assert_allclose(out[row][is_clear], chosen[is_clear], rtol=rtol)
+        # Of int8 the weight is rounded with the value's scale, and what comes of all is transformed there and back.
+        rtol, atol = (BFLOAT16_UNIT, 2.0**-20 * np.abs(chosen).max()) if kind == "int8" else (1e-5, 0.0)
+        got = as_in_pages(out[row], shape)[is_clear]
+        np.testing.assert_allclose(got, chosen[is_clear], rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -320,8 +323,10 @@ def test_many_small_weights_count_beside_a_large_one(variant, kind):
     if kv.scales is None:
         by_token(data)[tokens] = vectors.astype(data.dtype)
     else:
-        by_token(data)[tokens] = (vectors * 127).astype(np.int8)
-        by_token(kv.scales)[tokens] = 1 / 127
+        transforms = as_in_pages(vectors, shape)  # of which one feature is not 0
+        largest = np.abs(transforms).max()
+        by_token(data)[tokens] = np.rint(transforms / largest * 127)
+        by_token(kv.scales)[tokens] = largest / 127
     qkv = np.zeros((1, shape.num_vectors, shape.head_dim), np.float32)
     qkv[:, : shape.num_heads] = ratio / shape.head_dim
     qkv[:, -shape.num_kv_heads :] = 1.0
@@ -352,8 +357,8 @@ def test_one_key_whose_values_are_far_from_the_others(variant, kind, weight, sca
         one = make_step([token])
         out, kv = run(shape, qkv[token : token + 1].reshape(1, -1), rotations[:1], one, table, 0, kv)
     all_keys, all_values = context(kv, 0, table[0], length)
-    want, bound = attend(queries[-1:].astype(np.float64), length - 1, all_keys, all_values, shape)
-    assert (np.abs(out - want) <= bound).all()
+    want, bound = attend(as_in_pages(queries[-1:], shape), length - 1, all_keys, all_values, shape)
+    assert (np.abs(as_in_pages(out, shape) - want) <= bound).all()
 
 
 def pages_of(parts: int, head_dim: int, dtype: str = "float32", scales: np.ndarray | None = None) -> KVPages:

@@ -36,9 +36,9 @@ def attend(backend, qkv, kv, batch, layer, constants):
     """The outputs and the pages of one layer, inside a program."""
     layout = token_layout(
         batch.rows, batch.page_table,
-        num_tiles=len(batch.tile_tokens), tile_size=TILE_SIZE, page_size=kv.shape[4],
+        num_tiles=len(batch.tile_tokens), tile_size=TILE_SIZE, page_size=kv.page_size,
     )  # fmt: skip
-    return backend.attention(qkv, KVPages(kv, None), jnp.int32(layer), layout, constants)
+    return backend.attention(qkv, kv, jnp.int32(layer), layout, constants)
 
 
 def make_run(page_size, num_heads, layer, backend):
@@ -48,7 +48,7 @@ def make_run(page_size, num_heads, layer, backend):
     def run(qkv, kv, batch):
         identity = jnp.concatenate([jnp.ones((len(qkv), HEAD_DIM // 2)), jnp.zeros((len(qkv), HEAD_DIM // 2))], axis=1)
         flat, of_layers = qkv.reshape(len(qkv), -1), constants(num_heads, identity[None], len(kv))
-        out, pages = attend(backend, flat, kv, batch, layer, of_layers)
+        out, pages = attend(backend, flat, KVPages(kv, None), batch, layer, of_layers)
         return out, pages.data
 
     return lambda *arrays: tuple(map(np.asarray, run(*arrays)))
@@ -159,7 +159,7 @@ def test_queries_and_keys_are_rotated_and_values_are_not(backend):
 
     @partial(jax.jit, compiler_options=COMPILER_OPTIONS)
     def run(qkv, kv):
-        out, pages = attend(backend, qkv, kv, batch, 0, constants(1, rotations[None], len(kv)))
+        out, pages = attend(backend, qkv, KVPages(kv, None), batch, 0, constants(1, rotations[None], len(kv)))
         return out, pages.data
 
     out, pages = map(np.asarray, run(qkv, kv))
@@ -176,6 +176,47 @@ def test_queries_and_keys_are_rotated_and_values_are_not(backend):
         keys, values = pages[0, row + 1, :, 0, : offset + 1].astype(np.float64)
         expected = reference(rotated(q)[row][None], keys[:, None], values[:, None])[0]
         np.testing.assert_allclose(out[row], expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("head_dim", [16, 64, 80, 96])
+def test_in_pages_of_int8_large_features_take_no_bits_from_the_others(head_dim, backend):
+    """One feature in 16 of keys and values is 30 times as large as the others, and queries do not look at it."""
+    random = np.random.default_rng(0)
+    num_heads, num_kv_heads, length, page_size = 4, 2, TILE_SIZE, 32
+    num_pages = pages_per_block(page_size)
+    batch = StepBatch.padding(StepShape(0, 1), 1, num_pages)
+    batch.page_table[:] = 1 + np.arange(num_pages)
+    batch.rows[:, NUM_TOKENS] = length
+    q, k, v = (
+        random.standard_normal((length, heads, head_dim)).astype(np.float32)
+        for heads in (num_heads, num_kv_heads, num_kv_heads)
+    )
+    is_large = np.arange(head_dim) % 16 == 3
+    q[..., is_large], k[..., is_large], v[..., is_large] = 0.0, 30.0 * k[..., is_large], 30.0 * v[..., is_large]
+
+    @partial(jax.jit, compiler_options=COMPILER_OPTIONS)
+    def run(qkv, kv):
+        rotations = jnp.zeros((1, length, 0))
+        of_layers = constants(num_heads, rotations, 1, tables=np.array([-1], np.int32), scale=head_dim**-0.5)
+        return attend(backend, qkv, kv, batch, 0, of_layers)
+
+    size = (1, 1 + num_pages, 2, num_kv_heads, page_size, head_dim)
+    pages = KVPages(np.zeros(size, np.int8), np.zeros(size[:-1], np.float32))
+    out, _ = run(np.concatenate([q, k, v], axis=1).reshape(length, -1), pages)
+
+    def rounded(x):
+        scales = np.abs(x).max(axis=-1, keepdims=True) / 127
+        return np.rint(x / scales) * scales
+
+    def expected(keys, values):
+        keys, values = (np.repeat(each, num_heads // num_kv_heads, axis=1) for each in (keys, values))
+        scores = np.einsum("qhd,khd->hqk", q, keys) * head_dim**-0.5
+        weights = np.exp(scores) * np.tri(length)
+        return np.einsum("hqk,khd->qhd", weights / weights.sum(axis=-1, keepdims=True), values)
+
+    want, as_they_are = expected(k, v), expected(rounded(k), rounded(v))
+    error = np.asarray(out).reshape(want.shape) - want
+    assert np.abs(as_they_are - want)[..., ~is_large].mean() > 2 * np.abs(error)[..., ~is_large].mean()
 
 
 def rms_normed(x, weight, epsilon=1e-5):
@@ -230,7 +271,8 @@ def test_what_families_of_models_need(family, backend):
 
     @partial(jax.jit, compiler_options=COMPILER_OPTIONS)
     def run(qkv, kv, batch, rotations):
-        return attend(backend, qkv, kv, batch, 0, constants(num_heads, rotations, NUM_LAYERS, **options))
+        of_layers = constants(num_heads, rotations, NUM_LAYERS, **options)
+        return attend(backend, qkv, KVPages(kv, None), batch, 0, of_layers)
 
     def step(shape, starts, lengths, kv, tokens):
         batch = StepBatch.padding(shape, 1, num_pages)

@@ -8,12 +8,14 @@ import json
 import socket
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from websockets.exceptions import InvalidStatus
 
 from server.admission.admission_budget import FairLimit
 from server.admission.keyring import NOBODY, work_for
+from server.http.transport.http_errors import Connection
 from server.http.transport.json_body import MAX_UNCOUNTED, UNREAD, send_whole
 from server.http.websocket import OPEN_SOCKETS
 from server.protocol.errors import ApiError
@@ -372,3 +374,28 @@ async def test_what_the_engine_owes_one_key_leaves_unread_bytes_to_others() -> N
     request.cut.set()
     await asyncio.gather(*sending, return_exceptions=True)
     assert limit.total == 0
+
+
+async def test_a_request_whose_connection_is_ended_before_its_turn_is_not_handled(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await start_server()
+    status, stored = await server.post("/v1/responses", {"input": "ab", "max_output_tokens": 2})
+    assert status == 200
+    path = f"/v1/responses/{stored['id']}"
+    handle = Connection._handle_request
+
+    async def make_room(connection: Connection, *told: Any) -> Any:
+        """As for a new connection where no place is free."""
+        connection._place.close()
+        connection._place.release()
+        return await handle(connection, *told)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "_handle_request", make_room)
+        reader, writer = await connect(server)
+        writer.write(f"DELETE {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+        writer.close()
+    assert (await server.get(path))[0] == 200  # a client that sends it again finds what it wants to delete

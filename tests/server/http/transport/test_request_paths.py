@@ -14,8 +14,9 @@ CHAT = {"messages": [{"role": "user", "content": "x"}]}
 @pytest.mark.parametrize(
     ("method", "path", "own"),
     [
-        ("POST", "/chat/completions", "/v1/chat/completions"),
-        ("POST", "/llm/chat/completions", "/v1/chat/completions"),
+        ("POST", "/chat/completions", "/chat/completions"),
+        ("POST", "/llm/chat/completions", "/chat/completions"),
+        ("POST", "/chat/completions/render", "/v1/chat/completions/render"),
         ("POST", "/llm/v1/messages", "/v1/messages"),
         ("POST", "/messages/count_tokens", "/v1/messages/count_tokens"),
         ("GET", "/responses/a", "/v1/responses/a"),
@@ -37,6 +38,7 @@ def test_without_llama_cpps_api_its_paths_are_openais() -> None:
     paths = RequestPaths(None, (Api.OPENAI,))
     for name in ("completions", "embeddings", "models"):
         assert paths.own("POST", f"/{name}") == f"/v1/{name}"
+    assert paths.own("POST", "/chat/completions") == "/v1/chat/completions"
     assert paths.own("POST", "/messages") == "/messages"
 
 

@@ -10,6 +10,7 @@
 #include "pages/key_block.h"
 #include "runtime/scratch.h"
 #include "vectors/elementary.h"
+#include "vectors/hadamard.h"
 
 namespace eagre {
 namespace {
@@ -263,12 +264,13 @@ class Attention {
       Floats total = broadcast(sum(load(state.total + r * kLanes)));
       if (in_.sinks == nullptr) {
         for (int64_t i = 0; i < d; i += kLanes) store(to + i, div(load(state.mix + r * d + i), total));
-        continue;
+      } else {
+        const Floats sink = broadcast(in_.sinks[head] * kLog2E), best = broadcast(state.best[r]), most = max(sink, best);
+        const Floats kept = exp2(sub(best, most));
+        total = fma(total, kept, exp2(sub(sink, most)));
+        for (int64_t i = 0; i < d; i += kLanes) store(to + i, div(mul(load(state.mix + r * d + i), kept), total));
       }
-      const Floats sink = broadcast(in_.sinks[head] * kLog2E), best = broadcast(state.best[r]), most = max(sink, best);
-      const Floats kept = exp2(sub(best, most));
-      total = fma(total, kept, exp2(sub(sink, most)));
-      for (int64_t i = 0; i < d; i += kLanes) store(to + i, div(mul(load(state.mix + r * d + i), kept), total));
+      if (is_transformed(pages_)) hadamard(to, d, to);  // the values in the pages are transformed
     }
   }
 

@@ -6,6 +6,7 @@
 #include "isa/isa.h"
 #include "pages/key_block.h"
 #include "pages/packed_pages.h"
+#include "vectors/hadamard.h"
 #include "vectors/magnitudes.h"
 #include "vectors/norms.h"
 
@@ -25,7 +26,8 @@ void rotate(const float* x, const float* rotation, int64_t rotary_dim, int64_t h
   for (int64_t i = rotary_dim; i < head_dim; ++i) out[i] = x[i] * scale;
 }
 
-// Norms, rotates and scales the heads of a token, and calls put(head, float32[head_dim]) for each.
+// Norms, rotates and scales the heads of a token, transforms them as those in the pages are, and calls
+// put(head, float32[head_dim]) for each.
 template <class Put>
 void for_each_head(const AttentionInput& in, const HeadNorm& norm, int64_t token, int64_t first_head, int64_t num_heads,
                    const Pages& pages, float scale, const Put& put) {
@@ -42,6 +44,7 @@ void for_each_head(const AttentionInput& in, const HeadNorm& norm, int64_t token
       from = normed;
     }
     rotate(from, rotation, in.rotary_dim, d, scale, rotated);
+    if (is_transformed(pages)) hadamard(rotated, d, rotated);
     put(head, rotated);
   }
 }
@@ -110,7 +113,13 @@ void place_token(const AttentionInput& in, const Pages& pages, const StepRow& ro
   if (pages.num_parts == 1) return;
   const float* values = in.qkv + (token * (in.num_heads + 2 * pages.num_heads) + in.num_heads + pages.num_heads) * d;
   for (int64_t head = 0; head < pages.num_heads; ++head) {
-    write_vector(pages, 1, vector_index(pages, page, 1, head, offset), values + head * d);
+    const float* value = values + head * d;
+    alignas(64) float transformed[kLargestHead];
+    if (is_transformed(pages)) {
+      hadamard(value, d, transformed);
+      value = transformed;
+    }
+    write_vector(pages, 1, vector_index(pages, page, 1, head, offset), value);
   }
 }
 

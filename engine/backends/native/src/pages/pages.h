@@ -20,6 +20,10 @@ struct Pages {
   int64_t num_pages, num_parts, page_size, num_heads, head_dim;
 };
 
+// Whether vectors are in pages as their Hadamard transforms (see vectors/hadamard.h). A scale follows the largest feature of
+// a vector, so that a feature far larger than the others would take bits away from them.
+inline bool is_transformed(const Pages& p) { return p.type == PageType::kInt8; }
+
 // Index of a token's vector, in vectors of head_dim features; part: 0 for keys, 1 for values that are vectors of their own.
 inline int64_t vector_index(const Pages& p, int64_t page, int64_t part, int64_t head, int64_t token) {
   return ((page * p.num_parts + part) * p.num_heads + head) * p.page_size + token;

@@ -20,7 +20,7 @@ enum FloatColumn {
 // Bits of the column kUses.
 enum Uses : uint32_t {
   kUsesHistory = 1, kUsesAllowedTokens = 2, kUsesLogitBias = 4, kUsesMinTokens = 8, kUsesBadWords = 16,
-  kUsesGrammar = 32, kUsesPenalties = 64, kUsesDry = 128, kUsesLogprobs = 256,
+  kUsesGrammar = 32, kUsesPenalties = 64, kUsesDry = 128, kUsesLogprobs = 256, kUsesDrawnLogprobs = 512,
 };
 
 // The arrays of the features' states, in the order in which a step passes them.

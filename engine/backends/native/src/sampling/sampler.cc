@@ -95,6 +95,12 @@ class Row {
     columns[kToken] = token;
     if (states_ == nullptr || !uses(kUsesLogprobs)) return;
     const int32_t* listed = states_->listed + slot_ * states_->num_listed;
+    if (uses(kUsesDrawnLogprobs) && token < step_.vocab_size) {  // without a token, a NaN shall show
+      keep_drawn(token);
+      write_logprobs(memory_.weights, step_.vocab_size, {token, listed, states_->num_listed, nullptr}, memory_.row,
+                     columns);
+      return;
+    }
     write_logprobs(logits_, step_.vocab_size, {token, listed, states_->num_listed, uses(kUsesGrammar) ? mask_ : nullptr},
                    memory_.row, columns);
   }
@@ -102,6 +108,20 @@ class Row {
  private:
   bool uses(Uses feature) const { return (static_cast<uint32_t>(ints_[kUses]) & feature) != 0; }
   int64_t num_words() const { return (step_.vocab_size + kWordBits - 1) / kWordBits; }
+
+  // Puts logits into the place of the weights, of which the probabilities are those by which the token was drawn.
+  void keep_drawn(int32_t token) const {
+    const float impossible = -std::numeric_limits<float>::infinity(), temperature = floats_[kTemperature];
+    if (temperature == 0.0f) {
+      std::fill_n(memory_.weights, step_.vocab_size, impossible);
+      memory_.weights[token] = 0.0f;
+      return;
+    }
+    const float best = peaks_of(memory_.row, count_).best();
+    for (int64_t i = 0; i < step_.vocab_size; ++i) {
+      memory_.weights[i] = memory_.weights[i] > 0.0f ? (memory_.row[i] - best) / temperature : impossible;
+    }
+  }
 
   void adjust() const {
     const SampleStates& s = *states_;
