@@ -55,7 +55,7 @@ class NativeBursts:
 
 
 class _Calls:
-    """The plain functions of ffi/burst_calls.cc. Only the one that waits gives the interpreter's lock away."""
+    """The plain functions of ffi/sampling_targets.cc. Only the one that waits gives the interpreter's lock away."""
 
     def __init__(self) -> None:
         quick, slow = library_with_lock(), shared_library()
