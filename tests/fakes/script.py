@@ -76,6 +76,8 @@ class World:
     overlap: bool = True
     prefix_caching: bool = True
     decode_chunk: int = 1
+    max_burst_steps: int = 1
+    lead: Callable[[], int] = lambda: 0  # of the device in a burst that is cut; see `FakeRunner`
     max_turns: int = 20_000
     target_gap: float = 0.0
     grain: int | None = None
@@ -109,7 +111,10 @@ class World:
             windows=self.windows,
         )
         table = ShapeTable(self.num_slots, self.num_tiles)
-        self.runner = FakeRunner(self.buffer, table, self.num_pages, self.page_size, self.windows)
+        self.runner = FakeRunner(
+            self.buffer, table, self.num_pages, self.page_size, self.windows,
+            max_burst_steps=self.max_burst_steps, lead=self.lead,
+        )  # fmt: skip
         self.page_transfers = None if self.transfers is None else self.transfers(self.pool, self.runner)
         self.scheduler.requests.prefixes.transfers = self.page_transfers
         self.now = 0.0  # seconds, on the clock of `duration`
