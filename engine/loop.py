@@ -18,8 +18,8 @@ each when it has sampled. Their results are committed and published one by one, 
 device  |   step N        |   step N+1      |   step N+2      |   step N+3 …
 host    | dispatch N to N+15 | commit N      | commit N+1      | commit N+2 …
 
-Whatever comes between, a message or the end of a request, cuts the burst: the steps that the device has not begun are
-withdrawn, and the loop goes on as if they had never been planned.
+Whatever comes between, a message, the end of a request or a step of another model of this process, cuts the burst: the
+steps that the device has not begun are withdrawn, and the loop goes on as if they had never been planned.
 """
 
 import queue
@@ -43,6 +43,10 @@ from engine.step.runner import PendingStep, Runner
 from engine.timeline import Timeline
 
 IDLE_TURN_SECONDS = 0.5  # an idle loop turns this often, so that its heartbeat shows that it is alive
+
+# The loops of this process that have steps in flight. On a CPU, XLA has as many threads as there are cores, and a
+# program keeps one until it ends: the step of another model may have to wait for all steps of a burst.
+BUSY_LOOPS: set[object] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ class EngineLoop:
         transfers: PageTransfers | None = None,
         pictures: PictureEncoding | None = None,
         inbox: queue.SimpleQueue[Message] | None = None,
+        busy_loops: set[object] | None = None,
     ) -> None:
         """Makes a loop whose thread is not started yet.
 
@@ -92,6 +97,7 @@ class EngineLoop:
             publish: called in the engine thread, at most once a turn, with all its events; must not block.
             on_failure: called in the engine thread with the exception that ends it.
             overlap: whether to dispatch the next step before the result of the last one is there.
+            busy_loops: where loops of one device note that they have steps in flight; None: those of this process.
         """
         self.scheduler = scheduler
         self.timeline = timeline
@@ -103,6 +109,7 @@ class EngineLoop:
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue() if inbox is None else inbox
         self._pictures = pictures
         self._in_flight = deque[PendingStep]()  # in the order of their dispatch
+        self._busy_loops = BUSY_LOOPS if busy_loops is None else busy_loops
         self._is_disturbed = False  # since the last turn, something has come between a burst and its end
         self._has_encoded = False  # a piece of a picture's encoding was enqueued in this turn or the one before
         self._transfers = transfers
@@ -148,6 +155,8 @@ class EngineLoop:
                 self._publish_events()  # the events from before the failure
             finally:
                 self._on_failure(error)
+        finally:
+            self._busy_loops.discard(self)
 
     def _run_overlapped(self) -> None:
         """Dispatches step N+1 before it waits for step N."""
@@ -155,11 +164,12 @@ class EngineLoop:
         did_work = False
         while self._receive(may_wait=not did_work):
             has_moved = self._import()
-            if self._is_disturbed:
+            is_alone = self._is_alone
+            if self._is_disturbed or not is_alone:
                 self._cut()
             has_pending, dispatched = bool(in_flight), None
             if len(in_flight) < 2:
-                dispatched = self._dispatch(most_ahead=self._runner.max_burst_steps - 1)
+                dispatched = self._dispatch(most_ahead=self._runner.max_burst_steps - 1 if is_alone else 0)
             has_moved |= self._export()
             self._publish_events()
             if has_pending:
@@ -208,6 +218,7 @@ class EngineLoop:
             is_done = partial(self._runner.is_done, step)
             self.timeline.dispatched(is_done, step.plan.num_rows, step.plan.num_scheduled_tokens)
         self._in_flight += steps
+        self._busy_loops.add(self)
         return steps[0]
 
     def _cut(self) -> None:
@@ -280,11 +291,18 @@ class EngineLoop:
         result = self._runner.result(pending)
         self.timeline.commit_began()
         events = self.scheduler.commit(pending.plan, result)
+        if not self._in_flight:
+            self._busy_loops.discard(self)
         self._unpublished += events
         self._is_disturbed |= any(self._disturbs(event) for event in events)
         seconds = self.timeline.commit_ended(has_work=self._has_work)
         if seconds is not None and not self._has_encoded:
             self.scheduler.learn(pending.plan, seconds)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether no other loop has steps in flight."""
+        return self._busy_loops <= {self}
 
     def _disturbs(self, event: StepEvent) -> bool:
         """Whether a burst should not go on: it computes a request that has ended, or another one may start now."""

@@ -58,7 +58,8 @@ class Timeline:
     """The times of the last steps, and the totals since the start.
 
     The engine loop calls one method at each mark; any thread may read without a lock. A turn calls `schedule_began`,
-    `dispatch_began` and `dispatched` for a new step, and the other three for the oldest step in flight.
+    `dispatch_began` and `dispatched` for a new step, `dispatched` again for each further step of the same program, and
+    `wait_began`, `commit_began` and `commit_ended` for the oldest step in flight.
     """
 
     def __init__(self, num_steps: int = 4096, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -98,6 +99,7 @@ class Timeline:
         )
         self._in_flight.append((times, is_done))
         self._num_dispatched += 1
+        self._schedule_began = self._dispatch_began = now  # of the next step, where the same program computes it
 
     def withdrawn(self, num_steps: int) -> None:
         """Marks that the device does not compute so many of the steps dispatched last, of which it has begun none."""

@@ -190,8 +190,10 @@ class Scheduler:
         requests, rows = self.requests, plan.requests
         if not self._only_decodes or any(request.level is SamplerVariant.FULL for request in rows):
             return []
-        # A piece of a picture is encoded between two steps each, so that they stay apart.
-        if requests.waiting and (self.buffer.num_free_slots or requests.pictures is not None):
+        # A request that ends and is none of these frees its slot meanwhile. A piece of a picture is encoded between two
+        # steps each, so that they stay apart.
+        could_start = self.buffer.num_free_slots or len(requests.running) > len(rows) or requests.pictures is not None
+        if requests.waiting and could_start:
             return []
         num_ahead = self._grow_ahead(rows, min(most, *(request.max_length - request.num_tokens for request in rows)))
         plans, work = list[StepPlan](), plan.work

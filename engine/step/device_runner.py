@@ -103,7 +103,8 @@ class DeviceRunner:
     def launch(self, plan: StepPlan, inputs: StepInputs, writes: Sequence[FeatureWrite]) -> PendingStep:
         """As `enqueue`, with the state writes that the requests in `inputs.admitted` need."""
         self._write(writes)
-        if inputs.num_scheduler_steps == 1 and self.programs.are_bursts(inputs.shape, inputs.level):
+        is_one = inputs.num_scheduler_steps == 1 and not inputs.awaits_masks
+        if is_one and self.programs.are_bursts(inputs.shape, inputs.level):
             return self._launch_burst([plan], inputs)[0]
         pending, arrays, compiled = PendingStep(plan, inputs), self.arrays, self._compiled
         if inputs.num_scheduler_steps > 1:

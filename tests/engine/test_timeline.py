@@ -109,6 +109,16 @@ def test_steps_that_are_withdrawn_leave_no_trace() -> None:
     assert (script.timeline.num_step_tokens, sum(script.timeline.step_token_counts)) == (15, 3)
 
 
+def test_steps_of_one_program_share_the_time_of_its_dispatch() -> None:
+    script = Script(20.0)
+    script.dispatch(10.0, 11.0, 12.0)
+    script.at(13.0).dispatched(lambda: False, num_rows=2, num_tokens=5)
+    script.commit(14.0, 20.0, 21.0)
+    script.commit(21.0, 30.0, 31.0)
+    marks = [(each.schedule_began, each.dispatch_began, each.dispatched) for each in script.timeline.last_steps(2)]
+    assert marks == [(10.0, 11.0, 12.0), (12.0, 12.0, 13.0)]  # so that slices of the trace do not overlap
+
+
 def test_a_late_wake_up_of_the_host_does_not_hide_idle_time() -> None:
     script = Script(16.0, 20.0, 99.0)
     script.dispatch(10.0, 10.0, 10.0)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from engine.backends.native.library import library_with_lock, shared_library, target
+from engine.backends.native.library import library_with_lock, load, shared_library, target
 
 
 class NativeBurst:
@@ -17,7 +17,7 @@ class NativeBurst:
 
     def __init__(self, num_rows: int, num_steps: int) -> None:
         """Raises MemoryError."""
-        self._calls = _calls()
+        self._calls = _calls(load())
         self._number = self._calls.open(num_rows, num_steps)
         if self._number < 0:
             raise MemoryError(f"no memory for {num_steps} steps of {num_rows} rows")
@@ -73,5 +73,6 @@ class _Calls:
 
 
 @cache
-def _calls() -> _Calls:
+def _calls(variant: str) -> _Calls:
+    """Those of the variant that is loaded: each has bursts of its own."""
     return _Calls()

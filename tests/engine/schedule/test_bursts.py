@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from engine.interface.types import FinishReason
-from engine.loop import Abort, Call
+from engine.loop import Abort, Call, Shutdown
 from engine.schedule.step_plan import StepPlan
 from tests.fakes.runner import expected_output
 from tests.fakes.script import World
@@ -26,6 +26,12 @@ class Recorded(World):
 
     def steps_of(self, name: str) -> list[int]:
         return [step[name] for step in self.steps if name in step]
+
+
+def prompt_that_stops(num_tokens: int) -> tuple[list[int], list[int]]:
+    """A prompt whose output ends after so many tokens, and that output."""
+    prompts = ([i % 39 + 1, i % 7 + 1, 9] for i in range(1, 400))
+    return next((p, output) for p in prompts if len(output := expected_output(p, 0, 40)) == num_tokens)
 
 
 def test_steps_of_a_request_that_is_alone_are_few_programs() -> None:
@@ -75,10 +81,10 @@ def test_no_step_is_computed_twice_or_left_out_where_bursts_are_cut() -> None:
 
 
 def test_the_end_of_a_request_cuts_the_burst_and_wastes_one_step_at_most() -> None:
-    prompt = next(p for p in ([i % 39 + 1, i % 7 + 1, 9] for i in range(1, 400)) if len(expected_output(p, 0, 40)) == 5)
+    prompt, output = prompt_that_stops(num_tokens=5)
     world = Recorded(max_burst_steps=16, page_size=1, num_pages=60)
     outcomes = world.run({0: [world.request("a", prompt, max_tokens=30)]})
-    assert outcomes["a"].token_ids == expected_output(prompt, 0, 40)
+    assert outcomes["a"].token_ids == output
     assert outcomes["a"].finish_reason is FinishReason.STOP
     assert len(world.steps) == 6  # one more than the output has tokens
     assert world.pool.num_cached == len(prompt) + 4
@@ -125,6 +131,60 @@ def test_requests_that_wait_for_a_slot_hinder_no_burst() -> None:
     outcomes = world.run({0: [a, b]})
     assert all(len(outcome.token_ids) == 17 for outcome in outcomes.values())
     assert world.runner.num_steps == 4  # of each a prompt and a burst
+
+
+@pytest.mark.parametrize("lead", [0, 1, 2])
+def test_a_request_that_waits_for_the_slot_of_one_that_has_stopped_starts_when_it_is_free(lead: int) -> None:
+    prompt, output = prompt_that_stops(num_tokens=5)
+    world = Recorded(num_slots=2, num_pages=90, max_burst_steps=16, lead=lambda: lead)
+    a = world.request("a", prompt, max_tokens=30)
+    b = world.request("b", [7, 6], max_tokens=50, ignore_eos=True, arrival=1)
+    c = world.request("c", [3, 9, 4], max_tokens=6, ignore_eos=True, arrival=2)
+    outcomes = world.run({0: [a, b, c]})
+    assert outcomes["a"].token_ids == output
+    last = max(index for index, step in enumerate(world.steps) if "a" in step)
+    first = min(index for index, step in enumerate(world.steps) if "c" in step)
+    assert first <= last + 2  # the next step was planned before the host had the last result that names the slot
+    assert max(map(len, world.steps)) == 2
+
+
+def test_a_burst_gives_way_to_steps_of_another_model() -> None:
+    world = Recorded(max_burst_steps=16, num_pages=60)
+    others = [1, 2, 3, 5, 6, 20]  # turns, after which another loop begins, and ends, to have steps in flight
+    turns: list[int] = []
+
+    def watch(events: object) -> None:
+        turns.append(len(world.steps))
+        if len(turns) in others:
+            world.busy_loops ^= {"another"}
+
+    world.watchers.append(watch)
+    outcomes = world.run({0: [world.request("a", [5, 6, 7], max_tokens=40, ignore_eos=True)]})
+    assert outcomes["a"].token_ids == expected_output([5, 6, 7], 0, 43, ignore_eos=True)
+    assert world.runner.num_cut > 0
+    # Of 39 steps that decode, those from the sixth turn to the twentieth are programs of their own.
+    assert 14 <= world.runner.num_steps <= 24
+    assert len(world.steps) == world.scheduler.counters.num_steps
+    assert world.busy_loops == set()
+
+
+def test_a_loop_that_fails_with_steps_in_flight_keeps_no_other_from_bursts() -> None:
+    world = World(max_burst_steps=16)
+
+    def fail(plan: StepPlan) -> None:
+        raise RuntimeError("the device is on fire")
+
+    world.runner.on_execute = fail
+    with pytest.raises(RuntimeError, match="on fire"):
+        world.run({0: [world.request("a", [5, 6, 7], max_tokens=9, ignore_eos=True)]})
+    assert world.busy_loops == set()
+
+
+def test_shutdown_in_a_burst_waits_for_no_step_that_has_not_begun() -> None:
+    world = Recorded(max_burst_steps=16, num_pages=60)
+    outcomes = world.run({0: [world.request("a", [5, 6, 7], max_tokens=40, ignore_eos=True)], 5: [Shutdown()]})
+    assert outcomes["a"].finish_reason is FinishReason.ABORT
+    assert len(world.steps) <= len(outcomes["a"].token_ids) + 2
 
 
 def test_a_row_with_features_is_sampled_step_by_step() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
+from engine import loop
 from engine.backends.native import library
 from engine.client import EngineClient
 from engine.engine import Engine
@@ -37,6 +38,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     path = write_random_model(tmp_path_factory.mktemp("model") / "model.gguf", lambda name: Kind.Q8_0)
     config = EngineConfig(max_num_seqs=2, max_num_batched_tokens=TILE_SIZE, num_pages=40, max_model_len=128)
     return Engine.load(path, config, silent)
+
+
+@pytest.fixture(autouse=True)
+def _no_other_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine of another test that has come to no end would keep these from bursts."""
+    monkeypatch.setattr(loop, "BUSY_LOOPS", set())
 
 
 def prompts(count: int) -> list[list[int]]:

@@ -14,7 +14,7 @@ from jax import lax
 from engine.backends.native.bursts import NativeBurst, NativeBursts
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.usefixtures("native")
+pytestmark = pytest.mark.usefixtures("variant")  # each has bursts of its own
 
 NUM_ROWS = 3
 FOR_EVER = 1_000_000  # steps of about a millisecond, for which no test waits
@@ -22,7 +22,7 @@ ARITHMETIC = 100_000  # sines, which make a step so long
 
 
 @pytest.fixture(scope="module")
-def program():
+def program(variant):
     """Steps whose tokens are their number and those behind it; returns how many it has done."""
 
     def steps(name):
