@@ -1,4 +1,8 @@
-"""The functions that are compiled: one forward pass of a step, prompt logprobs, pooling, and whole decode steps."""
+"""The functions that are compiled: one forward pass of a step, prompt logprobs, pooling, and whole decode steps.
+
+Their products of float32 are exact on every device: with any `--dtype` some weights stay float32, such as those of
+routers, because rounding would change the chosen experts.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +17,7 @@ from cache.page_groups import PageGroups
 from cache.storage import KVPages
 from engine.backends.base.backend import Backends
 from engine.backends.base.token_layout import SLOT, START, TOKEN, token_layout
+from engine.backends.base.unrounded import unrounded
 from engine.models.parts.model import Model
 from engine.step.inputs import FROM_DEVICE, StepBatch
 from engine.weights.layout import Params
@@ -24,6 +29,7 @@ from sampling.state import Slots
 _OPERATIONS = 2048
 
 
+@unrounded
 def forward(
     params: Params, kv: KVPages, slots: Slots, batch: StepBatch, *,
     model: Model, backends: Backends, groups: PageGroups | None,
@@ -39,6 +45,7 @@ def forward(
     return model.logits(params, hidden, jnp.asarray(batch.sampled), backends), kv
 
 
+@unrounded
 def forward_prompt(
     params: Params, kv: KVPages, slots: Slots, batch: StepBatch, *,
     model: Model, backends: Backends, max_num_tiles: int, groups: PageGroups | None,
@@ -51,6 +58,7 @@ def forward_prompt(
     return model.logits(params, hidden, jnp.asarray(batch.sampled), backends), kv, padded
 
 
+@unrounded
 def encode(
     params: Params, kv: KVPages, batch: StepBatch, shares: np.ndarray, *,
     model: Model, backends: Backends, max_num_tiles: int,
@@ -85,6 +93,7 @@ def _sums_by_text(vectors: jax.Array, are_first: jax.Array) -> jax.Array:
     return sums
 
 
+@unrounded
 def score_tile(
     params: Params, hidden: jax.Array, tokens: jax.Array, following: jax.Array, *,
     model: Model, backends: Backends,
@@ -98,6 +107,7 @@ def score_tile(
     return backends.sampler.logprobs(logits, following, nothing_listed)
 
 
+@unrounded
 def pool_tile(
     params: Params, hidden: jax.Array, tokens: jax.Array, shares: jax.Array, *,
     model: Model, backends: Backends,

@@ -196,7 +196,7 @@ class Backend:
     recurrence: Recurrence
     convolution: StateConvolution
     state_space: StateSpaceScan
-    kv_dtype: str  # of the pages, where the configuration leaves it open
+    kv_dtype: Callable[[], str]  # of the pages, where the configuration leaves it open
     bursts: Bursts | None  # None: a program tells the host of its tokens when it has ended
     is_opaque_to_xla: bool  # XLA cannot estimate the arithmetic of its kernels, and counts them for nothing
     empty: EmptyArrays
