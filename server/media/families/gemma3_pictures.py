@@ -15,6 +15,7 @@ from server.media.picture_format import (
     PictureFormat,
     read_filter,
     read_processor,
+    refuse_other_edges,
     switch_flag,
     switch_integer,
 )
@@ -86,6 +87,7 @@ def read_gemma3_pictures(
 ) -> Gemma3Pictures:
     """As `read_picture_format`; raises IndexError where the vocabulary lacks a token."""
     processor = read_processor(folder)
+    refuse_other_edges(processor, pictures)
     begin, token, end = (
         folder.config.required_integer(name, least=0)
         for name in ("boi_token_index", "image_token_index", "eoi_token_index")

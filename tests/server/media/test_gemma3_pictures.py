@@ -91,3 +91,11 @@ def test_wrong_switches_are_refused_by_name(tmp_path: Path, switches: dict[str, 
 def test_wrong_settings_of_a_folder_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="pan_and_scan_max_num_crops"):
         read(tmp_path, {"pan_and_scan_max_num_crops": 17})
+
+
+@pytest.mark.parametrize(
+    "changes", [{"size": {"height": 16, "width": 8}}, {"do_resize": False}, {"image_std": [0, 1, 1]}]
+)
+def test_other_settings_are_refused_by_name(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match=next(iter(changes))):
+        read(tmp_path, changes)

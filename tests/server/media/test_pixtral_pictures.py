@@ -98,9 +98,18 @@ def test_wrong_switches_are_refused_by_name(tmp_path: Path, switches: dict[str, 
         {"size": {"longest_edge": 0}},
         {"size": {"height": 9, "width": 9}},
         {"do_resize": False},
-        {"image_mean": [1, 1, 1]},
+        {"image_mean": [1, 1]},
     ],
 )
 def test_other_settings_are_refused_by_name(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match=next(iter(changes)) + "|longest_edge"):
         read(tmp_path, {**PROCESSOR, **changes})
+
+
+def test_the_sizes_of_texts_hold(tmp_path: Path) -> None:
+    """Those of the image processor are left at their defaults where another file states them."""
+    processor = {**PROCESSOR, "patch_size": {"height": 16, "width": 16}}
+    with pytest.raises(ModelError, match="patch_size"):
+        read(tmp_path, processor)
+    (tmp_path / "processor_config.json").write_text('{"patch_size": 4, "spatial_merge_size": 2}', encoding="utf-8")
+    assert read(tmp_path, processor).max_tokens == read(tmp_path, PROCESSOR).max_tokens

@@ -492,6 +492,7 @@ LAYER_NORM_EPSILONS = ("layer_norm_eps", "norm_epsilon", "norm_eps")
 TWINS: dict[str, tuple[MODEL_ARCH, Transform, Extra]] = {
     "LlamaForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, nothing),
     "Llama4ForCausalLM": (MODEL_ARCH.LLAMA4, as_stored, mixture_twins.add_llama4),
+    "Llama4ForConditionalGeneration": (MODEL_ARCH.LLAMA4, as_stored, mixture_twins.add_llama4),
     "MistralForCausalLM": (MODEL_ARCH.LLAMA, adjacent_pairs, add_window),
     "Ministral3ForCausalLM": (MODEL_ARCH.MISTRAL3, adjacent_pairs, add_growth),
     "Qwen2ForCausalLM": (MODEL_ARCH.QWEN2, as_stored, nothing),
